@@ -1,0 +1,1 @@
+"""Picks the queueing policy, guarded."""

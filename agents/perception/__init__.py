@@ -1,0 +1,1 @@
+"""Tags each request: task type, SLO, output length."""

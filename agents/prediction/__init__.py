@@ -1,0 +1,1 @@
+"""Estimates what a request will cost."""

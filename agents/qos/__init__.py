@@ -1,0 +1,1 @@
+"""Condenses telemetry into a short and a long view."""

@@ -1,0 +1,1 @@
+"""Regulates concurrency and token budget, and bounds output lengths."""

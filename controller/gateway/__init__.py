@@ -1,0 +1,1 @@
+"""The OpenAI-compatible HTTP door and the life of a request."""

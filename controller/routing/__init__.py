@@ -1,0 +1,1 @@
+"""Which instance a request goes to: pure decisions."""

@@ -1,0 +1,1 @@
+"""What a long-lived process needs: clock, logging, signals, readiness, child processes."""

@@ -1,0 +1,1 @@
+"""Queueing disciplines, one a file."""

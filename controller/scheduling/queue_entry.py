@@ -1,0 +1,78 @@
+"""The entry that a queue holds, and the contract of a queueing policy."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
+
+from controller.core.types import Estimates, Request
+
+
+@dataclass(slots=True)
+class QueueEntry:
+    """One waiting or running request with what is believed about it.
+
+    Attributes:
+        request: What the gateway was asked.
+        estimates: What is believed; replaced as agents answer.
+        seq: Arrival order, unique; every policy breaks its ties by it, so runs are deterministic.
+        weight: The tenant's weight for fair policies.
+        tried: Instances that have already failed this request.
+        skipped: How often the fence let others pass it.
+    """
+
+    request: Request
+    estimates: Estimates
+    seq: int
+    weight: float = 1.0
+    tried: frozenset[str] = field(default_factory=frozenset)
+    skipped: int = 0
+
+    @property
+    def ttft_deadline_s(self) -> float:
+        """When the first token is due: a_r + SLO_ttft."""
+        return self.request.arrival_s + self.estimates.slo.ttft_ms / 1000.0
+
+    @property
+    def deadline_s(self) -> float:
+        """D_r = a_r + SLO_ttft + SLO_tpot * l_pred (H-MAS 3.5)."""
+        slo = self.estimates.slo
+        return self.request.arrival_s + (slo.ttft_ms + slo.tpot_ms * self.estimates.output_tokens) / 1000.0
+
+
+class QueuePolicy(Protocol):
+    """A queueing discipline over waiting entries. Pure: time comes in as `now_s`.
+
+    Every entry is in the policy at most once, by `request.id`. Costs are per call with n entries waiting.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    """One line for operators: what it is for."""
+    default_hints: ClassVar[Mapping[str, float]]
+    """Hints it takes, with their defaults. Names not listed are refused."""
+
+    def push(self, entry: QueueEntry, now_s: float) -> None:
+        """Takes a waiting entry in."""
+        ...
+
+    def pop(self, now_s: float) -> QueueEntry | None:
+        """Takes the next entry out, None when empty."""
+        ...
+
+    def put_back(self, entry: QueueEntry, now_s: float) -> None:
+        """Returns an entry that was just popped but could not be dispatched, to the place it had, with no charge."""
+        ...
+
+    def discard(self, request_id: str) -> QueueEntry | None:
+        """Takes an entry out by id, None where it is not here."""
+        ...
+
+    def rekey(self, entry: QueueEntry, now_s: float) -> None:
+        """The entry's estimates have changed: gives it the place they ask for."""
+        ...
+
+    def entries(self) -> Iterator[QueueEntry]:
+        """All waiting entries, in no particular order."""
+        ...
+
+    def __len__(self) -> int: ...

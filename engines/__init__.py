@@ -1,0 +1,1 @@
+"""What executes requests: the engine protocol and its implementations. The lowest floor; imports nothing above it."""

@@ -1,0 +1,1 @@
+"""The embedded engine: a pure model of continuous batching, and its OpenAI-compatible server."""

@@ -1,0 +1,1 @@
+"""vLLM: the adapter, and what is loaded into the engine itself."""

@@ -1,0 +1,1 @@
+"""The operator's door: command line, demo, replay and experiments."""

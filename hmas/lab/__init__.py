@@ -1,0 +1,1 @@
+"""Workloads, traces, load generation and scoring."""
