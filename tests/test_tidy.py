@@ -1,0 +1,155 @@
+"""Style rules that no linter knows: dead files, banned calls with the replacement named, lengths, links, words."""
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FLOORS = ("engines", "controller", "agents", "hmas")
+STARTED_BY_NAME = {
+    "hmas.cli.main": "console script in pyproject.toml",
+    "engines.vllm.length_processor": "loaded by vLLM with --logits-processors",
+}
+"""Modules that no import reaches, and who starts them instead."""
+
+LONG_FILES = {"controller/core/messages.py": "every message of the bus on one page"}
+"""Files over 400 lines, each with the reason why it is one thing."""
+
+BANNED = {
+    r"\btime\.time\(": ("controller/runtime/clock.py", "a clock passed in: `clock.now_s()`"),
+    r"\bdatetime\.now\(": (None, "a clock passed in: `clock.now_s()`"),
+    r"\blogging\.basicConfig\(": ("controller/runtime/logs.py", "`controller.runtime.logs`"),
+    r"\bsys\.exit\(|\bos\._exit\(": ("hmas/cli/", "an exception; only the CLI and the runtime exit"),
+    r"\bhttpx\b": (None, "aiohttp: httpx costs ten times the CPU on the request path"),
+    r"\brandom\.(random|choice|randint|gauss|seed)\(": (None, "a seeded numpy Generator"),
+}
+
+
+def tracked(*suffixes: str) -> list[Path]:
+    out = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
+    paths = [ROOT / line for line in out.splitlines()]
+    return sorted(p for p in paths if p.is_file() and (not suffixes or p.suffix in suffixes))
+
+
+def sources() -> list[Path]:
+    return [p for p in tracked(".py") if p.relative_to(ROOT).parts[0] in FLOORS]
+
+
+def module_name(path: Path) -> str:
+    parts = list(path.relative_to(ROOT).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported_names(path: Path) -> set[str]:
+    """Every module a file imports or names in a string (`python -m`, lazy loading)."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and re.fullmatch(r"[a-z_]+(\.[a-z_]+)+(:\w+)?", node.value):
+            names.add(node.value.split(":")[0])
+    return names
+
+
+def test_every_module_has_a_reader():
+    readers: dict[str, set[str]] = {}
+    for path in tracked(".py"):
+        if path.relative_to(ROOT).parts[0] == "tests":
+            continue
+        for name in imported_names(path):
+            readers.setdefault(name, set()).add(module_name(path))
+    dead = []
+    for path in sources():
+        name = module_name(path)
+        if path.name in {"__init__.py", "__main__.py"} or name in STARTED_BY_NAME:
+            continue
+        if not readers.get(name, set()) - {name}:
+            dead.append(name)
+    assert dead == [], "nothing but tests imports these: delete them, or say in STARTED_BY_NAME who starts them"
+
+
+def test_every_package_holds_something():
+    empty = [str(p.parent.relative_to(ROOT)) for p in sources() if p.name == "__init__.py" and len(list(p.parent.iterdir())) == 1]
+    assert empty == []
+
+
+def test_files_stay_short():
+    long = {str(p.relative_to(ROOT)): n for p in tracked(".py") if (n := len(p.read_text().splitlines())) > 400}
+    assert set(long) <= set(LONG_FILES), f"split, or give the reason in LONG_FILES: {long}"
+    assert set(LONG_FILES) <= set(long), "no longer long: take it out of LONG_FILES"
+
+
+@pytest.mark.parametrize("pattern", BANNED, ids=lambda p: re.sub(r"\W+", "-", p).strip("-"))
+def test_banned_calls(pattern: str):
+    home, instead = BANNED[pattern]
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in sources()
+        if not (home and str(path.relative_to(ROOT)).startswith(home))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if re.search(pattern, line.split("#")[0])
+    ]
+    assert found == [], f"use {instead}"
+
+
+def test_nothing_is_left_unfinished():
+    pattern = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b|NotImplementedError")
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in tracked(".py", ".md", ".toml", ".service", ".yaml")
+        if path != Path(__file__).resolve()
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if pattern.search(line)
+    ]
+    assert found == []
+
+
+def test_no_machine_paths_or_registry_hosts():
+    pattern = re.compile(r"/(home|root|Users|work)/[a-z]|--(extra-)?index-url|files\.pythonhosted|find-links")
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in tracked(".py", ".md", ".toml", ".lock", ".txt", ".service", ".yaml", ".json")
+        if path != Path(__file__).resolve()
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
+        if pattern.search(line)
+    ]
+    assert found == []
+
+
+def test_links_in_the_docs_lead_somewhere():
+    broken = []
+    for path in tracked(".md"):
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", path.read_text()):
+            if "://" not in target and not (path.parent / target).exists():
+                broken.append(f"{path.relative_to(ROOT)} -> {target}")
+    assert broken == []
+
+
+def test_datasets_is_no_python_package():
+    assert not (ROOT / "datasets" / "__init__.py").exists(), "it would shadow Hugging Face's `datasets`"
+
+
+def test_tests_do_not_sleep():
+    pattern = re.compile(r"\btime\.sleep\(\s*(0\.[1-9]|[1-9])|\basyncio\.sleep\(\s*(0\.[2-9]|[1-9])")
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in tracked(".py")
+        if path.relative_to(ROOT).parts[0] == "tests"
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if pattern.search(line)
+    ]
+    assert found == [], "wait for an event, or poll with a bound"
+
+
+def test_make_targets_named_in_the_docs_exist():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {(str(p.relative_to(ROOT)), t) for p in tracked(".md") for t in re.findall(r"`make ([a-z-]+)`", p.read_text())}
+    assert {(p, t) for p, t in named if t not in targets} == set()
