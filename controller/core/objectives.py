@@ -1,0 +1,104 @@
+"""What serving is judged by: SLO satisfaction, goodput, expected service gain, mismatch, fairness, quantiles. Pure.
+
+Names follow `vllm bench serve` and aiperf (goodput, ttft, tpot), so that results compare.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+
+from controller.core.types import Slo
+
+INPUT_WEIGHT = 1.0
+"""w_i of Eq. 6 (H-MAS B.2)."""
+OUTPUT_WEIGHT = 2.0
+"""w_o of Eq. 6 (H-MAS B.2)."""
+LATENCY_EXPONENT = 1.0
+"""Alpha of Eq. 6 (H-MAS B.2)."""
+
+
+def slo_met(ttft_ms: float, tpot_ms: float, slo: Slo) -> bool:
+    """OK(r) of H-MAS Eq. 1 and 8: both targets kept.
+
+    Args:
+        ttft_ms: Arrival to first token; negative where none came, which is never OK.
+        tpot_ms: Mean time per output token after the first; negative with fewer than two tokens, where the TTFT alone decides.
+        slo: The targets.
+    """
+    return 0.0 <= ttft_ms <= slo.ttft_ms and tpot_ms <= slo.tpot_ms
+
+
+def goodput_rate(good: int, total: int) -> float:
+    """Share of requests that met both targets (H-MAS Eq. 9), 0 to 1; 0 with no requests."""
+    return good / total if total else 0.0
+
+
+def goodput_rps(good: int, span_s: float) -> float:
+    """Requests per second that met both targets ("goodput" in H-MAS section 4); 0 over an empty span."""
+    return good / span_s if span_s > 0 else 0.0
+
+
+def ttlt_ms(ttft_ms: float, tpot_ms: float, output_tokens: int) -> float:
+    """TTLT = TTFT + L_o * TPOT (H-MAS section 4), milliseconds; a TPOT below 0 (fewer than two tokens) counts as 0."""
+    return ttft_ms + output_tokens * max(0.0, tpot_ms)
+
+
+def slo_ttlt_ms(slo: Slo, output_tokens: int) -> float:
+    """SLO_ttlt = SLO_ttft + L_o * SLO_tpot: the paper names it without a formula, this is TTLT's own with the targets put in."""
+    return slo.ttft_ms + output_tokens * slo.tpot_ms
+
+
+def service_gain(prompt_tokens: int, output_tokens: int, ttft_ms: float, tpot_ms: float, slo: Slo) -> float:
+    """One request's term of the expected service gain (H-MAS Eq. 6): (w_i L_i + w_o L_o) * min(1, (SLO_ttlt / TTLT)^alpha).
+
+    Args:
+        prompt_tokens: L_i.
+        output_tokens: L_o, as produced.
+        ttft_ms: Negative where no token came: such a request gains nothing.
+        tpot_ms: As in `slo_met`.
+        slo: The targets.
+    """
+    if ttft_ms < 0.0:
+        return 0.0
+    value = INPUT_WEIGHT * prompt_tokens + OUTPUT_WEIGHT * output_tokens
+    taken_ms = ttlt_ms(ttft_ms, tpot_ms, output_tokens)
+    if taken_ms <= 0.0:
+        return value
+    return value * min(1.0, (slo_ttlt_ms(slo, output_tokens) / taken_ms) ** LATENCY_EXPONENT)
+
+
+def mismatch(arriving_tps: float, served_tps: float, epsilon: float = 1e-9) -> float:
+    """Utilization-gap score M_rho = max(0, lambda_tok / (mu_tok + eps) - 1) (H-MAS Eq. 7).
+
+    Args:
+        arriving_tps: lambda_tok, tokens per second asked for over a window.
+        served_tps: mu_tok, tokens per second served over the same window.
+        epsilon: Keeps the ratio finite; with nothing served and something asked for, the score is huge by intent.
+    """
+    return max(0.0, arriving_tps / (served_tps + epsilon) - 1.0)
+
+
+def jain(shares: Iterable[float]) -> float:
+    """Jain's fairness index (sum x)^2 / (n * sum x^2), from 1/n (one takes all) to 1 (all equal).
+
+    1 with fewer than two shares or with none above 0: nobody is treated worse than another. Shares must not be negative.
+    """
+    values = list(shares)
+    squares = math.fsum(x * x for x in values)
+    if len(values) < 2 or squares <= 0.0:
+        return 1.0
+    return min(1.0, math.fsum(values) ** 2 / (len(values) * squares))
+
+
+def percentile(ordered: Sequence[float], q: float) -> float:
+    """The q-th percentile, 0 to 100, of values in ascending order; linear between neighbours (Hyndman and Fan's type 7, numpy's default).
+
+    Returns 0 for no values.
+    """
+    if not ordered:
+        return 0.0
+    place = (len(ordered) - 1) * min(100.0, max(0.0, q)) / 100.0
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    below, above = ordered[low], ordered[high]
+    # Equal neighbours are returned as they are: interpolating them could leave their range by rounding.
+    return below if below == above else below + (above - below) * (place - low)
