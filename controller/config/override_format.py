@@ -1,0 +1,259 @@
+"""The override document: its fields, its checks (whole or not at all) and its JSON Schema."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from controller.config.check import Problem, dotted, problems
+from controller.config.schema import Name, PolicyName
+from controller.core.errors import OverrideError
+from engines.base import Knobs
+
+MAX_BYTES = 64 * 1024
+MAX_LIFE_S = 366 * 86_400.0
+"""Furthest expiry, so that a slipped digit in the year is not taken for a date. For good is `null`."""
+ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"
+SCHEMA_ID = "urn:h-mas:override:1"
+_SHOWN_PROBLEMS = 10
+
+Author = Annotated[str, Meta(min_length=1, max_length=100, pattern=r"\S", description="who holds it: a name or an address")]
+Reason = Annotated[str, Meta(min_length=1, max_length=500, pattern=r"\S", description="why, for those who find it in force")]
+Hint = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,63}$", description="name of a policy hint")]
+Instance = Annotated[
+    str, Meta(pattern=r"^(\*|[A-Za-z0-9][A-Za-z0-9._-]{0,63})$", description="instance name, or * for all that are not named")
+]
+Expiry = Annotated[
+    str,
+    Meta(
+        pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)$",
+        description="ISO 8601 time with a zone, such as 2030-01-31T18:00:00Z; at most 366 days ahead",
+        extra_json_schema={"format": "date-time"},
+    ),
+]
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of the document's parts: unknown keys are mistakes and are refused."""
+
+
+class PolicyPart(_Part, frozen=True):
+    """The policy in force until the override ends."""
+
+    name: Annotated[PolicyName, Meta(description="queueing policy")]
+    hints: Annotated[dict[Hint, float], Meta(max_length=16, description="the policy's own parameters")] = {}
+
+
+class KnobsPart(_Part, frozen=True):
+    """Execution controls of an instance; at least one of the two."""
+
+    n_run: Annotated[int, Meta(ge=1, le=4096, description="requests in flight")] | UnsetType = UNSET
+    token_budget: Annotated[int, Meta(ge=1, le=1_048_576, description="tokens per engine step")] | UnsetType = UNSET
+
+
+class TenantPart(_Part, frozen=True):
+    """What changes for a tenant."""
+
+    weight: Annotated[float, Meta(gt=0, le=1000, description="share under the fair policies")]
+
+
+class EnginePart(_Part, frozen=True):
+    """What changes for an engine."""
+
+    drain: Annotated[bool, Meta(description="true: no new requests are sent to it", extra_json_schema={"const": True})]
+
+
+class OverrideDocument(_Part, frozen=True):
+    """An override of H-MAS: what operators hold against the agents, since when, by whom and why."""
+
+    version: Annotated[int, Meta(ge=1, le=1, description="of this format")]
+    author: Author
+    reason: Reason
+    expires: Expiry | None
+    policy: PolicyPart | UnsetType = UNSET
+    knobs: Annotated[dict[Instance, KnobsPart], Meta(max_length=256)] = {}
+    tenants: Annotated[dict[Name, TenantPart], Meta(max_length=1024)] = {}
+    engines: Annotated[dict[Name, EnginePart], Meta(max_length=256)] = {}
+
+
+_DOCUMENT_TYPE = msgspec.inspect.type_info(OverrideDocument)
+_PARTS = ("policy", "knobs", "tenants", "engines")
+
+
+class Override(msgspec.Struct, frozen=True, kw_only=True):
+    """One checked override.
+
+    Attributes:
+        id: The file's name without `.json`.
+        expires_s: When it ends, seconds since the epoch; None for good.
+        policy: Forced policy, None where it forces none; `hints` belong to it.
+        knobs: By instance name, `*` for all that are not named.
+        tenant_weights: Weight by tenant.
+        draining: Engines that get no new requests.
+    """
+
+    id: str
+    author: str
+    reason: str
+    expires_s: float | None
+    version: Literal[1] = 1
+    policy: str | None = None
+    hints: dict[str, float] = {}
+    knobs: dict[str, Knobs] = {}
+    tenant_weights: dict[str, float] = {}
+    draining: tuple[str, ...] = ()
+
+    def active(self, now_s: float) -> bool:
+        """Whether it has not ended yet."""
+        return self.expires_s is None or now_s < self.expires_s
+
+    def settings(self) -> dict[str, Any]:
+        """Every setting it holds, by path: `policy`, `knobs.*.n_run`, `tenants.NAME.weight`, `engines.NAME.drain`."""
+        held: dict[str, Any] = {}
+        if self.policy is not None:
+            held["policy"] = {"name": self.policy, "hints": dict(self.hints)}
+        for instance, knobs in self.knobs.items():
+            held.update({f"knobs.{instance}.{name}": value for name, value in msgspec.to_builtins(knobs).items()})
+        held.update({f"tenants.{tenant}.weight": weight for tenant, weight in self.tenant_weights.items()})
+        held.update({f"engines.{engine}.drain": True for engine in self.draining})
+        return held
+
+
+def parse_override(data: bytes, *, id: str, now_s: float, allow_expired: bool = False) -> Override:  # noqa: A002 - `id` is the field's name everywhere
+    """Reads and checks a whole document; nothing of a wrong one is used.
+
+    Args:
+        data: UTF-8 JSON, 64 KiB at most.
+        id: The file's name without `.json`.
+        now_s: Against which the expiry is checked.
+        allow_expired: Take a document that has ended already (as a directory does: the file just has no effect).
+
+    Raises:
+        OverrideError: Names the JSON path, what is there and what is allowed, for every mistake found (ten at most).
+    """
+    valid_id(id)
+    if len(data) > MAX_BYTES:
+        raise OverrideError(f"{id}: {len(data)} bytes; allowed: {MAX_BYTES} at most")
+    return override_from(_json(data, id), id=id, now_s=now_s, allow_expired=allow_expired)
+
+
+def override_from(document: Any, *, id: str, now_s: float, allow_expired: bool = False) -> Override:  # noqa: A002 - see parse_override
+    """As `parse_override`, from a document that is already parsed."""
+    found = list(problems(document, _DOCUMENT_TYPE)) or list(_meaning(document, now_s, allow_expired=allow_expired))
+    if found:
+        lines = [f"{id}: {_json_path(problem)}: {problem.message}" for problem in found[:_SHOWN_PROBLEMS]]
+        more = len(found) - _SHOWN_PROBLEMS
+        raise OverrideError("\n".join(lines + ([f"{id}: and {more} more"] if more > 0 else [])))
+    checked = msgspec.convert(document, OverrideDocument)
+    return Override(
+        id=id,
+        author=checked.author.strip(),
+        reason=" ".join(checked.reason.split()),
+        expires_s=None if checked.expires is None else datetime.fromisoformat(checked.expires).timestamp(),
+        policy=checked.policy.name if checked.policy else None,
+        hints=checked.policy.hints if checked.policy else {},
+        knobs={name: Knobs(n_run=part.n_run or None, token_budget=part.token_budget or None) for name, part in checked.knobs.items()},
+        tenant_weights={name: part.weight for name, part in checked.tenants.items()},
+        draining=tuple(sorted(checked.engines)),
+    )
+
+
+def valid_id(id: str) -> str:  # noqa: A002 - see parse_override
+    """The id itself.
+
+    Raises:
+        OverrideError: It is not one; says what is.
+    """
+    if re.search(ID_PATTERN, id) is None or id.endswith("\n"):
+        allowed = "letters, digits, dot, underscore and hyphen, 80 characters at most, the first a letter or digit"
+        raise OverrideError(f"override id {id[:100]!r}; allowed: {allowed}")
+    return id
+
+
+def document_of(override: Override) -> dict[str, Any]:
+    """The JSON document that `parse_override` reads back as the same override."""
+    expires = None if override.expires_s is None else datetime.fromtimestamp(override.expires_s, UTC).isoformat().replace("+00:00", "Z")
+    document: dict[str, Any] = {"version": 1, "author": override.author, "reason": override.reason, "expires": expires}
+    if override.policy is not None:
+        document["policy"] = {"name": override.policy, "hints": dict(override.hints)}
+    if override.knobs:
+        document["knobs"] = {name: msgspec.to_builtins(knobs) for name, knobs in override.knobs.items()}
+    if override.tenant_weights:
+        document["tenants"] = {name: {"weight": weight} for name, weight in override.tenant_weights.items()}
+    if override.draining:
+        document["engines"] = {name: {"drain": True} for name in override.draining}
+    return document
+
+
+def override_schema() -> dict[str, Any]:
+    """JSON Schema (2020-12) of the document, as published in docs/override.schema.json."""
+    (schema,), parts = msgspec.json.schema_components([OverrideDocument], ref_template="#/$defs/{name}")
+    named = dict(parts)
+    root = named.pop(schema["$ref"].rsplit("/", 1)[-1])
+    root["title"] = "H-MAS override"
+    root["anyOf"] = [{"required": [part], "properties": {part: {"minProperties": 1}}} for part in _PARTS]
+    named["KnobsPart"]["minProperties"] = 1
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA_ID, **root, "$defs": named}
+
+
+def _meaning(document: Mapping[str, Any], now_s: float, *, allow_expired: bool) -> Iterable[Problem]:
+    """Mistakes that types cannot tell; called only with a document whose types are right."""
+    if not any(document.get(part) for part in _PARTS):
+        yield Problem((), "holds nothing; give at least one of " + ", ".join(_PARTS))
+    for instance, part in document.get("knobs", {}).items():
+        if not part:
+            yield Problem(("knobs", instance), "sets no knob; give n_run, token_budget or both")
+    for engine, part in document.get("engines", {}).items():
+        if not part["drain"]:
+            yield Problem(("engines", engine, "drain"), "got false; allowed: true (leave the engine out to undrain it)")
+    yield from _expiry_problems(document["expires"], now_s, allow_expired=allow_expired)
+
+
+def _expiry_problems(text: str | None, now_s: float, *, allow_expired: bool) -> Iterable[Problem]:
+    if text is None:
+        return
+    try:
+        expires_s = datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError) as error:
+        yield Problem(("expires",), f"got {text!r}, which is no date ({error}); allowed: a time such as 2030-01-31T18:00:00Z, or null")
+        return
+    if expires_s > now_s + MAX_LIFE_S:
+        yield Problem(("expires",), f"got {text!r}, more than 366 days ahead; allowed: a nearer time, or null for good")
+    if expires_s <= now_s and not allow_expired:
+        yield Problem(("expires",), f"got {text!r}, which has passed; allowed: a time to come, or null for good")
+
+
+def _json(data: bytes, id: str) -> Any:  # noqa: A002 - see parse_override
+    try:
+        return json.loads(data.decode("utf-8"), object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
+    except UnicodeDecodeError as error:
+        raise OverrideError(f"{id}: byte {error.start} is not UTF-8; allowed: a UTF-8 JSON document") from None
+    except json.JSONDecodeError as error:
+        where = "the document is empty" if not data.strip() else f"line {error.lineno} column {error.colno}: {error.msg}"
+        raise OverrideError(f"{id}: not JSON, or only half written: {where}") from None
+    except ValueError as error:
+        raise OverrideError(f"{id}: not usable JSON: {error}") from None
+    except RecursionError:
+        raise OverrideError(f"{id}: nested too deeply; an override has four levels") from None
+
+
+def _no_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    held: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in held:
+            raise ValueError(f"the key {key!r} stands twice in one object")
+        held[key] = value
+    return held
+
+
+def _no_constant(word: str) -> Any:
+    raise ValueError(f"{word} is no number in JSON")
+
+
+def _json_path(problem: Problem) -> str:
+    path = dotted(problem.path)
+    return f"$.{path}" if path else "$"
