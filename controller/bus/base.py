@@ -36,24 +36,40 @@ class BusHealth:
 class Bus(Protocol):
     """Typed messages over streams. At least once: receivers are idempotent. Losing the server is survived, not raised."""
 
-    health: BusHealth
+    @property
+    def health(self) -> BusHealth:
+        """State of this end as of the last exchange."""
+        ...
 
     async def start(self) -> None:
-        """Starts the background sender. Returns even when the server is not there yet."""
+        """Starts the background sender. Returns even when the server is not there yet; calling it again does nothing."""
         ...
 
     def post(self, message: Message) -> None:
-        """Puts a message on its stream without waiting: it goes out with the next batch. The local buffer is bounded; the oldest go first."""
+        """Puts a message on its stream without waiting: it goes out with the next batch. The local buffer is bounded; the oldest go first.
+
+        Raises:
+            MessageError: A field holds what cannot be encoded; a fault of the caller.
+        """
         ...
 
     def read(
         self, streams: Sequence[str], *, group: str, consumer: str, count: int = 100, block_ms: int = 1000
     ) -> AsyncIterator[list[Delivery]]:
-        """Batches for a consumer of a group: first its own unacknowledged entries, then new ones. Yields [] when a block runs out, so loops stay alive."""
+        """Batches for a consumer of a group: first its own unacknowledged entries, then new ones.
+
+        A group that does not exist yet begins with the oldest entry that the stream still holds. Entries that another consumer of the
+        group has left unacknowledged for a minute come along too. Yields [] when a block runs out and while the server is away, so loops
+        stay alive; ends when the bus is closed.
+        """
         ...
 
     def follow(self, streams: Sequence[str], *, count: int = 100, block_ms: int = 1000) -> AsyncIterator[list[Delivery]]:
-        """Batches of everything new from now on, without a group: every follower sees every message. Yields [] when a block runs out."""
+        """Batches of everything new, without a group: every follower sees every message.
+
+        "New" counts from the first iteration that reaches the server, and a lost connection is taken up where it broke. Yields [] like
+        `read`; ends when the bus is closed.
+        """
         ...
 
     async def ack(self, deliveries: Sequence[Delivery], *, group: str) -> None:

@@ -1,0 +1,182 @@
+"""Reading streams from Redis: as a consumer of a group, or as a follower of everything new.
+
+Each reader has a connection of its own, because a blocking read holds it. A reader is a little machine: `step` does one exchange and
+returns a batch; any failure sets it back to its start, where it makes sure of its groups (or of its place) again.
+"""
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Protocol
+
+from redis.asyncio import Redis as RedisClient
+from redis.exceptions import ResponseError
+
+from controller.bus.base import Delivery
+from controller.bus.link import LOST, Backoff, Entry, Link, pairs
+
+CLAIM_EVERY_S = 30.0
+"""How often a consumer looks for entries that others have left behind."""
+CLAIM_IDLE_MS = 60_000
+"""An entry unacknowledged for this long counts as left behind."""
+
+
+class Reader(Protocol):
+    """One exchange at a time."""
+
+    def restart(self) -> None:
+        """Forgets what was assumed about the server; the next step finds out again."""
+        ...
+
+    async def step(self, client: RedisClient) -> list[Delivery]:
+        """One exchange; [] when a block ran out."""
+        ...
+
+
+async def batches(link: Link, reader: Reader, *, block_ms: int) -> AsyncIterator[list[Delivery]]:
+    """Steps a reader until the bus is closed, through any number of lost connections."""
+    block_s = block_ms / 1000.0
+    backoff = Backoff()
+    client = link.client(block_s=block_s)
+    try:
+        while not link.closed:
+            try:
+                batch = await reader.step(client)
+            except LOST as error:
+                reader.restart()
+                # A missing group or a deleted stream is put right at once, the first time; whatever lasts is waited out.
+                at_once = isinstance(error, ResponseError) and backoff.failures == 0
+                delay_s = backoff.next_s()
+                if at_once:
+                    continue
+                link.lost(error)
+                async for nothing in link.away(delay_s, block_s):
+                    yield nothing
+                continue
+            backoff.reset()
+            link.works()
+            yield batch
+    finally:
+        await link.release(client)
+
+
+class GroupReader:
+    """A consumer of a group over several streams: own pending entries, then abandoned ones now and then, then new ones."""
+
+    def __init__(self, link: Link, streams: Sequence[str], *, group: str, consumer: str, count: int, block_ms: int) -> None:
+        self._link = link
+        self._stream_of = {link.key(stream).encode(): stream for stream in streams}
+        self._group = group
+        self._consumer = consumer
+        self._count = count
+        self._block_ms = block_ms
+        self._claimed_s = time.monotonic()
+        self._pending: dict[bytes, bytes] = {}
+        self._fresh = True
+
+    def restart(self) -> None:
+        """The next step makes sure of the groups and reads the own pending entries again."""
+        self._fresh = True
+
+    async def step(self, client: RedisClient) -> list[Delivery]:
+        """One batch."""
+        if self._fresh:
+            await self._create_groups(client)
+            self._pending = dict.fromkeys(self._stream_of, b"0")
+            self._fresh = False
+        while self._pending:
+            found = await self._read(client, self._pending, block_ms=None)
+            self._pending = {key: entries[-1][0] for key, entries in found if entries}
+            batch = await self._accept(client, found)
+            if batch:
+                return batch
+        if time.monotonic() - self._claimed_s >= CLAIM_EVERY_S:
+            self._claimed_s = time.monotonic()
+            batch = await self._claim(client)
+            if batch:
+                return batch
+        found = await self._read(client, dict.fromkeys(self._stream_of, b">"), block_ms=self._block_ms)
+        return await self._accept(client, found)
+
+    async def _create_groups(self, client: RedisClient) -> None:
+        for key in self._stream_of:
+            try:
+                await client.xgroup_create(key, self._group, id="0", mkstream=True)
+            except ResponseError as error:
+                if not str(error).startswith("BUSYGROUP"):
+                    raise
+
+    async def _read(self, client: RedisClient, ids: dict[bytes, bytes], *, block_ms: int | None) -> list[tuple[bytes, list[Entry]]]:
+        streams: Any = ids
+        return pairs(await client.xreadgroup(self._group, self._consumer, streams, count=self._count, block=block_ms))
+
+    async def _accept(self, client: RedisClient, found: Sequence[tuple[bytes, list[Entry]]]) -> list[Delivery]:
+        """Entries as deliveries; what cannot be read is acknowledged here, so that it does not come back for ever."""
+        batch: list[Delivery] = []
+        for key, entries in found:
+            good, bad = self._link.deliveries(self._stream_of[key], entries)
+            batch += good
+            if bad:
+                await client.xack(key, self._group, *bad)
+        return batch
+
+    async def _claim(self, client: RedisClient) -> list[Delivery]:
+        found: list[tuple[bytes, list[Entry]]] = []
+        for key in self._stream_of:
+            reply: Any = await client.xautoclaim(key, self._group, self._consumer, CLAIM_IDLE_MS, start_id="0-0", count=self._count)
+            # Servers before 7.0 answer (cursor, entries), later ones add the ids of deleted entries.
+            found.append((key, reply[1]))
+        return await self._accept(client, found)
+
+
+class Follower:
+    """Everything new on several streams, for one reader alone."""
+
+    def __init__(self, link: Link, streams: Sequence[str], *, count: int, block_ms: int) -> None:
+        self._link = link
+        self._stream_of = {link.key(stream).encode(): stream for stream in streams}
+        self._count = count
+        self._block_ms = block_ms
+        self._last: dict[bytes, bytes] = {}
+        self._fresh = True
+
+    def restart(self) -> None:
+        """The next step checks that its place still exists on the server."""
+        self._fresh = True
+
+    async def step(self, client: RedisClient) -> list[Delivery]:
+        """One batch."""
+        if self._fresh:
+            for key in self._stream_of:
+                self._last[key] = await self._place(client, key)
+            self._fresh = False
+        ids: Any = dict(self._last)
+        batch: list[Delivery] = []
+        for key, entries in pairs(await client.xread(ids, count=self._count, block=self._block_ms)):
+            good, _ = self._link.deliveries(self._stream_of[key], entries)
+            batch += good
+            self._last[key] = entries[-1][0]
+        return batch
+
+    async def _place(self, client: RedisClient, key: bytes) -> bytes:
+        """Where to go on: `$` as a concrete id at first, so that a reconnect loses nothing; later the last id seen."""
+        newest = await _newest_id(client, key)
+        last = self._last.get(key)
+        if last is None:
+            return newest
+        # A server that restarted empty counts from its own clock: a place ahead of it would wait for ever.
+        return b"0-0" if _order(newest) < _order(last) else last
+
+
+async def _newest_id(client: RedisClient, key: bytes) -> bytes:
+    try:
+        info = await client.xinfo_stream(key)
+    except ResponseError as error:
+        if "no such key" in str(error).lower():
+            return b"0-0"
+        raise
+    return bytes(info["last-generated-id"])
+
+
+def _order(entry_id: bytes) -> tuple[int, int]:
+    milliseconds, _, sequence = entry_id.partition(b"-")
+    return int(milliseconds), int(sequence or 0)
