@@ -1,0 +1,115 @@
+"""Mistakes that only show between settings, once each of them is right by itself."""
+
+from collections.abc import Iterator, Mapping
+
+from controller.config.check import Path, Problem
+from controller.config.paths import UNIX_PATH_LIMIT, bus_dir, is_loopback
+from controller.config.schema import Config
+
+BUS_SCHEMES = ("redis://", "rediss://", "unix://")
+
+
+def cross_problems(config: Config) -> Iterator[Problem]:
+    """Every contradiction, each at the path where it is best mended."""
+    yield from _doors(config)
+    yield from _engines(config)
+    yield from _tenants(config)
+    yield from _bus(config)
+    yield from _agents(config)
+
+
+def advice(config: Config, env: Mapping[str, str]) -> list[str]:
+    """What is allowed but probably not meant; one sentence each."""
+    found = []
+    if not config.engines:
+        found.append("engines: none is configured; the gateway answers 503 until `hmas up --engine ...` or the file names one")
+    if not config.gateway.no_auth and not any(tenant.key_sha256 for tenant in config.tenants.values()):
+        found.append(
+            "tenants: no tenant has a key, so every request gets 401; make one with `hmas key new`, or set gateway.no_auth on loopback"
+        )
+    if config.gateway.no_auth and config.tenants:
+        found.append("gateway.no_auth: every request is served without a key, the tenants' keys are not asked for")
+    for position, engine in enumerate(config.engines):
+        if engine.api_key_env and engine.api_key_env not in env:
+            found.append(
+                f"engines[{position}].api_key_env: the environment has no {engine.api_key_env}; requests to {engine.name} carry no key"
+            )
+    return found
+
+
+def _doors(config: Config) -> Iterator[Problem]:
+    gateway = config.gateway
+    if gateway.no_auth and not is_loopback(gateway.host):
+        yield Problem(
+            ("gateway", "no_auth"),
+            f"got true with host {gateway.host!r}; allowed only on a loopback address such as 127.0.0.1 (else use API keys)",
+        )
+    if not is_loopback(gateway.admin_host) and not gateway.admin_token_sha256:
+        yield Problem(
+            ("gateway", "admin_host"),
+            f"got {gateway.admin_host!r} without gateway.admin_token_sha256; allowed: a loopback address, or a token (`hmas key new`)",
+        )
+    if gateway.port == gateway.admin_port != 0 and gateway.host == gateway.admin_host:
+        yield Problem(("gateway", "admin_port"), f"got {gateway.admin_port}, which is gateway.port too; allowed: another port")
+
+
+def _engines(config: Config) -> Iterator[Problem]:
+    seen_names: dict[str, int] = {}
+    seen_urls: dict[str, int] = {}
+    for position, engine in enumerate(config.engines):
+        for key, value, seen in (("name", engine.name, seen_names), ("url", engine.url.rstrip("/").lower(), seen_urls)):
+            first = seen.setdefault(value, position)
+            if first != position:
+                yield Problem(("engines", position, key), f"got {value!r}, which engines[{first}] has too; allowed: one of its own")
+        if config.agents.statera_n_run_min > engine.n_run_max:
+            yield Problem(
+                ("engines", position, "n_run_max"),
+                f"got {engine.n_run_max}, below agents.statera_n_run_min {config.agents.statera_n_run_min}; allowed: at least that",
+            )
+
+
+def _tenants(config: Config) -> Iterator[Problem]:
+    holders: dict[str, tuple[str, int]] = {}
+    for name, tenant in config.tenants.items():
+        for position, digest in enumerate(tenant.key_sha256):
+            owner, first = holders.setdefault(digest, (name, position))
+            if (owner, first) != (name, position):
+                yield Problem(
+                    ("tenants", name, "key_sha256", position),
+                    f"the same key stands at tenants.{owner}.key_sha256[{first}]; allowed: a key belongs to one tenant, once",
+                )
+
+
+def _bus(config: Config) -> Iterator[Problem]:
+    url = config.bus.url
+    if url and not url.startswith(BUS_SCHEMES):
+        yield Problem(("bus", "url"), f"got scheme {url.split(':', 1)[0]!r}; allowed: {', '.join(BUS_SCHEMES)} or empty")
+    path: Path
+    if url.startswith("unix://"):
+        path, socket = ("bus", "url"), url.removeprefix("unix://").split("?", 1)[0]
+    elif not url:
+        path, socket = ("state_dir",), str(bus_dir(config) / "r.sock")
+    else:
+        return
+    length = len(socket.encode())
+    if length > UNIX_PATH_LIMIT:
+        yield Problem(path, f"the bus socket {socket!r} has {length} bytes; allowed: {UNIX_PATH_LIMIT} at most, so use a shorter path")
+
+
+def _agents(config: Config) -> Iterator[Problem]:
+    agents = config.agents
+    if agents.statera_band_low >= agents.statera_band_high:
+        yield Problem(
+            ("agents", "statera_band_low"),
+            f"got {agents.statera_band_low}, not below agents.statera_band_high {agents.statera_band_high}; allowed: a lower value",
+        )
+    if agents.qos_short_window_s > agents.qos_long_window_s:
+        yield Problem(
+            ("agents", "qos_short_window_s"),
+            f"got {agents.qos_short_window_s}, above agents.qos_long_window_s {agents.qos_long_window_s}; allowed: at most that",
+        )
+    if agents.enabled and 0 < config.scheduler.n_run < agents.statera_n_run_min:
+        yield Problem(
+            ("scheduler", "n_run"),
+            f"got {config.scheduler.n_run}, below agents.statera_n_run_min {agents.statera_n_run_min}; allowed: 0, or at least that",
+        )

@@ -1,0 +1,163 @@
+"""Reads a YAML or TOML file into plain data, with the line on which every key and list item stands."""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path as FilePath
+from typing import Any
+
+import yaml
+
+from controller.config.check import Path, dotted
+from controller.config.toml_lines import toml_lines
+from controller.core.errors import ConfigError
+
+MAX_BYTES = 1 << 20
+MAX_NODES = 50_000
+MAX_DEPTH = 32
+SUFFIXES = (".yaml", ".yml", ".toml")
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A parsed file.
+
+    Attributes:
+        file: Its name as given, for messages.
+        data: What it holds; an empty file is an empty map.
+        lines: Line number from 1 by path.
+    """
+
+    file: str
+    data: dict[str, Any]
+    lines: Mapping[Path, int] = field(default_factory=dict)
+
+    def line_of(self, path: Path) -> int:
+        """Line of a path, or of its nearest parent that the file has; 1 where it has none."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        return self.lines.get(path, 1)
+
+
+def read_document(file: str) -> Document:
+    """Reads and parses a file by its suffix.
+
+    Raises:
+        ConfigError: It cannot be read, is too large, has another suffix, or is not well formed; names the line.
+    """
+    path = FilePath(file)
+    if path.suffix not in SUFFIXES:
+        raise ConfigError(f"{file}: cannot tell the format from {path.suffix or 'a name without suffix'!r}; allowed: {', '.join(SUFFIXES)}")
+    try:
+        with path.open("rb") as handle:
+            data = handle.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}; `hmas config example > {file}` writes one to start from") from error
+    if len(data) > MAX_BYTES:
+        raise ConfigError(f"{file}: more than {MAX_BYTES} bytes")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise ConfigError(f"{file}:{line}: not UTF-8") from None
+    return parse_toml(text, file) if path.suffix == ".toml" else parse_yaml(text, file)
+
+
+def parse_toml(text: str, file: str) -> Document:
+    """Parses TOML 1.0.
+
+    Raises:
+        ConfigError: Not well formed; names the line.
+    """
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        found = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)$", str(error))
+        line = found[1] if found and found[1] else str(text.count("\n") + 1)
+        reason = str(error)[: found.start()] if found else str(error)
+        raise ConfigError(f"{file}:{line}: not TOML: {reason}") from None
+    except RecursionError:
+        raise ConfigError(f"{file}: nested too deeply") from None
+    return Document(file, data, toml_lines(text))
+
+
+def parse_yaml(text: str, file: str) -> Document:
+    """Parses one YAML document. Keys that stand twice, tags beyond the standard ones and merge keys are mistakes.
+
+    Raises:
+        ConfigError: Not well formed; names the line.
+    """
+    try:
+        return _YamlReader(text, file).read()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 1
+        reason = " ".join(part for part in (error.context, error.problem) if part)
+        hint = "; indent with spaces" if "'\\t'" in reason else ""
+        raise ConfigError(f"{file}:{line}: not YAML: {reason}{hint}") from None
+    except yaml.reader.ReaderError as error:
+        line = text[: error.position].count("\n") + 1
+        raise ConfigError(f"{file}:{line}: not YAML: {error.reason}") from None
+    except RecursionError:
+        raise ConfigError(f"{file}: nested too deeply") from None
+
+
+class _YamlReader:
+    """Walks YAML's nodes, because their marks are lost once they are plain data."""
+
+    def __init__(self, text: str, file: str) -> None:
+        self._loader = yaml.SafeLoader(text)
+        self._file = file
+        self._lines: dict[Path, int] = {}
+        self._count = 0
+
+    def read(self) -> Document:
+        try:
+            node = self._loader.get_single_node()
+            data = {} if node is None else self._value(node, ())
+        finally:
+            self._loader.dispose()
+        if data is None:
+            data = {}
+        if not isinstance(data, dict):
+            raise ConfigError(
+                f"{self._file}:{node.start_mark.line + 1 if node else 1}: the file holds {type(data).__name__}; allowed: a map of settings"
+            )
+        return Document(self._file, data, self._lines)
+
+    def _value(self, node: yaml.Node, path: Path) -> Any:
+        # An alias repeats its node, so a small file can unfold into a vast one.
+        self._count += 1
+        if self._count > MAX_NODES or len(path) > MAX_DEPTH:
+            raise self._mistake(node, path, "too many or too deeply nested values")
+        if isinstance(node, yaml.MappingNode):
+            return self._map(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            items = []
+            for position, item in enumerate(node.value):
+                self._lines[(*path, position)] = item.start_mark.line + 1
+                items.append(self._value(item, (*path, position)))
+            return items
+        try:
+            return self._loader.construct_object(node)
+        except ValueError as error:  # such as a date with month 13
+            raise self._mistake(node, path, str(error)) from None
+
+    def _map(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+        data: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise self._mistake(key_node, path, "a key must be a plain text")
+            # As written: `on` and `1` are keys like others here, not a truth value and a number.
+            key = str(key_node.value)
+            if key in data:
+                first = self._lines[(*path, key)]
+                raise self._mistake(key_node, (*path, key), f"the key stands twice; first on line {first}")
+            self._lines[(*path, key)] = key_node.start_mark.line + 1
+            data[key] = self._value(value_node, (*path, key))
+        return data
+
+    def _mistake(self, node: yaml.Node, path: Path, message: str) -> ConfigError:
+        where = dotted(path)
+        return ConfigError(f"{self._file}:{node.start_mark.line + 1}: {where + ': ' if where else ''}{message}")

@@ -1,0 +1,85 @@
+"""Loads the configuration: file, then environment, then every check; all mistakes are reported at once."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from controller.config.check import Path, Problem, dotted, problems
+from controller.config.cross_checks import advice, cross_problems
+from controller.config.document import Document, read_document
+from controller.config.environment import apply_environment
+from controller.config.reference import example_config, reference
+from controller.config.schema import Config
+from controller.core.errors import ConfigError
+
+__all__ = ["ConfigMistakes", "Mistake", "advice", "example_config", "load_config", "reference"]
+
+MAX_REPORTED = 20
+_CONFIG_TYPE = msgspec.inspect.type_info(Config)
+
+
+class Mistake(msgspec.Struct, frozen=True, kw_only=True):
+    """One mistake of a configuration.
+
+    Attributes:
+        where: `FILE:LINE` or `environment variable NAME`.
+        path: The setting, such as `engines[1].url`; empty where none can be named.
+        message: What is there and what is allowed.
+    """
+
+    where: str
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        """One line for people."""
+        return ": ".join(part for part in (self.where, self.path, self.message) if part)
+
+
+class ConfigMistakes(ConfigError):
+    """A configuration that was read but cannot be used; `mistakes` has them one by one."""
+
+    def __init__(self, mistakes: list[Mistake]) -> None:
+        """Takes all mistakes; the text shows the first twenty."""
+        lines = [str(mistake) for mistake in mistakes[:MAX_REPORTED]]
+        if len(mistakes) > MAX_REPORTED:
+            lines.append(f"and {len(mistakes) - MAX_REPORTED} more")
+        super().__init__("\n".join(lines))
+        self.mistakes = mistakes
+
+
+def load_config(path: str | None, env: Mapping[str, str]) -> Config:
+    """The configuration in force.
+
+    Args:
+        path: YAML or TOML file; None for the defaults and the environment alone.
+        env: The environment; `HMAS_SECTION__KEY` stands above the file.
+
+    Raises:
+        ConfigError: Names for every mistake the file and line (or the variable), the setting, its value and what is allowed.
+    """
+    document = Document("defaults", {}) if path is None else read_document(path)
+    data = document.data
+    origins, unusable = apply_environment(data, env)
+
+    def mistake(problem: Problem) -> Mistake:
+        return Mistake(where=_where(problem.path, document, origins), path=dotted(problem.path), message=problem.message)
+
+    found = [Mistake(where=f"environment variable {name}", path=dotted(item.path), message=item.message) for name, item in unusable]
+    found += [mistake(problem) for problem in problems(data, _CONFIG_TYPE)]
+    if found:
+        raise ConfigMistakes(found)
+    config = msgspec.convert(data, Config)
+    found = [mistake(problem) for problem in cross_problems(config)]
+    if found:
+        raise ConfigMistakes(found)
+    return config
+
+
+def _where(path: Path, document: Document, origins: Mapping[Path, str]) -> str:
+    for length in range(len(path), 0, -1):
+        if path[:length] in origins:
+            return f"environment variable {origins[path[:length]]}"
+    if document.file == "defaults":
+        return "defaults"
+    return f"{document.file}:{document.line_of(path)}"

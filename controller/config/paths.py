@@ -1,0 +1,40 @@
+"""Where a configuration puts its files, and what its addresses mean."""
+
+import ipaddress
+from pathlib import Path
+
+from controller.config.schema import Config
+
+UNIX_PATH_LIMIT = 107
+"""Bytes that a unix socket's path may have on Linux (sun_path, less its closing zero)."""
+
+
+def state_dir(config: Config) -> Path:
+    """Folder of sockets, embedded data and, by default, overrides."""
+    return Path(config.state_dir).expanduser()
+
+
+def overrides_dir(config: Config) -> Path:
+    """Folder that is watched for override files."""
+    return Path(config.overrides_dir).expanduser() if config.overrides_dir else state_dir(config) / "overrides"
+
+
+def bus_dir(config: Config) -> Path:
+    """Folder of the embedded server: its socket `r.sock` and, when durable, its data."""
+    return state_dir(config) / "bus"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address. Names other than `localhost` count as reachable from outside."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def url_of(host: str, port: int) -> str:
+    """`http://host:port` for a client on this machine; wildcard addresses become loopback."""
+    reachable = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - recognised here, not bound
+    return f"http://[{reachable}]:{port}" if ":" in reachable and not reachable.startswith("[") else f"http://{reachable}:{port}"
