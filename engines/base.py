@@ -45,6 +45,8 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         kv_capacity_tokens: Tokens the KV cache holds; None where the engine does not say.
         max_num_seqs: The engine's concurrency cap in force; None where unknown.
         max_num_batched_tokens: The engine's tokens per step in force; None where unknown.
+        max_num_seqs_ceiling: Highest value that live control may set it to (the start-up value); None where unknown.
+        max_num_batched_tokens_ceiling: Likewise for tokens per step.
         preemptions_total: Sequences preempted since start.
         prompt_tokens_total: Prompt tokens computed since start.
         generation_tokens_total: Output tokens produced since start.
@@ -60,6 +62,8 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     kv_capacity_tokens: int | None = None
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
+    max_num_seqs_ceiling: int | None = None
+    max_num_batched_tokens_ceiling: int | None = None
     preemptions_total: int = 0
     prompt_tokens_total: int = 0
     generation_tokens_total: int = 0
