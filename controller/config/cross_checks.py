@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
-from controller.config.check import Path, Problem
-from controller.config.paths import UNIX_PATH_LIMIT, bus_dir, is_loopback
+from controller.config.check import Problem
+from controller.config.paths import UNIX_PATH_LIMIT, is_loopback
 from controller.config.schema import Config
 
 BUS_SCHEMES = ("redis://", "rediss://", "unix://")
@@ -84,16 +84,10 @@ def _bus(config: Config) -> Iterator[Problem]:
     url = config.bus.url
     if url and not url.startswith(BUS_SCHEMES):
         yield Problem(("bus", "url"), f"got scheme {url.split(':', 1)[0]!r}; allowed: {', '.join(BUS_SCHEMES)} or empty")
-    path: Path
     if url.startswith("unix://"):
-        path, socket = ("bus", "url"), url.removeprefix("unix://").split("?", 1)[0]
-    elif not url:
-        path, socket = ("state_dir",), str(bus_dir(config) / "r.sock")
-    else:
-        return
-    length = len(socket.encode())
-    if length > UNIX_PATH_LIMIT:
-        yield Problem(path, f"the bus socket {socket!r} has {length} bytes; allowed: {UNIX_PATH_LIMIT} at most, so use a shorter path")
+        length = len(url.removeprefix("unix://").split("?", 1)[0].encode())
+        if length > UNIX_PATH_LIMIT:
+            yield Problem(("bus", "url"), f"the socket's path has {length} bytes; allowed: {UNIX_PATH_LIMIT} at most")
 
 
 def _agents(config: Config) -> Iterator[Problem]:

@@ -11,8 +11,10 @@ from controller.config.check import Path, Problem, bare, closest
 from controller.config.schema import Config
 
 PREFIX = "HMAS_"
-OTHER_NAMES = frozenset({"HMAS_CONFIG", "HMAS_ADMIN_URL", "HMAS_ADMIN_TOKEN", "HMAS_API_KEY"})
-"""Variables that the CLI reads and that are no settings."""
+OTHER_NAMES = frozenset(
+    {"HMAS_CONFIG", "HMAS_ADMIN_URL", "HMAS_ADMIN_TOKEN", "HMAS_API_KEY", "HMAS_INSTANCE", "HMAS_VLLM_PYTHON", "HMAS_VLLM_MODEL"}
+)
+"""Variables that processes and tests read and that are no settings."""
 
 # A Kubernetes Service named hmas or hmas-gateway puts variables like HMAS_GATEWAY_PORT=tcp://10.0.0.1:8080 into every pod.
 _SERVICE_LINK = re.compile(r"^HMAS_([A-Z0-9]+_)*(SERVICE_(HOST|PORT)(_[A-Z0-9_]+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$")

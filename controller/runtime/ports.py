@@ -1,0 +1,43 @@
+"""TCP ports of this machine: a free one, whether one is taken, and when one answers."""
+
+import asyncio
+import contextlib
+import socket
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port that nobody listens on now. Another process may take it before you do; prefer port 0 where that is possible."""
+    with socket.socket(_family(host), socket.SOCK_STREAM) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def bind_error(host: str, port: int) -> str:
+    """Why a server could not listen there, in the system's words; empty where it could. Port 0 always can."""
+    try:
+        with socket.socket(_family(host), socket.SOCK_STREAM) as probe:
+            # As a server does it: connections of an earlier process in TIME_WAIT are no obstacle.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+async def wait_for_port(host: str, port: int, timeout_s: float) -> bool:
+    """Whether the port took a connection within the time."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            while True:
+                with contextlib.suppress(OSError):
+                    _, writer = await asyncio.open_connection(host, port)
+                    writer.close()
+                    with contextlib.suppress(OSError):
+                        await writer.wait_closed()
+                    return True
+                await asyncio.sleep(0.02)
+    return False
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -1,0 +1,254 @@
+"""Keeps child processes running: starts them, restarts crashed ones with backoff, stops them in order."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from controller.runtime.child import Child, ChildSpec
+from controller.runtime.clock import Clock, SystemClock
+from controller.runtime.restart import RestartHistory, RestartRule
+
+log = logging.getLogger(__name__)
+
+ChildState = Literal["new", "starting", "ready", "waiting", "given-up", "stopped"]
+EventKind = Literal["started", "ready", "crashed", "hung", "given-up", "killed", "stopped"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChildEvent:
+    """Something happened to a child.
+
+    Attributes:
+        detail: In words: how it ended, when it is started again.
+    """
+
+    kind: EventKind
+    child: str
+    pid: int
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A child as the supervisor sees it."""
+
+    spec: ChildSpec
+    history: RestartHistory
+    state: ChildState = "new"
+    status: str = ""
+    child: Child | None = None
+    heard_s: float = 0.0
+    task: asyncio.Task[None] | None = None
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Supervisor:
+    """Children by name. Use as `async with Supervisor(...) as keeper: code = await keeper.run(stop)`; leaving it stops every child.
+
+    A child that ends without being told to has crashed, whatever its exit code, and is started again by `RestartRule`. One that is
+    given up stays down; if it is essential, `run` returns.
+    """
+
+    def __init__(
+        self,
+        specs: Iterable[ChildSpec] = (),
+        *,
+        on_event: Callable[[ChildEvent], None] | None = None,
+        rule: RestartRule | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """Starts nothing yet.
+
+        Args:
+            specs: The children, in start order.
+            on_event: Told of everything that happens, in the loop; it must not block.
+            rule: When to restart and when to give up.
+            clock: For backoff and watchdog.
+        """
+        self._rule = rule or RestartRule()
+        self._clock = clock or SystemClock()
+        self._on_event = on_event or _ignore
+        self._kept: dict[str, _Kept] = {}
+        self._stopping = asyncio.Event()
+        self._lost = asyncio.Event()
+        self._specs = list(specs)
+        self._dir: tempfile.TemporaryDirectory[str] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Starts the children."""
+        self._dir = tempfile.TemporaryDirectory(prefix="hmas-up-")
+        try:
+            for spec in self._specs:
+                self.add(spec)
+        except BaseException:
+            await self.stop()
+            raise
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Stops the children."""
+        await self.stop()
+
+    def add(self, spec: ChildSpec) -> None:
+        """Starts one more child.
+
+        Raises:
+            OSError: Its program cannot be started.
+            ValueError: A child of that name is there already.
+        """
+        if spec.name in self._kept:
+            raise ValueError(f"child {spec.name!r} is there already")
+        kept = _Kept(spec, RestartHistory(self._rule))
+        # The first start happens here, so that a program that is not there is told to the caller at once.
+        self._start(kept)
+        self._kept[spec.name] = kept
+        kept.task = asyncio.create_task(self._keep(kept))
+
+    async def wait_ready(self, names: Iterable[str] | None = None, timeout_s: float = 60.0) -> list[str]:
+        """Waits until the named children (all by default) are ready; returns those that are not, in time or for good."""
+        wanted = [self._kept[name] for name in names] if names is not None else list(self._kept.values())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                for kept in wanted:
+                    await kept.ready.wait()
+        return [kept.spec.name for kept in wanted if kept.state != "ready"]
+
+    async def run(self, stop: asyncio.Event) -> int:
+        """Waits until `stop` is set (returns 0) or an essential child is given up (returns 1). The children still run then."""
+        waits = [asyncio.create_task(stop.wait()), asyncio.create_task(self._lost.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        return 1 if self._lost.is_set() and not stop.is_set() else 0
+
+    async def stop(self, hurry: asyncio.Event | None = None) -> None:
+        """Stops every child, stage by stage from the highest: SIGTERM, then SIGKILL after its grace (or at once when `hurry` is set)."""
+        self._stopping.set()
+        for stage in sorted({kept.spec.stage for kept in self._kept.values()}, reverse=True):
+            await asyncio.gather(*(self._end(kept, hurry) for kept in self._kept.values() if kept.spec.stage == stage))
+        if self._dir is not None:
+            self._dir.cleanup()
+            self._dir = None
+
+    def states(self) -> Mapping[str, ChildState]:
+        """State by name."""
+        return {name: kept.state for name, kept in self._kept.items()}
+
+    def pids(self) -> Mapping[str, int]:
+        """Process id of every running child, by name."""
+        return {name: kept.child.pid for name, kept in self._kept.items() if kept.child is not None}
+
+    async def _keep(self, kept: _Kept) -> None:
+        while not self._stopping.is_set():
+            if kept.child is not None:
+                started_s = self._clock.now_s()
+                code = await self._until_end(kept, kept.child)
+                if self._stopping.is_set():
+                    return
+                detail = exit_words(code)
+            else:
+                started_s, detail = self._clock.now_s(), kept.status
+            delay_s = kept.history.crashed(started_s, self._clock.now_s())
+            if delay_s is None:
+                self._give_up(kept, detail)
+                return
+            kept.state = "waiting"
+            self._tell(kept, "crashed", f"{detail}; starts again in {delay_s:.1f} s")
+            kept.child = None
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), delay_s)
+                return
+            try:
+                self._start(kept)
+            except OSError as error:
+                kept.status = f"cannot be started: {error}"
+
+    async def _until_end(self, kept: _Kept, child: Child) -> int:
+        """Exit code of the child; kills one that has been silent for longer than its watchdog allows."""
+        while True:
+            limit_s = kept.spec.watchdog_s if kept.state == "ready" else 0.0
+            # Not `wait_for`: the future belongs to the child and must outlive the wait.
+            await asyncio.wait({child.ended}, timeout=limit_s / 4 if limit_s else 1.0 if kept.spec.watchdog_s else None)
+            if child.ended.done():
+                return child.ended.result()
+            silent_s = self._clock.now_s() - kept.heard_s
+            if limit_s and silent_s > limit_s:
+                self._tell(kept, "hung", f"silent for {silent_s:.1f} s, allowed {limit_s:g} s; killed")
+                child.signal(signal.SIGKILL)
+                kept.state = "waiting"
+
+    def _start(self, kept: _Kept) -> None:
+        assert self._dir is not None, "use the supervisor as a context manager"
+        kept.ready.clear()
+        kept.state, kept.status = "starting", ""
+        kept.child = Child(kept.spec, Path(self._dir.name), lambda message: self._heard(kept, message))
+        kept.heard_s = self._clock.now_s()
+        self._tell(kept, "started")
+        if not kept.spec.notifies:
+            self._mark_ready(kept, "")
+
+    def _heard(self, kept: _Kept, message: Mapping[str, str]) -> None:
+        kept.heard_s = self._clock.now_s()
+        kept.status = message.get("STATUS", kept.status)
+        if message.get("READY") == "1" and kept.state == "starting":
+            self._mark_ready(kept, kept.status)
+
+    def _mark_ready(self, kept: _Kept, detail: str) -> None:
+        kept.state = "ready"
+        kept.ready.set()
+        self._tell(kept, "ready", detail)
+
+    def _give_up(self, kept: _Kept, detail: str) -> None:
+        kept.state = "given-up"
+        rule = self._rule
+        self._tell(kept, "given-up", f"{detail}; more than {rule.burst} crashes within {rule.window_s:g} s")
+        kept.child = None
+        # Whoever waits for it learns from its state that it is not coming.
+        kept.ready.set()
+        if kept.spec.essential:
+            self._lost.set()
+
+    async def _end(self, kept: _Kept, hurry: asyncio.Event | None) -> None:
+        child = kept.child
+        if child is not None and not child.ended.done():
+            child.signal(signal.SIGTERM)
+            hurrying = asyncio.ensure_future((hurry or asyncio.Event()).wait())
+            waits: tuple[asyncio.Future[Any], ...] = (child.ended, hurrying)
+            await asyncio.wait(waits, timeout=kept.spec.grace_s, return_when=asyncio.FIRST_COMPLETED)
+            hurrying.cancel()
+            if not child.ended.done():
+                self._tell(kept, "killed", f"did not end within {kept.spec.grace_s:g} s of SIGTERM")
+                child.signal(signal.SIGKILL)
+            self._tell(kept, "stopped", exit_words(await child.ended))
+        if kept.task is not None:
+            await kept.task
+        kept.state, kept.child = "stopped", None
+
+    def _tell(self, kept: _Kept, kind: EventKind, detail: str = "") -> None:
+        try:
+            self._on_event(ChildEvent(kind, kept.spec.name, kept.child.pid if kept.child else 0, detail))
+        except Exception:
+            log.exception("the listener for child events failed on %s of %s", kind, kept.spec.name)
+
+
+def _ignore(event: ChildEvent) -> None:
+    log.debug("%s: %s %s", event.child, event.kind, event.detail)
+
+
+def exit_words(code: int) -> str:
+    """An exit code as people say it: `ended with status 3`, `ended by SIGKILL`."""
+    if code >= 0:
+        return f"ended with status {code}"
+    try:
+        return f"ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"ended by signal {-code}"
