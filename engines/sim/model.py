@@ -217,6 +217,8 @@ class EngineModel:
             kv_capacity_tokens=self.profile.kv_capacity_tokens,
             max_num_seqs=self._n_run,
             max_num_batched_tokens=self._budget,
+            max_num_seqs_ceiling=self._n_run_ceiling,
+            max_num_batched_tokens_ceiling=self._budget_ceiling,
             preemptions_total=self._preemptions,
             prompt_tokens_total=self._prompt_tokens,
             generation_tokens_total=self._generation_tokens,
