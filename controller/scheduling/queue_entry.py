@@ -1,6 +1,6 @@
 """The entry that a queue holds, and the contract of a queueing policy."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
@@ -50,9 +50,21 @@ class QueuePolicy(Protocol):
     """One line for operators: what it is for."""
     default_hints: ClassVar[Mapping[str, float]]
     """Hints it takes, with their defaults. Names not listed are refused."""
+    hint_ranges: ClassVar[Mapping[str, tuple[float, float]]]
+    """Lowest and highest value of each hint."""
+    hints: Mapping[str, float]
+    """Hints in force, defaults filled in."""
+
+    def __init__(self, hints: Mapping[str, float]) -> None:
+        """Takes hints that are already checked and complete: see `controller.scheduling.pool.make_policy`."""
+        ...
 
     def push(self, entry: QueueEntry, now_s: float) -> None:
         """Takes a waiting entry in."""
+        ...
+
+    def load(self, entries: Iterable[QueueEntry], now_s: float) -> None:
+        """Takes many in at once, in linear time; for a rebuild."""
         ...
 
     def pop(self, now_s: float) -> QueueEntry | None:
@@ -69,6 +81,10 @@ class QueuePolicy(Protocol):
 
     def rekey(self, entry: QueueEntry, now_s: float) -> None:
         """The entry's estimates have changed: gives it the place they ask for."""
+        ...
+
+    def ahead(self, request_id: str) -> int | None:
+        """How many would go before it as things stand, None where it is not here. O(n); an estimate where lanes or tenants interleave."""
         ...
 
     def entries(self) -> Iterator[QueueEntry]:

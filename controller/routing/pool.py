@@ -1,0 +1,23 @@
+"""The registry of routers."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from controller.core.errors import PolicyError
+from controller.core.placement import Router
+from controller.routing.least_loaded import LeastLoaded
+from controller.routing.round_robin import RoundRobin
+
+ROUTERS: Mapping[str, type[Router]] = MappingProxyType({LeastLoaded.name: LeastLoaded, RoundRobin.name: RoundRobin})
+"""Routers by the name that configuration uses."""
+
+
+def make_router(name: str) -> Router:
+    """A new router.
+
+    Raises:
+        PolicyError: No router has this name.
+    """
+    if name not in ROUTERS:
+        raise PolicyError(f"router {name!r} is unknown; allowed: {', '.join(ROUTERS)}")
+    return ROUTERS[name]()

@@ -1,0 +1,24 @@
+"""The instances in turn."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from controller.core.placement import Choice, InstanceState, Routable
+
+
+class RoundRobin:
+    """The next name, in alphabetical order, after the one used last; those that cannot take the request are passed over."""
+
+    name: ClassVar[str] = "round-robin"
+
+    def __init__(self) -> None:
+        self._last = ""
+
+    def choose(self, entry: Routable, instances: Sequence[InstanceState]) -> Choice | None:  # noqa: ARG002  the protocol's argument
+        """The next of `instances` in turn, None where there is none."""
+        if not instances:
+            return None
+        names = sorted(instance.name for instance in instances)
+        chosen = next((name for name in names if name > self._last), names[0])
+        self._last = chosen
+        return Choice(chosen, f"next of {len(names)} in turn")

@@ -1,0 +1,109 @@
+"""The KV fence: which requests may run together without the KV cache overflowing (H-MAS Eq. 2 and 4)."""
+
+import math
+from collections.abc import Sequence
+
+from controller.core.messages import LengthBound
+from controller.scheduling.queue_entry import QueueEntry
+
+
+def upper_tokens(entry: QueueEntry, bounds: Sequence[LengthBound]) -> int:
+    """KV tokens of a request at its calibrated upper length: prompt plus l_upper = l_pred + q_(1-eps)(D_b) (Eq. 4).
+
+    The bucket is that of the prompt's length. Without any bounds the estimate's own upper quantile stands in. The client's
+    cap on output bounds both; at least one output token counts.
+    """
+    estimates, request = entry.estimates, entry.request
+    upper = estimates.output_tokens_upper
+    for bound in bounds:
+        if bound.prompt_tokens_below == 0 or request.prompt_tokens < bound.prompt_tokens_below:
+            upper = estimates.output_tokens + bound.add_tokens
+            break
+    if request.max_output_tokens is not None:
+        upper = min(upper, request.max_output_tokens)
+    return request.prompt_tokens + max(1, math.ceil(upper))
+
+
+class Fence:
+    """The account of Eq. 2 for one instance: sum of m_KV(l_upper) over those in flight <= M_cap (1 - delta_frag).
+
+    A request whose upper bound alone passes the limit commits the limit instead: it waits until it has the instance to
+    itself. So a guess that is too high delays a request but never locks it out. What cannot fit whatever the guess
+    (`fits` is false) has to be refused by the caller.
+    """
+
+    __slots__ = ("_bytes_per_token", "_capacity_tokens", "_committed", "_held", "_limit", "_margin")
+
+    def __init__(self, capacity_tokens: int, bytes_per_token: int, margin: float) -> None:
+        self._bytes_per_token = bytes_per_token
+        self._margin = margin
+        self._held: dict[str, int] = {}
+        self._committed = 0
+        self.resize(capacity_tokens)
+
+    @property
+    def limit_bytes(self) -> int:
+        """M_cap (1 - delta_frag) in bytes; 0 without a fence."""
+        return self._limit
+
+    @property
+    def committed_bytes(self) -> int:
+        """Bytes that those in flight may come to need."""
+        return self._committed
+
+    @property
+    def free_bytes(self) -> int:
+        """What is left; less than 0 after the capacity shrank or requests grew past their bounds."""
+        return self._limit - self._committed
+
+    @property
+    def share(self) -> float:
+        """Committed share of the limit, 0 without a fence."""
+        return self._committed / self._limit if self._limit > 0 else 0.0
+
+    @property
+    def capacity_tokens(self) -> int:
+        """M_cap in tokens; 0 without a fence."""
+        return self._capacity_tokens
+
+    @property
+    def limit_tokens(self) -> int:
+        """M_cap (1 - delta_frag) in tokens; 0 without a fence."""
+        return self._limit // self._bytes_per_token
+
+    def resize(self, capacity_tokens: int) -> None:
+        """Takes a new capacity; nobody is evicted."""
+        self._capacity_tokens = capacity_tokens
+        self._limit = int(capacity_tokens * (1.0 - self._margin)) * self._bytes_per_token
+
+    def fits(self, tokens: int) -> bool:
+        """Whether a request of so many tokens fits at all, on an empty instance."""
+        return self._capacity_tokens == 0 or tokens * self._bytes_per_token <= self._limit
+
+    def admits(self, tokens: int) -> bool:
+        """Whether a request of so many tokens may join now. An empty instance admits every request."""
+        if self._capacity_tokens == 0 or not self._held:
+            return True
+        return self._committed + self._need(tokens) <= self._limit
+
+    def commit(self, request_id: str, tokens: int) -> None:
+        """Books a request, or books the same one anew."""
+        need = self._need(tokens)
+        self._committed += need - self._held.get(request_id, 0)
+        self._held[request_id] = need
+
+    def outgrow(self, request_id: str, tokens: int) -> None:
+        """A running request holds so many tokens: raises its booking where it has passed its bound."""
+        need = tokens * self._bytes_per_token
+        held = self._held.get(request_id)
+        if held is not None and need > held:
+            self._committed += need - held
+            self._held[request_id] = need
+
+    def release(self, request_id: str) -> None:
+        """Takes a request's booking out."""
+        self._committed -= self._held.pop(request_id, 0)
+
+    def _need(self, tokens: int) -> int:
+        need = tokens * self._bytes_per_token
+        return min(need, self._limit) if self._capacity_tokens else need

@@ -1,0 +1,100 @@
+"""How a request's story is told when it ends or is refused."""
+
+from controller.core.types import OutcomeKind, Request
+from controller.scheduling.instance import Instance, Running
+from controller.scheduling.outcomes import Ended, Refusal
+from controller.scheduling.queue_entry import QueueEntry
+
+
+def ended_waiting(entry: QueueEntry, kind: OutcomeKind, policy: str, now_s: float) -> Ended:
+    """The story of a request that was never dispatched, or was waiting for its second try."""
+    return Ended(
+        entry=entry,
+        kind=kind,
+        instance="",
+        queue_ms=-1.0,
+        ttft_ms=-1.0,
+        service_ttft_ms=-1.0,
+        tpot_ms=-1.0,
+        total_ms=1000.0 * (now_s - entry.request.arrival_s),
+        output_tokens=0,
+        slo_met=False,
+        running_at_dispatch=0,
+        kv_usage_at_dispatch=-1.0,
+        predicted=entry.estimates,
+        policy=policy,
+    )
+
+
+def ended_running(run: Running, kind: OutcomeKind, now_s: float, output_tokens: int | None) -> Ended:
+    """The story of a request that was in flight; `output_tokens` is the engine's own count, None to take the one kept."""
+    request, slo = run.entry.request, run.entry.estimates.slo
+    tokens = run.tokens if output_tokens is None else output_tokens
+    ttft_ms = service_ttft_ms = tpot_ms = -1.0
+    if run.first_s is not None:
+        ttft_ms = 1000.0 * (run.first_s - request.arrival_s)
+        service_ttft_ms = 1000.0 * (run.first_s - run.dispatched_s)
+        if tokens > 1:
+            tpot_ms = 1000.0 * (run.last_s - run.first_s) / (tokens - 1)
+    return Ended(
+        entry=run.entry,
+        kind=kind,
+        instance=run.instance.name,
+        queue_ms=1000.0 * (run.dispatched_s - request.arrival_s),
+        ttft_ms=ttft_ms,
+        service_ttft_ms=service_ttft_ms,
+        tpot_ms=tpot_ms,
+        total_ms=1000.0 * (now_s - request.arrival_s),
+        output_tokens=tokens,
+        slo_met=kind is OutcomeKind.COMPLETED and 0.0 <= ttft_ms <= slo.ttft_ms and tpot_ms <= slo.tpot_ms,
+        running_at_dispatch=run.running,
+        kv_usage_at_dispatch=run.kv_usage,
+        predicted=run.predicted,
+        policy=run.policy,
+    )
+
+
+def queue_full(queued: int, limit: int, retry_after_s: float) -> Refusal:
+    """429: too many wait already."""
+    return Refusal(
+        kind=OutcomeKind.REJECTED,
+        status=429,
+        code="queue_full",
+        message=f"{queued} requests are waiting and the limit is {limit}; try again later",
+        retry_after_s=retry_after_s,
+    )
+
+
+def too_large(request: Request, instances: tuple[Instance, ...]) -> Refusal:
+    """400: the prompt alone passes the KV fence everywhere."""
+    largest = max(instance.fence.limit_tokens for instance in instances)
+    return Refusal(
+        kind=OutcomeKind.REJECTED,
+        status=400,
+        code="context_length_exceeded",
+        message=f"the prompt has about {request.prompt_tokens} tokens; with its output it must fit into {largest} tokens of KV cache",
+        retry_after_s=0.0,
+    )
+
+
+def shed(entry: QueueEntry, now_s: float, retry_after_s: float) -> Refusal:
+    """504: the TTFT target is out of reach."""
+    waited_s, target_ms = now_s - entry.request.arrival_s, entry.estimates.slo.ttft_ms
+    return Refusal(
+        kind=OutcomeKind.SHED,
+        status=504,
+        code="slo_unattainable",
+        message=f"dropped after {waited_s:.1f} s in the queue: the first token can no longer come within {target_ms:.0f} ms",
+        retry_after_s=retry_after_s,
+    )
+
+
+def timed_out(entry: QueueEntry, now_s: float, retry_after_s: float) -> Refusal:
+    """504: the request's own deadline has passed."""
+    return Refusal(
+        kind=OutcomeKind.TIMED_OUT,
+        status=504,
+        code="deadline_exceeded",
+        message=f"the deadline passed after {now_s - entry.request.arrival_s:.1f} s in the queue",
+        retry_after_s=retry_after_s,
+    )

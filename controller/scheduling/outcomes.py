@@ -1,0 +1,119 @@
+"""What the scheduler is told at the start and what it answers."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from controller.core.types import Estimates, OutcomeKind
+from controller.scheduling.queue_entry import QueueEntry
+
+
+class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings that do not change while the scheduler lives.
+
+    Attributes:
+        queue_limit: Waiting requests beyond which new ones are refused.
+        overdue: What becomes of a waiting request that can no longer meet its TTFT target: `keep` it in order, `demote` it
+            behind all that still can, or `shed` it.
+        fence: Whether Eq. 2 is enforced.
+        fence_margin: delta_frag of Eq. 2, 0 to below 1.
+        overdue_service_share: Share of the predicted service TTFT that must still fit before the deadline. 0: overdue means
+            that the deadline has passed. 1: the prediction is taken at its word. Predictions err, and a request condemned
+            by one that is too high would have made it; so stay below 1.
+        late_share: Demoted requests are dispatched only where the instance's window stays within this share, 0 to 1, so that
+            slots are left for what comes in time.
+    """
+
+    queue_limit: int = 10_000
+    overdue: Literal["keep", "demote", "shed"] = "demote"
+    fence: bool = True
+    fence_margin: float = 0.05
+    overdue_service_share: float = 0.0
+    late_share: float = 1.0
+
+
+class InstanceSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine instance.
+
+    Attributes:
+        name: Unique name.
+        capacity_n_run: Ceiling of its window, 1 or more; the window at the start.
+        kv_capacity_tokens: Tokens its KV cache holds; 0 takes what the engine says, and no fence where it says nothing.
+        kv_bytes_per_token: KV bytes of one token.
+        models: Models it serves, None for any.
+    """
+
+    name: str
+    capacity_n_run: int
+    kv_capacity_tokens: int = 0
+    kv_bytes_per_token: int = 131_072
+    models: frozenset[str] | None = None
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a request is not served, ready for the client.
+
+    Attributes:
+        kind: The outcome.
+        status: HTTP status.
+        code: OpenAI error code.
+        message: What happened, in words.
+        retry_after_s: When trying again makes sense; 0 where it never does.
+    """
+
+    kind: OutcomeKind
+    status: int
+    code: str
+    message: str
+    retry_after_s: float
+
+
+class Dispatch(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that goes to an instance now. `reason`: the policy and the router's grounds."""
+
+    entry: QueueEntry
+    instance: str
+    reason: str
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """One request's whole story; conventions as in `controller.core.messages.Completion` (-1 for what did not happen).
+
+    Attributes:
+        predicted: Estimates at dispatch; where it was never dispatched, the last ones.
+        policy: Name of the policy that dispatched it; the one in force where it was never dispatched.
+    """
+
+    entry: QueueEntry
+    kind: OutcomeKind
+    instance: str
+    queue_ms: float
+    ttft_ms: float
+    service_ttft_ms: float
+    tpot_ms: float
+    total_ms: float
+    output_tokens: int
+    slo_met: bool
+    running_at_dispatch: int
+    kv_usage_at_dispatch: float
+    predicted: Estimates
+    policy: str
+
+
+class Dropped(msgspec.Struct, frozen=True, kw_only=True):
+    """A waiting request that the scheduler gave up; it has ended already."""
+
+    entry: QueueEntry
+    refusal: Refusal
+    ended: Ended
+
+
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """The conservation sum: arrived = queued + running + all that ended, by kind. `dispatched` counts retries too."""
+
+    arrived: int
+    queued: int
+    running: int
+    dispatched: int
+    ended: Mapping[OutcomeKind, int]

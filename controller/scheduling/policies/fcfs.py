@@ -1,0 +1,21 @@
+"""First come, first served."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import ClassVar
+
+from controller.scheduling.policies.keyed import KeyedPolicy
+from controller.scheduling.queue_entry import QueueEntry
+
+
+class Fcfs(KeyedPolicy):
+    """By arrival alone: no estimate, no deadline, no priority counts. The plain baseline and the fallback of the bypass (H-MAS C.2)."""
+
+    name: ClassVar[str] = "fcfs"
+    summary: ClassVar[str] = "first come, first served; needs no estimates, the safe fallback"
+    default_hints: ClassVar[Mapping[str, float]] = MappingProxyType({})
+    hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({})
+
+    def key(self, entry: QueueEntry) -> float:
+        """The arrival number."""
+        return float(entry.seq)

@@ -1,0 +1,32 @@
+"""Shortest job first."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import ClassVar
+
+from controller.scheduling.policies.keyed import KeyedPolicy, priority_offset_s
+from controller.scheduling.queue_entry import QueueEntry
+
+
+class Sjf(KeyedPolicy):
+    """By predicted service time T_tot (H-MAS 3.2), less an allowance for having waited.
+
+    Hint `aging_ms_per_s`: milliseconds of service time that a second of waiting makes up for. With A of it, a request of
+    T_tot is passed only by shorter ones that come within (T_tot - T_tot') / A seconds after it, so none waits for ever; 0 is
+    pure SJF. As the allowance grows alike for all, T_tot + A * arrival orders the same at every moment and the key stays fixed.
+
+    Client priority moves the service time by one second a step.
+    """
+
+    name: ClassVar[str] = "sjf"
+    summary: ClassVar[str] = "shortest predicted service first; the most requests per second under overload, at the cost of long ones"
+    default_hints: ClassVar[Mapping[str, float]] = MappingProxyType({"aging_ms_per_s": 20.0})
+    hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({"aging_ms_per_s": (0.0, 10_000.0)})
+
+    def __init__(self, hints: Mapping[str, float]) -> None:
+        super().__init__(hints)
+        self._aging_ms_per_s = hints["aging_ms_per_s"]
+
+    def key(self, entry: QueueEntry) -> float:
+        """Milliseconds of service, later arrivals being charged for their lateness."""
+        return entry.estimates.total_ms + 1000.0 * priority_offset_s(entry) + self._aging_ms_per_s * entry.request.arrival_s

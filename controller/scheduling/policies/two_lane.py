@@ -1,0 +1,129 @@
+"""Two lanes, fast and slow, split on predicted service time."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import ClassVar
+
+from controller.scheduling.lazy_heap import LazyHeap
+from controller.scheduling.policies.keyed import priority_offset_s
+from controller.scheduling.policies.recall import Recall, Ticket
+from controller.scheduling.queue_entry import QueueEntry
+from controller.scheduling.service_split import ServiceSplit
+
+FAST, SLOW = "fast", "slow"
+
+
+def _slack_key(entry: QueueEntry) -> float:
+    """Slack of Eq. 5 without V_sys, which is the same for all, seconds; with the priority's offset."""
+    return entry.deadline_s - entry.estimates.total_ms / 1000.0 + priority_offset_s(entry)
+
+
+class TwoLane:
+    """Short requests do not stand behind long ones, and long ones get a share of their own (H-MAS 3.5).
+
+    A request goes to the slow lane when its T_tot is above the threshold, and stays in its lane until it is re-keyed. Within
+    a lane the least slack S_r = D_r - V_sys - T_tot (Eq. 5) goes first; V_sys is the same for all waiting requests at any
+    moment, so the order is that of D_r - T_tot and the key stays fixed. A gate shares the dispatches out while both lanes
+    wait, by start-time fair queueing: a lane's start tag grows by 1 / share with each of its dispatches and the lower tag goes
+    first, so in any run of dispatches each lane gets its share to within one or two, and neither starves. A lane that was
+    empty starts level, with no claim to what it did not use.
+
+    Hints: `threshold_ms`: the split on T_tot, 0 to follow the traffic; `slow_quantile`: the quantile of recent T_tot that the
+    split follows; `fast_share`: the fast lane's share of dispatches while both wait.
+
+    Client priority moves the slack by one second a step.
+    """
+
+    name: ClassVar[str] = "two-lane"
+    summary: ClassVar[str] = "short and long requests in lanes of their own; ends head-of-line blocking by long ones"
+    default_hints: ClassVar[Mapping[str, float]] = MappingProxyType({"threshold_ms": 0.0, "slow_quantile": 0.8, "fast_share": 0.8})
+    hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType(
+        {"threshold_ms": (0.0, 3_600_000.0), "slow_quantile": (0.05, 0.99), "fast_share": (0.05, 0.95)}
+    )
+
+    def __init__(self, hints: Mapping[str, float]) -> None:
+        self.hints: Mapping[str, float] = dict(hints)
+        self._split = ServiceSplit(hints["threshold_ms"], hints["slow_quantile"])
+        self._lanes: dict[str, LazyHeap[QueueEntry]] = {FAST: LazyHeap(), SLOW: LazyHeap()}
+        self._charge = {FAST: 1.0 / hints["fast_share"], SLOW: 1.0 / (1.0 - hints["fast_share"])}
+        self._start = {FAST: 0.0, SLOW: 0.0}
+        self._virtual = 0.0
+        self._recall = Recall()
+
+    @property
+    def threshold_ms(self) -> float:
+        """The split in force, milliseconds of T_tot; infinite while there is no picture of the traffic yet."""
+        return self._split.threshold_ms
+
+    def push(self, entry: QueueEntry, now_s: float) -> None:  # noqa: ARG002  the protocol's argument
+        """Takes a waiting entry into the lane that its T_tot asks for."""
+        total_ms = entry.estimates.total_ms
+        self._split.learn(total_ms)
+        lane = SLOW if self._split.is_long(total_ms) else FAST
+        if not self._lanes[lane]:
+            self._start[lane] = max(self._start[lane], self._virtual)
+        self._lanes[lane].push(entry.request.id, _slack_key(entry), entry.seq, entry)
+
+    def load(self, entries: Iterable[QueueEntry], now_s: float) -> None:  # noqa: ARG002  the protocol's argument
+        """Takes many in at once; the split is learned from all of them before the first is placed."""
+        waiting = list(entries)
+        for entry in waiting:
+            self._split.learn(entry.estimates.total_ms)
+        lanes: dict[str, list[tuple[str, float, int, QueueEntry]]] = {FAST: [], SLOW: []}
+        for entry in waiting:
+            lane = SLOW if self._split.is_long(entry.estimates.total_ms) else FAST
+            lanes[lane].append((entry.request.id, _slack_key(entry), entry.seq, entry))
+        for lane, items in lanes.items():
+            if items and not self._lanes[lane]:
+                self._start[lane] = max(self._start[lane], self._virtual)
+            self._lanes[lane].load(items)
+
+    def pop(self, now_s: float) -> QueueEntry | None:  # noqa: ARG002  the protocol's argument
+        """Takes the next entry out of the lane whose turn it is, None when both are empty."""
+        fast, slow = self._lanes[FAST], self._lanes[SLOW]
+        lane = SLOW if slow and (not fast or self._start[SLOW] < self._start[FAST]) else FAST
+        entry = self._lanes[lane].pop()
+        if entry is None:
+            return None
+        start = self._start[lane]
+        self._recall.note(entry.request.id, Ticket(lane, start, self._charge[lane], self._virtual))
+        self._virtual = max(self._virtual, start)
+        self._start[lane] = start + self._charge[lane]
+        return entry
+
+    def put_back(self, entry: QueueEntry, now_s: float) -> None:
+        """Returns a popped entry to the lane it came from, and the turn with it."""
+        ticket = self._recall.take(entry.request.id)
+        if ticket is None:
+            self.push(entry, now_s)
+            return
+        self._lanes[ticket.flow].push(entry.request.id, _slack_key(entry), entry.seq, entry)
+        self._start[ticket.flow] -= ticket.charge
+        if self._virtual == max(ticket.virtual, ticket.start):
+            self._virtual = ticket.virtual
+
+    def discard(self, request_id: str) -> QueueEntry | None:
+        """Takes an entry out by id, None where it is not here."""
+        entry = self._lanes[FAST].discard(request_id)
+        return self._lanes[SLOW].discard(request_id) if entry is None else entry
+
+    def rekey(self, entry: QueueEntry, now_s: float) -> None:
+        """Places the entry anew, in the other lane if its T_tot now asks for it."""
+        self.discard(entry.request.id)
+        self.push(entry, now_s)
+
+    def ahead(self, request_id: str) -> int | None:
+        """An estimate: those before it in its lane, and what the other lane gets dispatched in the meantime."""
+        for lane, other in ((FAST, SLOW), (SLOW, FAST)):
+            rank = self._lanes[lane].rank(request_id)
+            if rank is not None:
+                return rank + min(len(self._lanes[other]), int(rank * self._charge[lane] / self._charge[other]))
+        return None
+
+    def entries(self) -> Iterator[QueueEntry]:
+        """All waiting entries, in no particular order."""
+        yield from self._lanes[FAST].values()
+        yield from self._lanes[SLOW].values()
+
+    def __len__(self) -> int:
+        return len(self._lanes[FAST]) + len(self._lanes[SLOW])

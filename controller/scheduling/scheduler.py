@@ -1,0 +1,417 @@
+"""The one queue that the gateway and the simulation both drive: which request runs next, and where."""
+
+from collections.abc import Mapping, Sequence
+
+from controller.core.errors import SchedulingError
+from controller.core.messages import LengthBound, SystemSnapshot
+from controller.core.placement import Choice, Router
+from controller.core.types import Controls, Estimates, OutcomeKind, Request
+from controller.scheduling import endings
+from controller.scheduling.admission import upper_tokens
+from controller.scheduling.drain_rate import DrainRate
+from controller.scheduling.instance import Instance, Running
+from controller.scheduling.outcomes import Counts, Dispatch, Dropped, Ended, InstanceSpec, Refusal, SchedulerSettings
+from controller.scheduling.queue_entry import QueueEntry
+from controller.scheduling.waiting_room import Group, WaitingRoom
+from engines.base import EngineSnapshot
+
+__all__ = ["Counts", "Dispatch", "Dropped", "Ended", "InstanceSpec", "Refusal", "Scheduler", "SchedulerSettings"]
+
+LOOK_AHEAD = 8
+"""Entries that are held back (by the fence, or because they may not go where a slot is free) and may be passed in one walk."""
+PATIENCE = 16
+"""How often an entry may be passed; after that an instance is kept free for it."""
+RETRY_AFTER_MIN_S = 1.0
+RETRY_AFTER_MAX_S = 60.0
+
+
+class Scheduler:
+    """Requests in, dispatches out. Pure: the time is handed in, and never goes back.
+
+    A request is waiting, running or ended, in exactly one of them, and ends exactly once (`check_conservation`). Every call
+    is O(log n) in the waiting requests unless it says otherwise; `dispatch` with every window full is O(1) in them.
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: SchedulerSettings,
+        instances: Sequence[InstanceSpec],
+        router: Router,
+        policy: str,
+        hints: Mapping[str, float] | None = None,
+    ) -> None:
+        """Starts empty.
+
+        Raises:
+            PolicyError: The policy or a hint is not allowed.
+            SchedulingError: Two instances share a name, or a window is below 1.
+        """
+        if len({spec.name for spec in instances}) != len(instances):
+            raise SchedulingError(f"instance names must be unique, not {', '.join(spec.name for spec in instances)}")
+        self.settings = settings
+        self._router = router
+        self._instances: dict[str, Instance] = {}
+        for spec in instances:
+            if spec.capacity_n_run < 1:
+                raise SchedulingError(f"capacity_n_run of instance {spec.name!r} is {spec.capacity_n_run}; allowed: 1 or more")
+            self._instances[spec.name] = Instance(spec, fenced=settings.fence, margin=settings.fence_margin)
+        self._room = WaitingRoom(
+            tuple(self._instances.values()),
+            policy=policy,
+            hints=hints,
+            demoting=settings.overdue != "keep",
+            service_share=settings.overdue_service_share,
+        )
+        self._running: dict[str, Running] = {}
+        self._bounds: tuple[LengthBound, ...] = ()
+        self._weights: dict[str, float] = {}
+        self._drain = DrainRate()
+        self._seq = 0
+        self._turn = 0
+        self._arrived = 0
+        self._dispatched = 0
+        self._ended: dict[OutcomeKind, int] = dict.fromkeys(OutcomeKind, 0)
+
+    @property
+    def policy(self) -> str:
+        """Name of the policy in force."""
+        return self._room.policy_name
+
+    @property
+    def hints(self) -> Mapping[str, float]:
+        """Its hints, defaults filled in."""
+        return self._room.hints
+
+    # -- one request's way ------------------------------------------------------------------------------------------------
+
+    def submit(self, request: Request, estimates: Estimates, now_s: float, weight: float = 1.0) -> QueueEntry | Refusal:
+        """Takes a request in.
+
+        Returns:
+            Its entry; or a refusal, with which it has ended as rejected: 429 where the queue is full, 400 where its prompt
+            alone passes the KV fence of every instance that serves its model. A model that no instance serves, or none that
+            is healthy, is no ground: the request waits.
+
+        Raises:
+            SchedulingError: A live request has the same id.
+        """
+        if request.id in self._running or self._room.get(request.id) is not None:
+            raise SchedulingError(f"request id {request.id!r} is already live; ids must be unique among live requests")
+        self._arrived += 1
+        refusal = self._refusal(request, now_s)
+        if refusal is not None:
+            self._ended[refusal.kind] += 1
+            return refusal
+        entry = QueueEntry(request=request, estimates=estimates, seq=self._seq, weight=self._weights.get(request.tenant, weight))
+        self._seq += 1
+        self._room.add(entry, now_s)
+        return entry
+
+    def revise(self, request_id: str, estimates: Estimates, now_s: float) -> bool:
+        """Gives a request new estimates; a waiting one is re-keyed (True). False where it is running, gone or unknown.
+
+        A running one keeps the new estimates for its fence booking and for residuals by `Ended.entry`.
+        """
+        if self._room.revise(request_id, estimates, now_s):
+            return True
+        run = self._running.get(request_id)
+        if run is not None:
+            run.entry.estimates = estimates
+            run.instance.rebook(run, self._bounds)
+        return False
+
+    def dispatch(self, now_s: float) -> list[Dispatch]:
+        """All that may go now, in order; each counts as in flight from here."""
+        self._room.sweep(now_s)
+        sent: list[Dispatch] = []
+        groups = self._room.groups
+        idle = 0
+        while idle < len(groups):
+            dispatch = self._dispatch_from(groups[self._turn % len(groups)], now_s)
+            self._turn = (self._turn + 1) % len(groups)
+            if dispatch is None:
+                idle += 1
+            else:
+                idle = 0
+                sent.append(dispatch)
+        return sent
+
+    def expire(self, now_s: float) -> list[Dropped]:
+        """Ends waiting requests whose time is up: past their deadline (timed out), and overdue ones where `overdue` is `shed`.
+
+        Running requests are not touched: whoever streams them watches their deadline and calls `end`.
+        """
+        self._room.sweep(now_s)
+        dropped = [self._drop(entry, OutcomeKind.TIMED_OUT, now_s) for entry in self._room.expired()]
+        if self.settings.overdue == "shed":
+            dropped += [self._drop(entry, OutcomeKind.SHED, now_s) for entry in self._room.late()]
+        return dropped
+
+    def progress(self, request_id: str, tokens: int, now_s: float) -> None:
+        """A running request has produced `tokens` output tokens so far; the first call marks the first. No effect where it does not run."""
+        run = self._running.get(request_id)
+        if run is not None:
+            run.instance.progress(run, tokens, now_s)
+
+    def retry(self, request_id: str, now_s: float) -> bool:
+        """Puts a running request that its instance failed back into the queue, at its old place and never to that instance again.
+
+        False, and nothing changes, where it does not run, has produced tokens, was retried before, or has nowhere else to go.
+        """
+        run = self._running.get(request_id)
+        if run is None or run.first_s is not None or run.entry.tried:
+            return False
+        others = (i for i in self._room.group_of(run.entry.request.model).instances if i is not run.instance)
+        if not any(instance.available for instance in others):
+            return False
+        del self._running[request_id]
+        run.instance.finish(run)
+        run.entry.tried = frozenset({run.instance.name})
+        self._room.add(run.entry, now_s, returned=True)
+        return True
+
+    def end(self, request_id: str, kind: OutcomeKind, now_s: float, output_tokens: int | None = None) -> Ended:
+        """Ends a waiting or running request.
+
+        Args:
+            request_id: Its id.
+            kind: How it ended.
+            now_s: When.
+            output_tokens: The engine's own count, None to take the last one given to `progress`.
+
+        Raises:
+            SchedulingError: No such request is live, or one that waits is said to have completed.
+        """
+        run = self._running.pop(request_id, None)
+        if run is not None:
+            run.instance.finish(run)
+            self._ended[kind] += 1
+            return endings.ended_running(run, kind, now_s, output_tokens)
+        entry = None if kind is OutcomeKind.COMPLETED else self._room.remove(request_id)
+        if entry is None:
+            raise SchedulingError(f"request id {request_id!r} cannot end as {kind}: it is not live, or waits and so cannot have completed")
+        return self._end_waiting(entry, kind, now_s)
+
+    # -- steering ---------------------------------------------------------------------------------------------------------
+
+    def set_policy(self, name: str, now_s: float, hints: Mapping[str, float] | None = None) -> bool:
+        """Rebuilds the queue under another policy or other hints, losing nothing (H-MAS C.1). O(n). False where nothing changes.
+
+        Raises:
+            PolicyError: The policy or a hint is not allowed; the old one stays in force.
+        """
+        return self._room.set_policy(name, hints, now_s)
+
+    def set_controls(self, instance: str, controls: Controls) -> None:
+        """Sets window and token budget of an instance; a smaller window evicts nobody.
+
+        Raises:
+            SchedulingError: Unknown instance, or a value below 1.
+        """
+        if controls.n_run < 1:
+            raise SchedulingError(f"n_run of instance {instance!r} is {controls.n_run}; allowed: 1 or more")
+        if controls.token_budget is not None and controls.token_budget < 1:
+            raise SchedulingError(f"token_budget of instance {instance!r} is {controls.token_budget}; allowed: 1 or more")
+        self._instance(instance).control(controls)
+
+    def set_length_bounds(self, bounds: Sequence[LengthBound]) -> None:
+        """Takes new conformal bounds (Eq. 4), for what waits and for what runs. O(running)."""
+        self._bounds = tuple(sorted(bounds, key=lambda bound: (bound.prompt_tokens_below == 0, bound.prompt_tokens_below)))
+        for run in self._running.values():
+            run.instance.rebook(run, self._bounds)
+
+    def set_weight(self, tenant: str, weight: float) -> None:
+        """Sets a tenant's weight under the fair policies, for those that wait and those to come. O(n).
+
+        Raises:
+            SchedulingError: The weight is not more than 0.
+        """
+        if not weight > 0:
+            raise SchedulingError(f"weight of tenant {tenant!r} is {weight!r}; allowed: more than 0")
+        self._weights[tenant] = weight
+        for entry in self._room.entries():
+            if entry.request.tenant == tenant:
+                entry.weight = weight
+
+    def set_draining(self, instance: str, draining: bool) -> None:
+        """Stops or resumes dispatches to an instance; those in flight stay.
+
+        Raises:
+            SchedulingError: Unknown instance.
+        """
+        self._instance(instance).draining = draining
+
+    def set_models(self, instance: str, models: frozenset[str] | None, now_s: float) -> None:
+        """Says anew which models an instance serves, None for any. O(n log n).
+
+        Raises:
+            SchedulingError: Unknown instance.
+        """
+        self._instance(instance).models = models
+        self._room.regroup(now_s)
+
+    def observe(self, snapshot: EngineSnapshot) -> None:
+        """Takes an engine's word: an unhealthy one gets no dispatches; KV size and ceilings are noted.
+
+        Raises:
+            SchedulingError: Unknown instance.
+        """
+        self._instance(snapshot.engine).observe(snapshot)
+
+    # -- accounts ---------------------------------------------------------------------------------------------------------
+
+    def snapshot(self, now_s: float, gateway: str, forced: Sequence[str] = ()) -> SystemSnapshot:
+        """Queue and instances as the agents see them. O(running)."""
+        self._room.sweep(now_s)
+        oldest_s = self._room.oldest_s()
+        return SystemSnapshot(
+            sent_s=now_s,
+            gateway=gateway,
+            policy=self.policy,
+            queued=len(self._room),
+            queued_tokens=self._room.tokens,
+            queued_long=self._room.long,
+            overdue=self._room.overdue,
+            oldest_wait_ms=0.0 if oldest_s is None else max(0.0, 1000.0 * (now_s - oldest_s)),
+            arrived_total=self._arrived,
+            dispatched_total=self._dispatched,
+            ended={kind.value: number for kind, number in self._ended.items()},
+            instances=[instance.view(now_s) for instance in self._instances.values()],
+            forced=list(forced),
+        )
+
+    def queued_ids(self) -> list[str]:
+        """Ids of all waiting requests, oldest first. O(n)."""
+        return list(self._room.ids())
+
+    def running_ids(self) -> list[str]:
+        """Ids of all running requests, in the order of dispatch."""
+        return list(self._running)
+
+    def counts(self) -> Counts:
+        """The conservation sum's parts."""
+        return Counts(
+            arrived=self._arrived,
+            queued=len(self._room),
+            running=len(self._running),
+            dispatched=self._dispatched,
+            ended=dict(self._ended),
+        )
+
+    def check_conservation(self) -> None:
+        """Checks that nothing was lost or doubled. O(running).
+
+        Raises:
+            SchedulingError: A sum does not come out.
+        """
+        live = len(self._room) + len(self._running)
+        if self._arrived != live + sum(self._ended.values()):
+            raise SchedulingError(f"arrived {self._arrived} is not queued {len(self._room)} + running {len(self._running)} + {self._ended}")
+        if self._room.held() != len(self._room):
+            raise SchedulingError(f"the queues hold {self._room.held()} entries, the register {len(self._room)}")
+        for instance in self._instances.values():
+            if not instance.in_flight == len(instance.running) == sum(run.instance is instance for run in self._running.values()):
+                raise SchedulingError(f"instance {instance.name!r} counts {instance.in_flight} in flight, books {len(instance.running)}")
+
+    def position(self, request_id: str) -> int | None:
+        """How many would go before it as things stand, None where it does not wait. O(n); an estimate under two-lane and wfq."""
+        waiting = self._room.get(request_id)
+        if waiting is None or waiting.place == "expired":
+            return None
+        if waiting.place == "ready":
+            return waiting.group.policy.ahead(request_id)
+        behind = waiting.group.late.ahead(request_id)
+        return None if behind is None else len(waiting.group.policy) + behind
+
+    def retry_after_s(self, now_s: float) -> float:
+        """When a refused client may find room: the time the queue takes to empty at its recent pace, 1 to 60 s."""
+        if not len(self._room):
+            return RETRY_AFTER_MIN_S
+        rate = self._drain.per_second(now_s)
+        if rate <= 0.0:
+            return RETRY_AFTER_MAX_S
+        return min(RETRY_AFTER_MAX_S, max(RETRY_AFTER_MIN_S, len(self._room) / rate))
+
+    # -- inside -----------------------------------------------------------------------------------------------------------
+
+    def _instance(self, name: str) -> Instance:
+        if name not in self._instances:
+            raise SchedulingError(f"instance {name!r} is unknown; allowed: {', '.join(self._instances)}")
+        return self._instances[name]
+
+    def _refusal(self, request: Request, now_s: float) -> Refusal | None:
+        if len(self._room) >= self.settings.queue_limit:
+            return endings.queue_full(len(self._room), self.settings.queue_limit, self.retry_after_s(now_s))
+        instances = self._room.group_of(request.model).instances
+        if instances and not any(instance.fence.fits(request.prompt_tokens + 1) for instance in instances):
+            return endings.too_large(request, instances)
+        return None
+
+    def _dispatch_from(self, group: Group, now_s: float) -> Dispatch | None:
+        """The next of a group, None where none can go.
+
+        Entries that are held back are passed, a bounded number of them. One that has been passed too often gets an
+        instance kept free: the one with the most KV room takes nobody else until it has room for that entry. That room only
+        grows while it is kept free, so the entry's turn comes.
+        """
+        if not any(instance.open for instance in group.instances):
+            return None
+        on_time = len(group.policy) > 0
+        if not on_time and (self.settings.overdue == "shed" or not len(group.late)):
+            return None
+        source = group.policy if on_time else group.late
+        passed: list[QueueEntry] = []
+        kept_free: set[str] = set()
+        dispatch: Dispatch | None = None
+        while len(passed) <= LOOK_AHEAD and (entry := source.pop(now_s)) is not None:
+            tokens = upper_tokens(entry, self._bounds)
+            choice = self._place(entry, tokens, group, kept_free, late=not on_time)
+            if choice is not None:
+                dispatch = self._start(entry, tokens, choice, now_s, late=not on_time)
+                break
+            passed.append(entry)
+            if entry.skipped >= PATIENCE:
+                kept_free |= self._roomiest(entry, group, kept_free)
+        for entry in reversed(passed):
+            entry.skipped += dispatch is not None
+            source.put_back(entry, now_s)
+        return dispatch
+
+    def _place(self, entry: QueueEntry, tokens: int, group: Group, kept_free: set[str], *, late: bool) -> Choice | None:
+        share = self.settings.late_share if late else 1.0
+        candidates = [
+            instance
+            for instance in group.instances
+            if instance.open
+            and (not late or instance.in_flight < max(1.0, share * instance.n_run))
+            and instance.name not in entry.tried
+            and instance.name not in kept_free
+            and instance.fence.admits(tokens)
+        ]
+        return self._router.choose(entry, candidates) if candidates else None
+
+    def _roomiest(self, entry: QueueEntry, group: Group, kept_free: set[str]) -> set[str]:
+        able = [i for i in group.instances if i.available and i.name not in entry.tried and i.name not in kept_free]
+        return {max(able, key=lambda instance: instance.fence.free_bytes).name} if able else set()
+
+    def _start(self, entry: QueueEntry, tokens: int, choice: Choice, now_s: float, *, late: bool) -> Dispatch:
+        request_id = entry.request.id
+        self._room.remove(request_id, popped=True)
+        entry.skipped = 0
+        self._running[request_id] = self._instances[choice.instance].start(entry, tokens, self.policy, now_s)
+        self._dispatched += 1
+        self._drain.count(now_s)
+        order = "overdue, after all that are on time" if late else self.policy
+        return Dispatch(entry=entry, instance=choice.instance, reason=f"{order}; {choice.reason}")
+
+    def _drop(self, entry: QueueEntry, kind: OutcomeKind, now_s: float) -> Dropped:
+        self._room.remove(entry.request.id)
+        tell = endings.shed if kind is OutcomeKind.SHED else endings.timed_out
+        refusal = tell(entry, now_s, self.retry_after_s(now_s))
+        return Dropped(entry=entry, refusal=refusal, ended=self._end_waiting(entry, kind, now_s))
+
+    def _end_waiting(self, entry: QueueEntry, kind: OutcomeKind, now_s: float) -> Ended:
+        self._ended[kind] += 1
+        self._drain.count(now_s)
+        return endings.ended_waiting(entry, kind, self.policy, now_s)

@@ -1,0 +1,39 @@
+"""Where short requests end and long ones begin."""
+
+from collections import deque
+
+_KEEP = 512
+_REFRESH = 32
+_LEAST = 32
+
+
+class ServiceSplit:
+    """The threshold on T_tot between the fast and the slow side (H-MAS 3.5).
+
+    A fixed one where given; else a quantile of the last 512 requests, brought up to date every 32. Until 32 have been seen,
+    nothing counts as long: with no picture of the mix yet, no request is put on the slow side.
+    """
+
+    __slots__ = ("_fixed", "_quantile", "_recent", "_since", "threshold_ms")
+
+    def __init__(self, threshold_ms: float, quantile: float) -> None:
+        self._fixed = threshold_ms > 0
+        self._quantile = quantile
+        self._recent: deque[float] = deque(maxlen=_KEEP)
+        self._since = 0
+        self.threshold_ms = threshold_ms if self._fixed else float("inf")
+
+    def learn(self, total_ms: float) -> None:
+        """Takes one request's T_tot into account."""
+        if self._fixed:
+            return
+        self._recent.append(total_ms)
+        self._since += 1
+        if self._since >= _REFRESH and len(self._recent) >= _LEAST:
+            self._since = 0
+            ordered = sorted(self._recent)
+            self.threshold_ms = ordered[min(len(ordered) - 1, int(self._quantile * len(ordered)))]
+
+    def is_long(self, total_ms: float) -> bool:
+        """Whether a request belongs on the slow side."""
+        return total_ms > self.threshold_ms
