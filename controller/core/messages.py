@@ -198,6 +198,9 @@ class ShortView(Message, frozen=True, tag="short_view"):
         violation_rate: Share of ended requests that missed an SLO; `ttft_violation_rate`, `tpot_violation_rate` by target.
         queue_slope: Requests per second by which the queue grows (negative: shrinks).
         utilization: Per instance, 0 to above 1: the larger of TPOT pressure and KV use (see agents/qos).
+        arrival_rps: Requests per second that arrived within the window.
+        anomalies: Names of lasting contradictions in the telemetry that speak of a stuck or broken control loop (see agents/qos/anomalies.py).
+        fallbacks: Names of the figures that stand on a fallback because the engine does not give them.
     """
 
     sent_s: float
@@ -218,6 +221,9 @@ class ShortView(Message, frozen=True, tag="short_view"):
     instances: list[InstanceView]
     recent: list[Completion] = []
     forced: list[str] = []
+    arrival_rps: float = 0.0
+    anomalies: list[str] = []
+    fallbacks: list[str] = []
 
 
 class LongView(Message, frozen=True, tag="long_view"):

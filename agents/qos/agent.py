@@ -1,0 +1,58 @@
+"""The QoS agent on the bus: telemetry in, views out."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from agents.qos.model import QosModel
+from controller.bus.base import Bus
+from controller.config.schema import Config
+from controller.core.messages import TELEMETRY, Completion, Message, SystemSnapshot
+
+REPLAY = 5_000
+"""Newest telemetry entries read at start to refill the windows."""
+
+
+class QosAgent:
+    """Binds `QosModel` to its streams; see `agents.shell.Agent`."""
+
+    name = "qos"
+    streams: tuple[str, ...] = (TELEMETRY,)
+    tick_s = 0.0
+    # An old snapshot would only be condensed into a view that is already wrong; an old completion still calibrates lengths.
+    max_age_s: Mapping[type[Message], float] = MappingProxyType({SystemSnapshot: 10.0})
+
+    def __init__(self, model: QosModel) -> None:
+        self.model = model
+
+    async def recover(self, bus: Bus, now_s: float) -> None:  # noqa: ARG002 - part of the protocol; the replay runs on the messages' own times
+        """Refills the windows from the tail of the telemetry, so that views continue where they stopped."""
+        for message in await bus.latest(TELEMETRY, REPLAY):
+            if isinstance(message, Completion | SystemSnapshot):
+                self.model.replay(message)
+
+    def handle(self, messages: Sequence[Message], now_s: float) -> list[Message]:
+        """Takes telemetry and returns the views that are due."""
+        views: list[Message] = []
+        for message in messages:
+            if isinstance(message, Completion):
+                self.model.complete(message, now_s)
+            elif isinstance(message, SystemSnapshot):
+                views += self.model.observe(message, now_s)
+        return views
+
+    def on_tick(self, now_s: float) -> list[Message]:  # noqa: ARG002 - part of the protocol
+        """Never called."""
+        return []
+
+
+def make_agent(config: Config) -> QosAgent:
+    """Builds the agent from the configuration."""
+    agents = config.agents
+    return QosAgent(
+        QosModel(
+            short_window_s=agents.qos_short_window_s,
+            long_window_s=agents.qos_long_window_s,
+            long_period_s=min(5.0, agents.meta_period_s / 2, agents.qos_long_window_s / 4),
+            weights={name: tenant.weight for name, tenant in config.tenants.items()},
+        )
+    )

@@ -1,0 +1,79 @@
+"""Lasting contradictions in the telemetry: signs that the control loop is stuck or its figures are broken, not that load is high. Pure."""
+
+from controller.core.messages import InstanceView, SystemSnapshot
+
+CONSERVATION = "conservation"
+"""The gateway's counters do not add up: arrived is not queued + in flight + ended."""
+STUCK = "stuck"
+"""Requests wait, every healthy engine is idle, and nothing is dispatched."""
+LEAKED = "leaked"
+"""An instance's window is full of requests that its engine does not have."""
+FIGURES = "figures"
+"""A figure that cannot be: a negative count, a KV use beyond 1, a window below 1."""
+
+HOLD_S = {CONSERVATION: 5.0, STUCK: 5.0, LEAKED: 10.0, FIGURES: 3.0}
+"""How long each has to last without a break: a snapshot may catch a request between two states."""
+CONSERVATION_SLACK = 2
+"""Requests by which the counters may differ."""
+
+
+class AnomalyWatch:
+    """Which contradictions have lasted."""
+
+    def __init__(self) -> None:
+        self._since_s: dict[str, float] = {}
+        self._progress: tuple[int, int] = (-1, -1)
+
+    def observe(self, snapshot: SystemSnapshot, at_s: float) -> list[str]:
+        """Takes one snapshot and names what has lasted long enough, in alphabetical order."""
+        progress = (snapshot.dispatched_total, sum(snapshot.ended.values()))
+        moved = progress != self._progress
+        self._progress = progress
+        now = {
+            CONSERVATION: abs(_gap(snapshot)) > CONSERVATION_SLACK,
+            STUCK: not moved and _is_stuck(snapshot),
+            LEAKED: snapshot.queued > 0 and any(_is_leaking(view, at_s) for view in snapshot.instances),
+            FIGURES: not _is_possible(snapshot),
+        }
+        self._since_s = {name: min(at_s, self._since_s.get(name, at_s)) for name, holds in now.items() if holds}
+        return sorted(name for name, since_s in self._since_s.items() if at_s - since_s >= HOLD_S[name])
+
+    def reset(self) -> None:
+        """The gateway has started anew."""
+        self._since_s = {}
+        self._progress = (-1, -1)
+
+
+def _gap(snapshot: SystemSnapshot) -> int:
+    in_flight = sum(view.in_flight for view in snapshot.instances)
+    return snapshot.arrived_total - snapshot.queued - in_flight - sum(snapshot.ended.values())
+
+
+def _is_stuck(snapshot: SystemSnapshot) -> bool:
+    healthy = [view for view in snapshot.instances if is_usable(view)]
+    return snapshot.queued > 0 and bool(healthy) and all(view.in_flight == 0 for view in healthy)
+
+
+def _is_leaking(view: InstanceView, at_s: float) -> bool:
+    engine = view.engine
+    # Only an engine that reports KV use reports its sequences too; the zeros of others mean nothing.
+    if engine is None or engine.kv_usage is None or not engine.healthy or at_s - engine.taken_s > HOLD_S[LEAKED]:
+        return False
+    return view.in_flight >= view.n_run and engine.running + engine.waiting == 0
+
+
+def is_usable(view: InstanceView) -> bool:
+    """Whether new requests may go to the instance: its engine is not known to be down, and it is not draining."""
+    return not view.draining and (view.engine is None or view.engine.healthy)
+
+
+def _is_possible(snapshot: SystemSnapshot) -> bool:
+    if min(snapshot.queued, snapshot.arrived_total, snapshot.dispatched_total) < 0:
+        return False
+    for view in snapshot.instances:
+        usage = view.engine.kv_usage if view.engine is not None else None
+        if view.in_flight < 0 or view.n_run < 1 or not 0.0 <= view.tpot_pressure < float("inf"):
+            return False
+        if usage is not None and not 0.0 <= usage <= 1.01:
+            return False
+    return True

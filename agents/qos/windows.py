@@ -1,0 +1,125 @@
+"""Bounded sliding windows over telemetry, and the figures read off them. Pure."""
+
+from bisect import insort
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import count
+from operator import itemgetter
+from typing import Generic, TypeVar
+
+from controller.core.messages import LatencySummary
+from controller.core.objectives import percentile
+
+T = TypeVar("T")
+
+
+class TimeWindow(Generic[T]):
+    """Items of the last `span_s` seconds in order of their time, however late they come in; the oldest go when `limit` is reached."""
+
+    def __init__(self, span_s: float, limit: int) -> None:
+        self._span_s = span_s
+        self._limit = limit
+        self._rows: list[tuple[float, int, T]] = []
+        self._tie = count()
+        self._start = 0
+
+    def add(self, at_s: float, item: T) -> None:
+        """Takes one item in at its place in time."""
+        # The running number decides between equal times, so items themselves are never compared.
+        insort(self._rows, (at_s, next(self._tie), item), lo=self._start, key=itemgetter(0, 1))
+        if len(self._rows) - self._start > self._limit:
+            self._drop(1)
+
+    def prune(self, now_s: float) -> None:
+        """Lets go of what is older than the span."""
+        gone = self._start
+        while gone < len(self._rows) and self._rows[gone][0] < now_s - self._span_s:
+            gone += 1
+        self._drop(gone - self._start)
+
+    def since(self, at_s: float) -> list[T]:
+        """Items of that time or later, oldest first."""
+        first = len(self._rows)
+        while first > self._start and self._rows[first - 1][0] >= at_s:
+            first -= 1
+        return [row[2] for row in self._rows[first:]]
+
+    def all(self) -> list[T]:
+        """Everything held, oldest first."""
+        return [row[2] for row in self._rows[self._start :]]
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._rows.clear()
+        self._start = 0
+
+    def __len__(self) -> int:
+        return len(self._rows) - self._start
+
+    def _drop(self, rows: int) -> None:
+        self._start += rows
+        # Cutting the head of a list moves all the rest: done only when half of it is dead.
+        if self._start * 2 > len(self._rows):
+            del self._rows[: self._start]
+            self._start = 0
+
+
+class RecentIds:
+    """The last `limit` ids seen, to recognise what is delivered twice."""
+
+    def __init__(self, limit: int) -> None:
+        self._order: deque[str] = deque()
+        self._known: set[str] = set()
+        self._limit = limit
+
+    def add(self, identity: str) -> bool:
+        """True where the id is new."""
+        if identity in self._known:
+            return False
+        self._known.add(identity)
+        self._order.append(identity)
+        if len(self._order) > self._limit:
+            self._known.discard(self._order.popleft())
+        return True
+
+    def discard(self, identity: str) -> bool:
+        """Forgets an id; True where it was known. Its place in the order is given up when its turn comes."""
+        if identity not in self._known:
+            return False
+        self._known.remove(identity)
+        return True
+
+    def __contains__(self, identity: object) -> bool:
+        return identity in self._known
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
+def summarize(values_ms: Iterable[float]) -> LatencySummary:
+    """Quantiles of the values that are 0 or more; a negative one means that nothing was measured."""
+    ordered = sorted(value for value in values_ms if value >= 0.0)
+    return LatencySummary(count=len(ordered), p50=percentile(ordered, 50), p95=percentile(ordered, 95), p99=percentile(ordered, 99))
+
+
+def slope(points: Sequence[tuple[float, float]]) -> float:
+    """Least-squares slope of (time in s, value), per second; 0 with fewer than two distinct times."""
+    if len(points) < 2:
+        return 0.0
+    mean_t = sum(t for t, _ in points) / len(points)
+    mean_v = sum(v for _, v in points) / len(points)
+    spread = sum((t - mean_t) ** 2 for t, _ in points)
+    if spread <= 1e-12:
+        return 0.0
+    return sum((t - mean_t) * (v - mean_v) for t, v in points) / spread
+
+
+def variation(values: Sequence[float]) -> float:
+    """Coefficient of variation (standard deviation over mean); 0 with fewer than two values or a mean of 0."""
+    if len(values) < 2:
+        return 0.0
+    mean = sum(values) / len(values)
+    if mean <= 0.0:
+        return 0.0
+    variance = sum((value - mean) ** 2 for value in values) / len(values)
+    return float(variance**0.5 / mean)

@@ -1,0 +1,62 @@
+"""Statera on the bus: short views in, control actions out."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from agents.statera.loops import Band
+from agents.statera.model import StateraModel
+from controller.bus.base import Bus
+from controller.config.schema import Config
+from controller.core.messages import ACTIONS, TELEMETRY, VIEWS, Completion, ControlAction, Message, ShortView
+
+REPLAY_ACTIONS = 200
+REPLAY_TELEMETRY = 5_000
+ACTION_FRESH_S = 120.0
+"""Age beyond which its own last action is not resumed: the load it was made for has passed."""
+
+
+class StateraAgent:
+    """Binds `StateraModel` to its streams; see `agents.shell.Agent`."""
+
+    name = "statera"
+    streams: tuple[str, ...] = (VIEWS,)
+    tick_s = 0.0
+    max_age_s: Mapping[type[Message], float] = MappingProxyType({ShortView: 3.0})
+
+    def __init__(self, model: StateraModel) -> None:
+        self.model = model
+
+    async def recover(self, bus: Bus, now_s: float) -> None:
+        """Resumes its own last windows and refills the calibration from recent completions."""
+        for message in await bus.latest(ACTIONS, REPLAY_ACTIONS):
+            if isinstance(message, ControlAction) and now_s - message.sent_s <= ACTION_FRESH_S:
+                self.model.restore(message)
+        for message in await bus.latest(TELEMETRY, REPLAY_TELEMETRY):
+            if isinstance(message, Completion):
+                self.model.learn(message)
+
+    def handle(self, messages: Sequence[Message], now_s: float) -> list[Message]:
+        """Takes views and returns the actions that are due. Without views it says nothing, and the gateway falls back when it is stale."""
+        actions: list[Message] = []
+        for message in messages:
+            if isinstance(message, ShortView):
+                actions += self.model.observe(message, now_s)
+        return actions
+
+    def on_tick(self, now_s: float) -> list[Message]:  # noqa: ARG002 - part of the protocol
+        """Never called."""
+        return []
+
+
+def make_agent(config: Config) -> StateraAgent:
+    """Builds the agent from the configuration."""
+    agents = config.agents
+    return StateraAgent(
+        StateraModel(
+            band=Band(min(agents.statera_band_low, agents.statera_band_high), agents.statera_band_high),
+            n_run_min=agents.statera_n_run_min,
+            n_run_start=config.scheduler.n_run,
+            epsilon=agents.statera_epsilon,
+            period_s=agents.statera_period_s,
+        )
+    )

@@ -1,0 +1,103 @@
+"""Online bucketed conformal calibration of output lengths (H-MAS Eq. 4 and 10, B.3, Algorithm 2 A and B). Pure.
+
+For each prompt-length bucket the last errors e = l_real - l_pred are kept. The bound adds the finite-sample conformal quantile, the
+ceil((n + 1)(1 - epsilon))-th smallest error: if the next error is exchangeable with those kept, it lies at or below the bound with
+probability of at least 1 - epsilon. A bounded window of the newest errors follows a shift of the workload or of the predictor within one
+window's length.
+"""
+
+import math
+from bisect import bisect_right, insort
+from collections import deque
+from collections.abc import Sequence
+
+from controller.core.messages import Completion, LengthBound
+from controller.core.types import OutcomeKind
+
+EDGES = (128, 512, 2048, 8192)
+"""Upper edges of the prompt-length buckets, tokens (exclusive); the last bucket is open."""
+WINDOW = 512
+"""Errors kept per bucket. `POOL` likewise over all buckets."""
+POOL = 1024
+FULL_AT = 64
+"""Errors from which on a bucket stands on its own; below, its quantile is mixed with the pool's in proportion."""
+
+
+class ErrorWindow:
+    """The newest errors, kept in order of arrival and sorted."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._arrived: deque[float] = deque()
+        self._sorted: list[float] = []
+
+    def add(self, error: float) -> None:
+        """Takes an error in; the oldest goes when the window is full."""
+        self._arrived.append(error)
+        insort(self._sorted, error)
+        if len(self._arrived) > self._limit:
+            del self._sorted[bisect_right(self._sorted, self._arrived.popleft()) - 1]
+
+    def quantile(self, epsilon: float) -> float | None:
+        """Finite-sample quantile at 1 - epsilon; None with too few errors to bound anything."""
+        rank = math.ceil((len(self._sorted) + 1) * (1.0 - epsilon))
+        return self._sorted[rank - 1] if 1 <= rank <= len(self._sorted) else None
+
+    def __len__(self) -> int:
+        return len(self._sorted)
+
+
+class LengthCalibrator:
+    """Error windows D_b and the bounds they give.
+
+    Args:
+        epsilon: Risk that an output is longer than its bound, between 0 and 1.
+        edges: Upper edges of the buckets, ascending.
+    """
+
+    def __init__(self, epsilon: float, edges: Sequence[int] = EDGES) -> None:
+        self._epsilon = epsilon
+        self._edges = tuple(edges)
+        self._buckets = [ErrorWindow(WINDOW) for _ in range(len(self._edges) + 1)]
+        self._pool = ErrorWindow(POOL)
+
+    def learn(self, completion: Completion) -> None:
+        """Takes the length error of an ended request.
+
+        An answer that was broken off tells only that it would have been at least this long: it counts once it is past its bound, where
+        leaving it out would make long answers look rarer than they are.
+        """
+        if completion.predicted_output_tokens <= 0 or completion.output_tokens <= 0:
+            return
+        error = completion.output_tokens - completion.predicted_output_tokens
+        if completion.outcome is not OutcomeKind.COMPLETED and error <= (self.add_tokens(completion.prompt_tokens) or 0.0):
+            return
+        self._buckets[self._bucket(completion.prompt_tokens)].add(error)
+        self._pool.add(error)
+
+    def add_tokens(self, prompt_tokens: int) -> float | None:
+        """Correction q_(1-eps) for a prompt of this length; None before there is enough to stand on."""
+        return self._correction(self._buckets[self._bucket(prompt_tokens)])
+
+    def bounds(self) -> list[LengthBound]:
+        """Corrections by bucket; empty before there is enough to stand on, which leaves the scheduler's configured bound in force."""
+        pooled = len(self._pool)
+        bounds: list[LengthBound] = []
+        for below, window in zip((*self._edges, 0), self._buckets, strict=True):
+            correction = self._correction(window)
+            if correction is None:
+                return []
+            samples = len(window) if len(window) >= FULL_AT else pooled
+            bounds.append(LengthBound(prompt_tokens_below=below, add_tokens=correction, samples=samples))
+        return bounds
+
+    def _bucket(self, prompt_tokens: int) -> int:
+        return bisect_right(self._edges, prompt_tokens)
+
+    def _correction(self, window: ErrorWindow) -> float | None:
+        pooled = self._pool.quantile(self._epsilon)
+        own = window.quantile(self._epsilon)
+        if pooled is None or own is None:
+            return pooled
+        share = min(1.0, len(window) / FULL_AT)
+        return share * own + (1.0 - share) * pooled

@@ -1,0 +1,177 @@
+"""The two regulators of one instance: token budget (inner) and window (outer). Pure. The law and why it settles: docs/statera.md.
+
+Both act on the band error of Algorithm 2 (C), e = u - clip(u, [u_low, u_high]). The outer one acts on log n, where a step is a factor. For
+an affine plant tpot = a + b n with a, b >= 0 the elasticity of u with respect to n, b n / (a + b n), lies between 0 and 1: multiplying n by
+less than u_low / u never carries u past u_low. A gain that is safe on the steepest such plant is therefore safe on all of them.
+"""
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+from agents.statera.target import Target
+
+WINDOW_VIEWS = 8
+"""W of Algorithm 2: views over which the outer loop averages its error."""
+RISE_PER_S = 0.8
+"""Outer gain upwards: share of the distance to the band, in log n, closed per second. `FALL_PER_S`: downwards."""
+FALL_PER_S = 1.6
+RISE_FACTOR_PER_S = 2.0
+"""Largest factor by which a window grows per second, by whatever cause. `FALL_FACTOR_PER_S`: by which it shrinks."""
+FALL_FACTOR_PER_S = 4.0
+TRIM_PER_S = 0.3
+"""Gain of the trim that corrects the model's window. `TRIM_LOW`, `TRIM_HIGH` bound it (log scale); `TRIM_LEAK_S` is how fast it fades."""
+TRIM_LOW = math.log(0.5)
+TRIM_HIGH = math.log(1.25)
+TRIM_LEAK_S = 15.0
+BAND_SHIFT_MAX = 1.5
+"""How far the band may move up for the model's optimum, as a factor."""
+BUDGET_GAIN = 2.0
+"""Inner gain: share of the token budget taken back per unit of error."""
+BUDGET_RISE = 1.25
+"""Largest factor by which the budget grows per action. `BUDGET_FALL`: smallest by which it shrinks."""
+BUDGET_FALL = 0.5
+PREFILL_FLOOR = 1 / 8
+"""Share of the engine's own budget that always remains for prefill."""
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """Utilization that is wanted, u_low to u_high."""
+
+    low: float
+    high: float
+
+    def error(self, u: float) -> float:
+        """Algorithm 2: e = u - u*, where u* is the nearest point of the band; 0 inside."""
+        return u - min(self.high, max(self.low, u))
+
+    def log_error(self, u: float) -> float:
+        """The same as log(u / u*), at most 1 either way: a step of no more than a factor e per unit of gain."""
+        held = max(1e-3, u)
+        return max(-1.0, min(1.0, math.log(held / min(self.high, max(self.low, held)))))
+
+    def shifted(self, pressure: float) -> "Band":
+        """The band moved up so that it holds `pressure`, by BAND_SHIFT_MAX at most; never moved down."""
+        factor = min(BAND_SHIFT_MAX, max(1.0, pressure / self.high))
+        return Band(self.low * factor, self.high * factor)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What the loops need to know of one cycle.
+
+    Attributes:
+        in_flight: Requests on the instance.
+        waits: Whether requests wait for a place.
+        ceiling: Largest window that makes sense.
+    """
+
+    in_flight: int
+    waits: bool
+    ceiling: int
+
+
+@dataclass(slots=True)
+class WindowLoop:
+    """The outer, integrating loop on n_run.
+
+    Without a target it integrates the band error on log n. With one it follows the target, and integrates the error into a bounded, leaking
+    trim around it. Nothing is integrated that the window does not cause: upwards only while the window is full and requests wait, downwards
+    no further than what is in flight.
+
+    Attributes:
+        low: Smallest window.
+        base: Window before the trim. `trim`: log of the factor on it.
+    """
+
+    low: int
+    base: float
+    trim: float = 0.0
+    errors: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW_VIEWS))
+
+    def sample(self, log_error: float) -> None:
+        """Takes one cycle's error into the average."""
+        self.errors.append(log_error)
+
+    @property
+    def mean_error(self) -> float:
+        """Average over the last W cycles."""
+        return sum(self.errors) / len(self.errors) if self.errors else 0.0
+
+    def n_run(self, ceiling: int) -> int:
+        """The window."""
+        return max(min(self.low, ceiling), min(ceiling, round(self.base * math.exp(self.trim))))
+
+    def track(self, n_run: int) -> None:
+        """Takes over a window that someone else holds, without a bump on release and with nothing accumulated."""
+        self.base = float(n_run)
+        self.trim = 0.0
+        self.errors.clear()
+
+    def update(self, load: Load, target: Target | None, elapsed_s: float) -> None:
+        """One step of at most a second."""
+        dt = min(1.0, max(0.0, elapsed_s))
+        now = self.n_run(load.ceiling)
+        error = self.mean_error
+        full = load.in_flight >= now - max(1, now // 16)
+        if error < 0 and not (full and load.waits):
+            error = 0.0
+        if target is None:
+            self._integrate(error, load, now, dt)
+        else:
+            self._follow(target, error, load, dt)
+        limited = self._rate_limited(now, dt)
+        # Back-calculation: the state is what was put out, so nothing stands behind the limits waiting to be unwound.
+        self.base = max(float(min(self.low, load.ceiling)), min(float(load.ceiling), limited)) * math.exp(-self.trim)
+
+    def _integrate(self, error: float, load: Load, now: int, dt: float) -> None:
+        """Cold: the band error alone moves the window."""
+        self.trim = 0.0
+        gain = FALL_PER_S if error > 0 else RISE_PER_S
+        moved = self.base * math.exp(-gain * error * dt)
+        # A window wider than what is in flight limits nothing; taking it below would throttle the next burst for an error it did not cause.
+        self.base = max(moved, min(float(now), float(load.in_flight))) if error > 0 and load.in_flight < 0.8 * now else moved
+
+    def _follow(self, target: Target, error: float, load: Load, dt: float) -> None:
+        """Warm: the model's window, and a trim for what the model has wrong."""
+        self.base = float(target.n_run)
+        counts = error < 0 or load.in_flight >= 0.8 * self.n_run(load.ceiling)
+        fade = math.exp(-dt / TRIM_LEAK_S) if error == 0 else 1.0
+        step = TRIM_PER_S * error * dt if counts else 0.0
+        self.trim = max(TRIM_LOW, min(TRIM_HIGH, self.trim * fade - step))
+
+    def _rate_limited(self, now: int, dt: float) -> float:
+        wanted = self.base * math.exp(self.trim)
+        # A whole request a step keeps small windows from being stuck between two whole numbers.
+        highest = max(now * math.pow(RISE_FACTOR_PER_S, dt), now + 1.0)
+        lowest = min(now * math.pow(FALL_FACTOR_PER_S, -dt), now - 1.0)
+        return max(lowest, min(highest, wanted))
+
+
+@dataclass(slots=True)
+class BudgetLoop:
+    """The inner, proportional loop on the token budget: B = B_max (1 - gain e) for e above the band, B_max otherwise.
+
+    Attributes:
+        budget: Tokens per step put out last, 0 before the first.
+    """
+
+    budget: int = 0
+
+    def update(self, error: float, n_run: int, ceiling: int) -> int:
+        """One step, rate limited.
+
+        The floor leaves every running sequence its decode token and some prefill besides.
+
+        Args:
+            error: Band error e_t of this cycle.
+            n_run: Window in force.
+            ceiling: The engine's own budget, 1 or more.
+        """
+        floor = min(ceiling, n_run + max(1, int(ceiling * PREFILL_FLOOR)))
+        wanted = ceiling * (1.0 - BUDGET_GAIN * max(0.0, error))
+        last = self.budget or ceiling
+        limited = max(last * BUDGET_FALL, min(last * BUDGET_RISE + 1, wanted))
+        self.budget = int(max(floor, min(ceiling, limited)))
+        return self.budget

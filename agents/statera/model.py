@@ -1,0 +1,245 @@
+"""Statera's model (H-MAS 3.4.2, E.2, Algorithm 2): short views in, one control action per instance out. Pure and bounded.
+
+(A, B) Output lengths are bounded by bucketed conformal calibration (`conformal`). (C) The inner loop sets the token budget in proportion to
+the band error where an engine has that knob; the outer loop sets n_run (`loops`). As soon as enough requests have been measured, the window
+with the highest expected goodput (`target`) leads, computed from a fitted model of the instance (`plant`), and the outer loop corrects it.
+(D) The band [u_low, u_high] is the configured one, moved up by a bounded factor where that optimum gives up the strictest targets.
+"""
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+from agents.statera.conformal import LengthCalibrator
+from agents.statera.loops import Band, BudgetLoop, Load, WindowLoop
+from agents.statera.plant import Plant
+from agents.statera.target import Target, best_window
+from controller.core.messages import Completion, ControlAction, InstanceView, ShortView
+
+SEEN_MAX = 20_000
+EARLY_MAX = 1_024
+"""Completions kept of instances that no view has named yet."""
+KEEP_ALIVE_S = 2.0
+"""An unchanged action is repeated this often, so that the gateway sees that someone is there."""
+SILENT_S = 5.0
+"""An instance that is busy this long without any sign of pressure is taken to have none."""
+TTFT_SLOS = 256
+SLACK_SHARE = 0.5
+"""Share of the median TTFT target within which a queue should be worked off."""
+SLACK_DEFAULT_S = 3.0
+VIOLATION_SAMPLES = 10
+"""Ended requests from which on violation rates count."""
+VIOLATION_FREE = 0.1
+"""Share of TPOT misses that is not yet pushed against."""
+
+
+@dataclass(slots=True)
+class Station:
+    """One instance: what is known of it, its loops, and what was sent last."""
+
+    loop: WindowLoop
+    budget: BudgetLoop = field(default_factory=BudgetLoop)
+    plant: Plant = field(default_factory=Plant)
+    updated_s: float = float("-inf")
+    pressed_s: float = float("-inf")
+    sent_s: float = float("-inf")
+    sent: tuple[int, int] = (0, 0)
+    started: bool = False
+
+
+class StateraModel:
+    """State of statera.
+
+    Args:
+        band: [u_low, u_high].
+        n_run_min: Smallest window.
+        n_run_start: Window to start from, 0 for a modest share of the ceiling.
+        epsilon: Risk of the length bounds.
+        period_s: Least time between two changes of an instance's controls.
+    """
+
+    def __init__(
+        self,
+        *,
+        band: Band | None = None,
+        n_run_min: int = 1,
+        n_run_start: int = 0,
+        epsilon: float = 0.1,
+        period_s: float = 0.5,
+    ) -> None:
+        self._band = band or Band(0.75, 0.92)
+        self._n_run_min = n_run_min
+        self._n_run_start = n_run_start
+        self._period_s = period_s
+        self._lengths = LengthCalibrator(epsilon)
+        self._stations: dict[str, Station] = {}
+        self._restored: dict[str, ControlAction] = {}
+        self._ttft_slo_ms: deque[float] = deque(maxlen=TTFT_SLOS)
+        self._early: deque[Completion] = deque(maxlen=EARLY_MAX)
+        self._seen: set[str] = set()
+        self._seen_order: deque[str] = deque()
+
+    def restore(self, action: ControlAction) -> None:
+        """Takes one of its own last actions from before a restart: the window resumes there."""
+        self._restored[action.instance] = action
+        while len(self._restored) > 256:
+            del self._restored[next(iter(self._restored))]
+
+    def learn(self, completion: Completion) -> None:
+        """Takes the end of a request; one that was delivered before is ignored."""
+        if completion.request_id in self._seen:
+            return
+        self._seen.add(completion.request_id)
+        self._seen_order.append(completion.request_id)
+        if len(self._seen_order) > SEEN_MAX:
+            self._seen.discard(self._seen_order.popleft())
+        self._lengths.learn(completion)
+        if completion.ttft_slo_ms > 0:
+            self._ttft_slo_ms.append(completion.ttft_slo_ms)
+        if not completion.instance:
+            for station in self._stations.values():
+                station.plant.want(completion)
+        elif completion.instance in self._stations:
+            self._stations[completion.instance].plant.learn(completion)
+        else:
+            self._early.append(completion)
+
+    def observe(self, view: ShortView, now_s: float) -> list[ControlAction]:
+        """Takes a short view and returns the actions that are due."""
+        self._meet(view)
+        for instance in view.instances:
+            self._stations[instance.name].plant.trace.add(view.sent_s, max(0, instance.in_flight))
+        for completion in view.recent:
+            self.learn(completion)
+        usable = [i for i in view.instances if not i.draining and (i.engine is None or i.engine.healthy)]
+        demand_rps = self._demand_rps(view) / max(1, len(usable))
+        actions: list[ControlAction] = []
+        for instance in view.instances:
+            station = self._stations[instance.name]
+            if _is_held(view, instance):
+                action = self._held(station, instance, view, now_s)
+            elif instance in usable:
+                action = self._regulate(station, instance, view, demand_rps, now_s)
+            else:
+                # Nobody can be sent there and its figures mean nothing: the window stays for when it is back.
+                station.loop.errors.clear()
+                action = self._action(station, instance, view, now_s, "instance is down or draining: window kept", changes=False)
+            if action is not None:
+                actions.append(action)
+        return actions
+
+    def _meet(self, view: ShortView) -> None:
+        """Makes a station for each instance and forgets those that are gone."""
+        names = {instance.name for instance in view.instances}
+        self._stations = {name: station for name, station in self._stations.items() if name in names}
+        for instance in view.instances:
+            if instance.name not in self._stations:
+                station = self._stations[instance.name] = Station(WindowLoop(self._n_run_min, float(self._start(instance))))
+                for completion in self._early:
+                    if completion.instance == instance.name:
+                        station.plant.learn(completion)
+
+    def _start(self, instance: InstanceView) -> int:
+        """Where a window begins: its own last value, else the configured one, else 2 sqrt(ceiling).
+
+        The ceiling would let the first burst ruin TPOT for all it admits. The square root is within a few doublings of any window, and
+        doublings are what the outer loop makes per second while TPOT allows.
+        """
+        ceiling = max(1, instance.capacity_n_run)
+        restored = self._restored.get(instance.name)
+        wanted = restored.n_run if restored is not None else self._n_run_start or round(2.0 * math.sqrt(ceiling))
+        return max(min(self._n_run_min, ceiling), min(ceiling, wanted))
+
+    def _demand_rps(self, view: ShortView) -> float:
+        """Requests per second that want service: arrivals, and the queue worked off within part of its TTFT target."""
+        slos = sorted(self._ttft_slo_ms)
+        slack_s = SLACK_SHARE * slos[len(slos) // 2] / 1000.0 if slos else SLACK_DEFAULT_S
+        return max(0.0, view.arrival_rps) + max(0, view.queued) / max(0.1, slack_s)
+
+    def _regulate(self, station: Station, instance: InstanceView, view: ShortView, demand_rps: float, now_s: float) -> ControlAction | None:
+        ceiling = max(1, instance.capacity_n_run)
+        if not station.started:
+            station.started = True
+            return self._action(station, instance, view, now_s, f"start at {station.loop.n_run(ceiling)} of {ceiling}")
+        target = best_window(
+            station.plant,
+            now_n=station.loop.n_run(ceiling),
+            low=min(self._n_run_min, ceiling),
+            high=ceiling,
+            demand_rps=demand_rps,
+        )
+        band = self._band if target is None else self._band.shifted(target.pressure)
+        error = self._log_error(station, instance, view, target, now_s)
+        if error is not None:
+            station.loop.sample(error)
+        if now_s - station.updated_s < self._period_s * 0.95:
+            return None
+        elapsed_s = now_s - station.updated_s
+        station.updated_s = now_s
+        load = Load(in_flight=instance.in_flight, waits=view.queued > 0, ceiling=ceiling)
+        station.loop.update(load, target, elapsed_s if math.isfinite(elapsed_s) else self._period_s)
+        if instance.max_token_budget > 0:
+            error = band.error(max(0.0, instance.tpot_pressure))
+            station.budget.update(error, station.loop.n_run(ceiling), instance.max_token_budget)
+        return self._action(station, instance, view, now_s, _reason(station, target, band))
+
+    def _log_error(self, station: Station, instance: InstanceView, view: ShortView, target: Target | None, now_s: float) -> float | None:
+        """This cycle's error: TPOT pressure against the shifted band, KV use against the configured one; None where nothing is known."""
+        u, pressure = view.utilization.get(instance.name, 0.0), max(0.0, instance.tpot_pressure)
+        if instance.in_flight == 0 or u > 0:
+            station.pressed_s = now_s
+        if instance.in_flight == 0 or (u <= 0 and now_s - station.pressed_s < SILENT_S):
+            return None
+        band = self._band if target is None else self._band.shifted(target.pressure)
+        error = band.log_error(pressure)
+        if u > pressure:
+            error = max(error, self._band.log_error(u))
+        if view.ended >= VIOLATION_SAMPLES:
+            allowed = VIOLATION_FREE + (1.0 - target.share if target is not None else 0.0)
+            if view.tpot_violation_rate > allowed:
+                error = max(error, min(1.0, view.tpot_violation_rate - allowed))
+        return error
+
+    def _held(self, station: Station, instance: InstanceView, view: ShortView, now_s: float) -> ControlAction | None:
+        """An operator holds the knobs: follow what is in force, so that releasing them changes nothing at once."""
+        station.loop.track(instance.n_run)
+        station.budget.budget = instance.token_budget
+        station.started = True
+        station.updated_s = now_s
+        return self._action(station, instance, view, now_s, "an operator holds the knobs: followed", changes=False)
+
+    def _action(
+        self, station: Station, instance: InstanceView, view: ShortView, now_s: float, reason: str, *, changes: bool = True
+    ) -> ControlAction | None:
+        """The action, where it says something new, was not taken up, or is due as a sign of life."""
+        n_run = station.loop.n_run(max(1, instance.capacity_n_run))
+        controls = (n_run, station.budget.budget if instance.max_token_budget > 0 else 0)
+        since_s = now_s - station.sent_s
+        is_new = changes and controls != station.sent
+        is_lost = changes and instance.n_run != n_run and since_s >= 2 * self._period_s
+        if not (is_new or is_lost or since_s >= KEEP_ALIVE_S or since_s < 0):
+            return None
+        station.sent, station.sent_s = controls, now_s
+        u = view.utilization.get(instance.name, 0.0)
+        return ControlAction(
+            sent_s=now_s,
+            instance=instance.name,
+            n_run=controls[0],
+            token_budget=controls[1],
+            length_bounds=self._lengths.bounds(),
+            utilization=u,
+            error=self._band.error(u),
+            reason=reason,
+        )
+
+
+def _is_held(view: ShortView, instance: InstanceView) -> bool:
+    return "knobs" in view.forced or f"knobs:{instance.name}" in view.forced
+
+
+def _reason(station: Station, target: Target | None, band: Band) -> str:
+    average = f"mean log error {station.loop.mean_error:+.2f} of band {band.low:.2f} to {band.high:.2f}"
+    if target is None:
+        return f"band alone: {average}"
+    trim = math.exp(station.loop.trim)
+    return f"model: n_run {target.n_run} completes {target.rps:.2f} req/s with {target.share:.0%} of TPOT targets kept; trim x{trim:.2f}; {average}"
