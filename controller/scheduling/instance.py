@@ -124,8 +124,8 @@ class Instance:
     def observe(self, snapshot: EngineSnapshot) -> None:
         """Takes the engine's word: health, KV size where none is configured, and its ceilings.
 
-        The ceilings are the highest values stated so far, because a snapshot shows the knobs in force and a knob that was
-        turned down must not become the new ceiling.
+        Where the engine does not name its ceilings they are the highest values stated so far, because a snapshot shows the knobs in
+        force and a knob that was turned down must not become the new ceiling.
         """
         self.engine = snapshot
         if snapshot.kv_capacity_tokens and self._fenced and self.spec.kv_capacity_tokens == 0:
