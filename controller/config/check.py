@@ -101,7 +101,7 @@ def dotted(path: Path) -> str:
 def shown(value: Any, path: Path = ()) -> str:
     """`got ...`: the value and what it is, cut to one line; a value that may be a secret is only described."""
     word = _kind_word(value)
-    if isinstance(value, Mapping | list):
+    if value is None or isinstance(value, Mapping | list):
         return f"got {word}"
     if any(mark in str(part) for part in path[-2:] for mark in SECRET_WORDS):
         return f"got {word}" + (f" of {len(value)} characters" if isinstance(value, str) else "") + " (not shown)"

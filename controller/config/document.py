@@ -16,6 +16,7 @@ from controller.core.errors import ConfigError
 MAX_BYTES = 1 << 20
 MAX_NODES = 50_000
 MAX_DEPTH = 32
+_PLAIN_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 SUFFIXES = (".yaml", ".yml", ".toml")
 
 
@@ -131,6 +132,8 @@ class _YamlReader:
         self._count += 1
         if self._count > MAX_NODES or len(path) > MAX_DEPTH:
             raise self._mistake(node, path, "too many or too deeply nested values")
+        if not isinstance(node, yaml.ScalarNode) and node.tag not in _PLAIN_TAGS:
+            raise self._mistake(node, path, f"not YAML that is allowed here: tag {node.tag!r}")
         if isinstance(node, yaml.MappingNode):
             return self._map(node, path)
         if isinstance(node, yaml.SequenceNode):

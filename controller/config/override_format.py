@@ -11,7 +11,8 @@ from msgspec import UNSET, Meta, UnsetType
 
 from controller.config.check import Problem, dotted, problems
 from controller.config.schema import Name, PolicyName
-from controller.core.errors import OverrideError
+from controller.core.errors import OverrideError, PolicyError
+from controller.scheduling.pool import check_hints
 from engines.base import Knobs
 
 MAX_BYTES = 64 * 1024
@@ -204,6 +205,11 @@ def _meaning(document: Mapping[str, Any], now_s: float, *, allow_expired: bool) 
     """Mistakes that types cannot tell; called only with a document whose types are right."""
     if not any(document.get(part) for part in _PARTS):
         yield Problem((), "holds nothing; give at least one of " + ", ".join(_PARTS))
+    if "policy" in document:
+        try:
+            check_hints(document["policy"]["name"], document["policy"].get("hints"))
+        except PolicyError as error:
+            yield Problem(("policy", "hints"), str(error))
     for instance, part in document.get("knobs", {}).items():
         if not part:
             yield Problem(("knobs", instance), "sets no knob; give n_run, token_budget or both")

@@ -260,8 +260,8 @@ def _read_file(path: Path, known: tuple[int, int, int] | None, now_s: float) -> 
     except OSError as error:
         what = "a symbolic link; put the file itself here" if path.is_symlink() else f"cannot be opened: {error.strerror}"
         raise OverrideError(f"{path.name}: {what}") from error
-    with os.fdopen(descriptor, "rb") as file:
-        state = os.fstat(file.fileno())
+    try:
+        state = os.fstat(descriptor)
         if not stat.S_ISREG(state.st_mode):
             raise OverrideError(f"{path.name}: not a regular file")
         if state.st_size > MAX_BYTES:
@@ -269,5 +269,10 @@ def _read_file(path: Path, known: tuple[int, int, int] | None, now_s: float) -> 
         stamp = (state.st_mtime_ns, state.st_size, state.st_ino)
         if stamp == known:
             return stamp, None
-        data = file.read(MAX_BYTES + 1)
+        # A regular file gives all it has up to the count; one more byte shows that it has grown meanwhile.
+        data = os.read(descriptor, MAX_BYTES + 1)
+    except OSError as error:
+        raise OverrideError(f"{path.name}: cannot be read: {error.strerror}") from error
+    finally:
+        os.close(descriptor)
     return (_NO_STAMP if state.st_mtime > now_s - _RACY_S else stamp), data

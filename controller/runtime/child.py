@@ -139,6 +139,6 @@ def _end_with_parent(parent: int) -> Callable[[], None]:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         # The parent may have died before the line above took effect.
         if os.getppid() != parent:
-            os._exit(1)
+            raise ProcessLookupError("the parent is gone")
 
     return prepare
