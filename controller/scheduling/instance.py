@@ -50,8 +50,8 @@ class Instance:
         name: The spec's name.
         spec: What was configured. `models`: those it serves now, None for any.
         n_run: Window in force. `token_budget`: tokens per step in force, None for the engine's own.
-        capacity_n_run: The highest concurrency cap that the engine has stated; the spec's until it states one.
-        max_token_budget: The highest tokens-per-step that the engine has stated, 0 until then.
+        capacity_n_run: Ceiling of the window: what the engine states, the spec's until it states something.
+        max_token_budget: Ceiling of tokens per step as the engine states it, 0 until then.
         running: In flight, by request id.
         in_flight, in_flight_tokens, prefill_tokens: As in `InstanceState`.
         draining: Takes no new requests. `engine`: the engine's last snapshot.
@@ -122,18 +122,17 @@ class Instance:
         self._controlled = True
 
     def observe(self, snapshot: EngineSnapshot) -> None:
-        """Takes the engine's word: health, KV size where none is configured, and its ceilings.
+        """Takes the engine's word: health, KV size where none is configured, and the ceilings of its knobs.
 
-        Where the engine does not name its ceilings they are the highest values stated so far, because a snapshot shows the knobs in
-        force and a knob that was turned down must not become the new ceiling.
+        An engine that states only the values in force is taken at the highest stated so far, because a knob that was turned
+        down is no new ceiling.
         """
         self.engine = snapshot
         if snapshot.kv_capacity_tokens and self._fenced and self.spec.kv_capacity_tokens == 0:
             self.fence.resize(snapshot.kv_capacity_tokens)
-        if snapshot.max_num_batched_tokens:
-            self.max_token_budget = max(self.max_token_budget, snapshot.max_num_batched_tokens)
-        if snapshot.max_num_seqs:
-            self._stated_n_run = max(self._stated_n_run, snapshot.max_num_seqs)
+        self._stated_n_run = snapshot.max_num_seqs_ceiling or max(self._stated_n_run, snapshot.max_num_seqs or 0)
+        self.max_token_budget = snapshot.max_num_batched_tokens_ceiling or max(self.max_token_budget, snapshot.max_num_batched_tokens or 0)
+        if self._stated_n_run:
             self.capacity_n_run = self._stated_n_run
             if not self._controlled:
                 self.n_run = self.capacity_n_run
