@@ -65,8 +65,12 @@ class Link:
     closed: bool = False
     _clients: set[RedisClient] = field(default_factory=set)
 
-    def client(self, *, block_s: float = 0.0) -> RedisClient:
-        """A client of its own, whose socket timeout stands above a block of `block_s`. Nothing is retried inside: that is the caller's.
+    def client(self, *, block_s: float = 0.0, retries: int = 0) -> RedisClient:
+        """A client of its own.
+
+        Args:
+            block_s: How long its blocking reads will wait; the socket timeout stands above it.
+            retries: Repetitions of a command that met a broken connection, without delay. 0 leaves them to a caller that backs off.
 
         Raises:
             BusError: The address is none.
@@ -77,7 +81,7 @@ class Link:
                 protocol=2,
                 socket_timeout=block_s + ANSWER_TIMEOUT_S,
                 socket_connect_timeout=CONNECT_TIMEOUT_S,
-                retry=Retry(NoBackoff(), 0),
+                retry=Retry(NoBackoff(), retries),
             )
         except ValueError as error:
             raise BusError(

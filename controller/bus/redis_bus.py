@@ -45,7 +45,8 @@ class RedisBus:
             BusError: The address is none.
         """
         self._link = Link(url, key_prefix)
-        self._commands = self._link.client()
+        # An idle connection may have been cut since the last command: one more try tells that from a server that is away.
+        self._commands = self._link.client(retries=1)
         self._buffer: deque[tuple[str, bytes]] = deque()
         self._in_flight = 0
         self._wake = asyncio.Event()
@@ -61,6 +62,7 @@ class RedisBus:
         """Starts the sender; it greets the server at once, so `health` tells soon whether it is there."""
         if self._sender is None and not self._link.closed:
             self._sender = asyncio.create_task(self._send_until_closed(), name="bus-sender")
+            self._sender.add_done_callback(self._sender_ended)
 
     def post(self, message: Message) -> None:
         """See `Bus.post`."""
@@ -117,8 +119,11 @@ class RedisBus:
         if self._sender is not None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._drained(), FLUSH_S)
+        self._link.closed = True
+        while self._sender is not None and not self._sender.done():
+            # The client library swallows a cancellation that meets it while connecting, so once may not be enough.
             self._sender.cancel()
-            await asyncio.gather(self._sender, return_exceptions=True)
+            await asyncio.wait({self._sender}, timeout=0.1)
         self._link.drop(len(self._buffer) + self._in_flight)
         await self._link.close()
 
@@ -133,7 +138,7 @@ class RedisBus:
         batch: list[tuple[str, bytes]] = []
         greeted = False
         try:
-            while True:
+            while not self._link.closed:
                 if greeted and not batch:
                     batch = await self._next_batch()
                 try:
@@ -153,6 +158,13 @@ class RedisBus:
                 self._link.works()
         finally:
             await self._link.release(client)
+
+    def _sender_ended(self, sender: asyncio.Task[None]) -> None:
+        """A sender that ends by anything but `close` is a fault: it must be seen, not found later by a silent bus."""
+        error = None if sender.cancelled() else sender.exception()
+        if error is not None:
+            self._link.lost(error)
+            log.error("bus: the sender has died", exc_info=error)
 
     async def _next_batch(self) -> list[tuple[str, bytes]]:
         while not self._buffer:

