@@ -166,6 +166,8 @@ class Supervisor:
             kept.child = None
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), delay_s)
+            # Also after a timeout: the stop may have come in the same turn of the loop.
+            if self._stopping.is_set():
                 return
             try:
                 self._start(kept)

@@ -1,0 +1,81 @@
+"""sd_notify over a real datagram socket."""
+
+import os
+import socket
+
+import pytest
+
+from controller.runtime.notify import Notifier
+
+
+@pytest.fixture
+def manager(tmp_path):
+    """A service manager's end of the socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.bind(str(tmp_path / "notify.sock"))
+        sock.settimeout(5.0)
+        yield sock
+
+
+def test_the_messages(manager):
+    notifier = Notifier({"NOTIFY_SOCKET": manager.getsockname()})
+    assert notifier.enabled
+    notifier.ready()
+    notifier.ready("serving\non 127.0.0.1:8080")
+    notifier.watchdog()
+    notifier.status("  two\nlines " + "x" * 500)
+    notifier.reloading(12.5)
+    notifier.stopping()
+    assert manager.recv(4096) == b"READY=1"
+    assert manager.recv(4096) == b"READY=1\nSTATUS=serving on 127.0.0.1:8080"
+    assert manager.recv(4096) == b"WATCHDOG=1"
+    status = manager.recv(4096)
+    assert status.startswith(b"STATUS=two lines xxx")
+    assert len(status) == len(b"STATUS=") + 400
+    assert manager.recv(4096) == b"RELOADING=1\nMONOTONIC_USEC=12500000"
+    assert manager.recv(4096) == b"STOPPING=1"
+    assert notifier.failures == 0
+
+
+def test_an_abstract_address():
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        name = f"hmas-test-{os.getpid()}"
+        sock.bind(f"\0{name}")
+        sock.settimeout(5.0)
+        Notifier({"NOTIFY_SOCKET": f"@{name}"}).ready()
+        assert sock.recv(100) == b"READY=1"
+
+
+def test_without_a_manager_nothing_happens():
+    notifier = Notifier({})
+    notifier.ready()
+    notifier.watchdog()
+    assert not notifier.enabled
+    assert notifier.failures == 0
+
+
+def test_a_manager_that_is_gone_is_counted_not_raised(tmp_path):
+    notifier = Notifier({"NOTIFY_SOCKET": str(tmp_path / "none.sock")})
+    notifier.ready()
+    assert notifier.failures == 1
+
+
+def test_a_manager_that_does_not_read_never_blocks(manager):
+    notifier = Notifier({"NOTIFY_SOCKET": manager.getsockname()})
+    for _ in range(5000):
+        notifier.watchdog()
+    assert notifier.failures > 0
+
+
+@pytest.mark.parametrize(
+    ("env", "interval_s"),
+    [
+        ({}, 0.0),
+        ({"WATCHDOG_USEC": "30000000"}, 15.0),
+        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": str(os.getpid())}, 15.0),
+        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "1"}, 0.0),
+        ({"WATCHDOG_USEC": "soon"}, 0.0),
+    ],
+)
+def test_how_often_the_watchdog_wants_to_hear(env, interval_s):
+    assert Notifier(env).watchdog_interval_s() == interval_s
