@@ -1,0 +1,82 @@
+"""The engine's heartbeat: runs the model's steps in real time and hands out their tokens."""
+
+import asyncio
+
+from engines.sim.model import EngineModel, SimRequest, StepResult
+from engines.sim.streams import Sink
+
+MAX_CATCH_UP_S = 0.02
+"""A step that begins late begins in the past by at most this; beyond it the engine has stalled, as a real one would."""
+
+
+class Driver:
+    """One model stepping in real time.
+
+    Each step begins where the one before it ended, not when the timer fired, so timer error does not add up.
+
+    Attributes:
+        model: The engine.
+        stalled_s: Time lost to a host too busy to step in time, seconds since start.
+    """
+
+    def __init__(self, model: EngineModel) -> None:
+        self.model = model
+        self.stalled_s = 0.0
+        self._sinks: dict[str, Sink] = {}
+        self._wake = asyncio.Event()
+
+    def start(self, request: SimRequest, sink: Sink) -> None:
+        """Gives a request to the engine; its tokens go to `sink`.
+
+        Raises:
+            EngineError: As `EngineModel.add`.
+        """
+        self.model.add(request)
+        self._sinks[request.id] = sink
+        self._wake.set()
+
+    def drop(self, request_id: str) -> None:
+        """Forgets a request whose client has left; nothing happens where it has ended."""
+        if self._sinks.pop(request_id, None) is not None:
+            self.model.abort(request_id)
+
+    def abort(self, request_id: str) -> bool:
+        """Ends a request on its client's word: its answer ends with the reason `abort`."""
+        sink = self._sinks.pop(request_id, None)
+        if sink is None:
+            return False
+        self.model.abort(request_id)
+        sink.abort()
+        return True
+
+    async def run(self) -> None:
+        """Steps until cancelled."""
+        loop = asyncio.get_running_loop()
+        begin_s = loop.time()
+        while True:
+            late_s = loop.time() - begin_s - MAX_CATCH_UP_S
+            if late_s > 0:
+                self.stalled_s += late_s
+                begin_s += late_s
+            result = self.model.step(begin_s)
+            if result is None:
+                self._wake.clear()
+                await self._wake.wait()
+                begin_s = loop.time()
+                continue
+            await asyncio.sleep(max(0.0, result.end_s - loop.time()))
+            self._deliver(result)
+            begin_s = result.end_s
+
+    def _deliver(self, result: StepResult) -> None:
+        sinks = self._sinks
+        for event in result.produced:
+            # Absent where the request was dropped while the step ran.
+            sink = sinks.get(event.id)
+            if sink is None:
+                continue
+            listens = sink.token(event)
+            if event.finished:
+                del sinks[event.id]
+            elif not listens:
+                self.drop(event.id)

@@ -1,0 +1,150 @@
+"""Writing answers: the bytes of OpenAI responses in the shape that vLLM gives them."""
+
+from typing import Any
+
+import orjson
+
+from engines.sim.text import WORDS, WORDS_JSON, logprob, split_text, word_index
+from engines.sim.wire import Ask
+
+DONE = b"data: [DONE]\n\n"
+
+
+class Reply:
+    """One answer, rendered token by token or whole.
+
+    What is the same in each of its chunks is rendered once, so that a token costs one join of byte strings.
+
+    Args:
+        ask: What was asked.
+        answer_id: The document's `id`.
+        model: The model's name.
+        created_s: Seconds since the epoch.
+    """
+
+    __slots__ = ("_ask", "_finish", "_head", "_id", "_meta", "_pieces", "_text_offset")
+
+    def __init__(self, ask: Ask, *, answer_id: str, model: str, created_s: int) -> None:
+        self._ask = ask
+        self._id = answer_id
+        self._text_offset = 0
+        kind = "chat.completion.chunk" if ask.chat else "text_completion"
+        self._meta = {"id": answer_id, "object": kind, "created": created_s, "model": model}
+        self._head = b"data: " + orjson.dumps(self._meta)[:-1] + b',"choices":[{"index":0,"' + (b'delta":' if ask.chat else b'text":')
+        self._finish = orjson.dumps(ask.finish)
+        # A cut-off call keeps its shape up to the cut: pieces are made for what the whole call would take.
+        self._pieces = split_text(ask.tool.arguments, ask.output_tokens) if ask.tool is not None else None
+
+    def chunk(self, position: int, *, first: bool, finished: bool) -> bytes:
+        """The SSE events of one token.
+
+        Args:
+            position: 1 for the first token.
+            first: Adds what opens a stream before it (the role).
+            finished: Adds what ends a stream after it (finish reason, usage, `[DONE]`).
+        """
+        ask = self._ask
+        usage = self._usage_field(position) if ask.continuous_usage else b""
+        parts = (
+            self._opening(usage) if first and ask.chat else b"",
+            self._head,
+            self._delta(position, first=first),
+            b',"logprobs":',
+            b"null" if ask.top_logprobs is None else self._logprobs([position]),
+            b',"finish_reason":',
+            self._finish if finished else b"null",
+            b',"stop_reason":null}]' if finished or not ask.chat else b"}]",
+            usage,
+            b"}\n\n",
+            self._closing(position) if finished else b"",
+        )
+        return b"".join(parts)
+
+    def broken_off(self, tokens: int) -> bytes:
+        """What ends a stream whose request was aborted after `tokens` tokens."""
+        delta = b'{"content":""}' if self._ask.chat else b'""'
+        end = b',"logprobs":null,"finish_reason":"abort","stop_reason":null}]}\n\n'
+        return self._head + delta + end + self._closing(tokens)
+
+    def whole(self, tokens: int, *, aborted: bool = False) -> bytes:
+        """The document of an answer that was not streamed, with its first `tokens` tokens."""
+        ask = self._ask
+        positions = list(range(1, tokens + 1))
+        text = "".join(self._word(position) for position in positions)
+        choice: dict[str, Any] = {"index": 0}
+        if ask.chat:
+            choice["message"] = self._message(text, tokens)
+        else:
+            choice["text"] = text
+        wanted = ask.top_logprobs is not None
+        choice["logprobs"] = orjson.Fragment(self._logprobs(positions)) if wanted else None
+        choice |= {"finish_reason": "abort" if aborted else ask.finish, "stop_reason": None}
+        kind = "chat.completion" if ask.chat else "text_completion"
+        return orjson.dumps(self._meta | {"object": kind, "choices": [choice], "usage": self._usage(tokens)})
+
+    def _message(self, text: str, tokens: int) -> dict[str, Any]:
+        if self._pieces is None or self._ask.tool is None:
+            return {"role": "assistant", "content": text}
+        arguments = "".join(self._pieces[:tokens])
+        function = {"name": self._ask.tool.name, "arguments": arguments}
+        return {"role": "assistant", "content": None, "tool_calls": [{"id": self._call_id, "type": "function", "function": function}]}
+
+    @property
+    def _call_id(self) -> str:
+        return f"call-{self._id.removeprefix('chatcmpl-')}"
+
+    def _word(self, position: int) -> str:
+        return WORDS[word_index(self._ask.seed, position)]
+
+    def _delta(self, position: int, *, first: bool) -> bytes:
+        if self._pieces is None or self._ask.tool is None:
+            word = WORDS_JSON[word_index(self._ask.seed, position)]
+            return b'{"content":%b}' % word if self._ask.chat else word
+        call: dict[str, Any] = {"index": 0, "function": {"arguments": self._pieces[position - 1]}}
+        if first:
+            call = {"index": 0, "id": self._call_id, "type": "function", "function": {"name": self._ask.tool.name, **call["function"]}}
+        return orjson.dumps({"tool_calls": [call]})
+
+    def _opening(self, usage: bytes) -> bytes:
+        return self._head + b'{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]' + usage + b"}\n\n"
+
+    def _closing(self, tokens: int) -> bytes:
+        if not self._ask.include_usage:
+            return DONE
+        return b"data: " + orjson.dumps(self._meta | {"choices": [], "usage": self._usage(tokens)}) + b"\n\n" + DONE
+
+    def _usage(self, tokens: int) -> dict[str, int]:
+        prompt = self._ask.prompt_tokens
+        return {"prompt_tokens": prompt, "total_tokens": prompt + tokens, "completion_tokens": tokens}
+
+    def _usage_field(self, tokens: int) -> bytes:
+        return b',"usage":' + orjson.dumps(self._usage(tokens))
+
+    def _logprobs(self, positions: list[int]) -> bytes:
+        if self._ask.chat:
+            return orjson.dumps({"content": [self._chat_logprob(position) for position in positions]})
+        seed, top = self._ask.seed, self._ask.top_logprobs or 0
+        offsets = [self._text_offset]
+        for position in positions:
+            offsets.append(offsets[-1] + len(self._word(position)))
+        self._text_offset = offsets[-1]
+        ranked = [
+            {WORDS[(word_index(seed, position) + rank) % len(WORDS)]: logprob(seed, position, rank) for rank in range(max(1, top))}
+            for position in positions
+        ]
+        return orjson.dumps(
+            {
+                "text_offset": offsets[:-1],
+                "token_logprobs": [logprob(seed, position) for position in positions],
+                "tokens": [self._word(position) for position in positions],
+                "top_logprobs": ranked,
+            }
+        )
+
+    def _chat_logprob(self, position: int) -> dict[str, Any]:
+        seed = self._ask.seed
+        ranked = []
+        for rank in range(max(1, self._ask.top_logprobs or 0)):
+            word = WORDS[(word_index(seed, position) + rank) % len(WORDS)]
+            ranked.append({"token": word, "logprob": logprob(seed, position, rank), "bytes": list(word.encode())})
+        return ranked[0] | {"top_logprobs": ranked[: self._ask.top_logprobs or 0]}

