@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 BATCH = 100
 """Messages handed over at once, at most."""
-BLOCK_MS = 1000
+BLOCK_MS = 500
 """How long one read waits: the longest time between two signs of life to the service manager."""
 CONNECT_WAIT_S = 10.0
 """How long a starting agent waits for the bus before it goes on with empty memory."""
