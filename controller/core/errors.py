@@ -39,8 +39,13 @@ class AdminError(HmasError):
     """The admin API refused, or is not there."""
 
 
+class AdminUnreachable(AdminError):
+    """Nothing answers at the admin API's address, or not in time."""
+
+
 __all__ = [
     "AdminError",
+    "AdminUnreachable",
     "BusError",
     "ConfigError",
     "HmasError",
