@@ -1,0 +1,167 @@
+"""From what clients saw to the figures that runs are compared by."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from controller.core.objectives import goodput_rate, goodput_rps, jain, percentile, service_gain, slo_met
+from hmas.lab.results import Result, count_outcomes
+
+PERCENTILES = (50, 95, 99)
+REFUSED = ("rejected", "shed", "timed_out")
+
+
+class Percentiles(msgspec.Struct, frozen=True, kw_only=True):
+    """Milliseconds, linear between neighbours; 0 with no values."""
+
+    p50: float
+    p95: float
+    p99: float
+
+
+class ClassScore(msgspec.Struct, frozen=True, kw_only=True):
+    """One class of requests: how many, how many kept both targets, and as a share."""
+
+    submitted: int
+    good: int
+    goodput_rate: float
+    ttft_ms_p95: float
+
+
+class Score(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures of one run over the requests that arrived after the warm-up.
+
+    Attributes:
+        span_s: From the warm-up's end to the end of the arrivals; all rates are per second of it.
+        submitted: Requests scored. Those refused, shed, broken or never started are in every denominator.
+        good: Met both targets (H-MAS Eq. 1): completed, TTFT and TPOT within the declared SLO.
+        goodput_rps: good / span_s ("goodput" of `vllm bench serve`). goodput_rate: good / submitted (Eq. 9).
+        esg: Sum of service gains (Eq. 6). esg_rate: per second.
+        throughput_rps: Completions whose end lies in the span, over it. output_tps: their output tokens likewise.
+        ttft_ms: A request that never got a first token counts as having waited until the run's end: without it the figures would be
+            those of survivors. `ttft_ms_started` leaves them out.
+        tpot_ms: Over completed requests with two tokens or more.
+        ttft_compliance, tpot_compliance: Share of all scored requests that completed and kept the target.
+        rejected: Refused with an answer: rejected, shed or timed out, told apart in `outcomes`.
+        lost: No answer, or one that broke off without a word. Anything above 0 is a defect.
+        per_class: By kind and size, such as `conv-long`. per_task, per_tenant: likewise.
+        jain_tenants, jain_classes: Jain's index over their goodput rates.
+    """
+
+    span_s: float
+    submitted: int
+    completed: int
+    rejected: int
+    failed: int
+    lost: int
+    good: int
+    goodput_rps: float
+    goodput_rate: float
+    esg: float
+    esg_rate: float
+    throughput_rps: float
+    output_tps: float
+    ttft_ms: Percentiles
+    ttft_ms_started: Percentiles
+    tpot_ms: Percentiles
+    ttft_compliance: float
+    tpot_compliance: float
+    outcomes: dict[str, int]
+    per_class: dict[str, ClassScore]
+    per_task: dict[str, ClassScore]
+    per_tenant: dict[str, ClassScore]
+    jain_tenants: float
+    jain_classes: float
+
+
+def is_good(result: Result) -> bool:
+    """OK(r) of H-MAS Eq. 1, and completed."""
+    return result.outcome == "completed" and slo_met(result.ttft_ms, result.tpot_ms, result.slo)
+
+
+def score(results: Sequence[Result], *, warmup_s: float, arrivals_end_s: float, run_end_s: float) -> Score:
+    """Scores a run.
+
+    Args:
+        results: One per arrival, all of them.
+        warmup_s: Requests that arrived before this are not scored.
+        arrivals_end_s: End of the span in which requests arrived.
+        run_end_s: When the last answer had come, or waiting ended; seconds from the run's start, like the others.
+    """
+    scored = [r for r in results if r.at_s >= warmup_s]
+    span_s = max(arrivals_end_s - warmup_s, 1e-9)
+    completed = [r for r in scored if r.outcome == "completed"]
+    good = sum(map(is_good, scored))
+    in_span = [r for r in results if r.outcome == "completed" and warmup_s <= r.at_s + r.total_ms / 1000.0 <= arrivals_end_s]
+    gains = sum(service_gain(r.prompt_tokens, r.output_tokens, r.ttft_ms, r.tpot_ms, r.slo) for r in completed)
+    outcomes = count_outcomes(scored)
+    per_class = _grouped(scored, lambda r: f"{r.kind}-{r.size}", run_end_s)
+    per_tenant = _grouped(scored, lambda r: r.tenant, run_end_s)
+    return Score(
+        span_s=span_s,
+        submitted=len(scored),
+        completed=len(completed),
+        rejected=sum(outcomes[name] for name in REFUSED),
+        failed=outcomes["failed"],
+        lost=outcomes["lost"],
+        good=good,
+        goodput_rps=goodput_rps(good, span_s),
+        goodput_rate=goodput_rate(good, len(scored)),
+        esg=gains,
+        esg_rate=gains / span_s,
+        throughput_rps=len(in_span) / span_s,
+        output_tps=sum(r.output_tokens for r in in_span) / span_s,
+        ttft_ms=_percentiles(_waited_ms(scored, run_end_s)),
+        ttft_ms_started=_percentiles([r.ttft_ms for r in scored if r.ttft_ms >= 0]),
+        tpot_ms=_percentiles([r.tpot_ms for r in completed if r.tpot_ms >= 0]),
+        ttft_compliance=goodput_rate(sum(0 <= r.ttft_ms <= r.slo.ttft_ms for r in completed), len(scored)),
+        tpot_compliance=goodput_rate(sum(r.tpot_ms <= r.slo.tpot_ms for r in completed), len(scored)),
+        outcomes=outcomes,
+        per_class=per_class,
+        per_task=_grouped(scored, lambda r: r.task_type.value, run_end_s),
+        per_tenant=per_tenant,
+        jain_tenants=jain(c.goodput_rate for c in per_tenant.values()),
+        jain_classes=jain(c.goodput_rate for c in per_class.values()),
+    )
+
+
+def _waited_ms(results: Sequence[Result], run_end_s: float) -> list[float]:
+    return [r.ttft_ms if r.ttft_ms >= 0 else max(0.0, run_end_s - r.at_s) * 1000.0 for r in results]
+
+
+def _percentiles(values: Sequence[float]) -> Percentiles:
+    ordered = sorted(values)
+    return Percentiles(**{f"p{q}": round(percentile(ordered, q), 2) for q in PERCENTILES})
+
+
+def _grouped(results: Sequence[Result], key: Callable[[Result], str], run_end_s: float) -> dict[str, ClassScore]:
+    groups: dict[str, list[Result]] = {}
+    for result in results:
+        groups.setdefault(key(result), []).append(result)
+    return {name: _class_score(groups[name], run_end_s) for name in sorted(groups)}
+
+
+def _class_score(results: Sequence[Result], run_end_s: float) -> ClassScore:
+    good = sum(map(is_good, results))
+    return ClassScore(
+        submitted=len(results),
+        good=good,
+        goodput_rate=round(goodput_rate(good, len(results)), 4),
+        ttft_ms_p95=round(percentile(sorted(_waited_ms(results, run_end_s)), 95), 1),
+    )
+
+
+def running_goodput(results: Sequence[Result], step_s: float, until_s: float) -> list[tuple[float, float]]:
+    """(time, good completions per second) over steps of `step_s`, by when they ended; for plots."""
+    counts: dict[int, int] = {}
+    for result in results:
+        if is_good(result):
+            step = int((result.at_s + result.total_ms / 1000.0) / step_s)
+            counts[step] = counts.get(step, 0) + 1
+    return [((i + 1) * step_s, counts.get(i, 0) / step_s) for i in range(int(until_s / step_s))]
+
+
+def ratio(scores: Mapping[str, Score], name: str, base: str) -> float:
+    """Goodput of one run over another's; 0 where the base has none."""
+    below = scores[base].goodput_rps
+    return scores[name].goodput_rps / below if below else 0.0
