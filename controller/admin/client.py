@@ -1,0 +1,158 @@
+"""A client of the operators' API, for the CLI and for scripts. Synchronous, standard library alone."""
+
+import http.client
+import json
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+from controller.core.errors import AdminError, AdminUnreachable
+
+TIMEOUT_S = 10.0
+
+
+class AdminClient:
+    """Talks to one gateway's operators' API.
+
+    Every method returns the parsed answer and raises `AdminError` where the gateway refuses or is not there; the error says what to do.
+    """
+
+    def __init__(self, url: str = "http://127.0.0.1:8081", *, token: str = "", timeout_s: float = TIMEOUT_S) -> None:
+        """Names the gateway.
+
+        Raises:
+            AdminError: `url` is no http address.
+        """
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise AdminError(f"admin address {url!r}; allowed: http://HOST:PORT")
+        self.url = url.rstrip("/")
+        self._https = parts.scheme == "https"
+        self._host = parts.hostname
+        self._port = parts.port or (443 if self._https else 80)
+        self._token = token
+        self._timeout_s = timeout_s
+
+    def status(self) -> dict[str, Any]:
+        """The whole state on one page."""
+        return self._call("GET", "/admin/status")
+
+    def policy(self) -> dict[str, Any]:
+        """The policy in force and whose word it is."""
+        return self._call("GET", "/admin/policy")
+
+    def force_policy(
+        self, policy: str, *, hints: dict[str, float] | None = None, for_s: float | None = None, author: str = "", reason: str = ""
+    ) -> dict[str, Any]:
+        """Forces a policy, for `for_s` seconds or for good."""
+        return self._call("POST", "/admin/policy", _forced(for_s, author, reason, policy=policy, hints=hints or {}))
+
+    def release_policy(self) -> dict[str, Any]:
+        """Gives the policy back to the agents; `released` says whether it had been forced."""
+        return self._call("DELETE", "/admin/policy")
+
+    def knobs(self) -> dict[str, Any]:
+        """Controls in force, by instance."""
+        return self._call("GET", "/admin/knobs")
+
+    def force_knobs(
+        self,
+        instance: str = "*",
+        *,
+        n_run: int | None = None,
+        token_budget: int | None = None,
+        for_s: float | None = None,
+        author: str = "",
+        reason: str = "",
+    ) -> dict[str, Any]:
+        """Forces controls of one instance, or of all (`*`)."""
+        body = _forced(for_s, author, reason, instance=instance, n_run=n_run, token_budget=token_budget)
+        return self._call("POST", "/admin/knobs", body)
+
+    def release_knobs(self, instance: str = "*") -> dict[str, Any]:
+        """Gives the controls that were forced under this name back to the agents."""
+        return self._call("DELETE", "/admin/knobs?" + urlencode({"instance": instance}))
+
+    def overrides(self) -> dict[str, Any]:
+        """Overrides in force, refused files and conflicts."""
+        return self._call("GET", "/admin/overrides")
+
+    def put_override(self, override_id: str, document: dict[str, Any]) -> dict[str, Any]:
+        """Puts a whole override document in force under an id."""
+        return self._call("POST", "/admin/overrides?" + urlencode({"id": override_id}), document)
+
+    def validate_override(self, override_id: str, document: dict[str, Any]) -> dict[str, Any]:
+        """Checks a document against this gateway and changes nothing."""
+        return self._call("POST", "/admin/overrides/validate?" + urlencode({"id": override_id}), document)
+
+    def remove_override(self, override_id: str) -> dict[str, Any]:
+        """Releases one override."""
+        return self._call("DELETE", "/admin/overrides/" + quote(override_id, safe=""))
+
+    def clear_overrides(self) -> dict[str, Any]:
+        """Releases every override."""
+        return self._call("DELETE", "/admin/overrides")
+
+    def engines(self) -> list[dict[str, Any]]:
+        """Every engine instance."""
+        engines: list[dict[str, Any]] = self._call("GET", "/admin/engines")["engines"]
+        return engines
+
+    def drain_engine(self, name: str, *, for_s: float | None = None, author: str = "", reason: str = "") -> list[dict[str, Any]]:
+        """Sends an engine no new requests; those it has go on."""
+        path = f"/admin/engines/{quote(name, safe='')}/drain"
+        engines: list[dict[str, Any]] = self._call("POST", path, _forced(for_s, author, reason))["engines"]
+        return engines
+
+    def undrain_engine(self, name: str) -> dict[str, Any]:
+        """Lets an engine take requests again; `released` says whether it had been drained through this API."""
+        return self._call("POST", f"/admin/engines/{quote(name, safe='')}/undrain")
+
+    def events(self, limit: int = 100) -> list[dict[str, Any]]:
+        """The newest events, oldest of them first."""
+        events: list[dict[str, Any]] = self._call("GET", "/admin/events?" + urlencode({"limit": limit}))["events"]
+        return events
+
+    def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        status, data = self._exchange(method, path, None if body is None else json.dumps(body).encode())
+        try:
+            document = json.loads(data)
+        except ValueError:
+            raise AdminError(f"{self.url} answered {status} with something that is no JSON; is this the admin port of a gateway?") from None
+        if status >= 400 or not isinstance(document, dict):
+            raise AdminError(self._refusal(status, document))
+        return document
+
+    def _exchange(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
+        kind = http.client.HTTPSConnection if self._https else http.client.HTTPConnection
+        connection = kind(self._host, self._port, timeout=self._timeout_s)
+        headers = {"accept": "application/json"}
+        if body is not None:
+            headers["content-type"] = "application/json"
+        if self._token:
+            headers["authorization"] = f"Bearer {self._token}"
+        try:
+            connection.request(method, path, body=body, headers=headers)
+            response = connection.getresponse()
+            return response.status, response.read()
+        except ConnectionRefusedError:
+            raise AdminUnreachable(f"no gateway listens at {self.url}; start one with `hmas up`, or name its admin address") from None
+        except TimeoutError:
+            raise AdminUnreachable(f"the gateway at {self.url} did not answer within {self._timeout_s:g} s; its log says why") from None
+        except (OSError, http.client.HTTPException) as error:
+            raise AdminUnreachable(f"cannot talk to the gateway at {self.url}: {str(error) or type(error).__name__}") from None
+        finally:
+            connection.close()
+
+    def _refusal(self, status: int, document: Any) -> str:
+        error = document.get("error") if isinstance(document, dict) else None
+        message = error.get("message") if isinstance(error, dict) else None
+        if status == 401:
+            return f"the gateway at {self.url} wants the operators' token: {message}"
+        return str(message or f"the gateway at {self.url} answered {status}")
+
+
+def _forced(for_s: float | None, author: str, reason: str, **fields: Any) -> dict[str, Any]:
+    """The body of a forcing request; what is not given is left out."""
+    body = {name: value for name, value in fields.items() if value is not None}
+    body.update({name: value for name, value in (("for_s", for_s), ("author", author), ("reason", reason)) if value})
+    return body

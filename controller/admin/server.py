@@ -1,0 +1,268 @@
+"""The operators' API over HTTP: JSON in, JSON out. Forcing a setting writes an override file; the directory is the one truth."""
+
+import hashlib
+import hmac
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from controller.admin.operations import Operations
+from controller.config.overrides import cli_id, document_of, override_from
+from controller.core.errors import AdminError, OverrideError
+from controller.runtime.clock import Clock
+
+MAX_BODY_BYTES = 64 * 1024
+MAX_EVENTS = 1000
+DEFAULT_EVENTS = 100
+FORCE_KEYS = frozenset({"author", "reason", "for_s"})
+log = logging.getLogger(__name__)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class BadRequest(AdminError):
+    """A request that the operators' API cannot take; `path` is the JSON path or parameter at fault."""
+
+    def __init__(self, message: str, *, path: str = "", code: str = "invalid_request", status: int = 400) -> None:
+        super().__init__(message)
+        self.path = path
+        self.code = code
+        self.status = status
+
+
+class AdminServer:
+    """Serves the operators' API on its own port, behind a bearer token where one is configured."""
+
+    def __init__(self, operations: Operations, *, host: str, port: int, token_sha256: str, clock: Clock) -> None:
+        self._operations = operations
+        self._host = host
+        self._port = port
+        self._token_sha256 = token_sha256
+        self._clock = clock
+        self._runner: web.AppRunner | None = None
+
+    @property
+    def port(self) -> int:
+        """The port in use."""
+        assert self._runner is not None
+        port: int = self._runner.addresses[0][1]
+        return port
+
+    async def start(self) -> None:
+        """Begins to listen.
+
+        Raises:
+            OSError: The address cannot be had.
+        """
+        app = web.Application(middlewares=[self._guard], client_max_size=MAX_BODY_BYTES)
+        app.add_routes(
+            [
+                web.get("/admin/status", self._status),
+                web.get("/admin/policy", self._policy),
+                web.post("/admin/policy", self._force_policy),
+                web.delete("/admin/policy", self._release_policy),
+                web.get("/admin/knobs", self._knobs),
+                web.post("/admin/knobs", self._force_knobs),
+                web.delete("/admin/knobs", self._release_knobs),
+                web.get("/admin/overrides", self._overrides),
+                web.post("/admin/overrides", self._put_override),
+                web.post("/admin/overrides/validate", self._validate_override),
+                web.delete("/admin/overrides", self._clear_overrides),
+                web.delete("/admin/overrides/{id}", self._remove_override),
+                web.get("/admin/engines", self._engines),
+                web.post("/admin/engines/{name}/drain", self._drain),
+                web.post("/admin/engines/{name}/undrain", self._undrain),
+                web.get("/admin/events", self._events),
+            ]
+        )
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, self._host, self._port).start()
+
+    async def close(self) -> None:
+        """Stops listening and ends all connections."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Checks the token and turns every error into the API's own."""
+        try:
+            self._authenticate(request)
+            return await handler(request)
+        except BadRequest as error:
+            return _error(error.status, str(error), error.code, error.path)
+        except OverrideError as error:
+            return _error(400, str(error), "invalid_override", _json_path(str(error)))
+        except web.HTTPRequestEntityTooLarge:
+            return _error(413, f"the body is larger than {MAX_BODY_BYTES} bytes", "request_too_large")
+        except web.HTTPMethodNotAllowed as error:
+            allowed = ", ".join(sorted(error.allowed_methods))
+            return _error(405, f"{request.method} is not allowed on {request.path}; allowed: {allowed}", "method_not_allowed")
+        except web.HTTPNotFound:
+            return _error(404, f"there is no {request.path} here", "unknown_path")
+        except Exception:
+            log.exception("serving %s %s failed", request.method, request.path)
+            return _error(500, "the operators' API failed on this request; the gateway's log says why", "internal_error")
+
+    def _authenticate(self, request: web.Request) -> None:
+        if not self._token_sha256:
+            return
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        digest = hashlib.sha256(token.strip().encode("utf-8", "surrogateescape")).hexdigest()
+        if scheme.lower() != "bearer" or not hmac.compare_digest(digest, self._token_sha256):
+            raise BadRequest("send the operators' token as `Authorization: Bearer TOKEN`", code="unauthorized", status=401)
+
+    async def _status(self, _: web.Request) -> web.Response:
+        return _json(self._operations.status())
+
+    async def _policy(self, _: web.Request) -> web.Response:
+        return _json(self._operations.policy())
+
+    async def _force_policy(self, request: web.Request) -> web.Response:
+        body = await _body(request, {"policy", "hints"})
+        document = self._document(body)
+        document["policy"] = {"name": body.get("policy"), "hints": body.get("hints") or {}}
+        await self._put(cli_id("policy"), document)
+        return _json(self._operations.policy())
+
+    async def _release_policy(self, _: web.Request) -> web.Response:
+        released = await self._operations.remove_override(cli_id("policy"))
+        return _json({"released": released, **self._operations.policy()})
+
+    async def _knobs(self, _: web.Request) -> web.Response:
+        return _json(self._operations.knobs())
+
+    async def _force_knobs(self, request: web.Request) -> web.Response:
+        body = await _body(request, {"instance", "n_run", "token_budget"})
+        instance = body.get("instance", "*")
+        if not isinstance(instance, str):
+            raise BadRequest(f"instance is {instance!r}; allowed: *, {', '.join(self._operations.instance_names())}", path="$.instance")
+        document = self._document(body)
+        document["knobs"] = {instance: {name: body[name] for name in ("n_run", "token_budget") if body.get(name) is not None}}
+        await self._put(cli_id("knobs", instance), document)
+        return _json(self._operations.knobs())
+
+    async def _release_knobs(self, request: web.Request) -> web.Response:
+        instance = request.query.get("instance", "*")
+        released = await self._operations.remove_override(cli_id("knobs", instance))
+        return _json({"released": released, **self._operations.knobs()})
+
+    async def _overrides(self, _: web.Request) -> web.Response:
+        return _json(self._operations.overrides())
+
+    async def _put_override(self, request: web.Request) -> web.Response:
+        override_id, document = await self._read_override(request)
+        await self._put(override_id, document)
+        return _json(self._operations.overrides())
+
+    async def _validate_override(self, request: web.Request) -> web.Response:
+        override_id, document = await self._read_override(request)
+        override = override_from(document, id=override_id, now_s=self._clock.now_s())
+        self._operations.check_override(override)
+        return _json({"valid": True, "id": override_id, "document": document_of(override)})
+
+    async def _clear_overrides(self, _: web.Request) -> web.Response:
+        removed = [item["id"] for item in self._operations.overrides()["overrides"]]
+        for override_id in removed:
+            await self._operations.remove_override(override_id)
+        return _json({"removed": removed, **self._operations.overrides()})
+
+    async def _remove_override(self, request: web.Request) -> web.Response:
+        override_id = request.match_info["id"]
+        if not await self._operations.remove_override(override_id):
+            raise BadRequest(f"there is no override {override_id!r}", code="not_found", status=404)
+        return _json({"removed": [override_id], **self._operations.overrides()})
+
+    async def _engines(self, _: web.Request) -> web.Response:
+        return _json({"engines": self._operations.engines()})
+
+    async def _drain(self, request: web.Request) -> web.Response:
+        name = self._engine_name(request)
+        body = await _body(request, set())
+        document = self._document(body)
+        document["engines"] = {name: {"drain": True}}
+        await self._put(cli_id("drain", name), document)
+        return _json({"engines": self._operations.engines()})
+
+    async def _undrain(self, request: web.Request) -> web.Response:
+        name = self._engine_name(request)
+        released = await self._operations.remove_override(cli_id("drain", name))
+        return _json({"released": released, "engines": self._operations.engines()})
+
+    async def _events(self, request: web.Request) -> web.Response:
+        text = request.query.get("limit", str(DEFAULT_EVENTS))
+        if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= MAX_EVENTS:
+            raise BadRequest(f"limit is {text[:40]!r}; allowed: 1 to {MAX_EVENTS}", path="limit")
+        return _json({"events": self._operations.events(int(text))})
+
+    def _engine_name(self, request: web.Request) -> str:
+        name, known = request.match_info["name"], self._operations.instance_names()
+        if name not in known:
+            raise BadRequest(f"engine {name!r} is not configured; engines: {', '.join(known) or 'none'}", code="not_found", status=404)
+        return name
+
+    def _document(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The common head of an override document made from a forcing request."""
+        for_s, expires = body.get("for_s"), None
+        if for_s is not None:
+            if not isinstance(for_s, int | float) or isinstance(for_s, bool) or not 0 < for_s <= 366 * 86_400:
+                raise BadRequest(
+                    f"for_s is {for_s!r}; allowed: seconds, more than 0 and at most 366 days, or null for good", path="$.for_s"
+                )
+            ends = datetime.fromtimestamp(self._clock.now_s() + for_s, UTC)
+            expires = ends.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        author, reason = body.get("author") or "operator", body.get("reason") or "forced through the operators' API"
+        return {"version": 1, "author": author, "reason": reason, "expires": expires}
+
+    async def _put(self, override_id: str, document: dict[str, Any]) -> None:
+        await self._operations.put_override(override_from(document, id=override_id, now_s=self._clock.now_s()))
+
+    async def _read_override(self, request: web.Request) -> tuple[str, dict[str, Any]]:
+        """The id (query parameter, or the document's own `id`) and the document."""
+        document = await _read_json(request)
+        override_id = request.query.get("id") or document.pop("id", None) or "admin"
+        if not isinstance(override_id, str):
+            raise BadRequest(f"id is {override_id!r}; allowed: a text", path="$.id")
+        return override_id, document
+
+
+async def _read_json(request: web.Request) -> dict[str, Any]:
+    data = await request.read()
+    try:
+        document = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise BadRequest(f"the body is not JSON: {error}", path="$", code="invalid_json") from None
+    if not isinstance(document, dict):
+        raise BadRequest("the body must be a JSON object", path="$", code="invalid_json")
+    return document
+
+
+async def _body(request: web.Request, keys: set[str]) -> dict[str, Any]:
+    """A small request document; an empty body counts as an empty object."""
+    if not await request.read():
+        return {}
+    document = await _read_json(request)
+    allowed = sorted(keys | FORCE_KEYS)
+    for key in document:
+        if key not in allowed:
+            raise BadRequest(f"{key!r} is unknown; allowed: {', '.join(allowed)}", path=f"$.{key}")
+    return document
+
+
+def _json(document: Any, status: int = 200) -> web.Response:
+    return web.Response(status=status, body=orjson.dumps(document, option=orjson.OPT_NON_STR_KEYS), content_type="application/json")
+
+
+def _error(status: int, message: str, code: str, path: str = "") -> web.Response:
+    return _json({"error": {"message": message, "code": code, "path": path}}, status)
+
+
+def _json_path(message: str) -> str:
+    """The first JSON path that an override error names."""
+    start = message.find("$")
+    return message[start:].split(": ", 1)[0].split(maxsplit=1)[0] if start >= 0 else ""

@@ -1,0 +1,94 @@
+"""Who is asking: API keys to tenants, and what a tenant may claim."""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from controller.config.schema import TenantConfig
+from controller.gateway.errors import ApiError, bad_field
+
+FAIRNESS_HEADERS = ("x-gateway-inference-fairness-id", "x-llm-d-inference-fairness-id")
+DEFAULT_TENANT = "default"
+LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+LABEL_ALLOWED = "letters, digits, dot, underscore and hyphen, 64 at most"
+MAX_ANONYMOUS_TENANTS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who asks. `flow` is the client's own label inside its tenant; it grants nothing."""
+
+    tenant: str
+    limits: TenantConfig
+    flow: str = ""
+
+
+class Authenticator:
+    """Maps `Authorization: Bearer KEY` to a tenant by the key's SHA-256.
+
+    Without authentication the fairness header, or `default`, names the tenant; names that are not configured get the default
+    limits and are bounded in number, those beyond share the default tenant.
+    """
+
+    def __init__(self, tenants: Mapping[str, TenantConfig], *, no_auth: bool) -> None:
+        self._tenants = dict(tenants)
+        self._no_auth = no_auth
+        # Looking a hash up in a dict leaks nothing useful by its timing: an attacker cannot steer SHA-256's output towards a stored one.
+        self._by_hash = {digest: name for name, tenant in tenants.items() for digest in tenant.key_sha256}
+        self._anonymous: set[str] = set()
+
+    def identify(self, headers: Mapping[str, str]) -> Identity:
+        """Who sent these headers.
+
+        Raises:
+            ApiError: 401 without a key or with an unknown one, 403 where the fairness header names another configured tenant, 400
+                where it is malformed.
+        """
+        flow = _flow(headers)
+        if self._no_auth:
+            return self._anonymous_identity(flow)
+        tenant = self._tenant_of_key(headers.get("authorization", ""))
+        if flow and flow != tenant and flow in self._tenants:
+            raise ApiError(
+                403,
+                "tenant_mismatch",
+                f"this API key belongs to tenant {tenant!r}, but the fairness header claims tenant {flow!r}; use that tenant's key",
+                param=FAIRNESS_HEADERS[0],
+            )
+        return Identity(tenant, self._tenants[tenant], flow)
+
+    def _tenant_of_key(self, header: str) -> str:
+        scheme, _, key = header.partition(" ")
+        key = key.strip()
+        if scheme.lower() != "bearer" or not key:
+            raise ApiError(401, "missing_api_key", "no API key: send the header `Authorization: Bearer KEY`", headers=CHALLENGE)
+        tenant = self._by_hash.get(hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest())
+        if tenant is None:
+            raise ApiError(401, "invalid_api_key", "this API key is not known here; ask the operator for one", headers=CHALLENGE)
+        return tenant
+
+    def _anonymous_identity(self, flow: str) -> Identity:
+        tenant = flow or DEFAULT_TENANT
+        limits = self._tenants.get(tenant)
+        if limits is not None:
+            return Identity(tenant, limits, flow)
+        if tenant not in self._anonymous:
+            if len(self._anonymous) >= MAX_ANONYMOUS_TENANTS:
+                tenant = DEFAULT_TENANT
+            self._anonymous.add(tenant)
+        return Identity(tenant, self._tenants.get(tenant, UNLISTED), flow)
+
+
+CHALLENGE = {"www-authenticate": "Bearer"}
+UNLISTED = TenantConfig()
+
+
+def _flow(headers: Mapping[str, str]) -> str:
+    for name in FAIRNESS_HEADERS:
+        value = headers.get(name)
+        if value:
+            if not LABEL.fullmatch(value):
+                raise bad_field(name, value, LABEL_ALLOWED)
+            return value
+    return ""

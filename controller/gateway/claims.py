@@ -1,0 +1,93 @@
+"""What a client says about its own request in headers, checked and clamped by what its tenant is allowed."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from controller.config.schema import TenantConfig
+from controller.gateway.errors import bad_field
+
+TTFT_HEADERS = ("x-slo-ttft-ms", "x-llm-d-slo-ttft-ms")
+TPOT_HEADERS = ("x-slo-tpot-ms", "x-llm-d-slo-tpot-ms")
+SLO_MAX_MS = 3_600_000.0
+REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+SESSION_ID = re.compile(r"[\x21-\x7e]{1,128}")
+TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+TRACESTATE_LIMIT = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """Headers of one request that H-MAS understands.
+
+    Attributes:
+        ttft_ms: Declared TTFT target after clamping, None where none was declared. Likewise `tpot_ms`.
+        request_id: The client's own id, empty where it sent none or one that cannot be echoed.
+        session: Conversation, empty where unknown.
+        forward: Trace headers for the engine.
+    """
+
+    ttft_ms: float | None
+    tpot_ms: float | None
+    request_id: str
+    session: str
+    forward: dict[str, str]
+
+
+def read_claims(headers: Mapping[str, str], limits: TenantConfig) -> Claims:
+    """Reads the claims of one request.
+
+    A target below the tenant's minimum is raised to it: a claim may ask for less than anybody may have, but does not get it.
+
+    Raises:
+        ApiError: 400 where an SLO header is not a number in its range, or the session id has characters it may not have.
+    """
+    ttft_ms = _target(headers, TTFT_HEADERS)
+    tpot_ms = _target(headers, TPOT_HEADERS)
+    session = headers.get("x-session-id", "")
+    if session and not SESSION_ID.fullmatch(session):
+        raise bad_field("x-session-id", session, "1 to 128 printable ASCII characters without spaces")
+    return Claims(
+        ttft_ms=None if ttft_ms is None else max(ttft_ms, limits.min_ttft_ms),
+        tpot_ms=None if tpot_ms is None else max(tpot_ms, limits.min_tpot_ms),
+        request_id=client_request_id(headers),
+        session=session,
+        forward=_trace(headers),
+    )
+
+
+def client_request_id(headers: Mapping[str, str]) -> str:
+    """The client's `x-request-id` where it can be echoed safely, else an empty text."""
+    value = headers.get("x-request-id", "")
+    return value if value and REQUEST_ID.fullmatch(value) else ""
+
+
+def clamp_priority(claimed: int, limits: TenantConfig) -> int:
+    """The priority in force: the lower goes first, and nobody goes before the tenant's best."""
+    return max(claimed, limits.best_priority)
+
+
+def _target(headers: Mapping[str, str], names: tuple[str, ...]) -> float | None:
+    for name in names:
+        text = headers.get(name)
+        if text is None:
+            continue
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not 0 < value <= SLO_MAX_MS:
+            raise bad_field(name, text, f"a number of milliseconds, more than 0 and at most {SLO_MAX_MS:.0f}")
+        return value
+    return None
+
+
+def _trace(headers: Mapping[str, str]) -> dict[str, str]:
+    parent = headers.get("traceparent", "")
+    if not parent or not TRACEPARENT.fullmatch(parent):
+        return {}
+    state = headers.get("tracestate", "")
+    if state and len(state) <= TRACESTATE_LIMIT:
+        return {"traceparent": parent, "tracestate": state}
+    return {"traceparent": parent}

@@ -1,0 +1,172 @@
+"""Keeps what is in force: hears agents and operators, resolves who is right, moves scheduler and engines, and says what changed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from controller.config.overrides import Override
+from controller.config.schema import Config
+from controller.core.errors import PolicyError
+from controller.core.messages import ControlAction, MetaDecision, OverrideNotice
+from controller.gateway.directives import Change, Configured, Directives, Heard, InstanceDirective, changes, resolve
+from controller.gateway.fleet import Fleet
+from controller.gateway.journal import Journal
+from controller.gateway.metrics import Metrics
+from controller.runtime.clock import Clock
+from controller.scheduling.pool import make_policy
+from controller.scheduling.scheduler import Scheduler
+
+MAX_SKEW_S = 5.0
+"""A word from further ahead than this speaks of a wrong clock and is taken as said now."""
+
+
+@dataclass(slots=True)
+class Since:
+    """Since when something has been in force."""
+
+    policy_s: float
+    knobs_s: dict[tuple[str, str], float] = field(default_factory=dict)
+
+
+class Control:
+    """The gateway's one place where policy, windows, bounds, weights and draining are set."""
+
+    def __init__(self, *, config: Config, scheduler: Scheduler, fleet: Fleet, journal: Journal, metrics: Metrics, clock: Clock) -> None:
+        self._config = config
+        self._scheduler = scheduler
+        self._fleet = fleet
+        self._journal = journal
+        self._metrics = metrics
+        self._clock = clock
+        self._configured = Configured(
+            policy=config.scheduler.policy,
+            n_run=config.scheduler.n_run,
+            weights={name: tenant.weight for name, tenant in config.tenants.items()},
+        )
+        self.meta: Heard[MetaDecision] | None = None
+        self.statera: dict[str, Heard[ControlAction]] = {}
+        self.notice = OverrideNotice(sent_s=clock.now_s())
+        self.since = Since(policy_s=clock.now_s())
+        self.directives = self._resolve()
+        for name in self.directives.instances:
+            self._apply_instance(name, self.directives.instances[name])
+
+    def weight_of(self, tenant: str) -> float:
+        """The tenant's weight in force."""
+        return self.directives.weights.get(tenant, 1.0)
+
+    def hear_decision(self, decision: MetaDecision) -> None:
+        """Meta has spoken. A policy or hint outside the whitelist is refused and changes nothing."""
+        if not decision.bypass:
+            try:
+                make_policy(decision.policy, decision.hints)
+            except PolicyError as error:
+                self._reject("meta", decision.decision_id, str(error))
+                return
+        self.meta = Heard(self._said(decision.sent_s), decision)
+        self.apply()
+
+    def hear_action(self, action: ControlAction) -> None:
+        """Statera has spoken. Values that make no sense are refused and change nothing."""
+        if action.instance not in self._fleet.instances:
+            self._reject("statera", action.instance, f"instance {action.instance!r} is not configured here")
+            return
+        if action.n_run < 1 or action.token_budget < 0:
+            text = f"n_run {action.n_run} and token_budget {action.token_budget}; allowed: n_run 1 or more, token_budget 0 or more"
+            self._reject("statera", action.instance, text)
+            return
+        self.statera[action.instance] = Heard(self._said(action.sent_s), action)
+        self.apply()
+
+    def resume(self, decisions: Sequence[MetaDecision], actions: Sequence[ControlAction]) -> None:
+        """Takes up the last good state of before a restart; what is stale is dropped by the resolver like any other silence."""
+        stale_s = self._clock.now_s() - self._config.agents.stale_after_s
+        for decision in decisions:
+            if decision.sent_s >= stale_s:
+                self.hear_decision(decision)
+        for action in actions:
+            if action.sent_s >= stale_s:
+                self.hear_action(action)
+
+    def hold(self, notice: OverrideNotice) -> None:
+        """Operators hold something else than before."""
+        self.notice = notice
+        self.apply()
+
+    def apply(self) -> None:
+        """Resolves anew and moves whatever is different. Cheap when nothing is."""
+        before, after = self.directives, self._resolve()
+        self.directives = after
+        if after == before:
+            return
+        now_s = self._clock.now_s()
+        found = list(changes(before, after))
+        if after.policy.value != before.policy.value or after.hints != before.hints:
+            self._scheduler.set_policy(after.policy.value, now_s, after.hints)
+            self._metrics.policy_switches.inc()
+        for name, directive in after.instances.items():
+            if directive != before.instances.get(name):
+                self._apply_instance(name, directive)
+        if after.bounds != before.bounds:
+            self._scheduler.set_length_bounds(after.bounds)
+        for tenant in {*before.weights, *after.weights}:
+            if before.weights.get(tenant, 1.0) != after.weights.get(tenant, 1.0):
+                self._scheduler.set_weight(tenant, after.weights.get(tenant, 1.0))
+        for name in before.draining ^ after.draining:
+            self._scheduler.set_draining(name, name in after.draining)
+            self._fleet.instances[name].draining = name in after.draining
+        for change in found:
+            self._tell(change, now_s)
+
+    def _resolve(self) -> Directives:
+        agents = self._config.agents
+        return resolve(
+            self._configured,
+            self._fleet.ceilings,
+            self.meta if agents.enabled else None,
+            self.statera if agents.enabled else {},
+            self.notice,
+            now_s=self._clock.now_s(),
+            stale_after_s=agents.stale_after_s,
+        )
+
+    def _apply_instance(self, name: str, directive: InstanceDirective) -> None:
+        self._scheduler.set_controls(name, directive.controls)
+        self._fleet.set_controls(name, directive.controls)
+
+    def _said(self, sent_s: float) -> float:
+        now_s = self._clock.now_s()
+        return now_s if sent_s > now_s + MAX_SKEW_S else min(sent_s, now_s)
+
+    def _tell(self, change: Change, now_s: float) -> None:
+        if change.kind == "policy":
+            self.since.policy_s = now_s
+        elif change.kind.startswith("knobs."):
+            self.since.knobs_s[change.subject, change.kind.removeprefix("knobs.")] = now_s
+        self._journal.note(
+            change.kind,
+            change.subject,
+            before=change.before,
+            after=change.after,
+            reason=change.reason,
+            severity="warning" if change.source == "fallback" else "info",
+            decision_id=change.decision_id,
+            source=change.source,
+        )
+
+    def _reject(self, agent: str, subject: str, reason: str) -> None:
+        self._metrics.agent_faults.labels(agent).inc()
+        self._journal.note("agent.rejected", f"{agent} {subject}".strip(), reason=reason, severity="warning")
+
+
+def override_faults(override: Override, instances: Mapping[str, object]) -> list[str]:
+    """What this gateway cannot apply of an otherwise well-formed override, each with its JSON path."""
+    faults: list[str] = []
+    if override.policy is not None:
+        try:
+            make_policy(override.policy, override.hints)
+        except PolicyError as error:
+            faults.append(f"$.policy: {error}")
+    known = ", ".join(instances) or "none"
+    faults += [f"$.knobs.{name}: no such instance; allowed: *, {known}" for name in override.knobs if name != "*" and name not in instances]
+    faults += [f"$.engines.{name}: no such instance; allowed: {known}" for name in override.draining if name not in instances]
+    return faults

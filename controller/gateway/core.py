@@ -1,0 +1,238 @@
+"""The gateway as a whole: its parts, its cycle, its way to a clean end."""
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from controller.bus.base import Bus
+from controller.config.paths import overrides_dir
+from controller.config.schema import Config, EngineConfig
+from controller.core.types import OutcomeKind
+from controller.gateway.auth import Authenticator
+from controller.gateway.control import Control
+from controller.gateway.desk import Desk, Ending
+from controller.gateway.door import Door
+from controller.gateway.errors import ApiError
+from controller.gateway.fleet import Fleet
+from controller.gateway.journal import Journal
+from controller.gateway.life import RequestLife
+from controller.gateway.listener import Listener
+from controller.gateway.metrics import Metrics
+from controller.gateway.passthrough import PassThrough
+from controller.gateway.watch import OverrideWatch
+from controller.routing.pool import make_router
+from controller.runtime.clock import Clock
+from controller.scheduling.history import History
+from controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
+from controller.scheduling.scheduler import Scheduler
+from engines.base import Engine
+
+MAX_SIDE_TASKS = 4096
+STRANDED_EVERY_S = 1.0
+log = logging.getLogger(__name__)
+
+
+class Gateway:
+    """Everything of a gateway but its transport.
+
+    Attributes:
+        door: Serves the public port's requests.
+        desk, fleet, control, watch, journal, metrics, listener: Its parts.
+        draining: Whether it takes no new requests any more.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        bus: Bus,
+        engines: Sequence[tuple[EngineConfig, Engine]],
+        clock: Clock,
+        on_cycle: Callable[[], None] | None = None,
+    ) -> None:
+        """Puts the parts together.
+
+        Args:
+            config: The whole configuration.
+            bus: Started by the caller, closed by the caller.
+            engines: Every configured engine with its adapter; closed by `close`.
+            clock: Tells the time.
+            on_cycle: Called after every finished cycle, for the service manager's watchdog.
+        """
+        self.config = config
+        self.bus = bus
+        self.clock = clock
+        self.started_s = clock.now_s()
+        self.name = f"{socket.gethostname()}-{os.getpid()}"
+        self.draining = False
+        self._on_cycle = on_cycle
+        self._side_tasks: set[asyncio.Task[object]] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+        self.journal = Journal(bus, clock)
+        self.metrics = Metrics(config.tenants)
+        self.fleet = Fleet(engines, clock, self.journal)
+        self.scheduler = make_scheduler(config)
+        self.control = Control(
+            config=config, scheduler=self.scheduler, fleet=self.fleet, journal=self.journal, metrics=self.metrics, clock=clock
+        )
+        self.desk = Desk(
+            scheduler=self.scheduler,
+            fleet=self.fleet,
+            history=History(),
+            bus=bus,
+            metrics=self.metrics,
+            clock=clock,
+            slo_scale=config.slo.scale,
+            share_prompts=config.gateway.share_prompts,
+            weight_of=self.control.weight_of,
+        )
+        self.fleet.on_snapshot = self.scheduler.observe
+        self.fleet.on_ceiling = self.control.apply
+        self.fleet.on_models = lambda name, models: self.scheduler.set_models(name, models, clock.now_s())
+        self.listener = Listener(bus=bus, desk=self.desk, control=self.control, clock=clock)
+        self.watch = OverrideWatch(
+            overrides_dir(config), control=self.control, fleet=self.fleet, bus=bus, journal=self.journal, clock=clock
+        )
+        self.door = self._make_door()
+
+    async def start(self) -> None:
+        """Takes up the last state, looks at every engine and override once, and starts the cycle."""
+        await self.watch.scan(announce=True)
+        if self.config.agents.enabled:
+            await self.listener.resume()
+        await self.fleet.poll_all()
+        self.journal.note("gateway", "gateway", before="stopped", after="started", reason=f"{len(self.fleet.instances)} engines configured")
+        loops: list[Coroutine[Any, Any, None]] = [self.fleet.run(), self.watch.run(), self._cycle()]
+        if self.config.agents.enabled:
+            loops.append(self.listener.run())
+        self._tasks = [asyncio.create_task(loop) for loop in loops]
+
+    async def drain(self, hurry: asyncio.Event | None = None) -> None:
+        """Takes nothing new and waits for what runs, `drain_s` at most or until `hurry`; what is left then is cut off with an error."""
+        self.draining = True
+        self.journal.note("gateway", "gateway", before="serving", after="draining", reason=f"{len(self.desk.lives)} requests under way")
+        await self._wait_for_idle(hurry or asyncio.Event())
+        left = list(self.desk.lives.values())
+        for live in left:
+            ending = Ending(OutcomeKind.FAILED, 503, "shutting_down", "the gateway is shutting down", retry_after_s=5)
+            if live.dispatched_s:
+                self.desk.cut(live, ending)
+            else:
+                self.desk.drop(live, ending)
+        tasks = [live.task for live in left]
+        if tasks:
+            await asyncio.wait(tasks, timeout=3.0)
+        self.journal.note("gateway", "gateway", before="draining", after="stopped", reason=f"{len(left)} requests were cut off")
+
+    async def _wait_for_idle(self, hurry: asyncio.Event) -> None:
+        waits = [asyncio.create_task(self.desk.wait_idle()), asyncio.create_task(hurry.wait())]
+        await asyncio.wait(waits, timeout=self.config.gateway.drain_s, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+
+    async def close(self) -> None:
+        """Ends the cycle and lets every engine go."""
+        for task in [*self._tasks, *self._side_tasks]:
+            task.cancel()
+        await asyncio.gather(*self._tasks, *self._side_tasks, return_exceptions=True)
+        await self.fleet.close()
+
+    def readiness(self) -> list[str]:
+        """Reasons for not being ready; empty when ready."""
+        if self.draining:
+            return ["draining: the gateway is shutting down"]
+        if not any(instance.healthy for instance in self.fleet.instances.values()):
+            return ["no healthy engine"] if self.fleet.instances else ["no engine is configured"]
+        return []
+
+    def _make_door(self) -> Door:
+        gateway = self.config.gateway
+        auth = Authenticator(self.config.tenants, no_auth=gateway.no_auth)
+        life = RequestLife(
+            desk=self.desk,
+            fleet=self.fleet,
+            auth=auth,
+            metrics=self.metrics,
+            clock=self.clock,
+            slo_scale=self.config.slo.scale,
+            request_timeout_s=gateway.request_timeout_s,
+            spawn=self._spawn,
+        )
+        passing = PassThrough(fleet=self.fleet, auth=auth, timeout_s=gateway.request_timeout_s)
+        return Door(
+            complete=life.serve,
+            embed=passing.serve,
+            auth=auth,
+            fleet=self.fleet,
+            metrics=self.metrics,
+            readiness=self.readiness,
+            refusal=self._refusal,
+            exposition=self._exposition,
+        )
+
+    async def _cycle(self) -> None:
+        """Every `tick_s`: deadlines, fallbacks for silent agents, one more look at the queue, and the snapshot for the agents."""
+        tick_s = self.config.scheduler.tick_s
+        stranded_s = 0.0
+        while True:
+            await asyncio.sleep(tick_s)
+            try:
+                self.desk.expire()
+                now_s = self.clock.now_s()
+                if now_s - stranded_s >= STRANDED_EVERY_S and not all(instance.healthy for instance in self.fleet.instances.values()):
+                    stranded_s = now_s
+                    self.desk.give_up_stranded()
+                self.control.apply()
+                self.desk.pump(now_s)
+                self.bus.post(self.scheduler.snapshot(now_s, self.name, self.control.directives.forced))
+                if self._on_cycle is not None:
+                    self._on_cycle()
+            except Exception:
+                log.exception("a cycle of the gateway failed")
+
+    def _spawn(self, work: Coroutine[Any, Any, object]) -> None:
+        """Runs something beside the request that caused it. Bounded: beyond the limit it is left undone."""
+        if len(self._side_tasks) >= MAX_SIDE_TASKS:
+            work.close()
+            return
+        task = asyncio.ensure_future(work)
+        self._side_tasks.add(task)
+        task.add_done_callback(self._side_tasks.discard)
+
+    def _refusal(self) -> ApiError | None:
+        if not self.draining:
+            return None
+        return ApiError(503, "draining", "the gateway is shutting down and takes no new requests", retry_after_s=5)
+
+    def _exposition(self) -> tuple[bytes, str]:
+        health = self.bus.health
+        snapshot = self.scheduler.snapshot(self.clock.now_s(), self.name)
+        return self.metrics.exposition(snapshot, bus_connected=health.connected, bus_dropped=health.dropped)
+
+
+def make_scheduler(config: Config) -> Scheduler:
+    """The scheduler that a configuration describes.
+
+    Raises:
+        HmasError: The policy, the router or two engine names do not fit.
+    """
+    settings = config.scheduler
+    return Scheduler(
+        settings=SchedulerSettings(
+            queue_limit=settings.queue_limit, overdue=settings.overdue, fence=settings.fence, fence_margin=settings.fence_margin
+        ),
+        instances=[
+            InstanceSpec(
+                name=engine.name,
+                capacity_n_run=engine.n_run_max,
+                kv_capacity_tokens=engine.kv_capacity_tokens,
+                kv_bytes_per_token=engine.kv_bytes_per_token,
+            )
+            for engine in config.engines
+        ],
+        router=make_router(settings.routing),
+        policy=settings.policy,
+    )

@@ -1,0 +1,349 @@
+"""The one place that talks to the scheduler: takes requests in, wakes those whose turn has come, and books exactly one ending for each."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from controller.bus.base import Bus
+from controller.core.messages import Completion, RequestCost, RequestFeatures, RequestNotice
+from controller.core.types import Estimates, OutcomeKind, Request
+from controller.gateway.beliefs import Declared, fault_of_cost, fault_of_features, with_cost, with_features
+from controller.gateway.errors import ApiError
+from controller.gateway.fleet import Fleet
+from controller.gateway.intake import Call
+from controller.gateway.metrics import Metrics
+from controller.runtime.clock import Clock
+from controller.scheduling.history import History
+from controller.scheduling.queue_entry import QueueEntry
+from controller.scheduling.scheduler import Dispatch, Ended, Refusal, Scheduler
+
+RECENT_S = 60.0
+RECENT_KEPT = 5_000
+STRANDED_AFTER_S = 30.0
+"""How long a waiting request outlives the last engine that could serve it: an engine that restarts gets the chance to."""
+
+
+class Ending(ApiError):
+    """An early end of an admitted request: what the client is told, and how it is counted."""
+
+    def __init__(self, kind: OutcomeKind, status: int, code: str, message: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(status, code, message, retry_after_s=retry_after_s)
+        self.kind = kind
+
+
+@dataclass(slots=True)
+class Live:
+    """One admitted request until its ending is booked.
+
+    Attributes:
+        shown_id: The id the client sees: its own, else the internal one.
+        declared: Targets the client declared.
+        body: What goes to the engine.
+        forward: Trace headers for the engine.
+        turn: Resolves to the dispatch, or raises the `Ending` that takes the request out of the queue.
+        task: The task that serves the client.
+        cut: Set before the task is cancelled by the gateway itself; a cancellation without it means that the client left.
+        queued_s: When the scheduler had taken it.
+        cost: Prediction's last answer.
+    """
+
+    request: Request
+    call: Call
+    shown_id: str
+    declared: Declared
+    body: bytes
+    forward: dict[str, str]
+    turn: asyncio.Future[Dispatch]
+    task: asyncio.Task[object]
+    entry: QueueEntry | None = None
+    cut: Ending | None = None
+    queued_s: float = 0.0
+    dispatched_s: float = 0.0
+    instance: str = ""
+    cost: RequestCost | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """Figures over the last minute, for operators."""
+
+    window_s: float
+    ended: int
+    completed: int
+    slo_met: int
+    ttft_ms: tuple[float, ...] = field(repr=False)
+    tpot_ms: tuple[float, ...] = field(repr=False)
+
+
+class Desk:
+    """Admits, wakes, revises and ends. All calls are synchronous: between two awaits the books always balance."""
+
+    def __init__(
+        self,
+        *,
+        scheduler: Scheduler,
+        fleet: Fleet,
+        history: History,
+        bus: Bus,
+        metrics: Metrics,
+        clock: Clock,
+        slo_scale: float,
+        share_prompts: bool,
+        weight_of: Callable[[str], float],
+    ) -> None:
+        self.scheduler = scheduler
+        self._fleet = fleet
+        self.lives: dict[str, Live] = {}
+        self._history = history
+        self._bus = bus
+        self._metrics = metrics
+        self._clock = clock
+        self._slo_scale = slo_scale
+        self._share_prompts = share_prompts
+        self._weight_of = weight_of
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._recent: deque[Completion] = deque(maxlen=RECENT_KEPT)
+
+    def admit(self, live: Live) -> None:
+        """Queues a request; it may be dispatched before this returns.
+
+        Raises:
+            ApiError: The scheduler refuses it. Its ending is booked already.
+        """
+        request = live.request
+        estimates = self._history.estimate(request, self._slo_scale)
+        now_s = self._clock.now_s()
+        entry = self.scheduler.submit(request, estimates, now_s, self._weight_of(request.tenant))
+        if isinstance(entry, Refusal):
+            self._book_refusal(live, estimates, entry, now_s)
+            raise ApiError(entry.status, entry.code, entry.message, retry_after_s=entry.retry_after_s or None)
+        live.entry = entry
+        live.queued_s = now_s
+        self.lives[request.id] = live
+        self._idle.clear()
+        self._bus.post(self._notice(live, now_s))
+        self.pump(now_s)
+
+    def pump(self, now_s: float | None = None) -> None:
+        """Wakes every request that may go now. Called whenever something has changed."""
+        for dispatch in self.scheduler.dispatch(self._clock.now_s() if now_s is None else now_s):
+            live = self.lives[dispatch.entry.request.id]
+            live.instance = dispatch.instance
+            live.dispatched_s = self._clock.now_s()
+            # A task that was cancelled this very moment has a cancelled future; it books its own ending when it wakes.
+            if not live.turn.done():
+                live.turn.set_result(dispatch)
+
+    def expire(self) -> None:
+        """Takes out what waited too long and cuts what ran too long."""
+        now_s = self._clock.now_s()
+        for dropped in self.scheduler.expire(now_s):
+            live = self.lives.pop(dropped.entry.request.id)
+            self._settle()
+            refusal = dropped.refusal
+            self._book(live, dropped.ended, refusal.status, refusal.message, now_s=now_s)
+            ending = Ending(refusal.kind, refusal.status, refusal.code, refusal.message, retry_after_s=refusal.retry_after_s or None)
+            if not live.turn.done():
+                live.turn.set_exception(ending)
+        for live in self.lives.values():
+            if now_s >= live.request.deadline_s and live.dispatched_s:
+                took_s = now_s - live.request.arrival_s
+                text = f"the deadline passed after {took_s:.1f} s, while the engine was answering"
+                self.cut(live, Ending(OutcomeKind.TIMED_OUT, 504, "deadline_exceeded", text, retry_after_s=self.retry_after_s()))
+
+    def give_up_stranded(self) -> None:
+        """Ends waiting requests that no instance could take any more.
+
+        These are retried ones whose only other instances are gone, and those whose instances have all been down for longer than the grace.
+        """
+        down_for: dict[tuple[str, frozenset[str]], float] = {}
+        for request_id in self.scheduler.queued_ids():
+            live = self.lives[request_id]
+            tried = live.entry.tried if live.entry is not None else frozenset()
+            key = (live.request.model, tried)
+            if key not in down_for:
+                down_for[key] = self._fleet.down_for_s(*key)
+            if down_for[key] > (0.0 if tried else STRANDED_AFTER_S):
+                text = "no engine that serves this model answers any more" + (", and the first one tried failed" if tried else "")
+                self.drop(live, Ending(OutcomeKind.FAILED, 503, "no_healthy_engine", text, retry_after_s=self.retry_after_s()))
+
+    def drop(self, live: Live, ending: Ending) -> None:
+        """Takes a waiting request out of the queue; its task tells the client."""
+        self.end(live, ending.kind, ending.status, ending.message)
+        if not live.turn.done():
+            live.turn.set_exception(ending)
+
+    def cut(self, live: Live, ending: Ending) -> None:
+        """Ends a request by the gateway's own will; its task tells the client."""
+        if live.cut is None:
+            live.cut = ending
+            live.task.cancel()
+
+    def again(self, live: Live) -> bool:
+        """Puts a request whose instance failed back to its place in the queue. False where it has been retried already."""
+        if not self.scheduler.retry(live.request.id, self._clock.now_s()):
+            return False
+        self._metrics.retries.inc()
+        live.turn = asyncio.get_running_loop().create_future()
+        live.instance = ""
+        live.dispatched_s = 0.0
+        self.pump()
+        return True
+
+    def progress(self, live: Live, tokens: int, now_s: float) -> None:
+        """Output tokens so far; the first call marks the first token."""
+        self.scheduler.progress(live.request.id, tokens, now_s)
+
+    def end(
+        self, live: Live, kind: OutcomeKind, status: int, reason: str = "", *, output_tokens: int | None = None, cached_tokens: int = 0
+    ) -> None:
+        """Books the ending of a request. The first ending stands; later calls do nothing."""
+        if self.lives.pop(live.request.id, None) is None:
+            return
+        self._settle()
+        now_s = self._clock.now_s()
+        ended = self.scheduler.end(live.request.id, kind, now_s, output_tokens)
+        self._book(live, ended, status, reason, now_s=now_s, cached_tokens=cached_tokens)
+        self.pump(now_s)
+
+    async def wait_idle(self) -> None:
+        """Returns when no request is under way."""
+        await self._idle.wait()
+
+    def _settle(self) -> None:
+        if not self.lives:
+            self._idle.set()
+
+    def retry_after_s(self) -> float:
+        """When a client that is sent away may come back."""
+        return self.scheduler.retry_after_s(self._clock.now_s())
+
+    def hear_features(self, features: RequestFeatures) -> None:
+        """Perception has spoken of a request; what is malformed is counted and changes nothing."""
+        fault = fault_of_features(features)
+        if fault:
+            self._metrics.agent_faults.labels("perception").inc()
+            return
+        live = self.lives.get(features.request_id)
+        if live is None or live.entry is None:
+            return
+        estimates = with_features(live.entry.estimates, features, live.declared, live.request.max_output_tokens)
+        self.scheduler.revise(live.request.id, estimates, self._clock.now_s())
+
+    def hear_cost(self, cost: RequestCost) -> None:
+        """Prediction has spoken of a request."""
+        fault = fault_of_cost(cost)
+        if fault:
+            self._metrics.agent_faults.labels("prediction").inc()
+            return
+        live = self.lives.get(cost.request_id)
+        if live is None or live.entry is None:
+            return
+        live.cost = cost
+        estimates = with_cost(live.entry.estimates, cost, live.request.max_output_tokens)
+        self.scheduler.revise(live.request.id, estimates, self._clock.now_s())
+
+    def recent(self) -> Recent:
+        """Figures over the last minute."""
+        now_s = self._clock.now_s()
+        while self._recent and self._recent[0].sent_s < now_s - RECENT_S:
+            self._recent.popleft()
+        done = [item for item in self._recent if item.outcome is OutcomeKind.COMPLETED]
+        return Recent(
+            window_s=RECENT_S,
+            ended=len(self._recent),
+            completed=len(done),
+            slo_met=sum(item.slo_met for item in done),
+            ttft_ms=tuple(sorted(item.ttft_ms for item in done if item.ttft_ms >= 0)),
+            tpot_ms=tuple(sorted(item.tpot_ms for item in done if item.tpot_ms >= 0)),
+        )
+
+    def _notice(self, live: Live, now_s: float) -> RequestNotice:
+        request, call, declared = live.request, live.call, live.declared
+        return RequestNotice(
+            request_id=request.id,
+            sent_s=now_s,
+            tenant=request.tenant,
+            model=request.model,
+            prompt_tokens=request.prompt_tokens,
+            prompt_chars=call.prompt_chars,
+            excerpt=call.excerpt if self._share_prompts else "",
+            ttft_slo_ms=declared.ttft_ms or 0.0,
+            tpot_slo_ms=declared.tpot_ms or 0.0,
+            max_output_tokens=request.max_output_tokens or 0,
+            has_tools=call.has_tools,
+        )
+
+    def _book(self, live: Live, ended: Ended, status: int, reason: str, *, now_s: float, cached_tokens: int = 0) -> None:
+        """Posts the completion, learns from it and counts it."""
+        request, predicted, cost = live.request, ended.predicted, live.cost
+        completion = Completion(
+            request_id=request.id,
+            sent_s=now_s,
+            tenant=request.tenant,
+            model=request.model,
+            outcome=ended.kind,
+            arrival_s=request.arrival_s,
+            policy=ended.policy,
+            instance=ended.instance,
+            task_type=predicted.task_type,
+            prompt_tokens=request.prompt_tokens,
+            output_tokens=ended.output_tokens,
+            cached_tokens=cached_tokens,
+            queue_ms=ended.queue_ms,
+            ttft_ms=ended.ttft_ms,
+            service_ttft_ms=ended.service_ttft_ms,
+            tpot_ms=ended.tpot_ms,
+            total_ms=ended.total_ms,
+            ttft_slo_ms=predicted.slo.ttft_ms,
+            tpot_slo_ms=predicted.slo.tpot_ms,
+            predicted_output_tokens=predicted.output_tokens,
+            # Residuals are those of the instance that served it, where prediction spoke of it by name.
+            predicted_ttft_ms=cost.ttft_ms.get(ended.instance, predicted.ttft_ms) if cost is not None else predicted.ttft_ms,
+            predicted_tpot_ms=cost.tpot_ms.get(ended.instance, predicted.tpot_ms) if cost is not None else predicted.tpot_ms,
+            running=ended.running_at_dispatch,
+            kv_usage=ended.kv_usage_at_dispatch,
+            slo_met=ended.slo_met or _whole_in_time(request, ended),
+            status=status,
+            reason=reason,
+        )
+        self._file(completion)
+
+    def _book_refusal(self, live: Live, estimates: Estimates, refusal: Refusal, now_s: float) -> None:
+        request = live.request
+        self._file(
+            Completion(
+                request_id=request.id,
+                sent_s=now_s,
+                tenant=request.tenant,
+                model=request.model,
+                outcome=refusal.kind,
+                arrival_s=request.arrival_s,
+                policy=self.scheduler.policy,
+                prompt_tokens=request.prompt_tokens,
+                total_ms=(now_s - request.arrival_s) * 1000.0,
+                ttft_slo_ms=estimates.slo.ttft_ms,
+                tpot_slo_ms=estimates.slo.tpot_ms,
+                status=refusal.status,
+                reason=refusal.message,
+            )
+        )
+
+    def _file(self, completion: Completion) -> None:
+        self._bus.post(completion)
+        self._history.learn(completion)
+        self._metrics.ended(completion)
+        self._recent.append(completion)
+
+
+def _whole_in_time(request: Request, ended: Ended) -> bool:
+    """Whether an answer that came in one piece came within TTFT + TPOT x (l - 1), when its last token was due (H-MAS 3.5).
+
+    Its first token cannot be seen, so `ttft_ms` stays unknown and this deadline stands for both targets.
+    """
+    if request.stream or ended.kind is not OutcomeKind.COMPLETED or ended.ttft_ms >= 0 or ended.output_tokens < 1:
+        return False
+    slo = ended.predicted.slo
+    return ended.total_ms <= slo.ttft_ms + slo.tpot_ms * (ended.output_tokens - 1)

@@ -1,0 +1,253 @@
+"""What is in force and on whose word. Pure.
+
+For every setting the order is: configured default < an agent's fresh word < an operator's override. An agent that has been silent for
+longer than `stale_after_s` is not believed any more: its settings fall back to the configured ones and carry the source `fallback`.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, Literal, TypeVar
+
+from controller.config.overrides import knobs_for
+from controller.core.messages import ControlAction, LengthBound, MetaDecision, OverrideNotice
+from controller.core.types import Controls
+
+Source = Literal["configured", "meta", "statera", "bypass", "operator", "fallback"]
+BYPASS_POLICY = "fcfs"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One value in force.
+
+    Attributes:
+        source: Whose word it is.
+        reason: Why, in words.
+        decision_id: The agent's decision behind it, empty where there is none.
+    """
+
+    value: str
+    source: Source
+    reason: str = ""
+    decision_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """What the configuration says. `n_run` 0 stands for the instance's ceiling."""
+
+    policy: str
+    n_run: int
+    weights: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """What an instance can take at most; `token_budget` 0 where it does not say."""
+
+    n_run: int
+    token_budget: int = 0
+
+
+Word = TypeVar("Word", ControlAction, MetaDecision)
+
+
+@dataclass(frozen=True, slots=True)
+class Heard(Generic[Word]):
+    """The last word of an agent and when it was said, seconds since the epoch."""
+
+    said_s: float
+    word: Word
+
+    def fresh(self, now_s: float, stale_after_s: float) -> bool:
+        """Whether the agent still counts as alive."""
+        return now_s - self.said_s <= stale_after_s
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceDirective:
+    """Controls of one instance and whose word each is."""
+
+    controls: Controls
+    n_run: Setting
+    token_budget: Setting
+
+
+@dataclass(frozen=True, slots=True)
+class Directives:
+    """Everything in force at one moment.
+
+    Attributes:
+        policy, hints: The queueing policy and its parameters.
+        instances: Controls by instance.
+        bounds: Length bounds per prompt bucket; empty where statera is silent, so the estimates' own upper lengths stand.
+        weights: Weight by tenant where it is not 1.
+        draining: Instances that get no new requests.
+        forced: What operators hold (`policy`, `knobs`, `tenants`, `engines`), so that agents stop arguing.
+    """
+
+    policy: Setting
+    hints: Mapping[str, float]
+    instances: Mapping[str, InstanceDirective]
+    bounds: tuple[LengthBound, ...]
+    bounds_source: Source
+    weights: Mapping[str, float]
+    draining: frozenset[str]
+    forced: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One difference between two moments, for the event log."""
+
+    kind: str
+    subject: str
+    before: str
+    after: str
+    source: Source
+    reason: str
+    decision_id: str = ""
+
+
+def resolve(
+    configured: Configured,
+    ceilings: Mapping[str, Ceiling],
+    meta: Heard[MetaDecision] | None,
+    statera: Mapping[str, Heard[ControlAction]],
+    override: OverrideNotice,
+    *,
+    now_s: float,
+    stale_after_s: float,
+) -> Directives:
+    """What is in force now.
+
+    Args:
+        configured: The configuration's own values.
+        ceilings: Every instance and what it can take; directives for others are ignored.
+        meta: Meta's last word, None where it never spoke.
+        statera: Statera's last word on each instance.
+        override: What operators hold, merged; an empty notice holds nothing.
+        now_s: Against which an agent's silence is measured.
+        stale_after_s: Silence after which an agent's word is dropped.
+    """
+    decision = meta.word if meta is not None and meta.fresh(now_s, stale_after_s) else None
+    policy, hints = _policy(configured, meta, decision, override, stale_after_s)
+    bypass = decision if decision is not None and decision.bypass else None
+    fresh = {name: heard for name, heard in statera.items() if heard.fresh(now_s, stale_after_s)}
+    instances = {}
+    for name, ceiling in ceilings.items():
+        base = _base_controls(configured, ceiling, fresh.get(name), silent=name in statera, stale_after_s=stale_after_s)
+        instances[name] = _instance(base, ceiling, bypass, override, name)
+    newest = max((heard for heard in fresh.values() if heard.word.length_bounds), key=lambda heard: heard.said_s, default=None)
+    return Directives(
+        policy=policy,
+        hints=hints,
+        instances=instances,
+        bounds=tuple(newest.word.length_bounds) if newest else (),
+        bounds_source="statera" if newest else ("fallback" if statera else "configured"),
+        weights={**configured.weights, **override.tenant_weights},
+        draining=frozenset(name for name in override.draining if name in ceilings),
+        forced=_forced(override),
+    )
+
+
+def changes(before: Directives, after: Directives) -> Iterable[Change]:
+    """What is different, each with its source and reason. Length bounds change all the time: they are named only when their source does."""
+    if _policy_key(before) != _policy_key(after):
+        policy = after.policy
+        yield Change("policy", "policy", _policy_text(before), _policy_text(after), policy.source, policy.reason, policy.decision_id)
+    for name, new in after.instances.items():
+        old = before.instances.get(name)
+        for knob in ("n_run", "token_budget"):
+            now: Setting = getattr(new, knob)
+            then: Setting | None = getattr(old, knob) if old else None
+            if then is None or (then.value, then.source) != (now.value, now.source):
+                yield Change(f"knobs.{knob}", name, _setting_text(then), _setting_text(now), now.source, now.reason, now.decision_id)
+    if before.bounds_source != after.bounds_source:
+        yield Change("length_bounds", "fence", before.bounds_source, after.bounds_source, after.bounds_source, "")
+    for tenant in sorted({*before.weights, *after.weights}):
+        was, now_weight = before.weights.get(tenant, 1.0), after.weights.get(tenant, 1.0)
+        if was != now_weight:
+            yield Change("tenant.weight", tenant, f"{was:g}", f"{now_weight:g}", "operator", "")
+    for name in sorted(before.draining ^ after.draining):
+        draining = name in after.draining
+        yield Change("engine.drain", name, str(not draining).lower(), str(draining).lower(), "operator", "")
+
+
+def _policy(
+    configured: Configured, meta: Heard[MetaDecision] | None, decision: MetaDecision | None, override: OverrideNotice, stale_after_s: float
+) -> tuple[Setting, dict[str, float]]:
+    if override.policy:
+        return Setting(override.policy, "operator", _operator_reason(override)), dict(override.hints)
+    if decision is not None:
+        if decision.bypass:
+            return Setting(BYPASS_POLICY, "bypass", decision.reason, decision.decision_id), {}
+        return Setting(decision.policy, "meta", decision.reason, decision.decision_id), dict(decision.hints)
+    if meta is not None:
+        return Setting(configured.policy, "fallback", f"no word from meta for more than {stale_after_s:g} s"), {}
+    return Setting(configured.policy, "configured"), {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """Controls before bypass and operators have their say."""
+
+    n_run: int
+    token_budget: int
+    source: Source
+    reason: str = ""
+
+
+def _base_controls(
+    configured: Configured, ceiling: Ceiling, heard: Heard[ControlAction] | None, *, silent: bool, stale_after_s: float
+) -> _Base:
+    if heard is not None:
+        return _Base(heard.word.n_run, heard.word.token_budget, "statera", heard.word.reason)
+    n_run = configured.n_run or ceiling.n_run
+    if silent:
+        return _Base(n_run, 0, "fallback", f"no word from statera for more than {stale_after_s:g} s")
+    return _Base(n_run, 0, "configured")
+
+
+def _instance(base: _Base, ceiling: Ceiling, bypass: MetaDecision | None, override: OverrideNotice, name: str) -> InstanceDirective:
+    n_run, budget = base.n_run, base.token_budget
+    run_origin: tuple[Source, str, str] = (base.source, base.reason, "")
+    budget_origin = run_origin
+    if bypass is not None:
+        n_run, budget = ceiling.n_run, 0
+        run_origin = budget_origin = ("bypass", bypass.reason, bypass.decision_id)
+    forced = knobs_for(override, name)
+    if forced.n_run is not None:
+        n_run, run_origin = forced.n_run, ("operator", _operator_reason(override), "")
+    if forced.token_budget is not None:
+        budget, budget_origin = forced.token_budget, ("operator", _operator_reason(override), "")
+    n_run = min(max(1, n_run), ceiling.n_run)
+    if ceiling.token_budget:
+        budget = min(budget, ceiling.token_budget)
+    return InstanceDirective(
+        controls=Controls(n_run=n_run, token_budget=budget or None),
+        n_run=Setting(str(n_run), *run_origin),
+        token_budget=Setting(str(budget) if budget else "engine's own", *budget_origin),
+    )
+
+
+def _forced(override: OverrideNotice) -> tuple[str, ...]:
+    held = {"policy": override.policy, "knobs": override.knobs, "tenants": override.tenant_weights, "engines": override.draining}
+    return tuple(name for name, value in held.items() if value)
+
+
+def _operator_reason(override: OverrideNotice) -> str:
+    return f"{override.author}: {override.reason}" if override.author else override.reason
+
+
+def _policy_key(directives: Directives) -> tuple[str, str, dict[str, float]]:
+    return directives.policy.value, directives.policy.source, dict(directives.hints)
+
+
+def _policy_text(directives: Directives) -> str:
+    hints = ", ".join(f"{name}={value:g}" for name, value in sorted(directives.hints.items()))
+    return f"{directives.policy.value} ({directives.policy.source}{', ' + hints if hints else ''})"
+
+
+def _setting_text(setting: Setting | None) -> str:
+    return f"{setting.value} ({setting.source})" if setting else ""

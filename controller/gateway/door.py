@@ -1,0 +1,129 @@
+"""Which path does what. Everything that goes wrong before a request is admitted becomes OpenAI's error JSON here."""
+
+import logging
+import os
+from collections.abc import Awaitable, Callable, Mapping
+
+import orjson
+
+from controller.gateway.auth import Authenticator
+from controller.gateway.claims import client_request_id
+from controller.gateway.errors import ApiError
+from controller.gateway.fleet import Fleet
+from controller.gateway.intake import CHAT, COMPLETIONS
+from controller.gateway.metrics import Metrics
+from controller.gateway.transport import HttpRequest, Responder
+
+EMBEDDINGS = "/v1/embeddings"
+MODELS = "/v1/models"
+JSON_HEADERS: Mapping[str, str] = {"content-type": "application/json"}
+log = logging.getLogger(__name__)
+
+Endpoint = Callable[[HttpRequest, Responder], Awaitable[None]]
+
+
+class Door:
+    """Serves every request of the public port.
+
+    Args:
+        complete: Serves scheduled requests; `embed` those that pass through.
+        readiness: Reasons for not being ready, empty when ready.
+        refusal: A reason to take no new work at all (draining), None while there is none.
+        exposition: The metrics page and its content type.
+    """
+
+    def __init__(
+        self,
+        *,
+        complete: Endpoint,
+        embed: Endpoint,
+        auth: Authenticator,
+        fleet: Fleet,
+        metrics: Metrics,
+        readiness: Callable[[], list[str]],
+        refusal: Callable[[], ApiError | None],
+        exposition: Callable[[], tuple[bytes, str]],
+    ) -> None:
+        self._complete = complete
+        self._embed = embed
+        self._auth = auth
+        self._fleet = fleet
+        self._metrics = metrics
+        self._readiness = readiness
+        self._refusal = refusal
+        self._exposition = exposition
+        self._posts: dict[str, Endpoint] = {CHAT: complete, COMPLETIONS: complete, EMBEDDINGS: embed}
+        self._gets: dict[str, Endpoint] = {
+            MODELS: self._models,
+            "/health": self._health,
+            "/ready": self._ready,
+            "/metrics": self._metrics_page,
+        }
+
+    async def handle(self, http: HttpRequest, out: Responder) -> None:
+        """Serves one request. Never raises but for a client that left (`asyncio.CancelledError`)."""
+        try:
+            await self._route(http, out)
+        except ApiError as error:
+            self._metrics.refused.labels(error.code).inc()
+            await self._answer_error(error, http, out)
+        except ConnectionError:
+            return
+        except Exception:
+            log.exception("serving %s %s failed", http.method, http.path)
+            await self._answer_error(ApiError(500, "internal_error", "the gateway failed on this request"), http, out)
+
+    async def _route(self, http: HttpRequest, out: Responder) -> None:
+        path, method = http.path, http.method
+        endpoint = self._posts.get(path)
+        if endpoint is not None:
+            if method != "POST":
+                raise _not_allowed(method, path, "POST")
+            refusal = self._refusal()
+            if refusal is not None:
+                raise refusal
+            await endpoint(http, out)
+            return
+        endpoint = self._gets.get(path)
+        if endpoint is None and path.startswith(MODELS + "/"):
+            endpoint = self._model
+        if endpoint is None:
+            raise ApiError(404, "unknown_path", f"there is no {path[:200]} here; paths: {', '.join([*self._posts, *self._gets])}")
+        if method not in ("GET", "HEAD"):
+            raise _not_allowed(method, path, "GET")
+        await endpoint(http, out)
+
+    async def _answer_error(self, error: ApiError, http: HttpRequest, out: Responder) -> None:
+        headers = {**error.response_headers(), "x-request-id": client_request_id(http.headers) or os.urandom(16).hex()}
+        try:
+            await out.send(error.status, headers, error.body())
+        except ConnectionError:
+            return
+
+    async def _models(self, http: HttpRequest, out: Responder) -> None:
+        self._auth.identify(http.headers)
+        await out.send(200, JSON_HEADERS, orjson.dumps({"object": "list", "data": self._fleet.model_entries()}))
+
+    async def _model(self, http: HttpRequest, out: Responder) -> None:
+        self._auth.identify(http.headers)
+        wanted = http.path.removeprefix(MODELS + "/")
+        for entry in self._fleet.model_entries():
+            if entry["id"] == wanted:
+                await out.send(200, JSON_HEADERS, orjson.dumps(entry))
+                return
+        raise ApiError(404, "model_not_found", f"model {wanted[:100]!r} is not served here; GET {MODELS} lists what is", param="model")
+
+    async def _health(self, _: HttpRequest, out: Responder) -> None:
+        await out.send(200, JSON_HEADERS, b'{"status":"ok"}')
+
+    async def _ready(self, _: HttpRequest, out: Responder) -> None:
+        reasons = self._readiness()
+        await out.send(503 if reasons else 200, JSON_HEADERS, orjson.dumps({"ready": not reasons, "reasons": reasons}))
+
+    async def _metrics_page(self, _: HttpRequest, out: Responder) -> None:
+        body, content_type = self._exposition()
+        await out.send(200, {"content-type": content_type}, body)
+
+
+def _not_allowed(method: str, path: str, allowed: str) -> ApiError:
+    return ApiError(405, "method_not_allowed", f"{method} is not allowed on {path}; allowed: {allowed}", headers={"allow": allowed})

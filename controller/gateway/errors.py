@@ -1,0 +1,81 @@
+"""What a client is told when something is wrong: OpenAI's error JSON, as a body and as an event of a stream."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import orjson
+
+from controller.core.errors import HmasError
+
+TYPE_OF_STATUS: Mapping[int, str] = MappingProxyType(
+    {
+        400: "invalid_request_error",
+        401: "authentication_error",
+        403: "permission_error",
+        404: "not_found_error",
+        405: "invalid_request_error",
+        408: "timeout_error",
+        413: "invalid_request_error",
+        429: "rate_limit_error",
+        502: "engine_error",
+        503: "service_unavailable_error",
+        504: "timeout_error",
+    }
+)
+"""The `type` of an error object by status; what is not listed is a `server_error`."""
+
+STREAM_END = b"data: [DONE]\n\n"
+
+
+class ApiError(HmasError):
+    """A refusal or failure as the client sees it.
+
+    Attributes:
+        status: HTTP status where no byte of an answer has been sent yet.
+        code: Machine-readable name of the case.
+        param: The field or header at fault, None where there is none.
+        retry_after_s: When to come back; None leaves the header out.
+        headers: Further response headers.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.param = param
+        self.retry_after_s = retry_after_s
+        self.headers = dict(headers or {})
+
+    def body(self) -> bytes:
+        """The JSON document `{"error": {"message", "type", "param", "code"}}`."""
+        kind = TYPE_OF_STATUS.get(self.status, "server_error")
+        return orjson.dumps({"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}})
+
+    def event(self) -> bytes:
+        """The same as an event of a stream, followed by `[DONE]` as vLLM does it: clients that wait for the mark end too."""
+        return b"data: " + self.body() + b"\n\n" + STREAM_END
+
+    def response_headers(self) -> dict[str, str]:
+        """Headers that belong to this error: content type and, where known, Retry-After in whole seconds, 1 at least."""
+        headers = {"content-type": "application/json", **self.headers}
+        if self.retry_after_s is not None:
+            headers["retry-after"] = str(max(1, round(self.retry_after_s)))
+        return headers
+
+
+def bad_field(param: str, value: object, allowed: str, *, code: str = "invalid_value") -> ApiError:
+    """A 400 that names the field, what it held and what it may hold; long values are cut."""
+    shown = repr(value)
+    if len(shown) > 80:
+        shown = shown[:77] + "..."
+    return ApiError(400, code, f"{param} is {shown}; allowed: {allowed}", param=param)

@@ -1,0 +1,280 @@
+"""The engines behind the gateway: their health, their models, their ceilings and their live knobs."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from controller.config.schema import EngineConfig
+from controller.core.types import Controls
+from controller.gateway.directives import Ceiling
+from controller.gateway.errors import ApiError
+from controller.gateway.journal import Journal
+from controller.runtime.clock import Clock
+from engines.base import Engine, EngineSnapshot, Knobs
+from engines.errors import EngineError
+
+POLL_S = 0.25
+MODELS_EVERY_S = 10.0
+ACCEPT_GRACE_S = 2.0
+"""An instance that has just stopped answering still counts for new requests this long: most such gaps are one lost connection."""
+MAX_MODELS_SHOWN = 20
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Instance:
+    """One engine instance as the gateway knows it.
+
+    Attributes:
+        snapshot: The last reading, None before the first.
+        down_since_s: Since when it does not answer; None while it does.
+        models: What it serves; None where it does not say, then any model may be tried.
+        entries: Its entries of `/v1/models`, passed on as they are.
+        ceiling: What it can take at most.
+        wanted: Controls in force for it.
+        knobs: Knobs as the engine last took them, and what it refused.
+        passing: Pass-through requests (embeddings) on their way.
+    """
+
+    config: EngineConfig
+    engine: Engine
+    ceiling: Ceiling
+    snapshot: EngineSnapshot | None = None
+    down_since_s: float | None = 0.0
+    models: frozenset[str] | None = None
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    models_read_s: float = float("-inf")
+    wanted: Controls | None = None
+    applied: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    passing: int = 0
+    draining: bool = False
+    poke: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def name(self) -> str:
+        """The instance's name."""
+        return self.config.name
+
+    @property
+    def healthy(self) -> bool:
+        """Whether it answered when last asked."""
+        return self.down_since_s is None
+
+    def serves(self, model: str) -> bool:
+        """Whether it may be asked for this model."""
+        return self.models is None or model in self.models
+
+    def down_for_s(self, now_s: float) -> float:
+        """How long it has not answered; 0 while it does."""
+        return 0.0 if self.down_since_s is None else now_s - self.down_since_s
+
+
+class Fleet:
+    """Polls every engine and keeps its knobs where the directives want them.
+
+    `on_snapshot` is called with every reading, `on_ceiling` when what an instance can take at most has changed, `on_models` when the models
+    it serves have.
+    """
+
+    def __init__(self, instances: Iterable[tuple[EngineConfig, Engine]], clock: Clock, journal: Journal) -> None:
+        self.instances = {
+            config.name: Instance(config=config, engine=engine, ceiling=Ceiling(config.n_run_max)) for config, engine in instances
+        }
+        self.on_snapshot: Callable[[EngineSnapshot], None] = lambda _: None
+        self.on_ceiling: Callable[[], None] = lambda: None
+        self.on_models: Callable[[str, frozenset[str] | None], None] = lambda _name, _models: None
+        self._clock = clock
+        self._journal = journal
+
+    @property
+    def ceilings(self) -> dict[str, Ceiling]:
+        """What each instance can take at most."""
+        return {name: instance.ceiling for name, instance in self.instances.items()}
+
+    def require_model(self, model: str) -> None:
+        """Lets a request for `model` in.
+
+        Raises:
+            ApiError: 404 where no instance serves it, 503 where those that do are down or drained.
+        """
+        now_s = self._clock.now_s()
+        servers = [instance for instance in self.instances.values() if instance.serves(model)]
+        if not servers:
+            raise ApiError(404, "model_not_found", f"model {model[:100]!r} is not served here; {self._models_text()}", param="model")
+        if all(instance.down_for_s(now_s) > ACCEPT_GRACE_S for instance in servers):
+            names = ", ".join(f"{instance.name} ({_detail(instance)})" for instance in servers)
+            raise ApiError(503, "no_healthy_engine", f"no engine that serves this model answers: {names}", retry_after_s=5)
+        if all(instance.draining for instance in servers):
+            names = ", ".join(instance.name for instance in servers)
+            raise ApiError(503, "engines_draining", f"every engine that serves this model is being drained: {names}", retry_after_s=30)
+
+    def down_for_s(self, model: str, tried: Iterable[str] = ()) -> float:
+        """How long no instance that serves `model` has answered, those that failed it already left out; 0 while one does."""
+        now_s = self._clock.now_s()
+        left_out = frozenset(tried)
+        servers = [instance for name, instance in self.instances.items() if name not in left_out and instance.serves(model)]
+        return min((instance.down_for_s(now_s) for instance in servers), default=float("inf"))
+
+    def candidates(self, model: str, tried: Iterable[str] = ()) -> list[Instance]:
+        """Instances that could take a request for `model` now, without those that failed it already."""
+        left_out = frozenset(tried)
+        return [
+            instance
+            for name, instance in self.instances.items()
+            if instance.healthy and not instance.draining and name not in left_out and instance.serves(model)
+        ]
+
+    def model_entries(self) -> list[dict[str, Any]]:
+        """Entries of all instances for `/v1/models`, each id once."""
+        merged: dict[str, dict[str, Any]] = {}
+        for instance in self.instances.values():
+            for entry in instance.entries:
+                merged.setdefault(entry["id"], entry)
+        return list(merged.values())
+
+    def failed(self, name: str, reason: str) -> None:
+        """An instance did not answer a request: no more go there until a poll, which starts at once, has found it well."""
+        instance = self.instances[name]
+        self._record(instance, EngineSnapshot(engine=name, taken_s=self._clock.now_s(), healthy=False, detail=reason))
+        instance.poke.set()
+
+    def set_controls(self, name: str, controls: Controls) -> None:
+        """What the directives want of an instance; its live knobs follow at once."""
+        instance = self.instances[name]
+        if instance.wanted != controls:
+            instance.wanted = controls
+            instance.refused.clear()
+            instance.poke.set()
+
+    async def run(self) -> None:
+        """Polls all instances until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for instance in self.instances.values():
+                group.create_task(self._watch(instance), name=f"poll {instance.name}")
+
+    async def poll_all(self) -> None:
+        """One reading of every instance."""
+        await asyncio.gather(*(self._poll(instance) for instance in self.instances.values()))
+
+    async def close(self) -> None:
+        """Lets every connection go."""
+        await asyncio.gather(*(instance.engine.close() for instance in self.instances.values()))
+
+    async def _watch(self, instance: Instance) -> None:
+        while True:
+            instance.poke.clear()
+            try:
+                await self._poll(instance)
+            except Exception:
+                log.exception("polling engine %s failed", instance.name)
+            try:
+                async with asyncio.timeout(POLL_S):
+                    await instance.poke.wait()
+            except TimeoutError:
+                continue
+
+    async def _poll(self, instance: Instance) -> None:
+        snapshot = await instance.engine.snapshot(self._clock.now_s())
+        if snapshot.healthy and self._clock.now_s() - instance.models_read_s > MODELS_EVERY_S:
+            await self._read_models(instance)
+        self._record(instance, snapshot)
+        if snapshot.healthy:
+            await self._keep_knobs(instance, snapshot)
+
+    def _record(self, instance: Instance, snapshot: EngineSnapshot) -> None:
+        was_healthy, known = instance.healthy, instance.snapshot is not None
+        instance.snapshot = snapshot
+        if snapshot.healthy:
+            instance.down_since_s = None
+        elif was_healthy:
+            instance.down_since_s = snapshot.taken_s
+            instance.models_read_s = float("-inf")
+        if was_healthy != snapshot.healthy or not known:
+            self._journal.note(
+                "engine.health",
+                instance.name,
+                before="" if not known else ("up" if was_healthy else "down"),
+                after="up" if snapshot.healthy else "down",
+                reason=snapshot.detail,
+                severity="info" if snapshot.healthy else "warning",
+            )
+        ceiling = self._ceiling(instance, snapshot)
+        changed = ceiling != instance.ceiling
+        instance.ceiling = ceiling
+        self.on_snapshot(snapshot)
+        if changed:
+            self.on_ceiling()
+
+    def _ceiling(self, instance: Instance, snapshot: EngineSnapshot) -> Ceiling:
+        if not snapshot.healthy:
+            return instance.ceiling
+        live = instance.engine.capabilities.live_knobs
+        n_run = snapshot.max_num_seqs_ceiling
+        budget = snapshot.max_num_batched_tokens_ceiling
+        # Where a knob cannot be moved live, what is in force is the ceiling.
+        if n_run is None and "n_run" not in live:
+            n_run = snapshot.max_num_seqs
+        if budget is None and "token_budget" not in live:
+            budget = snapshot.max_num_batched_tokens
+        return Ceiling(n_run or instance.config.n_run_max, budget or 0)
+
+    async def _read_models(self, instance: Instance) -> None:
+        instance.models_read_s = self._clock.now_s()
+        try:
+            status, body = await instance.engine.get("/v1/models")
+        except EngineError:
+            return
+        entries = _model_entries(body) if status == 200 else []
+        instance.entries = entries
+        models = frozenset(entry["id"] for entry in entries) or None
+        if models != instance.models:
+            instance.models = models
+            self.on_models(instance.name, models)
+
+    async def _keep_knobs(self, instance: Instance, snapshot: EngineSnapshot) -> None:
+        """Moves the engine's live knobs where they should be; also after an engine has restarted with its own values."""
+        wanted = self._wanted_knobs(instance, snapshot)
+        if wanted == Knobs():
+            return
+        report = await instance.engine.apply_knobs(wanted)
+        instance.applied.update(report.applied)
+        for knob, reason in report.refused.items():
+            if instance.refused.get(knob) != reason:
+                self._journal.note("knobs.refused", f"{instance.name}.{knob}", reason=reason, severity="warning")
+        instance.refused.update(report.refused)
+
+    def _wanted_knobs(self, instance: Instance, snapshot: EngineSnapshot) -> Knobs:
+        controls, live = instance.wanted, instance.engine.capabilities.live_knobs
+        if controls is None:
+            return Knobs()
+        n_run: int | None = controls.n_run
+        budget = controls.token_budget or instance.ceiling.token_budget or None
+        if "n_run" not in live or "n_run" in instance.refused or snapshot.max_num_seqs == n_run:
+            n_run = None
+        if "token_budget" not in live or "token_budget" in instance.refused or snapshot.max_num_batched_tokens == budget:
+            budget = None
+        return Knobs(n_run=n_run, token_budget=budget)
+
+    def _models_text(self) -> str:
+        names = sorted({entry["id"] for entry in self.model_entries()})
+        more = f" and {len(names) - MAX_MODELS_SHOWN} more" if len(names) > MAX_MODELS_SHOWN else ""
+        return "models: " + ", ".join(names[:MAX_MODELS_SHOWN]) + more
+
+
+def _detail(instance: Instance) -> str:
+    return instance.snapshot.detail if instance.snapshot else "not reached yet"
+
+
+def _model_entries(body: bytes) -> list[dict[str, Any]]:
+    """Entries with a usable id; an answer that is no list of models counts as none, so that any model may be tried."""
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return []
+    data: Sequence[Any] = document.get("data", []) if isinstance(document, dict) else []
+    return [entry for entry in data if isinstance(entry, dict) and isinstance(entry.get("id"), str)] if isinstance(data, list) else []

@@ -1,0 +1,239 @@
+"""The life of one completion request, from its bytes to its one ending. Knows no transport and no engine kind."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from controller.core.slo import slo_for
+from controller.core.types import OutcomeKind, Request, Slo, TaskType
+from controller.gateway.auth import Authenticator
+from controller.gateway.beliefs import Declared
+from controller.gateway.claims import Claims, clamp_priority, read_claims
+from controller.gateway.desk import Desk, Ending, Live
+from controller.gateway.fleet import Fleet
+from controller.gateway.intake import Call, parse_call, with_priority
+from controller.gateway.metrics import Metrics
+from controller.gateway.relay import STREAM_HEADERS, Answer, EngineFault, relay
+from controller.gateway.transport import HttpRequest, Responder
+from controller.runtime.clock import Clock
+from engines.errors import EngineError, EngineUnavailable
+
+ERROR_WRITE_S = 2.0
+"""How long a client that does not read is waited for when all that is left to send is an error."""
+CLIENT_LEFT = 499
+"""Status under which logs and telemetry file a request whose client left, as nginx does; nobody is sent it."""
+log = logging.getLogger(__name__)
+
+
+class RequestLife:
+    """Serves completion requests: reads, admits, waits, sends, relays, retries once, and books the ending."""
+
+    def __init__(
+        self,
+        *,
+        desk: Desk,
+        fleet: Fleet,
+        auth: Authenticator,
+        metrics: Metrics,
+        clock: Clock,
+        slo_scale: float,
+        request_timeout_s: float,
+        spawn: Callable[[Coroutine[Any, Any, object]], None],
+    ) -> None:
+        self._desk = desk
+        self._fleet = fleet
+        self._auth = auth
+        self._metrics = metrics
+        self._clock = clock
+        self._default_slo = slo_for(TaskType.UNKNOWN, 0.75, slo_scale)
+        self._request_timeout_s = request_timeout_s
+        self._spawn = spawn
+
+    async def serve(self, http: HttpRequest, out: Responder) -> None:
+        """Serves one request to its end.
+
+        Raises:
+            ApiError: It was refused before it was queued; nothing has been sent yet.
+            asyncio.CancelledError: The client left.
+        """
+        identity = self._auth.identify(http.headers)
+        claims = read_claims(http.headers, identity.limits)
+        body = await http.body()
+        arrival_s = self._clock.now_s()
+        call = parse_call(http.path, body)
+        self._fleet.require_model(call.model)
+        priority = 0
+        if call.priority is not None:
+            priority = clamp_priority(call.priority, identity.limits)
+            if priority != call.priority:
+                body = with_priority(call, priority)
+        live = self._live(call, claims, body, tenant=identity.tenant, priority=priority, arrival_s=arrival_s)
+        self._desk.admit(live)
+        await self._see_through(live, out)
+
+    def _live(self, call: Call, claims: Claims, body: bytes, *, tenant: str, priority: int, arrival_s: float) -> Live:
+        request_id = os.urandom(16).hex()
+        declared = Declared(claims.ttft_ms, claims.tpot_ms)
+        slo: Slo | None = None
+        if claims.ttft_ms is not None or claims.tpot_ms is not None:
+            slo = declared.over(self._default_slo)
+        task = asyncio.current_task()
+        assert task is not None
+        return Live(
+            request=Request(
+                id=request_id,
+                tenant=tenant,
+                model=call.model,
+                arrival_s=arrival_s,
+                prompt_tokens=call.prompt_tokens,
+                max_output_tokens=call.max_output_tokens,
+                declared_slo=slo,
+                priority=priority,
+                deadline_s=arrival_s + self._request_timeout_s,
+                session=claims.session,
+                stream=call.stream,
+            ),
+            call=call,
+            shown_id=claims.request_id or request_id,
+            declared=declared,
+            body=body,
+            forward=claims.forward,
+            turn=asyncio.get_running_loop().create_future(),
+            task=task,
+        )
+
+    async def _see_through(self, live: Live, out: Responder) -> None:
+        answer = Answer()
+        try:
+            while True:
+                await live.turn
+                answer = Answer()
+                failure = await self._ask(live, answer, out)
+                if failure is None:
+                    return
+                self._engine_failed(live, failure)
+                if answer.started or not self._desk.again(live):
+                    await self._give_up(live, answer, failure, out)
+                    return
+        except Ending as ending:
+            await self._tell(live, ending, answer, out)
+        except asyncio.CancelledError:
+            if live.cut is None:
+                self._client_left(live)
+                raise
+            # The gateway's own cancellation: the client is still there and is told.
+            live.task.uncancel()
+            self._stop_engine(live)
+            await self._tell(live, live.cut, answer, out)
+        except ConnectionError:
+            self._client_left(live)
+        except Exception:
+            log.exception("serving a request failed", extra={"request_id": live.request.id})
+            self._stop_engine(live)
+            await self._tell(live, Ending(OutcomeKind.FAILED, 500, "internal_error", "the gateway failed on this request"), answer, out)
+
+    async def _ask(self, live: Live, answer: Answer, out: Responder) -> EngineError | None:
+        """One engine's try at the request: None with the ending booked and the client served, else how the engine failed."""
+        sent_s = self._clock.now_s()
+        try:
+            await self._exchange(live, answer, out, sent_s)
+        except EngineError as error:
+            return error
+        await self._deliver(live, answer, out, sent_s)
+        return None
+
+    async def _exchange(self, live: Live, answer: Answer, out: Responder, sent_s: float) -> None:
+        engine = self._fleet.instances[live.instance].engine
+        desk, clock = self._desk, self._clock
+        response = await engine.send(live.call.path, live.body, live.forward, request_id=live.request.id, priority=live.request.priority)
+        try:
+            await relay(
+                response,
+                out,
+                answer,
+                head=lambda: {**STREAM_HEADERS, **self._headers(live, clock.now_s() - sent_s)},
+                progress=lambda tokens: desk.progress(live, tokens, clock.now_s()),
+            )
+        finally:
+            await response.close()
+
+    async def _deliver(self, live: Live, answer: Answer, out: Responder, sent_s: float) -> None:
+        """The engine has answered to the end: books it, frees the slot, and sends what the client has not got yet."""
+        desk = self._desk
+        tokens, cached = answer.output_tokens, answer.cached_tokens
+        if answer.engine_error:
+            desk.end(live, OutcomeKind.FAILED, 200, f"engine error in the stream: {answer.engine_error}", output_tokens=tokens)
+        else:
+            reason = "" if answer.status == 200 else "the engine refused it"
+            desk.end(live, OutcomeKind.COMPLETED, answer.status, reason, output_tokens=tokens, cached_tokens=cached)
+        if answer.streamed:
+            await out.finish()
+        else:
+            headers = {"content-type": answer.content_type, **self._headers(live, self._clock.now_s() - sent_s)}
+            await out.send(answer.status, headers, answer.body)
+
+    def _engine_failed(self, live: Live, error: EngineError) -> None:
+        self._metrics.engine_errors.labels(live.instance).inc()
+        self._stop_engine(live)
+        log.warning("engine %s failed: %s", live.instance, error, extra={"request_id": live.request.id})
+        if isinstance(error, EngineUnavailable):
+            self._fleet.failed(live.instance, str(error))
+
+    async def _give_up(self, live: Live, answer: Answer, error: EngineError, out: Responder) -> None:
+        """No second try: the client gets the engine's own error document where it sent one, else ours."""
+        if isinstance(error, EngineFault) and error.body and not answer.started:
+            self._desk.end(live, OutcomeKind.FAILED, error.status, str(error))
+            await out.send(error.status, {"content-type": "application/json", **self._headers(live)}, error.body)
+            return
+        code = "engine_unavailable" if isinstance(error, EngineUnavailable) else "engine_protocol_error"
+        if isinstance(error, EngineFault):
+            code = "engine_error"
+        ending = Ending(OutcomeKind.FAILED, 502, code, f"engine {live.instance}: {error}", retry_after_s=1)
+        await self._tell(live, ending, answer, out)
+
+    async def _tell(self, live: Live, ending: Ending, answer: Answer, out: Responder) -> None:
+        """Books an early end and tells the client, inside the stream where one has begun. A client that does not read is dropped."""
+        self._desk.end(live, ending.kind, ending.status, ending.message, output_tokens=answer.output_tokens)
+        try:
+            async with asyncio.timeout(ERROR_WRITE_S):
+                if answer.started:
+                    await out.write(ending.event())
+                    await out.finish()
+                else:
+                    await out.send(ending.status, {**ending.response_headers(), **self._headers(live)}, ending.body())
+        except TimeoutError:
+            out.abandon()
+        except ConnectionError:
+            return
+
+    def _client_left(self, live: Live) -> None:
+        self._stop_engine(live)
+        self._desk.end(live, OutcomeKind.CANCELLED, CLIENT_LEFT, "the client left")
+
+    def _stop_engine(self, live: Live) -> None:
+        """Tells the engine to drop the request: closing the connection alone can take seconds to be noticed."""
+        if live.instance:
+            self._spawn(self._fleet.instances[live.instance].engine.abort(live.request.id))
+
+    def _headers(self, live: Live, in_engine_s: float | None = None) -> dict[str, str]:
+        scheduler = self._desk.scheduler
+        limit = scheduler.settings.queue_limit
+        headers = {
+            "x-request-id": live.shown_id,
+            "x-hmas-policy": scheduler.policy,
+            "x-ratelimit-limit-requests": str(limit),
+            "x-ratelimit-remaining-requests": str(max(0, limit - scheduler.counts().queued)),
+        }
+        if live.dispatched_s:
+            arrival_s = live.request.arrival_s
+            headers["x-hmas-queue-ms"] = f"{(live.dispatched_s - arrival_s) * 1000.0:.2f}"
+            if live.instance:
+                headers["x-hmas-instance"] = live.instance
+            if in_engine_s is not None:
+                waited_s = live.dispatched_s - live.queued_s
+                overhead_s = max(0.0, self._clock.now_s() - arrival_s - waited_s - in_engine_s)
+                headers["x-hmas-overhead-ms"] = f"{overhead_s * 1000.0:.3f}"
+                self._metrics.overhead.observe(overhead_s)
+        return headers

@@ -1,0 +1,82 @@
+"""Hears the agents: perception and prediction change what is believed of a request, statera and meta what is in force."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from controller.bus.base import Bus
+from controller.core.errors import BusError
+from controller.core.messages import (
+    ACTIONS,
+    COSTS,
+    DECISIONS,
+    FEATURES,
+    ControlAction,
+    Message,
+    MetaDecision,
+    RequestCost,
+    RequestFeatures,
+)
+from controller.gateway.control import Control
+from controller.gateway.desk import Desk
+from controller.runtime.clock import Clock
+
+STREAMS = (FEATURES, COSTS, ACTIONS, DECISIONS)
+RETRY_S = 1.0
+RESUMED_ACTIONS = 64
+log = logging.getLogger(__name__)
+
+
+class Listener:
+    """Follows the agents' streams.
+
+    Attributes:
+        heard_s: When each agent last said something, by agent.
+    """
+
+    def __init__(self, *, bus: Bus, desk: Desk, control: Control, clock: Clock) -> None:
+        self._bus = bus
+        self._desk = desk
+        self._control = control
+        self._clock = clock
+        self.heard_s: dict[str, float] = {}
+
+    async def resume(self) -> None:
+        """Takes up what statera and meta last said before this process started."""
+        decisions = [message for message in await self._bus.latest(DECISIONS, 1) if isinstance(message, MetaDecision)]
+        actions: Mapping[str, ControlAction] = {
+            message.instance: message for message in await self._bus.latest(ACTIONS, RESUMED_ACTIONS) if isinstance(message, ControlAction)
+        }
+        self._control.resume(decisions, list(actions.values()))
+
+    async def run(self) -> None:
+        """Follows until cancelled; a bus that is away is waited for."""
+        while True:
+            try:
+                async for deliveries in self._bus.follow(STREAMS):
+                    for delivery in deliveries:
+                        self.hear(delivery.message)
+                    if deliveries:
+                        self._desk.pump()
+            except BusError as error:
+                log.warning("following the agents' streams failed: %s", error)
+            await asyncio.sleep(RETRY_S)
+
+    def hear(self, message: Message) -> None:
+        """Takes one message."""
+        now_s = self._clock.now_s()
+        match message:
+            case RequestFeatures():
+                self.heard_s["perception"] = now_s
+                self._desk.hear_features(message)
+            case RequestCost():
+                self.heard_s["prediction"] = now_s
+                self._desk.hear_cost(message)
+            case ControlAction():
+                self.heard_s["statera"] = now_s
+                self._control.hear_action(message)
+            case MetaDecision():
+                self.heard_s["meta"] = now_s
+                self._control.hear_decision(message)
+            case _:
+                return

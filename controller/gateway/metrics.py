@@ -1,0 +1,108 @@
+"""Prometheus metrics of the gateway: prefix `hmas_`, base units, bounded labels, a registry of its own."""
+
+from collections.abc import Collection
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from controller.core.messages import Completion, SystemSnapshot
+from controller.core.types import OutcomeKind
+
+MAX_TENANT_LABELS = 50
+OTHER = "other"
+LATENCY_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 120.0, 300.0)
+TPOT_S = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
+OVERHEAD_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+
+
+class Metrics:
+    """All metrics of one gateway.
+
+    Configured tenants always have a label of their own; of others the first 50 do, the rest share `other`.
+    """
+
+    def __init__(self, tenants: Collection[str] = ()) -> None:
+        self.registry = registry = CollectorRegistry()
+        self._known = set(tenants)
+        self._tenant_labels: dict[str, str] = {}
+        self.requests = Counter("hmas_requests", "Requests that ended, by outcome.", ["tenant", "outcome"], registry=registry)
+        self.slo_met = Counter("hmas_slo_met_requests", "Requests that met both of their targets.", ["tenant"], registry=registry)
+        self.responses = Counter("hmas_http_responses", "HTTP answers, by status.", ["status"], registry=registry)
+        self.refused = Counter(
+            "hmas_refused_requests", "Requests refused before they were queued, by the error's code.", ["code"], registry=registry
+        )
+        self.tokens = Counter("hmas_tokens", "Tokens, by direction (prompt tokens are estimates).", ["direction"], registry=registry)
+        self.ttft = Histogram("hmas_ttft_seconds", "Arrival to first token.", buckets=LATENCY_S, registry=registry)
+        self.tpot = Histogram("hmas_tpot_seconds", "Time per output token after the first.", buckets=TPOT_S, registry=registry)
+        self.duration = Histogram("hmas_request_duration_seconds", "Arrival to end.", buckets=LATENCY_S, registry=registry)
+        self.queue_wait = Histogram("hmas_queue_wait_seconds", "Arrival to dispatch.", buckets=LATENCY_S, registry=registry)
+        self.overhead = Histogram(
+            "hmas_gateway_overhead_seconds",
+            "Time spent in the gateway itself before the first byte went out.",
+            buckets=OVERHEAD_S,
+            registry=registry,
+        )
+        self.retries = Counter("hmas_retries", "Requests sent to a second instance because the first failed.", registry=registry)
+        self.engine_errors = Counter("hmas_engine_errors", "Failures of engines, by instance.", ["instance"], registry=registry)
+        self.agent_faults = Counter(
+            "hmas_agent_messages_rejected", "Messages of agents that were out of range, by agent.", ["agent"], registry=registry
+        )
+        self.policy_switches = Counter("hmas_policy_switches", "Changes of the queueing policy.", registry=registry)
+        self.queued = Gauge("hmas_queued_requests", "Waiting requests.", registry=registry)
+        self.oldest = Gauge("hmas_oldest_wait_seconds", "Age of the oldest waiting request.", registry=registry)
+        self.policy = Gauge("hmas_policy_info", "1 for the policy in force.", ["policy"], registry=registry)
+        self.in_flight = Gauge("hmas_in_flight_requests", "Requests sent and not ended.", ["instance"], registry=registry)
+        self.n_run = Gauge("hmas_n_run", "Dispatch window in force.", ["instance"], registry=registry)
+        self.token_budget = Gauge(
+            "hmas_token_budget", "Tokens per engine step in force; 0 the engine's own.", ["instance"], registry=registry
+        )
+        self.up = Gauge("hmas_engine_up", "1 where the engine answers.", ["instance"], registry=registry)
+        self.kv_usage = Gauge("hmas_kv_usage_ratio", "Share of KV blocks in use.", ["instance"], registry=registry)
+        self.kv_committed = Gauge("hmas_kv_committed_ratio", "Share of the admission fence taken.", ["instance"], registry=registry)
+        self.bus_up = Gauge("hmas_bus_connected", "1 while the message bus is there.", registry=registry)
+        self.bus_dropped = Gauge("hmas_bus_dropped_messages", "Messages given up because the bus was away.", registry=registry)
+
+    def tenant_label(self, tenant: str) -> str:
+        """The label of a tenant; beyond the bound it is `other`."""
+        label = self._tenant_labels.get(tenant)
+        if label is None:
+            if tenant not in self._known and len(self._tenant_labels) >= MAX_TENANT_LABELS:
+                return OTHER
+            label = self._tenant_labels[tenant] = tenant
+        return label
+
+    def ended(self, completion: Completion) -> None:
+        """Counts one request that has ended."""
+        tenant = self.tenant_label(completion.tenant)
+        self.requests.labels(tenant, completion.outcome.value).inc()
+        if completion.slo_met:
+            self.slo_met.labels(tenant).inc()
+        if completion.queue_ms >= 0:
+            self.queue_wait.observe(completion.queue_ms / 1000.0)
+        if completion.ttft_ms >= 0:
+            self.ttft.observe(completion.ttft_ms / 1000.0)
+        if completion.tpot_ms >= 0:
+            self.tpot.observe(completion.tpot_ms / 1000.0)
+        if completion.outcome is OutcomeKind.COMPLETED:
+            self.duration.observe(completion.total_ms / 1000.0)
+            self.tokens.labels("prompt").inc(completion.prompt_tokens)
+        self.tokens.labels("output").inc(completion.output_tokens)
+
+    def exposition(self, snapshot: SystemSnapshot, *, bus_connected: bool, bus_dropped: int) -> tuple[bytes, str]:
+        """The text that Prometheus scrapes, gauges read at this moment, and its content type."""
+        self.queued.set(snapshot.queued)
+        self.oldest.set(max(0.0, snapshot.oldest_wait_ms) / 1000.0)
+        self.policy.clear()
+        self.policy.labels(snapshot.policy).set(1)
+        for view in snapshot.instances:
+            self.in_flight.labels(view.name).set(view.in_flight)
+            self.n_run.labels(view.name).set(view.n_run)
+            self.token_budget.labels(view.name).set(view.token_budget)
+            self.kv_committed.labels(view.name).set(view.kv_committed)
+            engine = view.engine
+            self.up.labels(view.name).set(1 if engine is not None and engine.healthy else 0)
+            if engine is not None and engine.kv_usage is not None:
+                self.kv_usage.labels(view.name).set(engine.kv_usage)
+        self.bus_up.set(1 if bus_connected else 0)
+        self.bus_dropped.set(bus_dropped)
+        return generate_latest(self.registry), CONTENT_TYPE_LATEST

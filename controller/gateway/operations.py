@@ -1,0 +1,233 @@
+"""What operators see of a gateway and do to it: the `Operations` of the admin room, on this gateway."""
+
+import contextlib
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from controller.config.overrides import Override, conflicts, document_of
+from controller.core.errors import SchedulingError
+from controller.core.messages import InstanceView
+from controller.core.types import OutcomeKind
+from controller.gateway.core import Gateway
+from controller.gateway.directives import Setting
+from controller.gateway.fleet import Instance
+from controller.scheduling.pool import POLICIES
+
+AGENTS = ("perception", "prediction", "qos", "meta", "statera")
+
+
+class GatewayOperations:
+    """Implements `controller.admin.operations.Operations`."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    def status(self) -> dict[str, Any]:
+        """See `Operations.status`."""
+        gateway = self._gateway
+        now_s = gateway.clock.now_s()
+        snapshot = gateway.scheduler.snapshot(now_s, gateway.name)
+        reasons = gateway.readiness()
+        return {
+            "version": package_version(),
+            "gateway": gateway.name,
+            "started_s": gateway.started_s,
+            "uptime_s": now_s - gateway.started_s,
+            "ready": not reasons,
+            "not_ready_because": reasons,
+            "draining": gateway.draining,
+            "policy": self._policy_now(),
+            "queue": {
+                "queued": snapshot.queued,
+                "queued_tokens": snapshot.queued_tokens,
+                "overdue": snapshot.overdue,
+                "oldest_wait_ms": snapshot.oldest_wait_ms,
+                "limit": gateway.scheduler.settings.queue_limit,
+                "retry_after_s": gateway.scheduler.retry_after_s(now_s),
+            },
+            "instances": self._instances(snapshot.instances, now_s),
+            "agents": self._agents(now_s),
+            "bus": self._bus(),
+            "overrides": self.overrides(),
+            "counts": self._counts(),
+            "goodput": self._goodput(),
+        }
+
+    def policy(self) -> dict[str, Any]:
+        """See `Operations.policy`."""
+        available = [
+            {"name": name, "summary": policy.summary, "hints": dict(policy.default_hints), "hint_ranges": dict(policy.hint_ranges)}
+            for name, policy in POLICIES.items()
+        ]
+        return {**self._policy_now(), "available": available}
+
+    def knobs(self) -> dict[str, Any]:
+        """See `Operations.knobs`."""
+        return {
+            "instances": [
+                {"name": item["name"], "n_run": item["n_run"], "token_budget": item["token_budget"], "ceiling": item["ceiling"]}
+                for item in self.engines()
+            ]
+        }
+
+    def engines(self) -> list[dict[str, Any]]:
+        """See `Operations.engines`."""
+        now_s = self._gateway.clock.now_s()
+        return self._instances(self._gateway.scheduler.snapshot(now_s, self._gateway.name).instances, now_s)
+
+    def events(self, limit: int) -> list[dict[str, Any]]:
+        """See `Operations.events`."""
+        return self._gateway.journal.newest(limit)
+
+    def overrides(self) -> dict[str, Any]:
+        """See `Operations.overrides`."""
+        watch = self._gateway.watch
+        held = [watch.held[name] for name in sorted(watch.held)]
+        return {
+            "directory": str(watch.path),
+            "overrides": [{"id": override.id, "expires_s": override.expires_s, "document": document_of(override)} for override in held],
+            "refused": [{"file": file, "message": message} for file, message in sorted(watch.errors.items())],
+            "conflicts": [
+                {"setting": conflict.setting, "winner": conflict.winner, "losers": list(conflict.losers)}
+                for conflict in conflicts(held, self._gateway.clock.now_s())
+            ],
+            "forced": list(self._gateway.control.directives.forced),
+        }
+
+    def instance_names(self) -> list[str]:
+        """See `Operations.instance_names`."""
+        return list(self._gateway.fleet.instances)
+
+    def check_override(self, override: Override) -> None:
+        """See `Operations.check_override`."""
+        self._gateway.watch.check(override)
+
+    async def put_override(self, override: Override) -> None:
+        """See `Operations.put_override`."""
+        await self._gateway.watch.put(override)
+
+    async def remove_override(self, override_id: str) -> bool:
+        """See `Operations.remove_override`."""
+        return await self._gateway.watch.remove(override_id)
+
+    def _policy_now(self) -> dict[str, Any]:
+        control, now_s = self._gateway.control, self._gateway.clock.now_s()
+        setting = control.directives.policy
+        return {
+            "name": self._gateway.scheduler.policy,
+            "hints": dict(self._gateway.scheduler.hints),
+            "source": setting.source,
+            "reason": setting.reason,
+            "decision_id": setting.decision_id,
+            "since_s": control.since.policy_s,
+            "for_s": now_s - control.since.policy_s,
+        }
+
+    def _instances(self, views: Sequence[InstanceView], now_s: float) -> list[dict[str, Any]]:
+        fleet = self._gateway.fleet
+        return [self._instance(fleet.instances[view.name], view, now_s) for view in views]
+
+    def _instance(self, instance: Instance, view: InstanceView, now_s: float) -> dict[str, Any]:
+        directive = self._gateway.control.directives.instances[instance.name]
+        snapshot = instance.snapshot
+        return {
+            "name": instance.name,
+            "url": instance.config.url,
+            "kind": instance.engine.capabilities.kind,
+            "version": instance.engine.capabilities.version,
+            "healthy": instance.healthy,
+            "detail": snapshot.detail if snapshot is not None else "not reached yet",
+            "down_for_s": instance.down_for_s(now_s),
+            "draining": instance.draining,
+            "models": sorted(instance.models or ()),
+            "in_flight": view.in_flight,
+            "in_flight_tokens": view.in_flight_tokens,
+            "passing_through": instance.passing,
+            "ceiling": {"n_run": instance.ceiling.n_run, "token_budget": instance.ceiling.token_budget or None},
+            "n_run": self._knob(instance, "n_run", directive.controls.n_run, directive.n_run),
+            "token_budget": self._knob(instance, "token_budget", directive.controls.token_budget, directive.token_budget),
+            "kv_usage": snapshot.kv_usage if snapshot is not None else None,
+            "kv_committed": view.kv_committed,
+            "engine_running": snapshot.running if snapshot is not None else 0,
+            "engine_waiting": snapshot.waiting if snapshot is not None else 0,
+            "preemptions_total": snapshot.preemptions_total if snapshot is not None else 0,
+        }
+
+    def _knob(self, instance: Instance, name: str, value: int | None, setting: Setting) -> dict[str, Any]:
+        """One knob with its source and where it takes effect: in the engine itself, in the gateway's window, or nowhere."""
+        if name in instance.engine.capabilities.live_knobs and name not in instance.refused:
+            acts = "engine and window" if name == "n_run" else "engine"
+        else:
+            acts = "window" if name == "n_run" else "nowhere: the engine has no such live knob"
+        return {
+            "value": value,
+            "source": setting.source,
+            "reason": setting.reason,
+            "decision_id": setting.decision_id,
+            "since_s": self._gateway.control.since.knobs_s.get((instance.name, name), self._gateway.started_s),
+            "acts": acts,
+            "engine_refused": instance.refused.get(name, ""),
+        }
+
+    def _agents(self, now_s: float) -> dict[str, Any]:
+        """When each agent was last heard here; qos speaks to other agents only."""
+        gateway = self._gateway
+        agents: dict[str, Any] = {}
+        for name in AGENTS:
+            heard_s = gateway.listener.heard_s.get(name)
+            agents[name] = {
+                "heard_s": heard_s,
+                "age_s": None if heard_s is None else now_s - heard_s,
+                "speaks_here": name != "qos",
+            }
+        agents["enabled"] = gateway.config.agents.enabled
+        return agents
+
+    def _bus(self) -> dict[str, Any]:
+        health = self._gateway.bus.health
+        return {"connected": health.connected, "detail": health.detail, "dropped": health.dropped, "rejected": health.rejected}
+
+    def _counts(self) -> dict[str, Any]:
+        scheduler = self._gateway.scheduler
+        counts = scheduler.counts()
+        conserved = False
+        with contextlib.suppress(SchedulingError):
+            scheduler.check_conservation()
+            conserved = counts.queued + counts.running == len(self._gateway.desk.lives)
+        return {
+            "arrived": counts.arrived,
+            "queued": counts.queued,
+            "running": counts.running,
+            "dispatched": counts.dispatched,
+            "ended": {kind.value: counts.ended.get(kind, 0) for kind in OutcomeKind},
+            "conserved": conserved,
+        }
+
+    def _goodput(self) -> dict[str, Any]:
+        recent = self._gateway.desk.recent()
+        return {
+            "window_s": recent.window_s,
+            "ended": recent.ended,
+            "completed": recent.completed,
+            "slo_met": recent.slo_met,
+            "goodput_rps": recent.slo_met / recent.window_s,
+            "goodput_rate": recent.slo_met / recent.ended if recent.ended else None,
+            "ttft_ms": _quantiles(recent.ttft_ms),
+            "tpot_ms": _quantiles(recent.tpot_ms),
+        }
+
+
+def package_version() -> str:
+    """The installed version, `unknown` in a tree that is not installed."""
+    try:
+        return version("h-mas")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _quantiles(ordered: Sequence[float]) -> dict[str, float | None]:
+    """p50, p95 and p99 of an ordered sequence; None where it is empty."""
+    if not ordered:
+        return {"p50": None, "p95": None, "p99": None}
+    return {f"p{share}": ordered[min(len(ordered) - 1, share * len(ordered) // 100)] for share in (50, 95, 99)}

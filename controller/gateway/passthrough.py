@@ -1,0 +1,97 @@
+"""Requests that are not queued under the policy: embeddings go straight to the least busy engine that serves their model."""
+
+import asyncio
+import os
+from contextlib import suppress
+
+from controller.gateway.auth import Authenticator
+from controller.gateway.claims import client_request_id, read_claims
+from controller.gateway.errors import ApiError
+from controller.gateway.fleet import Fleet, Instance
+from controller.gateway.intake import parse_object, read_model
+from controller.gateway.relay import Answer, EngineFault, relay
+from controller.gateway.transport import HttpRequest, Responder
+from engines.errors import EngineError, EngineUnavailable
+
+MAX_PASSING = 1024
+
+
+class PassThrough:
+    """Forwards a request unchanged to the instance with the fewest such requests under way; one retry elsewhere.
+
+    Authentication, the model check and the time limit are those of scheduled requests; the number under way is bounded.
+    """
+
+    def __init__(self, *, fleet: Fleet, auth: Authenticator, timeout_s: float) -> None:
+        self._fleet = fleet
+        self._auth = auth
+        self._timeout_s = timeout_s
+        self._passing = 0
+
+    async def serve(self, http: HttpRequest, out: Responder) -> None:
+        """Serves one request to its end.
+
+        Raises:
+            ApiError: It was refused or no engine could answer; nothing has been sent.
+        """
+        identity = self._auth.identify(http.headers)
+        claims = read_claims(http.headers, identity.limits)
+        body = await http.body()
+        model = read_model(parse_object(body))
+        self._fleet.require_model(model)
+        if self._passing >= MAX_PASSING:
+            raise ApiError(429, "too_many_requests", f"{MAX_PASSING} pass-through requests are under way already", retry_after_s=1)
+        self._passing += 1
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                instance, answer = await self._ask_any(model, http.path, body, claims.forward, out)
+        except TimeoutError:
+            raise ApiError(504, "deadline_exceeded", f"no answer within {self._timeout_s:g} s", retry_after_s=1) from None
+        finally:
+            self._passing -= 1
+        request_id = client_request_id(http.headers) or os.urandom(16).hex()
+        headers = {"content-type": answer.content_type, "x-request-id": request_id, "x-hmas-instance": instance.name}
+        await out.send(answer.status, headers, answer.body)
+
+    async def _ask_any(self, model: str, path: str, body: bytes, forward: dict[str, str], out: Responder) -> tuple[Instance, Answer]:
+        tried: set[str] = set()
+        failure: EngineError | None = None
+        while len(tried) < 2:
+            candidates = self._fleet.candidates(model, tried)
+            if not candidates:
+                break
+            instance = min(candidates, key=lambda candidate: candidate.passing)
+            tried.add(instance.name)
+            try:
+                return instance, await self._ask(instance, path, body, forward, out)
+            except EngineError as error:
+                failure = error
+                if isinstance(error, EngineUnavailable):
+                    self._fleet.failed(instance.name, str(error))
+        if failure is None:
+            raise ApiError(503, "no_healthy_engine", "no engine that serves this model answers", retry_after_s=5)
+        raise ApiError(502, "engine_error", str(failure), retry_after_s=1)
+
+    async def _ask(self, instance: Instance, path: str, body: bytes, forward: dict[str, str], out: Responder) -> Answer:
+        answer = Answer()
+        request_id = os.urandom(16).hex()
+        instance.passing += 1
+        try:
+            response = await instance.engine.send(path, body, forward, request_id=request_id)
+            try:
+                await relay(response, out, answer, head=dict, progress=lambda _: None)
+            finally:
+                await response.close()
+        except EngineFault as fault:
+            if not fault.body:
+                raise
+            answer.status, answer.body = fault.status, fault.body
+        except asyncio.CancelledError:
+            with suppress(EngineError):
+                await instance.engine.abort(request_id)
+            raise
+        finally:
+            instance.passing -= 1
+        if answer.streamed:
+            raise EngineFault(502, "the engine answered with a stream where none was asked for")
+        return answer

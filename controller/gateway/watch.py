@@ -1,0 +1,140 @@
+"""The override directory: read about twice a second, applied whole, its last good state kept."""
+
+import asyncio
+import logging
+from pathlib import Path
+
+from controller.bus.base import Bus
+from controller.config.overrides import Override, OverrideDirectory, document_of, effective
+from controller.core.errors import OverrideError
+from controller.core.messages import OverrideNotice
+from controller.gateway.control import Control, override_faults
+from controller.gateway.fleet import Fleet
+from controller.gateway.journal import Journal
+from controller.runtime.clock import Clock
+
+SCAN_S = 0.5
+log = logging.getLogger(__name__)
+
+
+class OverrideWatch:
+    """Turns the directory's files into the notice in force.
+
+    A file that is well formed but cannot be applied here (an unknown engine, a hint out of range) is treated like a broken one: its last
+    good version stays, and the reason is an event and part of `errors`.
+
+    Attributes:
+        held: Overrides in force, by id.
+        errors: What is wrong with files, by file name.
+        path: The directory.
+    """
+
+    def __init__(self, directory: Path, *, control: Control, fleet: Fleet, bus: Bus, journal: Journal, clock: Clock) -> None:
+        self.held: dict[str, Override] = {}
+        self.errors: dict[str, str] = {}
+        self.path = directory
+        self._directory = OverrideDirectory(directory)
+        self._control = control
+        self._fleet = fleet
+        self._bus = bus
+        self._journal = journal
+        self._clock = clock
+        self._lock = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Scans until cancelled."""
+        while True:
+            await asyncio.sleep(SCAN_S)
+            try:
+                await self.scan()
+            except Exception:
+                log.exception("scanning the override directory failed")
+
+    async def scan(self, *, announce: bool = False) -> None:
+        """One reading; what is different is applied at once. `announce` posts the notice even where nothing is."""
+        async with self._lock:
+            now_s = self._clock.now_s()
+            result = await asyncio.to_thread(self._directory.scan, now_s)
+            errors = {error.file: error.message for error in result.errors}
+            held: dict[str, Override] = {}
+            for override in result.overrides:
+                faults = override_faults(override, self._fleet.instances)
+                if not faults:
+                    held[override.id] = override
+                    continue
+                errors[f"{override.id}.json"] = "; ".join(faults)
+                if override.id in self.held:
+                    held[override.id] = self.held[override.id]
+            self._tell_errors(errors)
+            self.held = {name: override for name, override in held.items() if override.active(now_s)}
+            notice = effective(self.held.values(), now_s)
+            if announce or not _same(notice, self._control.notice):
+                self._control.hold(notice)
+                self._bus.post(notice)
+
+    def check(self, override: Override) -> None:
+        """Whether this gateway could apply it.
+
+        Raises:
+            OverrideError: It cannot; names every JSON path at fault.
+        """
+        faults = override_faults(override, self._fleet.instances)
+        if faults:
+            raise OverrideError("\n".join(f"{override.id}: {fault}" for fault in faults))
+
+    async def put(self, override: Override) -> None:
+        """Writes an override and applies it.
+
+        Raises:
+            OverrideError: It cannot be applied here, or not written.
+        """
+        self.check(override)
+        before = self.held.get(override.id)
+        await asyncio.to_thread(self._directory.write, override)
+        self._journal.note(
+            "override.put",
+            override.id,
+            before="" if before is None else str(document_of(before)),
+            after=str(document_of(override)),
+            reason=f"{override.author}: {override.reason}",
+            source="operator",
+        )
+        await self.scan()
+
+    async def remove(self, override_id: str) -> bool:
+        """Releases one override. False where there is none of this id.
+
+        Raises:
+            OverrideError: The id is malformed or the file cannot be removed.
+        """
+        removed = await asyncio.to_thread(self._directory.remove, override_id)
+        if removed:
+            self._journal.note("override.removed", override_id, source="operator")
+            await self.scan()
+        return removed
+
+    def _tell_errors(self, errors: dict[str, str]) -> None:
+        for file, message in errors.items():
+            if self.errors.get(file) != message:
+                self._journal.note("override.refused", file, reason=message, severity="error")
+        for file in self.errors.keys() - errors.keys():
+            self._journal.note("override.mended", file)
+        self.errors = errors
+
+
+def _same(one: OverrideNotice, other: OverrideNotice) -> bool:
+    """Whether two notices hold the same, whenever they were made."""
+    return _content(one) == _content(other)
+
+
+def _content(notice: OverrideNotice) -> tuple[object, ...]:
+    return (
+        notice.policy,
+        notice.hints,
+        notice.knobs,
+        notice.tenant_weights,
+        notice.draining,
+        notice.expires_s,
+        notice.author,
+        notice.reason,
+    )
