@@ -114,7 +114,8 @@ class SimServer:
 
     async def version(self, _request: web.Request) -> web.Response:
         """GET /version."""
-        return _json(orjson.dumps({"version": f"sim/{self._driver.model.profile.name}"}))
+        model = self._driver.model
+        return _json(orjson.dumps({"version": f"sim/{model.profile.name}", "scheduling_policy": model.order}))
 
     async def metrics(self, _request: web.Request) -> web.Response:
         """GET /metrics."""

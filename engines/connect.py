@@ -1,0 +1,116 @@
+"""Finds out what an engine is, and again after it was away: an engine may be replaced while the gateway serves."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import orjson
+
+from engines.base import EngineResponse, EngineSnapshot, KnobReport, Knobs
+from engines.client import EngineClient
+from engines.errors import EngineError
+from engines.openai import OpenAIEngine
+from engines.sim.adapter import SimEngine
+from engines.vllm.adapter import VllmEngine
+
+EngineKind = Literal["auto", "openai", "vllm", "sim"]
+
+ADAPTERS: Mapping[str, type[OpenAIEngine]] = {"openai": OpenAIEngine, "vllm": VllmEngine, "sim": SimEngine}
+
+
+class ConnectedEngine:
+    """One engine, through the adapter that fits what it is. See `engines.base.Engine`.
+
+    Until the engine has answered it is taken for a plain OpenAI-compatible server; it is asked again with the first snapshot
+    after it was away. Responses in flight outlive a change of adapter, since all adapters share one client.
+    """
+
+    def __init__(self, client: EngineClient, kind: EngineKind) -> None:
+        self.name = client.name
+        self.url = client.url
+        self._client = client
+        self._kind: EngineKind = kind
+        self._adapter = ADAPTERS["openai" if kind == "auto" else kind](client)
+        self._known = False
+        self.capabilities = self._adapter.capabilities
+
+    async def send(self, path: str, body: bytes, headers: Mapping[str, str], *, request_id: str, priority: int = 0) -> EngineResponse:
+        """As `Engine.send`."""
+        return await self._adapter.send(path, body, headers, request_id=request_id, priority=priority)
+
+    async def get(self, path: str) -> tuple[int, bytes]:
+        """As `Engine.get`."""
+        return await self._adapter.get(path)
+
+    async def abort(self, request_id: str) -> bool:
+        """As `Engine.abort`."""
+        return await self._adapter.abort(request_id)
+
+    async def snapshot(self, now_s: float) -> EngineSnapshot:
+        """As `Engine.snapshot`; finds out first what the engine is where that is not known."""
+        if not self._known:
+            try:
+                kind = self._kind if self._kind != "auto" else await detect(self._client)
+            except EngineError as error:
+                return EngineSnapshot(engine=self.name, taken_s=now_s, healthy=False, detail=str(error))
+            self._adapter = ADAPTERS[kind](self._client)
+            self._known = True
+        snapshot = await self._adapter.snapshot(now_s)
+        self.capabilities = self._adapter.capabilities
+        self._known = snapshot.healthy
+        return snapshot
+
+    async def apply_knobs(self, knobs: Knobs) -> KnobReport:
+        """As `Engine.apply_knobs`."""
+        return await self._adapter.apply_knobs(knobs)
+
+    async def close(self) -> None:
+        """As `Engine.close`."""
+        await self._client.close()
+
+
+async def detect(client: EngineClient) -> Literal["openai", "vllm", "sim"]:
+    """What an engine is, by its own word: the version it states, and the metrics it has.
+
+    Raises:
+        EngineUnavailable: It does not answer.
+    """
+    status, data = await client.get("/version")
+    version = ""
+    if status == 200:
+        try:
+            document = orjson.loads(data)
+            version = str(document.get("version", "")) if isinstance(document, dict) else ""
+        except orjson.JSONDecodeError:
+            version = ""
+    if version.startswith("sim/"):
+        return "sim"
+    if version:
+        status, data = await client.get("/metrics")
+        if status == 200 and b"vllm:num_requests_running" in data:
+            return "vllm"
+    return "openai"
+
+
+async def connect_engine(
+    *,
+    name: str,
+    url: str,
+    kind: EngineKind = "auto",
+    api_key: str = "",
+    connect_timeout_s: float = 5.0,
+    idle_timeout_s: float = 120.0,
+) -> ConnectedEngine:
+    """An engine, ready to use whether it answers yet or not.
+
+    Args:
+        name: The instance's name.
+        url: Base address without a path.
+        kind: `auto` asks the engine what it is.
+        api_key: Bearer token towards it, empty for none.
+        connect_timeout_s: How long to wait for it to accept a connection.
+        idle_timeout_s: Silence in the middle of an answer after which it counts as broken.
+    """
+    client = EngineClient(name=name, url=url, api_key=api_key, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s)
+    engine = ConnectedEngine(client, kind)
+    await engine.snapshot(0.0)
+    return engine

@@ -1,1 +1,0 @@
-"""SGLang: the adapter."""

@@ -1,0 +1,55 @@
+"""The embedded engine behind its HTTP door: full load signals, live knobs and aborts."""
+
+import msgspec
+import orjson
+
+from engines.base import EngineCapabilities, EngineSnapshot, KnobReport, Knobs
+from engines.errors import EngineError, EngineProtocolError, EngineUnavailable
+from engines.openai import OpenAIEngine
+
+
+class SimEngine(OpenAIEngine):
+    """Adapter of `engines.sim.server`."""
+
+    kind = "sim"
+
+    async def abort(self, request_id: str) -> bool:
+        """Ends a request by the id it was sent under; True where it was in flight. Never raises."""
+        try:
+            _status, data = await self._client.post("/abort_requests", orjson.dumps({"request_ids": [request_id]}))
+            return bool(orjson.loads(data)["aborted"])
+        except (EngineError, ValueError, KeyError, TypeError):
+            return False
+
+    async def apply_knobs(self, knobs: Knobs) -> KnobReport:
+        """Sets live knobs; an engine that does not answer refuses them all."""
+        try:
+            status, data = await self._client.post("/sim/knobs", msgspec.json.encode(knobs))
+            if status != 200:
+                raise EngineUnavailable(f"engine {self.name} answers /sim/knobs with status {status}")
+            return msgspec.json.decode(data, type=KnobReport)
+        except (EngineError, msgspec.DecodeError) as error:
+            return KnobReport(refused=dict.fromkeys(msgspec.to_builtins(knobs), str(error)))
+
+    async def _read(self, now_s: float) -> EngineSnapshot:
+        if not self.capabilities.load_signals:
+            await self._probe()
+        status, data = await self._client.get("/sim/state")
+        if status != 200:
+            raise EngineUnavailable(f"engine {self.name} answers /sim/state with status {status}")
+        try:
+            state = msgspec.json.decode(data, type=EngineSnapshot)
+        except msgspec.DecodeError as error:
+            raise EngineProtocolError(f"engine {self.name} answers /sim/state with no snapshot: {data[:80]!r}") from error
+        return msgspec.structs.replace(state, engine=self.name, taken_s=now_s)
+
+    async def _probe(self) -> None:
+        document = await self._document("/version")
+        self.capabilities = EngineCapabilities(
+            kind=self.kind,
+            version=str(document.get("version", "")),
+            live_knobs=("n_run", "token_budget"),
+            abort=True,
+            priority=document.get("scheduling_policy") == "priority",
+            load_signals=True,
+        )
