@@ -46,8 +46,10 @@ class VllmEngine(OpenAIEngine):
         # An id that vLLM does not have is skipped, and which path the request came by is not known here.
         ids = [*(prefix + request_id for prefix in ID_PREFIXES.values()), f"cmpl-{request_id}-0"]
         try:
-            status, _data = await self._client.post("/abort_requests", orjson.dumps({"request_ids": ids}))
-        except EngineError:
+            status, data = await self._client.post("/abort_requests", orjson.dumps({"request_ids": ids}))
+            # The answer is JSON or empty; a proxy's page with status 200 is neither.
+            orjson.loads(data or b"null")
+        except (EngineError, orjson.JSONDecodeError):
             return False
         return status == 200
 
