@@ -1,0 +1,219 @@
+"""The single checks of `hmas doctor`. Each looks at one thing and says what to do when it is not well."""
+
+import asyncio
+import os
+import platform
+import resource
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import redis
+
+from controller.bus.embedded import LEAST_VERSION, find_server
+from controller.config.loader import advice
+from controller.config.overrides import OverrideDirectory, conflicts
+from controller.config.paths import bus_dir, overrides_dir, state_dir
+from controller.config.schema import Config, EngineConfig
+from controller.core.errors import BusError
+from controller.runtime.clock import SystemClock
+from controller.runtime.ports import bind_error
+from engines.connect import connect_engine
+
+State = Literal["OK", "WARN", "FAIL"]
+LEAST_FILES = 4096
+LEAST_DISK_MB = 200
+MAX_SKEW_S = 2.0
+TIMEOUT_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding.
+
+    Attributes:
+        found: What is there.
+        do: What to do about it; empty when all is well.
+    """
+
+    name: str
+    state: State
+    found: str
+    do: str = ""
+
+
+def check_python() -> Iterator[Check]:
+    """The interpreter and the system under it."""
+    words = f"Python {platform.python_version()} on {platform.system()} {platform.release()}, {os.cpu_count()} processors"
+    if sys.version_info < (3, 11):
+        yield Check("python", "FAIL", words, "install Python 3.11 or newer and set H-MAS up with it")
+    elif not hasattr(os, "pidfd_open"):
+        yield Check("python", "FAIL", words, "`hmas up` needs Linux 5.3 or newer")
+    else:
+        yield Check("python", "OK", words)
+
+
+def check_limits() -> Iterator[Check]:
+    """Open files: every client and every engine connection takes one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < LEAST_FILES:
+        raised = f"`ulimit -n {min(hard, 65_536) if hard > 0 else 65_536}`, or LimitNOFILE= in the unit"
+        yield Check("open files", "WARN", f"limit {soft}", f"raise it to {LEAST_FILES} or more: {raised}")
+    else:
+        yield Check("open files", "OK", f"limit {soft}")
+
+
+def check_advice(config: Config, env: Mapping[str, str]) -> Iterator[Check]:
+    """What the configuration allows but probably does not mean."""
+    words = advice(config, env)
+    yield from (Check("config", "WARN", word.split(":")[0], word.split(":", 1)[1].strip()) for word in words)
+    if not words:
+        yield Check("config", "OK", f"{len(config.engines)} engines, {len(config.tenants)} tenants")
+
+
+def check_state_dir(config: Config) -> Iterator[Check]:
+    """The folder of sockets and data."""
+    path = state_dir(config)
+    there = path
+    while not there.exists():
+        there = there.parent
+    if not os.access(there, os.W_OK | os.X_OK):
+        yield Check("state_dir", "FAIL", f"{path} cannot be written", "give this user the right to write there, or set another state_dir")
+        return
+    free_mb = shutil.disk_usage(there).free >> 20
+    if free_mb < LEAST_DISK_MB:
+        yield Check("state_dir", "WARN", f"{path}, {free_mb} MB free", f"free at least {LEAST_DISK_MB} MB")
+    else:
+        yield Check("state_dir", "OK", f"{path}, {free_mb} MB free")
+
+
+def check_overrides(config: Config) -> Iterator[Check]:
+    """The override directory and every file in it."""
+    directory = OverrideDirectory(overrides_dir(config))
+    now_s = SystemClock().now_s()
+    result = directory.scan(now_s)
+    for error in result.errors:
+        yield Check("overrides", "WARN", f"{error.file}: {error.message}", "mend or remove the file")
+    for conflict in conflicts(result.overrides, now_s):
+        what = f"{conflict.setting}: {conflict.winner} wins over {', '.join(conflict.losers)}"
+        yield Check("overrides", "WARN", what, "`hmas override list`, then clear what is no longer meant")
+    ended = sum(not override.active(now_s) for override in result.overrides)
+    if not result.errors:
+        yield Check("overrides", "OK", f"{directory.path}, {len(result.overrides) - ended} in force, {ended} ended")
+
+
+def check_bus(config: Config) -> Iterator[Check]:
+    """The configured server, or the one that would be started."""
+    socket = bus_dir(config) / "r.sock"
+    if config.bus.url or socket.exists():
+        yield _ask_bus(config.bus.url or f"unix://{socket}", started=not config.bus.url)
+        return
+    try:
+        binary = find_server()
+    except BusError as error:
+        yield Check("bus", "FAIL", "no server configured and none to start", str(error))
+        return
+    yield Check("bus", "OK", f"`hmas up` starts {binary.path.name} {binary.version} from {binary.origin}")
+
+
+def _ask_bus(url: str, *, started: bool) -> Check:
+    shown = url.rsplit("@", 1)[-1]
+    do = "start it, or correct bus.url" if not started else "left by an earlier run; `hmas up` starts a new server"
+    try:
+        with redis.Redis.from_url(url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S) as client:
+            info: dict[str, Any] = client.info("server")
+            seconds, micros = client.time()
+    except (redis.RedisError, ValueError, OSError) as error:
+        return Check("bus", "FAIL" if not started else "WARN", f"{shown} does not answer: {error}", do)
+    version = str(info.get("valkey_version") or info.get("redis_version", "?"))
+    compatible = tuple(int(part) for part in str(info.get("redis_version", "0")).split(".")[:2] if part.isdigit())
+    skew_s = time.time() - (seconds + micros / 1e6)  # both are wall clocks: that is what is compared
+    if compatible < LEAST_VERSION:
+        return Check("bus", "FAIL", f"{shown}, version {version}", "use Redis 7.0, Valkey 7.2 or newer")
+    if abs(skew_s) > MAX_SKEW_S:
+        return Check("bus", "WARN", f"{shown}, version {version}, its clock is {skew_s:+.1f} s off", "synchronise the clocks (NTP)")
+    return Check("bus", "OK", f"{shown}, version {version}")
+
+
+def check_engines(config: Config, env: Mapping[str, str]) -> Iterator[Check]:
+    """Whether each engine answers, and what it is."""
+    if config.engines:
+        yield from asyncio.run(_ask_engines(config.engines, env))
+
+
+async def _ask_engines(engines: list[EngineConfig], env: Mapping[str, str]) -> list[Check]:
+    return list(await asyncio.gather(*(_ask_engine(engine, env) for engine in engines)))
+
+
+async def _ask_engine(config: EngineConfig, env: Mapping[str, str]) -> Check:
+    name = f"engine {config.name}"
+    engine = await connect_engine(
+        name=config.name, url=config.url, kind=config.kind, api_key=env.get(config.api_key_env, ""), connect_timeout_s=TIMEOUT_S
+    )
+    try:
+        snapshot = await engine.snapshot(SystemClock().now_s())
+    finally:
+        await engine.close()
+    if not snapshot.healthy:
+        return Check(
+            name, "FAIL", f"{config.url}: {snapshot.detail}", "start it, or correct engines[].url; the other engines serve meanwhile"
+        )
+    able = engine.capabilities
+    knobs = ", ".join(able.live_knobs) or "none"
+    words = f"{config.url}: {able.kind} {able.version}".rstrip() + f"; live knobs: {knobs}"
+    if not able.load_signals:
+        return Check(name, "WARN", words, "it shows no load figures (/metrics), so the window is steered by latencies alone")
+    return Check(name, "OK", words)
+
+
+def check_gateway(config: Config, status: dict[str, Any] | None, trouble: str) -> Iterator[Check]:
+    """The running gateway, its agents and its clock; without one, whether its ports are free."""
+    if status is None:
+        yield Check("gateway", "WARN", trouble, "start it with `hmas up`, or name it with --admin")
+        yield from _check_ports(config)
+        return
+    if status["ready"]:
+        yield Check("gateway", "OK", f"{status['gateway']}, version {status['version']}, policy {status['policy']['name']}")
+    else:
+        yield Check(
+            "gateway", "FAIL", "not ready: " + "; ".join(status["not_ready_because"]), "see the engines above and the gateway's log"
+        )
+    skew_s = time.time() - (status["started_s"] + status["uptime_s"])
+    if abs(skew_s) > MAX_SKEW_S:
+        do = "the machine's clock was set after the gateway started; restart it when convenient"
+        yield Check("clock", "WARN", f"the gateway's clock is {-skew_s:+.1f} s off", do)
+    else:
+        yield Check("clock", "OK", f"the gateway's clock agrees within {MAX_SKEW_S:g} s")
+    if not status["bus"]["connected"]:
+        yield Check("gateway's bus", "FAIL", status["bus"]["detail"], "serving goes on with fallbacks; bring the bus back")
+    yield from _check_agents(config, status["agents"])
+
+
+def _check_agents(config: Config, agents: dict[str, Any]) -> Iterator[Check]:
+    if not agents["enabled"]:
+        yield Check("agents", "OK", "switched off: policy and windows stay as configured")
+        return
+    for name, agent in agents.items():
+        if not isinstance(agent, dict) or not agent.get("speaks_here", True):
+            continue
+        age_s = agent["age_s"]
+        if age_s is None:
+            yield Check(f"agent {name}", "WARN", "not heard yet", "normal before the first requests; else see its log")
+        elif name in ("meta", "statera") and age_s > config.agents.stale_after_s:
+            do = "the gateway uses its configured controls; see the agent's log, restart it"
+            yield Check(f"agent {name}", "FAIL", f"silent for {age_s:.0f} s", do)
+        else:
+            yield Check(f"agent {name}", "OK", f"heard {age_s:.0f} s ago")
+
+
+def _check_ports(config: Config) -> Iterator[Check]:
+    gateway = config.gateway
+    for name, host, port in (("port", gateway.host, gateway.port), ("admin port", gateway.admin_host, gateway.admin_port)):
+        taken = bind_error(host, port)
+        if taken:
+            yield Check(name, "FAIL", f"{host}:{port}: {taken}", f"stop what uses it (`ss -ltnp | grep :{port}`), or choose another port")
+        else:
+            yield Check(name, "OK", f"{host}:{port} is free")

@@ -1,0 +1,80 @@
+"""`hmas config`: check a file, print one to start from, print the reference."""
+
+import os
+
+import click
+import msgspec
+
+from controller.config.loader import ConfigMistakes, advice, example_config, load_config, reference
+from controller.config.schema import Config
+from controller.core.errors import ConfigError
+from hmas.cli.output import EXIT_FAILED, complain, hint, json_option, say, say_json
+from hmas.cli.settings import config_option
+
+
+@click.group()
+def config() -> None:
+    """Check a configuration, print an example or the reference."""
+
+
+@config.command("check")
+@click.argument("file", required=False)
+@config_option
+@json_option
+@click.pass_context
+def check(ctx: click.Context, file: str | None, config_file: str | None, as_json: bool) -> None:
+    """Check FILE and the HMAS_* variables; names the line of every mistake.
+
+    Exit code 0 when it can be used, 1 when not. What is allowed but probably not meant is said on stderr.
+
+    \b
+    Example:
+      hmas config check hmas.yaml
+    """  # noqa: D301 - click reads \b as "do not rewrap"
+    path = file or config_file or None
+    try:
+        loaded = load_config(path, os.environ)
+    except ConfigError as error:
+        if as_json:
+            mistakes = error.mistakes if isinstance(error, ConfigMistakes) else []
+            say_json({"ok": False, "error": str(error), "mistakes": msgspec.to_builtins(mistakes), "advice": []})
+        else:
+            complain(str(error))
+        ctx.exit(EXIT_FAILED)
+    words = advice(loaded, os.environ)
+    if as_json:
+        say_json({"ok": True, "mistakes": [], "advice": words, "config": msgspec.to_builtins(shown(loaded))})
+        return
+    say(f"{path or 'defaults and environment'}: ok, {len(loaded.engines)} engines, {len(loaded.tenants)} tenants")
+    for word in words:
+        hint(f"note: {word}")
+
+
+@config.command("example")
+def example() -> None:
+    """Print a short configuration to start from.
+
+    \b
+    Example:
+      hmas config example > hmas.yaml
+    """  # noqa: D301 - click reads \b as "do not rewrap"
+    click.echo(example_config(), nl=False)
+
+
+@config.command("reference")
+def show_reference() -> None:
+    """Print every setting with its type, range, default and variable, as Markdown.
+
+    \b
+    Example:
+      hmas config reference | less
+    """  # noqa: D301 - click reads \b as "do not rewrap"
+    click.echo(reference(), nl=False)
+
+
+def shown(loaded: Config) -> Config:
+    """The configuration without the password that a bus address may carry."""
+    scheme, separator, rest = loaded.bus.url.partition("://")
+    if "@" not in rest:
+        return loaded
+    return msgspec.structs.replace(loaded, bus=msgspec.structs.replace(loaded.bus, url=f"{scheme}{separator}***@{rest.rsplit('@', 1)[1]}"))

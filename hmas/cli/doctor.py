@@ -1,0 +1,65 @@
+"""`hmas doctor`: looks at everything that has to be right and says what to mend."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from controller.core.errors import AdminError, ConfigError
+from hmas.cli import checks
+from hmas.cli.admin import admin_url_option, connect
+from hmas.cli.output import EXIT_FAILED, json_option, say, say_json, table
+from hmas.cli.settings import config_option, read_config
+
+
+@click.command()
+@json_option
+@admin_url_option
+@config_option
+@click.pass_context
+def doctor(ctx: click.Context, *, as_json: bool, admin_url: str | None, config_file: str | None) -> None:
+    """Check Python, configuration, bus, engines, gateway, agents, overrides, clock, ports and limits.
+
+    Each gets OK, WARN or FAIL, and what to do. Exit code 1 when anything fails.
+
+    \b
+    Example:
+      hmas doctor --config hmas.yaml
+    """  # noqa: D301 - click reads \b as "do not rewrap"
+    found = list(examine(admin_url, config_file))
+    failed = any(check.state == "FAIL" for check in found)
+    if as_json:
+        say_json({"ok": not failed, "checks": [asdict(check) for check in found]})
+    else:
+        say(table(["", "what", "found"], [(check.state, check.name, check.found) for check in found]))
+        todo = [f"{check.state}  {check.name}: {check.do}" for check in found if check.do]
+        if todo:
+            say("\nWhat to do:\n" + "\n".join(todo))
+    ctx.exit(EXIT_FAILED if failed else 0)
+
+
+def examine(admin_url: str | None, config_file: str | None) -> Iterator[checks.Check]:
+    """Every check. Without a usable configuration only what does not need one."""
+    yield from checks.check_python()
+    yield from checks.check_limits()
+    try:
+        config = read_config(config_file)
+    except ConfigError as error:
+        yield checks.Check("config", "FAIL", str(error), "mend it; `hmas config check` says the same")
+        return
+    yield from checks.check_advice(config, os.environ)
+    yield from checks.check_state_dir(config)
+    yield from checks.check_overrides(config)
+    yield from checks.check_bus(config)
+    yield from checks.check_engines(config, os.environ)
+    status, trouble = _status(admin_url, config_file)
+    yield from checks.check_gateway(config, status, trouble)
+
+
+def _status(admin_url: str | None, config_file: str | None) -> tuple[dict[str, Any] | None, str]:
+    try:
+        return connect(admin_url, config_file).status(), ""
+    except AdminError as error:
+        return None, str(error)

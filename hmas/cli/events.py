@@ -1,0 +1,111 @@
+"""`hmas events`: what changed, on whose word, why, from what to what."""
+
+import asyncio
+import json
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import click
+import msgspec
+
+from controller.admin.client import AdminClient
+from controller.bus.redis_bus import RedisBus
+from controller.config.paths import bus_dir
+from controller.config.schema import Config
+from controller.core.errors import AdminUnreachable, BusError
+from controller.core.messages import EVENTS, Event
+from hmas.cli.admin import admin_url_option, connect
+from hmas.cli.output import clock_words, hint, json_option, say, say_json
+from hmas.cli.settings import config_option, read_config
+
+POLL_S = 1.0
+CONNECT_S = 5.0
+REMEMBERED = 4096
+
+
+@click.command()
+@click.option("--limit", type=click.IntRange(1, 1000), default=30, show_default=True, help="How many of the newest to show.")
+@click.option("--follow", "-f", is_flag=True, help="Go on printing what happens, until interrupted.")
+@click.option("--all", "everything", is_flag=True, help="Read the bus, which has the agents' and the supervisor's events too.")
+@json_option
+@admin_url_option
+@config_option
+def events(*, limit: int, follow: bool, everything: bool, as_json: bool, admin_url: str | None, config_file: str | None) -> None:
+    """Print the newest events, the oldest of them first. With --follow --json: one JSON object a line.
+
+    \b
+    Example:
+      hmas events --follow
+    """  # noqa: D301 - click reads \b as "do not rewrap"
+    if everything:
+        asyncio.run(_from_bus(read_config(config_file), limit, follow=follow, as_json=as_json))
+        return
+    client = connect(admin_url, config_file)
+    newest = client.events(limit)
+    _print(newest, as_json=as_json, lines=follow)
+    if follow:
+        for event in _news(client, newest):
+            _print([event], as_json=as_json, lines=True)
+
+
+def event_line(event: dict[str, Any]) -> str:
+    """One event as people read it."""
+    mark = {"warning": "! ", "error": "!! "}.get(event.get("severity", "info"), "")
+    change = " -> ".join(part for part in (event.get("before", ""), event.get("after", "")) if part)
+    text = f"{clock_words(event['sent_s'])}  {mark}{event['source']}: {event['kind']} {event['subject']}"
+    text += f": {change}" if change else ""
+    return text + (f" ({event['reason']})" if event.get("reason") else "")
+
+
+def _print(found: Iterable[dict[str, Any]], *, as_json: bool, lines: bool) -> None:
+    if as_json and not lines:
+        say_json(list(found))
+        return
+    for event in found:
+        say(json.dumps(event, ensure_ascii=False) if as_json else event_line(event))
+
+
+def _news(client: AdminClient, newest: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Events not seen before, for ever. A gateway that is away for a while is waited for."""
+    seen = deque((_identity(event) for event in newest), maxlen=REMEMBERED)
+    away = False
+    while True:
+        time.sleep(POLL_S)
+        try:
+            found = client.events(1000)
+        except AdminUnreachable as error:
+            if not away:
+                hint(f"{error}; waiting for it")
+            away = True
+            continue
+        away = False
+        known = set(seen)
+        for event in found:
+            if _identity(event) not in known:
+                seen.append(_identity(event))
+                yield event
+
+
+def _identity(event: dict[str, Any]) -> str:
+    return json.dumps(event, sort_keys=True)
+
+
+async def _from_bus(config: Config, limit: int, *, follow: bool, as_json: bool) -> None:
+    bus = RedisBus(config.bus.url or f"unix://{bus_dir(config) / 'r.sock'}", config.bus.key_prefix)
+    await bus.start()
+    try:
+        deadline_s = time.monotonic() + CONNECT_S
+        while not bus.health.connected:
+            if time.monotonic() > deadline_s:
+                raise BusError(f"the bus does not answer: {bus.health.detail}; name it with bus.url or HMAS_BUS__URL")
+            await asyncio.sleep(0.02)
+        found = [msgspec.to_builtins(message) for message in await bus.latest(EVENTS, limit) if isinstance(message, Event)]
+        _print(found, as_json=as_json, lines=follow)
+        if follow:
+            async for batch in bus.follow([EVENTS]):
+                news = [msgspec.to_builtins(delivery.message) for delivery in batch if isinstance(delivery.message, Event)]
+                _print(news, as_json=as_json, lines=True)
+    finally:
+        await bus.close()

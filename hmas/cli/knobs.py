@@ -1,0 +1,98 @@
+"""`hmas knobs`: concurrency and token budget per instance."""
+
+from typing import Any
+
+import click
+
+from controller.admin.client import AdminClient
+from hmas.cli.admin import FOREVER, author_name, author_option, reason_option, takes_client
+from hmas.cli.output import duration_words, json_option, say, say_json, table
+from hmas.cli.values import Duration
+
+
+@click.group()
+def knobs() -> None:
+    """Show, set and release concurrency and token budget."""
+
+
+@knobs.command("show")
+@json_option
+@takes_client
+def show(client: AdminClient, *, as_json: bool) -> None:
+    """The controls in force, on whose word, and where each takes effect.
+
+    \b
+    Example:
+      hmas knobs show
+    """  # noqa: D301 - click reads \b as "do not rewrap"
+    document = client.knobs()
+    if as_json:
+        say_json(document)
+    else:
+        say(_knob_table(document))
+
+
+@knobs.command("set")
+@click.argument("instance")
+@click.option("--n-run", type=click.IntRange(1, 4096), help="Requests in flight.")
+@click.option("--token-budget", type=click.IntRange(1, 1_048_576), help="Tokens per engine step.")
+@click.option("--for", "for_s", type=Duration(), help=f"How long, such as 90s, 10m, 2h; {FOREVER} by default.")
+@reason_option
+@author_option
+@json_option
+@takes_client
+def set_knobs(
+    client: AdminClient,
+    *,
+    instance: str,
+    n_run: int | None,
+    token_budget: int | None,
+    for_s: float | None,
+    reason: str,
+    author: str | None,
+    as_json: bool,
+) -> None:
+    """Hold the controls of INSTANCE against the agents; '*' for all instances that have none of their own.
+
+    \b
+    Example:
+      hmas knobs set gpu-0 --n-run 8 --for 10m --reason "memory trouble"
+    """  # noqa: D301 - click reads \b as "do not rewrap"
+    if n_run is None and token_budget is None:
+        raise click.UsageError("give --n-run, --token-budget or both")
+    document = client.force_knobs(instance, n_run=n_run, token_budget=token_budget, for_s=for_s, author=author_name(author), reason=reason)
+    if as_json:
+        say_json(document)
+        return
+    say(f"{_knob_table(document)}\nheld {f'for {duration_words(for_s)}' if for_s else FOREVER}; `hmas knobs release {instance}` ends it")
+
+
+@knobs.command("release")
+@click.argument("instance")
+@json_option
+@click.pass_context
+@takes_client
+def release(client: AdminClient, ctx: click.Context, *, instance: str, as_json: bool) -> None:
+    """Give the controls set under the name INSTANCE ('*' too) back to the agents. Exit code 1 when there were none.
+
+    \b
+    Example:
+      hmas knobs release gpu-0
+    """  # noqa: D301 - click reads \b as "do not rewrap"
+    document = client.release_knobs(instance)
+    if as_json:
+        say_json(document)
+    elif document["released"]:
+        say(_knob_table(document))
+    else:
+        say(f"no controls were held for {instance!r} by `hmas knobs set`; see `hmas override list`")
+    ctx.exit(0 if document["released"] else 1)
+
+
+def _knob_table(document: dict[str, Any]) -> str:
+    rows = []
+    for item in document["instances"]:
+        for name in ("n_run", "token_budget"):
+            knob = item[name]
+            rows.append((item["name"], name, knob["value"], item["ceiling"][name], knob["source"], knob["acts"], knob["reason"]))
+    return table(["instance", "knob", "value", "ceiling", "by", "acts on", "why"], rows)

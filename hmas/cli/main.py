@@ -1,0 +1,77 @@
+"""The command `hmas`: where its subcommands are, and how errors become words and exit codes."""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import click
+
+from controller.core.errors import AdminUnreachable, ConfigError, HmasError
+from hmas.cli.lazy import LazyGroup
+from hmas.cli.output import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE, complain
+
+COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "up": ("hmas.cli.up:up", "Start everything on this machine and keep it running."),
+        "run": ("hmas.cli.run:run", "Run a single process: gateway, agent or embedded engine."),
+        "status": ("hmas.cli.status:status", "What is in force, how full it is, and who is well."),
+        "policy": ("hmas.cli.policy:policy", "List, show, force and release the queueing policy."),
+        "knobs": ("hmas.cli.knobs:knobs", "Show, set and release concurrency and token budget."),
+        "override": ("hmas.cli.override:override", "Validate, apply, list and clear override files."),
+        "engines": ("hmas.cli.engines:engines", "List engines, drain them, take them back."),
+        "events": ("hmas.cli.events:events", "What changed, why, from what to what."),
+        "config": ("hmas.cli.configuration:config", "Check a configuration, print an example or the reference."),
+        "key": ("hmas.cli.key:key", "Make API keys and tokens."),
+        "doctor": ("hmas.cli.doctor:doctor", "Check this installation and say what to mend."),
+        "replay": ("hmas.lab.cli:replay", "Replay a trace against any OpenAI-compatible address."),
+        "demo": ("hmas.demo.cli:demo", "The main job on this machine: three baselines and H-MAS on the same arrivals."),
+    }
+)
+"""Every subcommand: where it is, and its line in `hmas --help`."""
+
+
+@click.group(cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="h-mas", prog_name="hmas")
+def cli() -> None:
+    """H-MAS: a control plane in front of LLM engines.
+
+    \b
+    Start with:
+      hmas up --engine sim --no-auth                         # try it, no GPU needed
+      hmas up --engine vllm=http://127.0.0.1:8000 --no-auth  # before your own vLLM
+      hmas status
+
+    The operators' commands find a running gateway by --admin URL, else HMAS_ADMIN_URL, else the configuration
+    (--config, else HMAS_CONFIG). HMAS_ADMIN_TOKEN is sent where the gateway asks for a token.
+
+    \b
+    Exit codes: 0 done, 1 refused or failed, 2 the command line or the configuration cannot be used, 3 not reachable.
+    Results go to stdout, everything else to stderr. --json prints results for programs.
+    """  # noqa: D301 - click reads \b as "do not rewrap"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns the exit code."""
+    try:
+        result = cli.main(args=list(argv) if argv is not None else None, prog_name="hmas", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return EXIT_USAGE if isinstance(error, click.UsageError) else EXIT_FAILED
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except AdminUnreachable as error:
+        complain(str(error))
+        return EXIT_UNREACHABLE
+    except ConfigError as error:
+        complain(str(error))
+        return EXIT_USAGE
+    except HmasError as error:
+        complain(str(error))
+        return EXIT_FAILED
+    except BrokenPipeError:
+        # Whoever read has gone (`hmas events | head`); what Python flushes at exit must not complain again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    # click hands back the code of ctx.exit(), or what the command returned.
+    return result if isinstance(result, int) else 0

@@ -1,0 +1,83 @@
+"""How commands speak: results on stdout, as text or as JSON; everything else on stderr."""
+
+import json
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_UNREACHABLE = 3
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+
+
+def say(text: str) -> None:
+    """Writes a line of result."""
+    click.echo(text)
+
+
+def say_json(document: Any) -> None:
+    """Writes a result as one JSON document."""
+    click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def complain(text: str) -> None:
+    """Writes a diagnostic."""
+    click.echo(f"hmas: {text}" if "\n" not in text else f"hmas:\n{text}", err=True)
+
+
+def hint(text: str) -> None:
+    """Writes something useful that is no result."""
+    click.echo(text, err=True)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Columns under their headings; numbers to the right, texts to the left. Empty cells are shown as a hyphen."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    right = [all(_is_number(row[column]) for row in cells) and bool(cells) for column in range(len(head))]
+    widths = [max([len(head[column]), *(len(row[column]) for row in cells)]) for column in range(len(head))]
+
+    def line(row: Sequence[str]) -> str:
+        parts = [text.rjust(width) if end else text.ljust(width) for text, width, end in zip(row, widths, right, strict=True)]
+        return "  ".join(parts).rstrip()
+
+    return "\n".join([line(list(head)), *(line(row) for row in cells)])
+
+
+def duration_words(seconds: float) -> str:
+    """`45 s`, `12 min`, `3.5 h`, `2 d`."""
+    if not math.isfinite(seconds) or seconds < 0:
+        return "-"
+    if seconds < 90:
+        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 129_600 else f"{seconds / 86_400:.0f} d"
+
+
+def clock_words(at_s: float) -> str:
+    """A moment as people read it, UTC, to the second."""
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def stdout_is_terminal() -> bool:
+    """Whether a person reads along."""
+    return sys.stdout.isatty()
+
+
+def _cell(value: object) -> str:
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _is_number(text: str) -> bool:
+    return text == "-" or text.rstrip("%").replace(".", "", 1).lstrip("-").isdigit()

@@ -1,0 +1,171 @@
+"""`hmas run`: one process in the foreground, as systemd, containers and `hmas up` start it."""
+
+import asyncio
+import os
+from collections.abc import Coroutine
+from typing import Any
+
+import click
+import uvloop
+
+from agents.shell import AGENTS, instance_name, run_agent
+from controller.bus.base import Bus
+from controller.bus.memory_bus import MemoryBus
+from controller.bus.redis_bus import RedisBus
+from controller.config.schema import Config
+from controller.core.errors import ConfigError
+from controller.runtime import logs
+from controller.runtime.clock import SystemClock
+from controller.runtime.notify import Notifier
+from controller.runtime.signals import stop_flags
+from hmas.cli.settings import config_option, read_config
+
+NOTIFY_EVERY_S = 1.0
+
+
+@click.group()
+def run() -> None:
+    """Run a single process: gateway, agent or embedded engine.
+
+    Each tells the service manager when it is ready and that it is alive, drains on SIGTERM, and logs to stderr.
+    """
+
+
+@run.command("gateway")
+@config_option
+def run_gateway(config_file: str | None) -> None:
+    """Run the gateway.
+
+    \b
+    Example:
+      HMAS_BUS__URL=redis://127.0.0.1:6379 hmas run gateway --config hmas.yaml
+    """  # noqa: D301 - click reads \b as "do not rewrap"
+    config = read_config(config_file)
+    logs.configure(config.logging.level, config.logging.format, "gateway")
+    _run(_gateway(config, _make_bus(config)))
+
+
+@run.command("agent")
+@click.argument("name", type=click.Choice(list(AGENTS)))
+@config_option
+def run_one_agent(name: str, config_file: str | None) -> None:
+    """Run the agent NAME.
+
+    \b
+    Example:
+      HMAS_BUS__URL=redis://127.0.0.1:6379 hmas run agent qos --config hmas.yaml
+    """  # noqa: D301 - click reads \b as "do not rewrap"
+    config = read_config(config_file)
+    logs.configure(config.logging.level, config.logging.format, name)
+    if not config.bus.url:
+        raise ConfigError(_NO_BUS.format(who=f"agent {name}"))
+    _run(_agent(name, config))
+
+
+@run.command("engine")
+@click.option("--profile", default="demo-small", show_default=True, help="Name of a shipped profile, or a .json file.")
+@click.option("--speed", type=click.FloatRange(0.01, 1000), default=1.0, show_default=True, help="Times faster than the profile.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8101, show_default=True, help="Port; 0 for a free one.")
+@click.option("--name", default="sim", show_default=True, help="The instance's name in its snapshots.")
+@click.option("--model", default="sim", show_default=True, help="What the engine calls its model.")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True)
+def run_engine(*, profile: str, speed: float, host: str, port: int, name: str, model: str, log_level: Any) -> None:
+    """Run an embedded engine: an OpenAI-compatible server that needs no GPU and keeps the time of a profile.
+
+    \b
+    Example:
+      hmas run engine --profile demo-small --port 8101
+    """  # noqa: D301 - click reads \b as "do not rewrap"
+    logs.configure(log_level, "text", name)
+    _run(_engine(profile=profile, speed=speed, host=host, port=port, name=name, model=model))
+
+
+_NO_BUS = "bus.url is empty: name a Redis server there or in HMAS_BUS__URL ({who} runs by itself; `hmas up` starts a server of its own)"
+
+
+def _make_bus(config: Config) -> Bus:
+    if config.bus.url:
+        return RedisBus(config.bus.url, config.bus.key_prefix)
+    if config.agents.enabled:
+        raise ConfigError(_NO_BUS.format(who="the gateway") + ", or switch the agents off with agents.enabled: false")
+    return MemoryBus()
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    """Runs to the end. A port that is taken may be free in a moment, so that is no mistake in the configuration."""
+    try:
+        uvloop.run(work)
+    except OSError as error:
+        raise click.ClickException(
+            f"cannot listen: {error.strerror or error}; another process has the port, or the address is not of this machine"
+        ) from error
+
+
+async def _gateway(config: Config, bus: Bus) -> None:
+    # Imported here: the other processes have no use for the gateway's modules.
+    from controller.gateway.serve import Started, serve  # noqa: PLC0415
+
+    notifier, clock = Notifier(), SystemClock()
+    told_s = 0.0
+
+    def on_ready(started: Started) -> None:
+        notifier.ready(f"serving at {started.url}, operators' API at {started.admin_url}")
+
+    def on_cycle() -> None:
+        nonlocal told_s
+        now_s = clock.now_s()
+        if now_s - told_s >= NOTIFY_EVERY_S:
+            told_s = now_s
+            notifier.watchdog()
+
+    try:
+        with stop_flags() as flags:
+            stopping = asyncio.create_task(_tell_stopping(flags.stop, notifier))
+            try:
+                await serve(config, bus=bus, clock=clock, on_ready=on_ready, on_cycle=on_cycle, stop=flags.stop, hurry=flags.hurry)
+            finally:
+                stopping.cancel()
+    finally:
+        await bus.close()
+
+
+async def _tell_stopping(stop: asyncio.Event, notifier: Notifier) -> None:
+    await stop.wait()
+    notifier.stopping()
+
+
+async def _agent(name: str, config: Config) -> None:
+    bus = RedisBus(config.bus.url, config.bus.key_prefix)
+    try:
+        with stop_flags() as flags:
+            await run_agent(name, config, bus, SystemClock(), stop=flags.stop, instance=instance_name(os.environ), notify=Notifier())
+    finally:
+        await bus.close()
+
+
+async def _engine(*, profile: str, speed: float, host: str, port: int, name: str, model: str) -> None:
+    from engines.sim.model import EngineModel  # noqa: PLC0415 - only this process serves an engine
+    from engines.sim.profile import load_profile  # noqa: PLC0415
+    from engines.sim.server import create_app, start  # noqa: PLC0415
+    from hmas.cli.pace import faster  # noqa: PLC0415
+
+    notifier, clock = Notifier(), SystemClock()
+    app = create_app(EngineModel(faster(load_profile(profile), speed)), model, name, now_s=clock.now_s)
+    with stop_flags() as flags:
+        runner, port = await start(app, host=host, port=port)
+        try:
+            notifier.ready(f"embedded engine {name} with profile {profile} at http://{host}:{port}")
+            while not flags.stop.is_set():
+                notifier.watchdog()
+                await _wait(flags.stop, NOTIFY_EVERY_S)
+            notifier.stopping()
+        finally:
+            await runner.cleanup()
+
+
+async def _wait(event: asyncio.Event, timeout_s: float) -> None:
+    try:
+        await asyncio.wait_for(event.wait(), timeout_s)
+    except TimeoutError:
+        return

@@ -1,0 +1,26 @@
+"""Where a command finds its configuration."""
+
+import os
+from collections.abc import Mapping
+
+import click
+
+from controller.config.loader import load_config
+from controller.config.schema import Config
+
+config_option = click.option(
+    "--config",
+    "config_file",
+    metavar="FILE",
+    envvar="HMAS_CONFIG",
+    help="Configuration, YAML or TOML. [env: HMAS_CONFIG; default: built-in values]",
+)
+
+
+def read_config(config_file: str | None, extra: Mapping[str, str] | None = None) -> Config:
+    """The configuration from file and environment; `extra` variables stand above both.
+
+    Raises:
+        ConfigError: Names every mistake.
+    """
+    return load_config(config_file or None, {**os.environ, **(extra or {})})

@@ -1,0 +1,131 @@
+"""What `hmas up` starts: the processes, their order, and the environment that makes one configuration of file and command line."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from agents.shell import AGENTS
+from controller.config.paths import url_of
+from controller.config.schema import Config
+from controller.runtime.child import ChildSpec
+from controller.runtime.ports import free_port
+from hmas.cli.settings import read_config
+from hmas.cli.targets import Target
+
+ENGINE_STAGE, AGENT_STAGE, GATEWAY_STAGE = 1, 2, 3
+"""Stop order: the gateway drains while agents and engines still serve it."""
+WATCHDOG_S = 60.0
+SLACK_S = 8.0
+"""Beyond its drain, how long the gateway may take to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What the command line says on top of the configuration; None and empty leave the configuration as it is.
+
+    Attributes:
+        targets: Engines in place of the configured ones.
+        port, admin_port: 0 chooses free ones.
+    """
+
+    config_file: str | None = None
+    targets: Sequence[Target] = ()
+    port: int | None = None
+    admin_port: int | None = None
+    no_auth: bool = False
+    no_agents: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A plan that is ready to run but for the bus address.
+
+    Attributes:
+        config: As every child will read it.
+        env: Variables that the children get, so that they read just that.
+    """
+
+    config: Config
+    choices: Choices
+    env: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def gateway_url(self) -> str:
+        """Where clients find the gateway."""
+        return url_of(self.config.gateway.host, self.config.gateway.port)
+
+    @property
+    def admin_url(self) -> str:
+        """Where operators find it."""
+        return url_of(self.config.gateway.admin_host, self.config.gateway.admin_port)
+
+    def engine_specs(self) -> list[ChildSpec]:
+        """Embedded engines."""
+        return [self._engine(target) for target in self.choices.targets if target.profile]
+
+    def control_specs(self, bus_url: str) -> list[ChildSpec]:
+        """The agents and the gateway on this bus."""
+        env = {**self.env, "HMAS_BUS__URL": bus_url}
+        names = AGENTS if self.config.agents.enabled else ()
+        return [*(self._agent(name, env) for name in names), self._gateway(env)]
+
+    def _engine(self, target: Target) -> ChildSpec:
+        port = target.config.url.rsplit(":", 1)[1]
+        options = ["--profile", target.profile, "--speed", f"{target.speed:g}", "--port", port, "--name", target.config.name]
+        level = ["--log-level", self.config.logging.level]
+        return ChildSpec(
+            name=target.config.name, argv=_hmas("run", "engine", *options, *level), stage=ENGINE_STAGE, notifies=True, watchdog_s=WATCHDOG_S
+        )
+
+    def _agent(self, name: str, env: Mapping[str, str]) -> ChildSpec:
+        argv = _hmas("run", "agent", name, *self._config_option())
+        return ChildSpec(name=name, argv=argv, env=env, stage=AGENT_STAGE, notifies=True, watchdog_s=WATCHDOG_S)
+
+    def _gateway(self, env: Mapping[str, str]) -> ChildSpec:
+        return ChildSpec(
+            name="gateway",
+            argv=_hmas("run", "gateway", *self._config_option()),
+            env=env,
+            stage=GATEWAY_STAGE,
+            grace_s=self.config.gateway.drain_s + SLACK_S,
+            essential=True,
+            notifies=True,
+            watchdog_s=WATCHDOG_S,
+        )
+
+    def _config_option(self) -> list[str]:
+        return ["--config", self.choices.config_file] if self.choices.config_file else []
+
+
+def plan(choices: Choices) -> Stack:
+    """Reads the configuration and lays the command line over it.
+
+    The children get the command line's choices as HMAS_* variables, the way anybody can set them.
+
+    Raises:
+        ConfigError: The configuration has mistakes, or the two do not fit together.
+    """
+    env: dict[str, str] = {}
+    if choices.targets:
+        env["HMAS_ENGINES"] = json.dumps([msgspec.to_builtins(target.config) for target in choices.targets])
+    if choices.no_auth:
+        env["HMAS_GATEWAY__NO_AUTH"] = "true"
+    if choices.no_agents:
+        env["HMAS_AGENTS__ENABLED"] = "false"
+    if choices.port is not None:
+        env["HMAS_GATEWAY__PORT"] = str(choices.port)
+    if choices.admin_port is not None:
+        env["HMAS_GATEWAY__ADMIN_PORT"] = str(choices.admin_port)
+    config = read_config(choices.config_file, env)
+    # Children restart on the same ports, and the address is printed before they run: a free port is chosen here, once.
+    for name, port in (("HMAS_GATEWAY__PORT", config.gateway.port), ("HMAS_GATEWAY__ADMIN_PORT", config.gateway.admin_port)):
+        if port == 0:
+            env[name] = str(free_port())
+    return Stack(read_config(choices.config_file, env), choices, env)
+
+
+def _hmas(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "hmas", *arguments]

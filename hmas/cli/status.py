@@ -1,0 +1,93 @@
+"""`hmas status`: the state of a gateway on one page."""
+
+from typing import Any
+
+import click
+
+from controller.admin.client import AdminClient
+from hmas.cli.admin import takes_client
+from hmas.cli.engines import engine_table
+from hmas.cli.output import EXIT_FAILED, duration_words, json_option, say, say_json
+from hmas.cli.override import override_list
+from hmas.cli.policy import policy_line
+
+
+@click.command()
+@json_option
+@click.pass_context
+@takes_client
+def status(client: AdminClient, ctx: click.Context, *, as_json: bool) -> None:
+    """What is in force, how full it is, and who is well. Exit code 1 when the gateway is not ready.
+
+    \b
+    Example:
+      hmas status --json | jq .goodput
+    """  # noqa: D301 - click reads \b as "do not rewrap"
+    document = client.status()
+    if as_json:
+        say_json(document)
+    else:
+        say(page(document))
+    ctx.exit(0 if document["ready"] else EXIT_FAILED)
+
+
+def page(document: dict[str, Any]) -> str:
+    """The whole page as text."""
+    ready = "ready" if document["ready"] else "NOT READY: " + "; ".join(document["not_ready_because"])
+    lines = [
+        f"gateway   {document['gateway']}, version {document['version']}, up for {duration_words(document['uptime_s'])}, {ready}",
+        f"policy    {policy_line(document['policy'])}",
+        f"queue     {_queue(document['queue'])}",
+        f"requests  {_counts(document['counts'])}",
+        f"goodput   {_goodput(document['goodput'])}",
+        f"bus       {_bus(document['bus'])}",
+        f"agents    {_agents(document['agents'])}",
+        "",
+        engine_table(document["instances"]),
+    ]
+    overrides = document["overrides"]
+    if overrides["overrides"] or overrides["refused"]:
+        lines += ["", "held by operators:", override_list(overrides)]
+    return "\n".join(lines)
+
+
+def _queue(queue: dict[str, Any]) -> str:
+    text = f"{queue['queued']} of {queue['limit']} waiting, {queue['queued_tokens']} prompt tokens"
+    return text + (f", oldest {queue['oldest_wait_ms']:.0f} ms, {queue['overdue']} past their TTFT target" if queue["queued"] else "")
+
+
+def _counts(counts: dict[str, Any]) -> str:
+    ended = ", ".join(f"{number} {kind}" for kind, number in counts["ended"].items() if number) or "none ended"
+    broken = "" if counts["conserved"] else "; THE SUM DOES NOT ADD UP, please report it"
+    return f"{counts['arrived']} arrived, {counts['queued']} queued, {counts['running']} running, {ended}{broken}"
+
+
+def _goodput(goodput: dict[str, Any]) -> str:
+    if goodput["goodput_rate"] is None:
+        return f"nothing ended in the last {goodput['window_s']:g} s"
+    parts = [f"{goodput['goodput_rps']:.2f}/s met both targets ({goodput['goodput_rate']:.0%} of those ended) in {goodput['window_s']:g} s"]
+    for name, label in (("ttft_ms", "TTFT"), ("tpot_ms", "TPOT")):
+        values = goodput[name]
+        if values["p50"] is not None:
+            parts.append(f"{label} p50 {values['p50']:.0f} p95 {values['p95']:.0f} ms")
+    return ", ".join(parts)
+
+
+def _bus(bus: dict[str, Any]) -> str:
+    state = "connected" if bus["connected"] else f"AWAY: {bus['detail']}"
+    extra = [f"{bus[name]} {name}" for name in ("dropped", "rejected") if bus[name]]
+    return ", ".join([state, *extra])
+
+
+def _agents(agents: dict[str, Any]) -> str:
+    if not agents["enabled"]:
+        return "switched off; policy and windows stay as configured"
+    parts = []
+    for name, agent in agents.items():
+        if not isinstance(agent, dict):
+            continue
+        if agent["age_s"] is not None:
+            parts.append(f"{name} heard {duration_words(agent['age_s'])} ago")
+        elif agent.get("speaks_here", True):
+            parts.append(f"{name} not heard yet")
+    return ", ".join(parts)
