@@ -5,8 +5,6 @@ import os
 import platform
 import resource
 import shutil
-import sys
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -28,6 +26,7 @@ LEAST_FILES = 4096
 LEAST_DISK_MB = 200
 MAX_SKEW_S = 2.0
 TIMEOUT_S = 3.0
+ENGINE_DOWN = "start it, or correct its address; the other engines serve meanwhile"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +47,7 @@ class Check:
 def check_python() -> Iterator[Check]:
     """The interpreter and the system under it."""
     words = f"Python {platform.python_version()} on {platform.system()} {platform.release()}, {os.cpu_count()} processors"
-    if sys.version_info < (3, 11):
-        yield Check("python", "FAIL", words, "install Python 3.11 or newer and set H-MAS up with it")
-    elif not hasattr(os, "pidfd_open"):
+    if not hasattr(os, "pidfd_open"):
         yield Check("python", "FAIL", words, "`hmas up` needs Linux 5.3 or newer")
     else:
         yield Check("python", "OK", words)
@@ -69,7 +66,7 @@ def check_limits() -> Iterator[Check]:
 def check_advice(config: Config, env: Mapping[str, str]) -> Iterator[Check]:
     """What the configuration allows but probably does not mean."""
     words = advice(config, env)
-    yield from (Check("config", "WARN", word.split(":")[0], word.split(":", 1)[1].strip()) for word in words)
+    yield from (Check("config", "WARN", word) for word in words)
     if not words:
         yield Check("config", "OK", f"{len(config.engines)} engines, {len(config.tenants)} tenants")
 
@@ -130,7 +127,8 @@ def _ask_bus(url: str, *, started: bool) -> Check:
         return Check("bus", "FAIL" if not started else "WARN", f"{shown} does not answer: {error}", do)
     version = str(info.get("valkey_version") or info.get("redis_version", "?"))
     compatible = tuple(int(part) for part in str(info.get("redis_version", "0")).split(".")[:2] if part.isdigit())
-    skew_s = time.time() - (seconds + micros / 1e6)  # both are wall clocks: that is what is compared
+    # A clock made just now shows the machine's wall time.
+    skew_s = SystemClock().now_s() - (seconds + micros / 1e6)
     if compatible < LEAST_VERSION:
         return Check("bus", "FAIL", f"{shown}, version {version}", "use Redis 7.0, Valkey 7.2 or newer")
     if abs(skew_s) > MAX_SKEW_S:
@@ -158,9 +156,7 @@ async def _ask_engine(config: EngineConfig, env: Mapping[str, str]) -> Check:
     finally:
         await engine.close()
     if not snapshot.healthy:
-        return Check(
-            name, "FAIL", f"{config.url}: {snapshot.detail}", "start it, or correct engines[].url; the other engines serve meanwhile"
-        )
+        return Check(name, "FAIL", f"{config.url}: {snapshot.detail}", ENGINE_DOWN)
     able = engine.capabilities
     knobs = ", ".join(able.live_knobs) or "none"
     words = f"{config.url}: {able.kind} {able.version}".rstrip() + f"; live knobs: {knobs}"
@@ -178,10 +174,8 @@ def check_gateway(config: Config, status: dict[str, Any] | None, trouble: str) -
     if status["ready"]:
         yield Check("gateway", "OK", f"{status['gateway']}, version {status['version']}, policy {status['policy']['name']}")
     else:
-        yield Check(
-            "gateway", "FAIL", "not ready: " + "; ".join(status["not_ready_because"]), "see the engines above and the gateway's log"
-        )
-    skew_s = time.time() - (status["started_s"] + status["uptime_s"])
+        yield Check("gateway", "FAIL", "not ready: " + "; ".join(status["not_ready_because"]), "see the engines and the gateway's log")
+    skew_s = SystemClock().now_s() - (status["started_s"] + status["uptime_s"])
     if abs(skew_s) > MAX_SKEW_S:
         do = "the machine's clock was set after the gateway started; restart it when convenient"
         yield Check("clock", "WARN", f"the gateway's clock is {-skew_s:+.1f} s off", do)
@@ -189,7 +183,14 @@ def check_gateway(config: Config, status: dict[str, Any] | None, trouble: str) -
         yield Check("clock", "OK", f"the gateway's clock agrees within {MAX_SKEW_S:g} s")
     if not status["bus"]["connected"]:
         yield Check("gateway's bus", "FAIL", status["bus"]["detail"], "serving goes on with fallbacks; bring the bus back")
+    own = {engine.name for engine in config.engines}
+    yield from (_known_engine(item) for item in status["instances"] if item["name"] not in own)
     yield from _check_agents(config, status["agents"])
+
+
+def _known_engine(item: dict[str, Any]) -> Check:
+    name, words = f"engine {item['name']}", f"{item['url']}: {item['kind']} {item['version']}, known to the gateway"
+    return Check(name, "OK", words) if item["healthy"] else Check(name, "FAIL", f"{item['url']}: {item['detail']}", ENGINE_DOWN)
 
 
 def _check_agents(config: Config, agents: dict[str, Any]) -> Iterator[Check]:
