@@ -29,6 +29,7 @@ class RequestNotice(Message, frozen=True, tag="request"):
         ttft_slo_ms: Declared target, 0 where none was declared. Likewise `tpot_slo_ms`.
         max_output_tokens: The client's cap, 0 where none.
         has_tools: Whether tool definitions came along.
+        turns: Messages of the conversation, 0 where not known (a plain completion).
     """
 
     request_id: str
@@ -42,6 +43,7 @@ class RequestNotice(Message, frozen=True, tag="request"):
     tpot_slo_ms: float = 0.0
     max_output_tokens: int = 0
     has_tools: bool = False
+    turns: int = 0
 
 
 class RequestFeatures(Message, frozen=True, tag="features"):

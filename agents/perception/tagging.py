@@ -1,0 +1,103 @@
+"""Task type of a prompt from what it says: a weighted vote of the rules in `cues`. Pure, deterministic, no model."""
+
+import re
+from dataclasses import dataclass
+
+from agents.perception.cues import CUES, NUMBER_WORDS, Where
+from controller.core.types import TaskType
+
+EDGE_CHARS = 280
+"""Length of the beginning and of the end where commands are looked for."""
+DOUBT = 1.5
+"""Weight of not knowing: a lone hint stays doubtful, a lone command does not."""
+MANY_TURNS = 3
+
+_WORD = re.compile(r"[^\W_][\w+#&'-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """What the rules say.
+
+    Attributes:
+        task: The task type with the highest score; `unknown` where nothing was found.
+        confidence: 0 to 1: its score against the runner-up's and against doubt.
+    """
+
+    task: TaskType
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    task: TaskType
+    weight: float
+    where: Where
+    words: frozenset[str]
+    pattern: re.Pattern[str] | None
+    numbers: int
+    other_scripts: bool
+
+
+_RULES = tuple(
+    _Rule(
+        cue.task,
+        cue.weight,
+        cue.where,
+        frozenset(cue.words.split()),
+        re.compile(cue.pattern) if cue.pattern else None,
+        cue.numbers,
+        cue.other_scripts,
+    )
+    for cue in CUES
+)
+
+_NUMBERS = frozenset(NUMBER_WORDS.split())
+
+
+def tag(text: str, *, has_tools: bool = False, turns: int = 0) -> Tag:
+    """Tags a prompt.
+
+    Args:
+        text: Excerpt of the prompt, of bounded length; empty where prompts are not shared.
+        has_tools: Whether tool definitions came along.
+        turns: Messages of the conversation, 0 where not known.
+    """
+    scores = score(text)
+    if turns >= MANY_TURNS:
+        scores[TaskType.DIALOGUE] = scores.get(TaskType.DIALOGUE, 0.0) + 2.0
+    if has_tools:
+        scores[TaskType.DIALOGUE] = scores.get(TaskType.DIALOGUE, 0.0) + 1.0
+    # Ties go to the type that was scored first, which is the order of the table.
+    ordered = sorted(scores.items(), key=lambda item: -item[1])
+    if not ordered:
+        return Tag(TaskType.UNKNOWN, 0.0)
+    best = ordered[0][1]
+    second = ordered[1][1] if len(ordered) > 1 else 0.0
+    return Tag(ordered[0][0], best / (best + second + DOUBT))
+
+
+def score(text: str) -> dict[TaskType, float]:
+    """Score per task type for which anything was found: its strongest rule, and half of every other one.
+
+    A command said twice is still one command; without the discount a long text would outvote a short one.
+    """
+    text = text.lower()
+    opening, closing = text[:EDGE_CHARS], text[-EDGE_CHARS:]
+    ask = text if len(text) <= 2 * EDGE_CHARS else f"{opening}\n{closing}"
+    parts = {Where.OPEN: opening, Where.CLOSE: closing, Where.ASK: ask, Where.ANY: text}
+    found = {where: _WORD.findall(part) for where, part in parts.items()}
+    words = {where: frozenset(part) for where, part in found.items()}
+    numbers = sum(word[0].isdigit() or word in _NUMBERS for word in found[Where.ANY])
+    latin = text.isascii()
+    best: dict[TaskType, float] = {}
+    total: dict[TaskType, float] = {}
+    for rule in _RULES:
+        if rule.words and rule.words.isdisjoint(words[rule.where]):
+            continue
+        if rule.numbers > numbers or (rule.other_scripts and latin):
+            continue
+        if rule.pattern is None or rule.pattern.search(parts[rule.where]):
+            best[rule.task] = max(best.get(rule.task, 0.0), rule.weight)
+            total[rule.task] = total.get(rule.task, 0.0) + rule.weight
+    return {task: (best[task] + total[task]) / 2.0 for task in best}
