@@ -46,14 +46,15 @@ class Reply:
         ask = self._ask
         usage = self._usage_field(position) if ask.continuous_usage else b""
         parts = (
-            self._opening(usage) if first and ask.chat else b"",
+            self._opening() if first and ask.chat else b"",
             self._head,
             self._delta(position, first=first),
             b',"logprobs":',
             b"null" if ask.top_logprobs is None else self._logprobs([position]),
             b',"finish_reason":',
             self._finish if finished else b"null",
-            b',"stop_reason":null}]' if finished or not ask.chat else b"}]",
+            b',"stop_reason":null' if finished or not ask.chat else b"",
+            b',"token_ids":null}]',
             usage,
             b"}\n\n",
             self._closing(position) if finished else b"",
@@ -63,7 +64,7 @@ class Reply:
     def broken_off(self, tokens: int) -> bytes:
         """What ends a stream whose request was aborted after `tokens` tokens."""
         delta = b'{"content":""}' if self._ask.chat else b'""'
-        end = b',"logprobs":null,"finish_reason":"abort","stop_reason":null}]}\n\n'
+        end = b',"logprobs":null,"finish_reason":"abort","stop_reason":null,"token_ids":null}]}\n\n'
         return self._head + delta + end + self._closing(tokens)
 
     def whole(self, tokens: int, *, aborted: bool = False) -> bytes:
@@ -78,7 +79,7 @@ class Reply:
             choice["text"] = text
         wanted = ask.top_logprobs is not None
         choice["logprobs"] = orjson.Fragment(self._logprobs(positions)) if wanted else None
-        choice |= {"finish_reason": "abort" if aborted else ask.finish, "stop_reason": None}
+        choice |= {"finish_reason": "abort" if aborted else ask.finish, "stop_reason": None, "token_ids": None}
         kind = "chat.completion" if ask.chat else "text_completion"
         return orjson.dumps(self._meta | {"object": kind, "choices": [choice], "usage": self._usage(tokens)})
 
@@ -105,8 +106,10 @@ class Reply:
             call = {"index": 0, "id": self._call_id, "type": "function", "function": {"name": self._ask.tool.name, **call["function"]}}
         return orjson.dumps({"tool_calls": [call]})
 
-    def _opening(self, usage: bytes) -> bytes:
-        return self._head + b'{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]' + usage + b"}\n\n"
+    def _opening(self) -> bytes:
+        usage = self._usage_field(0) if self._ask.continuous_usage else b""
+        role = b'{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]'
+        return self._head + role + usage + b',"prompt_token_ids":null,"prompt_text":null}\n\n'
 
     def _closing(self, tokens: int) -> bytes:
         if not self._ask.include_usage:

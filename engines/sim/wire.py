@@ -233,7 +233,7 @@ def check_model(asked: str | None, served: str) -> None:
         Refused: 404.
     """
     if asked is not None and asked != served:
-        raise Refused(404, f"The model `{asked}` does not exist.", kind="NotFoundError", param="model")
+        raise Refused(404, f"The model `{asked}` does not exist. Valid aliases: {served}.", kind="NotFoundError", param="model")
 
 
 def _decode(decoder: msgspec.json.Decoder[T], data: bytes) -> T:

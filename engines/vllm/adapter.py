@@ -131,7 +131,9 @@ def _capacity(samples: Iterable[tuple[Mapping[str, str], float]]) -> int | None:
     """Tokens that the KV caches of all engine cores hold together."""
     total = 0
     for labels, _value in samples:
-        blocks, size = labels.get("num_gpu_blocks", ""), labels.get("block_size", "")
-        if blocks.isdigit() and size.isdigit():
+        tokens, blocks, size = (labels.get(name, "") for name in ("kv_cache_size_tokens", "num_gpu_blocks", "block_size"))
+        if tokens.isdigit():
+            total += int(tokens)
+        elif blocks.isdigit() and size.isdigit():
             total += int(blocks) * int(size)
     return total or None

@@ -1,0 +1,168 @@
+"""The vLLM adapter and the length processor against a real vLLM.
+
+Set HMAS_VLLM_URL to one that serves scripts/build_tiny_model.py's model with `--logits-processors
+engines.vllm.length_processor:ForcedLength`, or HMAS_VLLM_PYTHON and HMAS_VLLM_MODEL to have one started.
+"""
+
+import asyncio
+import os
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import orjson
+import pytest
+
+from engines.connect import connect_engine
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
+
+CHAT = "/v1/chat/completions"
+ROOT = Path(__file__).resolve().parents[2]
+START_LIMIT_S = 240
+
+
+def wait_until_healthy(url: str, process: subprocess.Popen) -> None:
+    deadline_s = time.monotonic() + START_LIMIT_S
+    while time.monotonic() < deadline_s:
+        assert process.poll() is None, "vLLM ended while it was starting"
+        try:
+            urllib.request.urlopen(f"{url}/health", timeout=5).close()
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.05)
+        else:
+            return
+    pytest.fail(f"vLLM was not ready after {START_LIMIT_S} s")
+
+
+@pytest.fixture(scope="module")
+def vllm_url(tmp_path_factory):
+    url, python, model = (os.environ.get(f"HMAS_VLLM_{name}") for name in ("URL", "PYTHON", "MODEL"))
+    if url:
+        yield url
+        return
+    if not (python and model):
+        pytest.skip("needs a real vLLM: set HMAS_VLLM_URL, or HMAS_VLLM_PYTHON and HMAS_VLLM_MODEL (make test-vllm does)")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [str(ROOT / python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(ROOT / model), "--served-model-name", "tiny"]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--enforce-eager", "--max-model-len", "4096", "--max-num-seqs", "32"]
+    command += ["--max-num-batched-tokens", "1024", "--kv-cache-memory-bytes", "67108864"]
+    command += ["--logits-processors", "engines.vllm.length_processor:ForcedLength"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "2"}
+    log = tmp_path_factory.mktemp("vllm") / "vllm.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT, cwd=log.parent)
+        try:
+            wait_until_healthy(f"http://127.0.0.1:{port}", process)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+@pytest.fixture
+async def engine(vllm_url):
+    engine = await connect_engine(name="v1", url=vllm_url)
+    yield engine
+    await engine.close()
+
+
+async def served_model(engine) -> str:
+    _status, data = await engine.get("/v1/models")
+    return orjson.loads(data)["data"][0]["id"]
+
+
+async def ask(engine, *, tokens: int | None = None, request_id: str = "request-0001", **fields):
+    document = {"model": await served_model(engine), "messages": [{"role": "user", "content": "Tell me about scheduling."}], "stream": True}
+    if tokens is not None:
+        document["vllm_xargs"] = {"hmas_output_tokens": tokens}
+    return await engine.send(CHAT, orjson.dumps(document | fields), {}, request_id=request_id)
+
+
+async def events_of(response) -> list:
+    body = b"".join([chunk async for chunk in response.chunks()])
+    await response.close()
+    lines = body.decode().removesuffix("\n\n").split("\n\n")
+    return [line if line == "data: [DONE]" else orjson.loads(line.removeprefix("data: ")) for line in lines]
+
+
+async def until_running(engine, count: int):
+    deadline_s = time.monotonic() + 20
+    while (snapshot := await engine.snapshot(0.0)).running != count:
+        assert time.monotonic() < deadline_s, f"running stays at {snapshot.running}"
+    return snapshot
+
+
+async def test_what_it_says_about_itself(engine):
+    assert engine.capabilities.kind == "vllm"
+    assert engine.capabilities.version
+    assert engine.capabilities.load_signals
+    snapshot = await engine.snapshot(77.0)
+    assert (snapshot.healthy, snapshot.taken_s) == (True, 77.0)
+    assert snapshot.kv_usage is not None
+    assert snapshot.kv_capacity_tokens is not None
+    assert snapshot.kv_capacity_tokens > 4096
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 37])
+async def test_a_forced_length_is_the_length(engine, tokens):
+    before = await engine.snapshot(0.0)
+    response = await ask(engine, tokens=tokens, temperature=0.0, stream_options={"include_usage": True})
+    assert response.status == 200
+    events = await events_of(response)
+    assert events[-1] == "data: [DONE]"
+    assert events[-2]["usage"]["completion_tokens"] == tokens
+    assert events[-3]["choices"][0]["finish_reason"] == "stop"
+    assert events[0]["id"] == "chatcmpl-request-0001"
+    after = await engine.snapshot(0.0)
+    assert after.generation_tokens_total - before.generation_tokens_total == tokens
+
+
+async def test_many_lengths_at_once_and_others_left_alone(engine):
+    async def length(tokens: int | None, **fields) -> int:
+        response = await ask(engine, tokens=tokens, stream=False, **fields)
+        return orjson.loads(b"".join([chunk async for chunk in response.chunks()]))["usage"]["completion_tokens"]
+
+    wanted = [1, 60, 7, 31, 2, 45, 18, 9, 26, 3, 54, 12]
+    free = length(None, max_tokens=20, ignore_eos=True)
+    cut = length(50, max_tokens=5)
+    got = await asyncio.gather(*(length(tokens) for tokens in wanted), free, cut)
+    assert list(got) == [*wanted, 20, 5]
+
+
+@pytest.mark.parametrize("fields", [{"tokens": 0}, {"tokens": 5, "ignore_eos": True}, {"tokens": 5, "min_tokens": 9}])
+async def test_a_length_that_cannot_be_is_refused(engine, fields):
+    response = await ask(engine, stream=False, **fields)
+    assert response.status == 400
+    assert b"hmas_output_tokens" in b"".join([chunk async for chunk in response.chunks()])
+
+
+async def test_closing_the_connection_frees_the_engine(engine):
+    response = await ask(engine, tokens=3000)
+    async for _ in response.chunks():
+        break
+    snapshot = await until_running(engine, 1)
+    assert snapshot.kv_usage
+    await response.close()
+    await until_running(engine, 0)
+
+
+async def test_abort_says_whether_it_reaches_the_engine(engine):
+    response = await ask(engine, tokens=3000, request_id="request-0002")
+    await until_running(engine, 1)
+    assert await engine.abort("request-0002") == engine.capabilities.abort
+    if engine.capabilities.abort:
+        assert (await events_of(response))[-1] == "data: [DONE]"
+    await response.close()
+    await until_running(engine, 0)
+
+
+async def test_a_prompt_beyond_the_context_is_its_400(engine):
+    response = await ask(engine, messages=[{"role": "user", "content": "word " * 20_000}])
+    assert response.status == 400
+    assert b"maximum context length" in b"".join([chunk async for chunk in response.chunks()])
