@@ -41,8 +41,9 @@ def run_gateway(config_file: str | None) -> None:
       HMAS_BUS__URL=redis://127.0.0.1:6379 hmas run gateway --config hmas.yaml
     """  # noqa: D301 - click reads \b as "do not rewrap"
     config = read_config(config_file)
+    bus = _make_bus(config)
     logs.configure(config.logging.level, config.logging.format, "gateway")
-    _run(_gateway(config, _make_bus(config)))
+    _run(_gateway(config, bus))
 
 
 @run.command("agent")
@@ -56,9 +57,9 @@ def run_one_agent(name: str, config_file: str | None) -> None:
       HMAS_BUS__URL=redis://127.0.0.1:6379 hmas run agent qos --config hmas.yaml
     """  # noqa: D301 - click reads \b as "do not rewrap"
     config = read_config(config_file)
-    logs.configure(config.logging.level, config.logging.format, name)
     if not config.bus.url:
         raise ConfigError(_NO_BUS.format(who=f"agent {name}"))
+    logs.configure(config.logging.level, config.logging.format, name)
     _run(_agent(name, config))
 
 

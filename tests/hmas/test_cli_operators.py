@@ -1,0 +1,266 @@
+"""The operators' commands against a real gateway with two embedded engines, all in this process."""
+
+import asyncio
+import hashlib
+import json
+import threading
+import time
+
+import pytest
+
+from controller.bus.memory_bus import MemoryBus
+from controller.config.schema import AgentsConfig, Config, EngineConfig, GatewayConfig
+from controller.gateway.serve import serve
+from controller.runtime.clock import SystemClock
+from engines.sim.model import EngineModel
+from engines.sim.profile import load_profile
+from engines.sim.server import create_app, start
+from hmas.cli.main import main
+
+TOKEN = "hmas-test-token"
+
+
+class Installation:
+    """A gateway and its engines on a loop in a thread of its own."""
+
+    def __init__(self, state_dir):
+        self.state_dir = state_dir
+        self.url = self.admin = ""
+        self._started = threading.Event()
+        self._loop = asyncio.new_event_loop()
+        self._stop = None
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self):
+        self._thread.start()
+        assert self._started.wait(30)
+        return self
+
+    def __exit__(self, *_):
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(30)
+
+    def _run(self):
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self):
+        self._stop = asyncio.Event()
+        engines, runners = [], []
+        for name in ("gpu-0", "gpu-1"):
+            runner, port = await start(create_app(EngineModel(load_profile("demo-small")), "m", name), port=0)
+            runners.append(runner)
+            engines.append(EngineConfig(name=name, url=f"http://127.0.0.1:{port}"))
+        config = Config(
+            state_dir=str(self.state_dir),
+            gateway=GatewayConfig(
+                port=0, admin_port=0, no_auth=True, drain_s=1, admin_token_sha256=hashlib.sha256(TOKEN.encode()).hexdigest()
+            ),
+            engines=engines,
+            agents=AgentsConfig(enabled=False),
+        )
+        bus = MemoryBus()
+
+        def on_ready(started):
+            self.url, self.admin = started.url, started.admin_url
+            self._started.set()
+
+        try:
+            await serve(config, bus=bus, clock=SystemClock(), on_ready=on_ready, stop=self._stop)
+        finally:
+            await bus.close()
+            for runner in runners:
+                await runner.cleanup()
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory):
+    with Installation(tmp_path_factory.mktemp("state")) as running:
+        yield running
+
+
+@pytest.fixture
+def hmas(installation, capsys, monkeypatch):
+    """Runs a command against the installation, which holds nothing before and after."""
+    monkeypatch.setenv("HMAS_ADMIN_URL", installation.admin)
+    monkeypatch.setenv("HMAS_ADMIN_TOKEN", TOKEN)
+
+    def run(*arguments):
+        code = main(list(arguments))
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    run("override", "clear", "--all")
+    yield run
+    run("override", "clear", "--all")
+
+
+def of(result):
+    """The JSON of a result that went well."""
+    code, out, err = result
+    assert (code, err) == (0, "")
+    return json.loads(out)
+
+
+def test_status(hmas):
+    code, out, err = hmas("status")
+    assert (code, err) == (0, "")
+    assert "ready" in out
+    assert "policy    edf" in out
+    assert "gpu-1" in out
+    assert "switched off; policy and windows stay as configured" in out
+    document = of(hmas("status", "--json"))
+    assert document["counts"]["conserved"] is True
+    assert [item["name"] for item in document["instances"]] == ["gpu-0", "gpu-1"]
+
+
+def test_a_wrong_token_is_refused(hmas, monkeypatch):
+    monkeypatch.setenv("HMAS_ADMIN_TOKEN", "wrong")
+    code, out, err = hmas("status")
+    assert (code, out) == (1, "")
+    assert "wants the operators' token" in err
+
+
+def test_policy_list_and_show(hmas):
+    names = [item["name"] for item in of(hmas("policy", "list", "--json"))]
+    assert names == ["fcfs", "edf", "sjf", "two-lane", "wfq"]
+    code, out, _ = hmas("policy", "list")
+    assert code == 0
+    assert any(line.startswith("*  edf") for line in out.splitlines())
+    assert hmas("policy", "show")[1].startswith("edf")
+
+
+def test_policy_force_and_release(hmas, installation):
+    code, out, _ = hmas("policy", "force", "sjf", "--for", "10m", "--reason", "short first tonight", "--author", "alice")
+    assert code == 0
+    assert out.startswith("sjf")
+    assert "by operator" in out
+    assert "held for 10 min; `hmas policy release` ends it" in out
+    document = of(hmas("override", "list", "--json"))
+    (held,) = document["overrides"]
+    assert held["id"] == "cli-policy"
+    assert held["document"]["author"] == "alice"
+    assert 590 < held["expires_s"] - time.time() <= 600
+    assert (installation.state_dir / "overrides" / "cli-policy.json").exists()
+    assert "sjf" in hmas("status")[1]
+    assert hmas("policy", "release")[0] == 0
+    assert of(hmas("policy", "show", "--json"))["source"] == "configured"
+    code, out, _ = hmas("policy", "release")
+    assert code == 1
+    assert "was not held" in out
+
+
+def test_policy_hints_and_refusals(hmas):
+    two_lane = next(item for item in of(hmas("policy", "list", "--json")) if item["name"] == "two-lane")
+    name, (low, high) = next(iter(two_lane["hint_ranges"].items()))
+    value = (low + high) / 2
+    document = of(hmas("policy", "force", "two-lane", "--hint", f"{name}={value}", "--reason", "r", "--json"))
+    assert document["hints"][name] == pytest.approx(value)
+    code, out, err = hmas("policy", "force", "two-lane", "--hint", f"{name}={high + 1}", "--reason", "r")
+    assert (code, out) == (1, "")
+    assert name in err
+    assert "allowed: a number from" in err
+    code, _, err = hmas("policy", "force", "lifo", "--reason", "r")
+    assert code == 1
+    assert "$.policy.name: got 'lifo' (a text); allowed: one of edf, fcfs, sjf, two-lane, wfq" in err
+    assert of(hmas("policy", "show", "--json"))["name"] == "two-lane"
+
+
+def test_knobs(hmas):
+    code, out, _ = hmas("knobs", "set", "gpu-0", "--n-run", "3", "--reason", "memory", "--for", "1h")
+    assert code == 0
+    assert "`hmas knobs release gpu-0` ends it" in out
+    knobs = {item["name"]: item for item in of(hmas("knobs", "show", "--json"))["instances"]}
+    assert (knobs["gpu-0"]["n_run"]["value"], knobs["gpu-0"]["n_run"]["source"]) == (3, "operator")
+    assert knobs["gpu-1"]["n_run"]["source"] == "configured"
+    assert of(hmas("knobs", "set", "*", "--n-run", "5", "--token-budget", "512", "--reason", "r", "--json"))
+    knobs = {item["name"]: item for item in of(hmas("knobs", "show", "--json"))["instances"]}
+    assert (knobs["gpu-0"]["n_run"]["value"], knobs["gpu-1"]["n_run"]["value"]) == (3, 5)
+    assert knobs["gpu-0"]["token_budget"]["value"] == 512
+    assert hmas("knobs", "release", "gpu-0")[0] == 0
+    assert hmas("knobs", "release", "gpu-0")[0] == 1
+    assert hmas("knobs", "release", "*")[0] == 0
+    code, _, err = hmas("knobs", "set", "gpu-9", "--n-run", "3", "--reason", "r")
+    assert code == 1
+    assert "gpu-9: no such instance; allowed: *, gpu-0, gpu-1" in err
+
+
+def test_engines(hmas):
+    assert [item["name"] for item in of(hmas("engines", "list", "--json"))] == ["gpu-0", "gpu-1"]
+    code, out, _ = hmas("engines", "drain", "gpu-1", "--reason", "driver update")
+    assert code == 0
+    assert "gpu-1 drains until it is released, 0 requests still run there" in out
+    assert "draining" in hmas("engines", "list")[1]
+    assert hmas("engines", "undrain", "gpu-1")[0] == 0
+    assert hmas("engines", "undrain", "gpu-1")[0] == 1
+    code, _, err = hmas("engines", "drain", "gpu-9", "--reason", "r")
+    assert code == 1
+    assert "engine 'gpu-9' is not configured; engines: gpu-0, gpu-1" in err
+
+
+def document(**parts):
+    return {"version": 1, "author": "alice", "reason": "night", "expires": None, **parts}
+
+
+def test_override_files(hmas, tmp_path):
+    file = tmp_path / "night.json"
+    file.write_text(json.dumps(document(policy={"name": "wfq"}, tenants={"team-a": {"weight": 3}})))
+    assert hmas("override", "validate", str(file))[:2] == (0, "night: ok, holds policy, tenants.team-a.weight\n")
+    assert of(hmas("override", "list", "--json"))["overrides"] == []
+    code, out, _ = hmas("override", "apply", str(file))
+    assert code == 0
+    assert "policy wfq, team-a weight=3" in out
+    assert of(hmas("policy", "show", "--json"))["name"] == "wfq"
+    file.write_text(json.dumps(document(policy={"name": "fcfs"})))
+    assert hmas("override", "apply", str(file), "--id", "zz")[0] == 0
+    code, out, _ = hmas("override", "list")
+    assert "conflict: policy: zz wins over night" in out
+    assert of(hmas("override", "clear", "zz", "--json"))["removed"] == ["zz"]
+    code, _, err = hmas("override", "clear", "zz")
+    assert code == 1
+    assert "there is no override 'zz'" in err
+    assert hmas("override", "clear", "--all")[1] == "released: night\n"
+    assert hmas("override", "clear", "--all")[1] == "released: nothing was held\n"
+
+
+def test_an_override_that_this_gateway_cannot_apply(hmas, tmp_path):
+    file = tmp_path / "night.json"
+    file.write_text(json.dumps(document(engines={"gpu-9": {"drain": True}}, policy={"name": "fcfs"})))
+    assert hmas("override", "validate", str(file), "--here")[0] == 0
+    for command in ("validate", "apply"):
+        code, out, err = hmas("override", command, str(file))
+        assert (code, out) == (1, "")
+        assert "$.engines.gpu-9: no such instance; allowed: gpu-0, gpu-1" in err
+    code, out, _ = hmas("override", "validate", str(file), "--json")
+    assert code == 1
+    assert json.loads(out)["valid"] is False
+    assert of(hmas("policy", "show", "--json"))["name"] == "edf"
+
+
+def test_a_broken_file_in_the_directory_is_shown(hmas, installation):
+    folder = installation.state_dir / "overrides"
+    folder.mkdir(exist_ok=True)
+    (folder / "half.json").write_text('{"version": 1,')
+    try:
+        deadline = time.monotonic() + 10
+        while "refused" not in (out := hmas("override", "list")[1]):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert "refused: half.json: half: not JSON, or only half written" in out
+        _, out, _ = hmas("doctor", "--json")
+        found = [check for check in json.loads(out)["checks"] if check["name"].startswith(("gateway", "engine", "clock"))]
+        assert {check["state"] for check in found} == {"OK"}
+    finally:
+        (folder / "half.json").unlink()
+
+
+def test_events(hmas):
+    hmas("policy", "force", "sjf", "--reason", "for the events")
+    hmas("policy", "release")
+    code, out, _ = hmas("events", "--limit", "20")
+    assert code == 0
+    assert "operator: policy policy: edf" in out
+    assert "for the events" in out
+    events = of(hmas("events", "--json", "--limit", "3"))
+    assert len(events) == 3
+    assert events == sorted(events, key=lambda event: event["sent_s"])

@@ -1,0 +1,262 @@
+"""`hmas up` as a user runs it: real processes, a real Valkey, real HTTP."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from agents.shell import AGENTS
+from controller.runtime.ports import free_port
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+ROOT = Path(__file__).parents[2]
+
+
+def environment(state_dir):
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("HMAS_")}
+    return {**clean, "HMAS_STATE_DIR": str(state_dir), "PYTHONPATH": str(ROOT)}
+
+
+class Up:
+    """A running `hmas up`."""
+
+    def __init__(self, state_dir, *arguments, **env):
+        self.env = {**environment(state_dir), **env}
+        self.log = Path(state_dir) / "up.log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "hmas", "up", "--json", "--port", "0", "--admin-port", "0", *arguments],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=self.env,
+                cwd=state_dir,
+            )
+        self.doc = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(60)
+            self.process.kill()
+            self.process.wait()
+        self.process.stdout.close()
+
+    def announced(self):
+        """What it printed once everything was ready."""
+        text = b""
+        for line in self.process.stdout:
+            text += line
+            if line == b"}\n":
+                self.doc = json.loads(text)
+                return self.doc
+        raise AssertionError(self.log.read_text()[-3000:])
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(60)
+
+    def hmas(self, *arguments):
+        """Exit code and stdout of an operators' command."""
+        env = {**self.env, "HMAS_ADMIN_URL": self.doc["admin"]}
+        result = subprocess.run(
+            [sys.executable, "-m", "hmas", *arguments], check=False, capture_output=True, text=True, env=env, cwd=ROOT, timeout=60
+        )
+        return result.returncode, result.stdout + result.stderr
+
+    def family(self):
+        """Every process that descends from it: process id by command line."""
+        children = {}
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError, IndexError):
+                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+                if fields[0] != "Z":
+                    children.setdefault(int(fields[1]), []).append(int(entry.name))
+        found, open_ = {}, [self.process.pid]
+        while open_:
+            for child in children.get(open_.pop(), []):
+                with contextlib.suppress(OSError):
+                    found[Path(f"/proc/{child}/cmdline").read_text().replace("\0", " ").strip()] = child
+                    open_.append(child)
+        return found
+
+    def child(self, words):
+        return next(pid for line, pid in self.family().items() if words in line)
+
+
+def until(condition, timeout_s=60.0):
+    """Polls until the condition gives something."""
+    deadline = time.monotonic() + timeout_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.05)
+    return found
+
+
+def get(url):
+    try:
+        with urllib.request.urlopen(url, timeout=10) as response:
+            return response.status, response.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read()
+    except OSError:
+        return 0, b""
+
+
+def chat(doc):
+    """Status and answer of a chat completion, as curl would ask for it."""
+    body = {"model": doc["engines"][0]["models"][0], "max_tokens": 8, "messages": [{"role": "user", "content": "Hello"}]}
+    request = urllib.request.Request(
+        doc["gateway"] + "/v1/chat/completions", data=json.dumps(body).encode(), headers={"content-type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=30) as response:
+        return response.status, json.loads(response.read())
+
+
+def gone(pids):
+    return [
+        pid for pid in pids if Path(f"/proc/{pid}").exists() and Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    ]
+
+
+def test_from_start_to_stop(tmp_path):
+    with Up(tmp_path, "--engine", "sim:demo-small@4", "--engine", "sim", "--no-auth") as up:
+        doc = up.announced()
+        assert [engine["name"] for engine in doc["engines"]] == ["sim-1", "sim-2"]
+        assert doc["agents"] == list(AGENTS)
+        assert get(doc["gateway"] + "/ready")[0] == 200
+        status, answer = chat(doc)
+        assert status == 200
+        assert answer["choices"][0]["message"]["content"]
+
+        code, out = up.hmas("status", "--json")
+        assert code == 0
+        state = json.loads(out)
+        assert state["counts"]["ended"]["completed"] == 1
+        assert state["bus"]["connected"]
+        code, out = up.hmas("policy", "force", "sjf", "--for", "10m", "--reason", "smoke")
+        assert code == 0, out
+        assert json.loads(up.hmas("status", "--json")[1])["policy"]["name"] == "sjf"
+
+        # A killed agent and a killed gateway come back, and what operators hold is still held.
+        old = up.child("run agent qos")
+        os.kill(old, signal.SIGKILL)
+        until(lambda: any("agent qos" in line and pid != old for line, pid in up.family().items()))
+        os.kill(up.child("run gateway"), signal.SIGKILL)
+        until(lambda: get(doc["gateway"] + "/ready")[0] == 200)
+        assert chat(doc)[0] == 200
+        assert json.loads(up.hmas("status", "--json")[1])["policy"]["name"] == "sjf"
+        events = up.hmas("events", "--all", "--limit", "500")[1]
+        assert "supervisor: process.crashed gateway" in events
+        assert "supervisor: process.crashed qos" in events
+
+        family = up.family()
+        assert len(family) >= 2 + len(AGENTS) + 1 + 1
+        assert up.stop() == 0
+        assert gone(family.values()) == []
+
+
+def test_a_killed_up_leaves_nothing_behind(tmp_path):
+    with Up(tmp_path, "--engine", "sim", "--no-auth", "--no-agents") as up:
+        up.announced()
+        family = list(up.family().values())
+        assert len(family) == 3
+        up.process.kill()
+        until(lambda: not gone(family), 45.0)
+
+
+def test_the_embedded_bus_comes_back(tmp_path):
+    with Up(tmp_path, "--engine", "sim", "--no-auth", "--no-agents") as up:
+        doc = up.announced()
+        old = up.child("valkey-server")
+        os.kill(old, signal.SIGKILL)
+        until(lambda: any("valkey-server" in line and pid != old for line, pid in up.family().items()))
+        assert chat(doc)[0] == 200
+        until(lambda: json.loads(up.hmas("status", "--json")[1])["bus"]["connected"])
+        assert up.stop() == 0
+
+
+def test_before_an_engine_that_is_not_there(tmp_path):
+    with Up(tmp_path, "--engine", f"vllm=http://127.0.0.1:{free_port()}", "--no-auth", "--no-agents") as up:
+        doc = up.announced()
+        assert doc["engines"][0]["healthy"] is False
+        assert get(doc["gateway"] + "/ready")[0] == 503
+        code, out = up.hmas("status")
+        assert code == 1
+        assert "NOT READY: no healthy engine" in out
+        code, out = up.hmas("doctor")
+        assert code == 1
+        assert "FAIL  engine vllm-1" in out
+        assert up.stop() == 0
+
+
+def test_a_stop_while_starting(tmp_path):
+    with Up(tmp_path, "--engine", "sim", "--no-auth") as up:
+        until(lambda: "started" in up.log.read_text())
+        family = list(up.family().values())
+        assert up.stop() == 0
+        assert gone(family) == []
+
+
+def test_keys_are_asked_for_without_no_auth(tmp_path):
+    with Up(tmp_path, "--engine", "sim", "--no-agents") as up:
+        doc = up.announced()
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            chat(doc)
+        with caught.value as error:
+            assert error.code == 401
+        assert "no tenant has a key" in up.log.read_text()
+
+
+def test_a_taken_port_is_said_at_once(tmp_path):
+    with Up(tmp_path, "--engine", "sim", "--no-auth", "--no-agents") as up:
+        port = up.announced()["gateway"].rsplit(":", 1)[1]
+        result = subprocess.run(
+            [sys.executable, "-m", "hmas", "up", "--engine", "sim", "--no-auth", "--port", port],
+            check=False,
+            capture_output=True,
+            text=True,
+            env=environment(tmp_path),
+            cwd=ROOT,
+            timeout=30,
+        )
+        assert result.returncode == 1
+        assert f"cannot listen on 127.0.0.1 port {port}: Address already in use" in result.stderr
+
+
+def test_a_single_gateway_under_a_service_manager(tmp_path):
+    """Readiness, watchdog beats and the stop message over a real notify socket."""
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(30)
+        env = environment(tmp_path) | {
+            "NOTIFY_SOCKET": str(tmp_path / "notify"),
+            "WATCHDOG_USEC": "30000000",
+            "HMAS_AGENTS__ENABLED": "false",
+            "HMAS_GATEWAY__PORT": "0",
+            "HMAS_GATEWAY__ADMIN_PORT": "0",
+            "HMAS_GATEWAY__NO_AUTH": "true",
+        }
+        with subprocess.Popen([sys.executable, "-m", "hmas", "run", "gateway"], env=env, cwd=ROOT, stderr=subprocess.DEVNULL) as process:
+            first = manager.recv(4096)
+            assert first.startswith(b"READY=1\nSTATUS=serving at http://127.0.0.1:")
+            assert {manager.recv(4096), manager.recv(4096)} == {b"WATCHDOG=1"}
+            process.send_signal(signal.SIGTERM)
+            while (message := manager.recv(4096)) == b"WATCHDOG=1":
+                pass
+            assert message == b"STOPPING=1"
+            assert process.wait(30) == 0
