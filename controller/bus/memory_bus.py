@@ -152,7 +152,9 @@ class MemoryBus:
     async def _wait(self, seconds: float) -> bool:
         """True when something was posted (or the bus closed) in time."""
         try:
-            await asyncio.wait_for(self._posted.wait(), seconds)
+            # Not `wait_for`: before Python 3.12 it swallows a cancellation that comes together with the event.
+            async with asyncio.timeout(seconds):
+                await self._posted.wait()
         except TimeoutError:
             return False
         return True
