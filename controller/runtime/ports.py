@@ -7,9 +7,16 @@ import socket
 
 def free_port(host: str = "127.0.0.1") -> int:
     """A port that nobody listens on now. Another process may take it before you do; prefer port 0 where that is possible."""
-    with socket.socket(_family(host), socket.SOCK_STREAM) as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+    return free_ports(1, host)[0]
+
+
+def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
+    """So many ports as `free_port` finds them, no two the same."""
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket(_family(host), socket.SOCK_STREAM)) for _ in range(count)]
+        for probe in probes:
+            probe.bind((host, 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 def bind_error(host: str, port: int) -> str:

@@ -11,7 +11,7 @@ from agents.shell import AGENTS
 from controller.config.paths import url_of
 from controller.config.schema import Config
 from controller.runtime.child import ChildSpec
-from controller.runtime.ports import free_port
+from controller.runtime.ports import free_ports
 from hmas.cli.settings import read_config
 from hmas.cli.targets import Target
 
@@ -121,9 +121,10 @@ def plan(choices: Choices) -> Stack:
         env["HMAS_GATEWAY__ADMIN_PORT"] = str(choices.admin_port)
     config = read_config(choices.config_file, env)
     # Children restart on the same ports, and the address is printed before they run: a free port is chosen here, once.
-    for name, port in (("HMAS_GATEWAY__PORT", config.gateway.port), ("HMAS_GATEWAY__ADMIN_PORT", config.gateway.admin_port)):
+    ports = (("HMAS_GATEWAY__PORT", config.gateway.port), ("HMAS_GATEWAY__ADMIN_PORT", config.gateway.admin_port))
+    for (name, port), free in zip(ports, free_ports(2), strict=True):
         if port == 0:
-            env[name] = str(free_port())
+            env[name] = str(free)
     return Stack(read_config(choices.config_file, env), choices, env)
 
 

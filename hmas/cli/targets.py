@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from controller.config.schema import EngineConfig
-from controller.runtime.ports import free_port
+from controller.runtime.ports import free_ports
 
 Kind = Literal["auto", "openai", "vllm", "sim"]
 DEFAULT_PROFILE = "demo-small"
@@ -40,7 +40,7 @@ def parse_targets(texts: Sequence[str]) -> list[Target]:
         click.UsageError: One of them is none of the allowed forms, or an address stands twice.
     """
     counts: dict[str, int] = {}
-    targets = [_parse(text, counts) for text in texts]
+    targets = [_parse(text, counts, port) for text, port in zip(texts, free_ports(len(texts)), strict=True)]
     urls = [target.config.url for target in targets]
     for url in urls:
         if urls.count(url) > 1:
@@ -48,14 +48,14 @@ def parse_targets(texts: Sequence[str]) -> list[Target]:
     return targets
 
 
-def _parse(text: str, counts: dict[str, int]) -> Target:
+def _parse(text: str, counts: dict[str, int], port: int) -> Target:
     sim = _SIM.match(text)
     if sim:
         speed = float(sim["speed"] or 1.0)
         if not 0.01 <= speed <= 1000:
             raise click.UsageError(f"--engine {text}: speed {speed:g}; allowed: 0.01 to 1000")
         name = _number("sim", counts)
-        config = EngineConfig(name=name, url=f"http://127.0.0.1:{free_port()}", kind="sim")
+        config = EngineConfig(name=name, url=f"http://127.0.0.1:{port}", kind="sim")
         return Target(config, sim["profile"] or DEFAULT_PROFILE, speed)
     kind, equals, url = text.partition("=")
     if not equals:

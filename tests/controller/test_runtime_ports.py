@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from controller.runtime.ports import bind_error, free_port, wait_for_port
+from controller.runtime.ports import bind_error, free_port, free_ports, wait_for_port
 
 
 def test_a_free_port_can_be_had_and_a_taken_one_says_why():
@@ -14,6 +14,10 @@ def test_a_free_port_can_be_had_and_a_taken_one_says_why():
         assert "in use" in bind_error("127.0.0.1", port)
     assert bind_error("127.0.0.1", 0) == ""
     assert bind_error("192.0.2.1", 0) != ""
+
+
+def test_several_ports_are_different():
+    assert len(set(free_ports(50))) == 50
 
 
 @pytest.mark.parametrize("listens", [True, False])
