@@ -181,10 +181,15 @@ class EngineModel:
         """
         if not self._live:
             return None
-        budget, preempted = self._schedule_running(self._budget)
-        if not preempted:
-            self._admit(budget)
-        return self._execute(now_s, preempted)
+        preempted: list[str] = []
+        while True:
+            budget, victims = self._schedule_running(self._budget)
+            preempted += victims
+            if not victims:
+                self._admit(budget)
+            # A sequence that could only preempt itself leaves the round empty: schedule again, as vLLM does without a step.
+            if not victims or budget < self._budget:
+                return self._execute(now_s, preempted)
 
     def apply_knobs(self, knobs: Knobs) -> KnobReport:
         """Sets the knobs in force between 1 and their start-up values. Lowering `n_run` evicts nothing: the excess runs out."""

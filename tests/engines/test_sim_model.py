@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from engines.base import Knobs
@@ -68,6 +68,7 @@ actions = st.lists(
 
 
 @settings(max_examples=150, deadline=None)
+@example([(10, 5, 0, 0.0), (44, 6, 0, 1.0)], [("add", 0), ("step", 0)], "priority")
 @given(requests, actions, st.sampled_from(["fcfs", "priority"]))
 def test_invariants_hold_under_any_history(rows, todo, order):
     model = EngineModel(SMALL, order=order)
