@@ -27,7 +27,3 @@ class SystemClock:
     def now_s(self) -> float:
         """Seconds since the epoch, never going back."""
         return self._offset_s + time.monotonic()
-
-    def drift_s(self) -> float:
-        """How far the machine's clock has moved away since the start: wall time now minus `now_s()`."""
-        return time.time() - self.now_s()

@@ -17,9 +17,8 @@ class Notifier:
     """
 
     def __init__(self, env: Mapping[str, str] | None = None) -> None:
-        """Reads NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID from `env` (the process's own environment by default)."""
-        self._env = os.environ if env is None else env
-        path = self._env.get("NOTIFY_SOCKET", "")
+        """Reads NOTIFY_SOCKET from `env` (the process's own environment by default)."""
+        path = (os.environ if env is None else env).get("NOTIFY_SOCKET", "")
         # A leading @ names a socket in Linux's abstract namespace, which the kernel spells with a null byte.
         self._address = "\0" + path[1:] if path.startswith("@") else path
         self.failures = 0
@@ -37,10 +36,6 @@ class Notifier:
         """A cycle of real work has ended; without this the service manager restarts the process after WatchdogSec."""
         self._send("WATCHDOG=1")
 
-    def reloading(self, monotonic_s: float) -> None:
-        """A reload has begun; `ready()` ends it. `monotonic_s` is CLOCK_MONOTONIC now (systemd's `Type=notify-reload` wants it)."""
-        self._send(f"RELOADING=1\nMONOTONIC_USEC={int(monotonic_s * 1e6)}")
-
     def stopping(self) -> None:
         """The service has begun to drain."""
         self._send("STOPPING=1")
@@ -48,14 +43,6 @@ class Notifier:
     def status(self, text: str) -> None:
         """One line for `systemctl status`; cut at 400 characters."""
         self._send(f"STATUS={_one_line(text)}")
-
-    def watchdog_interval_s(self) -> float:
-        """How often `watchdog()` is due: half of the service manager's limit; 0 where it watches nobody or another process."""
-        usec = self._env.get("WATCHDOG_USEC", "")
-        pid = self._env.get("WATCHDOG_PID", "")
-        if not usec.isdecimal() or (pid and pid != str(os.getpid())):
-            return 0.0
-        return int(usec) / 2e6
 
     def _send(self, text: str) -> None:
         if not self._address:

@@ -1,6 +1,5 @@
-"""TCP ports of this machine: a free one, whether one is taken, and when one answers."""
+"""TCP ports of this machine: free ones, and whether one is taken."""
 
-import asyncio
 import contextlib
 import socket
 
@@ -29,21 +28,6 @@ def bind_error(host: str, port: int) -> str:
     except OSError as error:
         return error.strerror or str(error)
     return ""
-
-
-async def wait_for_port(host: str, port: int, timeout_s: float) -> bool:
-    """Whether the port took a connection within the time."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(timeout_s):
-            while True:
-                with contextlib.suppress(OSError):
-                    _, writer = await asyncio.open_connection(host, port)
-                    writer.close()
-                    with contextlib.suppress(OSError):
-                        await writer.wait_closed()
-                    return True
-                await asyncio.sleep(0.02)
-    return False
 
 
 def _family(host: str) -> socket.AddressFamily:

@@ -2,14 +2,12 @@
 
 import json
 import math
-import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import click
 
-EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_UNREACHABLE = 3
@@ -64,11 +62,6 @@ def duration_words(seconds: float) -> str:
 def clock_words(at_s: float) -> str:
     """A moment as people read it, UTC, to the second."""
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-
-
-def stdout_is_terminal() -> bool:
-    """Whether a person reads along."""
-    return sys.stdout.isatty()
 
 
 def _cell(value: object) -> str:

@@ -17,4 +17,3 @@ def test_it_never_goes_back_and_survives_a_step_of_the_wall_clock(monkeypatch):
     monkeypatch.setattr(time, "time", lambda: before - 3600.0)
     after = clock.now_s()
     assert before <= after < before + 1.0
-    assert -3601.0 < clock.drift_s() < -3599.0

@@ -24,7 +24,6 @@ def test_the_messages(manager):
     notifier.ready("serving\non 127.0.0.1:8080")
     notifier.watchdog()
     notifier.status("  two\nlines " + "x" * 500)
-    notifier.reloading(12.5)
     notifier.stopping()
     assert manager.recv(4096) == b"READY=1"
     assert manager.recv(4096) == b"READY=1\nSTATUS=serving on 127.0.0.1:8080"
@@ -32,7 +31,6 @@ def test_the_messages(manager):
     status = manager.recv(4096)
     assert status.startswith(b"STATUS=two lines xxx")
     assert len(status) == len(b"STATUS=") + 400
-    assert manager.recv(4096) == b"RELOADING=1\nMONOTONIC_USEC=12500000"
     assert manager.recv(4096) == b"STOPPING=1"
     assert notifier.failures == 0
 
@@ -65,17 +63,3 @@ def test_a_manager_that_does_not_read_never_blocks(manager):
     for _ in range(5000):
         notifier.watchdog()
     assert notifier.failures > 0
-
-
-@pytest.mark.parametrize(
-    ("env", "interval_s"),
-    [
-        ({}, 0.0),
-        ({"WATCHDOG_USEC": "30000000"}, 15.0),
-        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": str(os.getpid())}, 15.0),
-        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "1"}, 0.0),
-        ({"WATCHDOG_USEC": "soon"}, 0.0),
-    ],
-)
-def test_how_often_the_watchdog_wants_to_hear(env, interval_s):
-    assert Notifier(env).watchdog_interval_s() == interval_s
