@@ -52,7 +52,7 @@ def vllm_url(tmp_path_factory):
     command = [str(ROOT / python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(ROOT / model), "--served-model-name", "tiny"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--enforce-eager", "--max-model-len", "4096", "--max-num-seqs", "32"]
     command += ["--max-num-batched-tokens", "1024", "--kv-cache-memory-bytes", "67108864"]
-    command += ["--logits-processors", "engines.vllm.length_processor:ForcedLength"]
+    command += ["--scheduling-policy", "priority", "--logits-processors", "engines.vllm.length_processor:ForcedLength"]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "2"}
     log = tmp_path_factory.mktemp("vllm") / "vllm.log"
     with log.open("wb") as output:
@@ -102,11 +102,14 @@ async def test_what_it_says_about_itself(engine):
     assert engine.capabilities.kind == "vllm"
     assert engine.capabilities.version
     assert engine.capabilities.load_signals
+    open_for_development = (await engine.get("/server_info"))[0] == 200
+    assert engine.capabilities.abort == open_for_development
     snapshot = await engine.snapshot(77.0)
     assert (snapshot.healthy, snapshot.taken_s) == (True, 77.0)
     assert snapshot.kv_usage is not None
     assert snapshot.kv_capacity_tokens is not None
     assert snapshot.kv_capacity_tokens > 4096
+    assert (snapshot.max_num_seqs is not None) == open_for_development
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 37])
@@ -157,7 +160,8 @@ async def test_abort_says_whether_it_reaches_the_engine(engine):
     await until_running(engine, 1)
     assert await engine.abort("request-0002") == engine.capabilities.abort
     if engine.capabilities.abort:
-        assert (await events_of(response))[-1] == "data: [DONE]"
+        events = await events_of(response)
+        assert (events[-1], events[-2]["choices"][0]["finish_reason"]) == ("data: [DONE]", "abort")
     await response.close()
     await until_running(engine, 0)
 
