@@ -1,5 +1,6 @@
 """How a request's story is told when it ends or is refused."""
 
+from controller.core.objectives import slo_met
 from controller.core.types import OutcomeKind, Request
 from controller.scheduling.instance import Instance, Running
 from controller.scheduling.outcomes import Ended, Refusal
@@ -46,7 +47,7 @@ def ended_running(run: Running, kind: OutcomeKind, now_s: float, output_tokens: 
         tpot_ms=tpot_ms,
         total_ms=1000.0 * (now_s - request.arrival_s),
         output_tokens=tokens,
-        slo_met=kind is OutcomeKind.COMPLETED and 0.0 <= ttft_ms <= slo.ttft_ms and tpot_ms <= slo.tpot_ms,
+        slo_met=kind is OutcomeKind.COMPLETED and slo_met(ttft_ms, tpot_ms, slo),
         running_at_dispatch=run.running,
         kv_usage_at_dispatch=run.kv_usage,
         predicted=run.predicted,

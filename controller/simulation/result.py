@@ -1,0 +1,110 @@
+"""What a simulation leaves behind."""
+
+import msgspec
+
+from controller.core.types import OutcomeKind, Request, Slo
+from controller.scheduling.outcomes import Counts, Ended, Refusal
+
+
+class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One request's outcome; conventions as in `controller.core.messages.Completion` (-1 for what did not happen).
+
+    Attributes:
+        outcome: None where it was still live when the simulation stopped.
+        slo: Targets that were in force at its end.
+    """
+
+    request_id: str
+    tenant: str
+    model: str
+    arrival_s: float
+    prompt_tokens: int
+    outcome: OutcomeKind | None
+    instance: str = ""
+    queue_ms: float = -1.0
+    ttft_ms: float = -1.0
+    service_ttft_ms: float = -1.0
+    tpot_ms: float = -1.0
+    total_ms: float = -1.0
+    output_tokens: int = 0
+    slo: Slo | None = None
+    slo_met: bool = False
+    policy: str = ""
+    reason: str = ""
+
+
+class EngineTotals(msgspec.Struct, frozen=True, kw_only=True):
+    """What one engine did: steps, the time it spent in them, tokens and preemptions."""
+
+    steps: int
+    busy_s: float
+    prompt_tokens: int
+    generation_tokens: int
+    preemptions: int
+
+
+class SimulationResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that happened, in the order of the arrivals.
+
+    Attributes:
+        records: One per arrival up to the end.
+        counts: The scheduler's own sum; it has been checked.
+        engines: Totals by instance.
+        end_s: Virtual time at the end.
+    """
+
+    records: list[RequestRecord]
+    counts: Counts
+    engines: dict[str, EngineTotals]
+    end_s: float
+
+
+def record_of(ended: Ended, reason: str = "") -> RequestRecord:
+    """The record of a request that the scheduler has ended."""
+    request = ended.entry.request
+    return RequestRecord(
+        request_id=request.id,
+        tenant=request.tenant,
+        model=request.model,
+        arrival_s=request.arrival_s,
+        prompt_tokens=request.prompt_tokens,
+        outcome=ended.kind,
+        instance=ended.instance,
+        queue_ms=ended.queue_ms,
+        ttft_ms=ended.ttft_ms,
+        service_ttft_ms=ended.service_ttft_ms,
+        tpot_ms=ended.tpot_ms,
+        total_ms=ended.total_ms,
+        output_tokens=ended.output_tokens,
+        slo=ended.entry.estimates.slo,
+        slo_met=ended.slo_met,
+        policy=ended.policy,
+        reason=reason,
+    )
+
+
+def record_of_refused(request: Request, refusal: Refusal) -> RequestRecord:
+    """The record of a request that was not queued."""
+    return RequestRecord(
+        request_id=request.id,
+        tenant=request.tenant,
+        model=request.model,
+        arrival_s=request.arrival_s,
+        prompt_tokens=request.prompt_tokens,
+        outcome=refusal.kind,
+        slo=request.declared_slo,
+        reason=refusal.message,
+    )
+
+
+def record_of_live(request: Request) -> RequestRecord:
+    """The record of a request that was queued or running when the simulation stopped."""
+    return RequestRecord(
+        request_id=request.id,
+        tenant=request.tenant,
+        model=request.model,
+        arrival_s=request.arrival_s,
+        prompt_tokens=request.prompt_tokens,
+        outcome=None,
+        slo=request.declared_slo,
+    )
