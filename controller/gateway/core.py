@@ -58,7 +58,7 @@ class Gateway:
         Args:
             config: The whole configuration.
             bus: Started by the caller, closed by the caller.
-            engines: Every configured engine with its adapter; closed by `close`.
+            engines: Every configured engine with its adapter, closed by the caller.
             clock: Tells the time.
             on_cycle: Called after every finished cycle, for the service manager's watchdog.
         """
@@ -134,11 +134,12 @@ class Gateway:
             wait.cancel()
 
     async def close(self) -> None:
-        """Ends the cycle and lets every engine go."""
-        for task in [*self._tasks, *self._side_tasks]:
-            task.cancel()
-        await asyncio.gather(*self._tasks, *self._side_tasks, return_exceptions=True)
-        await self.fleet.close()
+        """Ends the cycle and everything that runs beside requests."""
+        pending: set[asyncio.Task[Any]] = {*self._tasks, *self._side_tasks}
+        while pending:
+            for task in pending:
+                task.cancel()
+            _, pending = await asyncio.wait(pending, timeout=1.0)
 
     def readiness(self) -> list[str]:
         """Reasons for not being ready; empty when ready."""

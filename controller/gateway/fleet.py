@@ -161,10 +161,6 @@ class Fleet:
         """One reading of every instance."""
         await asyncio.gather(*(self._poll(instance) for instance in self.instances.values()))
 
-    async def close(self) -> None:
-        """Lets every connection go."""
-        await asyncio.gather(*(instance.engine.close() for instance in self.instances.values()))
-
     async def _watch(self, instance: Instance) -> None:
         while True:
             instance.poke.clear()

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from controller.admin.server import AdminServer
@@ -45,7 +46,7 @@ async def serve(
 
     Args:
         config: The whole configuration.
-        bus: Started and closed by the caller.
+        bus: Started here, left open for its owner to close.
         clock: Tells the time.
         on_ready: Told the addresses once both ports listen.
         on_cycle: Called after every finished cycle.
@@ -57,33 +58,40 @@ async def serve(
         ConfigError: The gateway may not serve like this (no authentication beyond loopback, an engine's key is missing).
         OSError: A port cannot be had.
     """
-    _check(config)
-    gateway = Gateway(config, bus=bus, engines=await _connect(config, os.environ if env is None else env), clock=clock, on_cycle=on_cycle)
-    door = HttpServer(gateway.door.handle, host=config.gateway.host, port=config.gateway.port, max_body_bytes=config.gateway.max_body_bytes)
-    admin = AdminServer(
-        GatewayOperations(gateway),
-        host=config.gateway.admin_host,
-        port=config.gateway.admin_port,
-        token_sha256=config.gateway.admin_token_sha256,
-        clock=clock,
-    )
-    try:
+    keys = _check(config, os.environ if env is None else env)
+    await bus.start()
+    async with AsyncExitStack() as stack:
+        engines = await _connect(config, keys, stack)
+        gateway = Gateway(config, bus=bus, engines=engines, clock=clock, on_cycle=on_cycle)
+        stack.push_async_callback(gateway.close)
         await gateway.start()
+        settings = config.gateway
+        door = HttpServer(gateway.door.handle, host=settings.host, port=settings.port, max_body_bytes=settings.max_body_bytes)
+        stack.push_async_callback(door.close)
         await door.start()
+        admin = AdminServer(
+            GatewayOperations(gateway),
+            host=settings.admin_host,
+            port=settings.admin_port,
+            token_sha256=settings.admin_token_sha256,
+            clock=clock,
+        )
+        stack.push_async_callback(admin.close)
         await admin.start()
-        started = Started(url_of(config.gateway.host, door.port), url_of(config.gateway.admin_host, admin.port), gateway)
+        started = Started(url_of(settings.host, door.port), url_of(settings.admin_host, admin.port), gateway)
         log.info("gateway at %s, operators' API at %s", started.url, started.admin_url)
         if on_ready is not None:
             on_ready(started)
         await (stop or asyncio.Event()).wait()
         await gateway.drain(hurry)
-    finally:
-        await door.close()
-        await admin.close()
-        await gateway.close()
 
 
-def _check(config: Config) -> None:
+def _check(config: Config, env: Mapping[str, str]) -> dict[str, str]:
+    """The engines' API keys by engine name.
+
+    Raises:
+        ConfigError: See `serve`.
+    """
     gateway = config.gateway
     if gateway.no_auth and not is_loopback(gateway.host):
         raise ConfigError(f"gateway.no_auth: true with host {gateway.host!r}; allowed only on a loopback address such as 127.0.0.1")
@@ -91,21 +99,24 @@ def _check(config: Config) -> None:
         raise ConfigError(
             f"gateway.admin_host: {gateway.admin_host!r} needs gateway.admin_token_sha256; without it only loopback is allowed"
         )
+    keys = {engine.name: env.get(engine.api_key_env, "") for engine in config.engines if engine.api_key_env}
+    for engine in config.engines:
+        if engine.api_key_env and not keys[engine.name]:
+            raise ConfigError(f"engines.{engine.name}.api_key_env: the environment has no {engine.api_key_env}, or it is empty")
+    return keys
 
 
-async def _connect(config: Config, env: Mapping[str, str]) -> list[tuple[EngineConfig, Engine]]:
+async def _connect(config: Config, keys: Mapping[str, str], stack: AsyncExitStack) -> list[tuple[EngineConfig, Engine]]:
     pairs: list[tuple[EngineConfig, Engine]] = []
     for engine in config.engines:
-        key = env.get(engine.api_key_env, "") if engine.api_key_env else ""
-        if engine.api_key_env and not key:
-            raise ConfigError(f"engines.{engine.name}.api_key_env: the environment has no {engine.api_key_env}, or it is empty")
         adapter = await connect_engine(
             name=engine.name,
             url=engine.url,
             kind=engine.kind,
-            api_key=key,
+            api_key=keys.get(engine.name, ""),
             connect_timeout_s=config.gateway.engine_connect_timeout_s,
             idle_timeout_s=config.gateway.engine_idle_timeout_s,
         )
+        stack.push_async_callback(adapter.close)
         pairs.append((engine, adapter))
     return pairs

@@ -224,7 +224,7 @@ async def running(
 async def eventually(condition: Callable[[], Any], timeout_s: float = 5.0) -> None:
     """Returns as soon as the condition holds; fails where it does not in time."""
     async with asyncio.timeout(timeout_s):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event of its own
             await asyncio.sleep(0.005)
 
 
