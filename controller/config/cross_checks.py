@@ -32,7 +32,7 @@ def advice(config: Config, env: Mapping[str, str]) -> list[str]:
     for position, engine in enumerate(config.engines):
         if engine.api_key_env and engine.api_key_env not in env:
             found.append(
-                f"engines[{position}].api_key_env: the environment has no {engine.api_key_env}; requests to {engine.name} carry no key"
+                f"engines[{position}].api_key_env: the environment has no {engine.api_key_env}; the gateway does not start without it"
             )
     return found
 

@@ -29,6 +29,7 @@ class ChildSpec:
         essential: The whole ends when this one is given up.
         notifies: Whether it tells by the notify protocol when it is ready; others count as ready once started.
         watchdog_s: Longest silence of a ready child before it is killed and restarted; 0 never.
+        final_codes: Exit codes after which a restart would not help, such as a configuration that cannot be used.
     """
 
     name: str
@@ -39,6 +40,7 @@ class ChildSpec:
     essential: bool = False
     notifies: bool = False
     watchdog_s: float = 0.0
+    final_codes: frozenset[int] = frozenset()
 
 
 class Child:

@@ -52,8 +52,8 @@ class _Kept:
 class Supervisor:
     """Children by name. Use as `async with Supervisor(...) as keeper: code = await keeper.run(stop)`; leaving it stops every child.
 
-    A child that ends without being told to has crashed, whatever its exit code, and is started again by `RestartRule`. One that is
-    given up stays down; if it is essential, `run` returns.
+    A child that ends without being told to has crashed, whatever its exit code, and is started again by `RestartRule`; one with a
+    final exit code is given up at once. What is given up stays down; if it is essential, `run` returns.
     """
 
     def __init__(
@@ -155,11 +155,14 @@ class Supervisor:
                 if self._stopping.is_set():
                     return
                 detail = exit_words(code)
+                if code in kept.spec.final_codes:
+                    self._give_up(kept, f"{detail}, after which a restart would not help")
+                    return
             else:
                 started_s, detail = self._clock.now_s(), kept.status
             delay_s = kept.history.crashed(started_s, self._clock.now_s())
             if delay_s is None:
-                self._give_up(kept, detail)
+                self._give_up(kept, f"{detail}; more than {self._rule.burst} crashes within {self._rule.window_s:g} s")
                 return
             kept.state = "waiting"
             self._tell(kept, "crashed", f"{detail}; starts again in {delay_s:.1f} s")
@@ -211,8 +214,7 @@ class Supervisor:
 
     def _give_up(self, kept: _Kept, detail: str) -> None:
         kept.state = "given-up"
-        rule = self._rule
-        self._tell(kept, "given-up", f"{detail}; more than {rule.burst} crashes within {rule.window_s:g} s")
+        self._tell(kept, "given-up", detail)
         kept.child = None
         # Whoever waits for it learns from its state that it is not coming.
         kept.ready.set()

@@ -18,6 +18,8 @@ from hmas.cli.targets import Target
 ENGINE_STAGE, AGENT_STAGE, GATEWAY_STAGE = 1, 2, 3
 """Stop order: the gateway drains while agents and engines still serve it."""
 WATCHDOG_S = 60.0
+UNUSABLE = frozenset({2})
+"""Exit code of a process whose configuration cannot be used."""
 SLACK_S = 8.0
 """Beyond its drain, how long the gateway may take to end."""
 
@@ -82,7 +84,7 @@ class Stack:
 
     def _agent(self, name: str, env: Mapping[str, str]) -> ChildSpec:
         argv = _hmas("run", "agent", name, *self._config_option())
-        return ChildSpec(name=name, argv=argv, env=env, stage=AGENT_STAGE, notifies=True, watchdog_s=WATCHDOG_S)
+        return ChildSpec(name=name, argv=argv, env=env, stage=AGENT_STAGE, notifies=True, watchdog_s=WATCHDOG_S, final_codes=UNUSABLE)
 
     def _gateway(self, env: Mapping[str, str]) -> ChildSpec:
         return ChildSpec(
@@ -94,6 +96,7 @@ class Stack:
             essential=True,
             notifies=True,
             watchdog_s=WATCHDOG_S,
+            final_codes=UNUSABLE,
         )
 
     def _config_option(self) -> list[str]:

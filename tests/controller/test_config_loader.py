@@ -1,9 +1,12 @@
 """The loader: what a file and the environment may say, and what a mistake is told."""
 
+import contextlib
 from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from controller.config.loader import ConfigMistakes, advice, example_config, load_config, reference
 from controller.config.schema import Config
@@ -251,6 +254,32 @@ def test_what_kubernetes_puts_into_every_pod_is_left_alone():
         "HMAS_GATEWAY_PORT_8080_TCP_ADDR": "10.0.0.1",
     }
     assert load_config(None, links) == Config()
+
+
+LINES = [
+    "gateway:",
+    "  port: 1",
+    "  port: x",
+    "engines:",
+    "- name: a",
+    "  url: http://h:1",
+    "- {",
+    "a: &b [*b]",
+    "? [1]",
+    "\t",
+    "%YAML",
+    "!!x y",
+    "...",
+]
+
+
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.sampled_from(LINES) | st.text(max_size=6), max_size=8).map("\n".join), st.sampled_from(["yaml", "toml"]))
+def test_whatever_a_file_holds_is_taken_or_refused_in_words(tmp_path, text, suffix):
+    file = tmp_path / f"fuzz.{suffix}"
+    file.write_bytes(text.encode("utf-8", "surrogatepass"))
+    with contextlib.suppress(ConfigError):
+        load_config(str(file), {})
 
 
 def test_advice_says_what_is_probably_not_meant():

@@ -1,5 +1,6 @@
 """The override document: what is taken, what is refused and how it is said; and the JSON Schema beside it."""
 
+import contextlib
 import json
 from datetime import UTC, datetime
 from pathlib import Path
@@ -178,6 +179,20 @@ def test_what_is_written_is_read_back_the_same_and_fits_the_schema(document):
     assert SCHEMA.is_valid(document)
     assert SCHEMA.is_valid(written)
     assert parse_override(encoded(written), id="x", now_s=NOW_S) == override
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*FULL, "name", "hints", "n_run", "x"]), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=150)
+@given(JSON_VALUES.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=40))
+def test_whatever_is_written_there_is_taken_or_refused_in_words(data):
+    with contextlib.suppress(OverrideError):
+        assert parse_override(data, id="x", now_s=NOW_S).settings()
 
 
 def test_the_published_schema_is_current():

@@ -114,6 +114,15 @@ async def test_one_that_keeps_crashing_is_given_up_and_the_others_stay():
         assert await keeper.wait_ready(timeout_s=1) == ["bad"]
 
 
+async def test_a_final_exit_code_is_not_tried_again():
+    events = Events()
+    async with Supervisor([script("raise SystemExit(2)", final_codes=frozenset({2}))], on_event=events, rule=FAST) as keeper:
+        gone = await events.until("given-up")
+        assert gone.detail == "ended with status 2, after which a restart would not help"
+        assert await keeper.wait_ready(timeout_s=1) in ([], ["child"])
+    assert events.kinds() == ["started", "ready", "given-up"]
+
+
 async def test_losing_an_essential_child_ends_the_run():
     async with Supervisor([script("raise SystemExit(3)", essential=True)], rule=FAST) as keeper:
         assert await asyncio.wait_for(keeper.run(asyncio.Event()), 20) == 1
