@@ -64,4 +64,4 @@ class Journal:
     def newest(self, limit: int) -> list[dict[str, object]]:
         """The newest events, oldest of them first."""
         kept = list(self._kept)[-limit:] if limit > 0 else []
-        return [msgspec.to_builtins(event) for event in kept]
+        return [msgspec.structs.asdict(event) for event in kept]

@@ -1,0 +1,130 @@
+"""Who is right: configured < an agent's fresh word < an operator."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.core.messages import ControlAction, LengthBound, MetaDecision, OverrideNotice
+from controller.gateway.directives import Ceiling, Configured, Directives, Heard, changes, resolve
+
+CEILINGS = {"a": Ceiling(32, 2048), "b": Ceiling(8)}
+CONFIGURED = Configured(policy="edf", n_run=0)
+BOUND = LengthBound(prompt_tokens_below=0, add_tokens=40, samples=10)
+
+
+def decide(policy: str = "sjf", *, said_s: float = 100.0, **fields) -> Heard[MetaDecision]:
+    return Heard(said_s, MetaDecision(sent_s=said_s, decision_id="d1", policy=policy, previous="edf", reason="tails", **fields))
+
+
+def act(n_run: int = 4, *, instance: str = "a", said_s: float = 100.0, **fields) -> dict[str, Heard[ControlAction]]:
+    action = ControlAction(sent_s=said_s, instance=instance, n_run=n_run, reason="hot", **fields)
+    return {instance: Heard(said_s, action)}
+
+
+def hold(**fields) -> OverrideNotice:
+    return OverrideNotice(sent_s=0, author="ana", reason="night", **fields)
+
+
+def at(now_s: float = 101.0, *, meta=None, statera=None, override=None, configured=CONFIGURED) -> Directives:
+    return resolve(configured, CEILINGS, meta, statera or {}, override or hold(), now_s=now_s, stale_after_s=15)
+
+
+def test_nobody_has_spoken():
+    found = at()
+    assert (found.policy.value, found.policy.source) == ("edf", "configured")
+    assert {name: item.controls.n_run for name, item in found.instances.items()} == {"a": 32, "b": 8}
+    assert found.instances["a"].controls.token_budget is None
+    assert found.forced == ()
+
+
+def test_a_configured_window_never_passes_the_ceiling():
+    found = at(configured=Configured(policy="edf", n_run=16))
+    assert {name: item.controls.n_run for name, item in found.instances.items()} == {"a": 16, "b": 8}
+
+
+def test_agents_win_over_the_configuration():
+    found = at(meta=decide(hints={"slow_share": 0.2}), statera=act(4, token_budget=512, length_bounds=[BOUND]))
+    assert (found.policy.value, found.policy.source, found.policy.decision_id) == ("sjf", "meta", "d1")
+    assert found.hints == {"slow_share": 0.2}
+    assert found.instances["a"].controls == found.instances["a"].controls.__class__(n_run=4, token_budget=512)
+    assert found.instances["a"].n_run.source == "statera"
+    assert found.instances["b"].n_run.source == "configured"
+    assert found.bounds == (BOUND,)
+
+
+def test_silence_falls_back_by_name():
+    found = at(116.0, meta=decide(), statera=act(4, length_bounds=[BOUND]))
+    assert (found.policy.value, found.policy.source) == ("edf", "fallback")
+    assert "meta" in found.policy.reason
+    assert found.instances["a"].controls.n_run == 32
+    assert found.instances["a"].n_run.source == "fallback"
+    assert "statera" in found.instances["a"].n_run.reason
+    assert (found.bounds, found.bounds_source) == ((), "fallback")
+
+
+def test_bypass_is_fcfs_with_open_knobs():
+    found = at(meta=decide(bypass=True, hints={"x": 1.0}), statera=act(4, token_budget=64))
+    assert (found.policy.value, found.policy.source, found.hints) == ("fcfs", "bypass", {})
+    assert found.instances["a"].controls.n_run == 32
+    assert found.instances["a"].controls.token_budget is None
+    assert found.instances["a"].n_run.decision_id == "d1"
+
+
+def test_operators_win_over_everybody():
+    override = hold(policy="wfq", knobs={"*": {"n_run": 2}, "a": {"token_budget": 99}}, tenant_weights={"t": 5.0}, draining=["b", "zz"])
+    for meta in (None, decide(), decide(bypass=True)):
+        found = at(meta=meta, statera=act(4, token_budget=512), override=override)
+        assert (found.policy.value, found.policy.source) == ("wfq", "operator")
+        assert found.policy.reason == "ana: night"
+        assert found.instances["a"].controls == found.instances["a"].controls.__class__(n_run=2, token_budget=99)
+        assert found.instances["b"].controls.n_run == 2
+        assert found.weights == {"t": 5.0}
+        assert found.draining == {"b"}
+        assert found.forced == ("policy", "knobs", "tenants", "engines")
+
+
+def test_a_forced_budget_leaves_the_window_to_the_agents():
+    found = at(statera=act(4, token_budget=512), override=hold(knobs={"a": {"token_budget": 64}}))
+    assert (found.instances["a"].n_run.source, found.instances["a"].token_budget.source) == ("statera", "operator")
+
+
+@given(
+    n_run=st.integers(-5, 10_000),
+    budget=st.integers(0, 100_000),
+    forced=st.none() | st.integers(1, 10_000),
+    bypass=st.booleans(),
+    age_s=st.floats(0, 100),
+)
+def test_controls_stay_in_bounds_whoever_speaks(n_run: int, budget: int, forced: int | None, bypass: bool, age_s: float):
+    override = hold(knobs={"*": {"n_run": forced}}) if forced else hold()
+    found = at(100 + age_s, meta=decide(bypass=bypass), statera=act(n_run, token_budget=budget), override=override)
+    for name, item in found.instances.items():
+        assert 1 <= item.controls.n_run <= CEILINGS[name].n_run
+        assert item.controls.token_budget is None or item.controls.token_budget >= 1
+    controls = found.instances["a"].controls
+    assert controls.token_budget is None or controls.token_budget <= 2048
+
+
+def test_changes_name_source_reason_and_decision():
+    found = {(change.kind, change.subject): change for change in changes(at(), at(meta=decide(), statera=act(4)))}
+    policy, window = found["policy", "policy"], found["knobs.n_run", "a"]
+    assert (policy.before, policy.after, policy.source, policy.reason, policy.decision_id) == (
+        "edf (configured)",
+        "sjf (meta)",
+        "meta",
+        "tails",
+        "d1",
+    )
+    assert (window.before, window.after, window.source, window.reason) == ("32 (configured)", "4 (statera)", "statera", "hot")
+    assert ("knobs.n_run", "b") not in found
+
+
+def test_the_same_word_again_changes_nothing():
+    assert list(changes(at(meta=decide()), at(102.0, meta=decide(said_s=101.5)))) == []
+
+
+def test_weights_and_draining_are_changes_too():
+    kinds = [
+        (change.kind, change.subject, change.after)
+        for change in changes(at(), at(override=hold(tenant_weights={"t": 2.0}, draining=["a"])))
+    ]
+    assert kinds == [("tenant.weight", "t", "2"), ("engine.drain", "a", "true")]

@@ -1,0 +1,197 @@
+"""Bounds and endings: a full queue, deadlines, clients that leave, the drain."""
+
+import asyncio
+from pathlib import Path
+
+import aiohttp
+import orjson
+import pytest
+from gateway_kit import Rig, chat, eventually, gateway_config, running
+
+from controller.config.schema import SchedulerConfig
+from controller.core.types import OutcomeKind
+
+ONE_AT_A_TIME = SchedulerConfig(policy="fcfs", n_run=1, tick_s=0.02, queue_limit=2)
+LONG = 3500
+
+
+async def busy(rig: Rig) -> "asyncio.Task[object]":
+    """Takes the only slot for seconds."""
+    task = asyncio.create_task(rig.post(chat("long", tokens=LONG)))
+    await eventually(lambda: rig.sims[0].model.running == 1)
+    return task
+
+
+async def leave(*tasks: "asyncio.Task[object]") -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def outcomes(rig: Rig) -> dict[str, int]:
+    await eventually(lambda: not rig.gateway.desk.lives)
+    assert rig.balanced()
+    found: dict[str, int] = {}
+    for completion in await rig.completions():
+        found[completion.outcome.value] = found.get(completion.outcome.value, 0) + 1
+    return found
+
+
+async def test_a_full_queue_gets_429(tmp_path: Path):
+    async with running(tmp_path, scheduler=ONE_AT_A_TIME) as rig:
+        long = await busy(rig)
+        waiting = [asyncio.create_task(rig.post(chat(f"waits {number}"))) for number in range(2)]
+        await eventually(lambda: rig.gateway.scheduler.counts().queued == 2)
+        answer = await rig.post(chat("one too many"))
+        await leave(long, *waiting)
+        ended = await outcomes(rig)
+    assert (answer.status, answer.error["code"], answer.error["type"]) == (429, "queue_full", "rate_limit_error")
+    assert 1 <= int(answer.headers["retry-after"]) <= 60
+    assert ended == {"rejected": 1, "cancelled": 3}
+
+
+async def test_the_deadline_passes_in_the_queue(tmp_path: Path):
+    async with running(tmp_path, scheduler=ONE_AT_A_TIME, gateway=gateway_config(request_timeout_s=0.5)) as rig:
+        long = asyncio.create_task(rig.post(chat("long", tokens=LONG)))
+        await eventually(lambda: rig.sims[0].model.running == 1)
+        answer = await rig.post(chat("waits"))
+        streamed = await long
+        ended = await outcomes(rig)
+        await eventually(lambda: rig.sims[0].model.idle)
+    assert (answer.status, answer.error["code"]) == (504, "deadline_exceeded")
+    assert "retry-after" in answer.headers
+    assert streamed.status == 200
+    assert streamed.events[-2]["error"]["code"] == "deadline_exceeded"
+    assert streamed.events[-1] == "[DONE]"
+    assert ended == {"timed_out": 2}
+
+
+async def test_the_deadline_passes_while_a_whole_answer_is_made(tmp_path: Path):
+    async with running(tmp_path, gateway=gateway_config(request_timeout_s=0.3)) as rig:
+        answer = await rig.post(chat(tokens=LONG, stream=False))
+        ended = await outcomes(rig)
+        await eventually(lambda: rig.sims[0].model.idle)
+    assert (answer.status, answer.error["code"]) == (504, "deadline_exceeded")
+    assert answer.headers["x-hmas-instance"] == "sim-1"
+    assert ended == {"timed_out": 1}
+
+
+async def test_overdue_requests_are_shed_where_so_configured(tmp_path: Path):
+    settings = SchedulerConfig(policy="fcfs", n_run=1, tick_s=0.02, overdue="shed")
+    async with running(tmp_path, scheduler=settings) as rig:
+        long = await busy(rig)
+        answer = await rig.post(chat("urgent"), headers={"x-slo-ttft-ms": "150"})
+        await leave(long)
+        ended = await outcomes(rig)
+    assert answer.status == 504
+    assert "retry-after" in answer.headers
+    assert ended == {"shed": 1, "cancelled": 1}
+
+
+async def test_a_client_that_leaves_leaves_the_queue(tmp_path: Path):
+    async with running(tmp_path, scheduler=ONE_AT_A_TIME) as rig:
+        long = await busy(rig)
+        waiting = asyncio.create_task(rig.post(chat("waits")))
+        await eventually(lambda: rig.gateway.scheduler.counts().queued == 1)
+        await leave(waiting)
+        await eventually(lambda: rig.gateway.scheduler.counts().queued == 0)
+        assert len(rig.sims[0].bodies) == 1, "it never reached the engine"
+        await leave(long)
+        assert await outcomes(rig) == {"cancelled": 2}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_client_that_leaves_is_aborted_at_the_engine(tmp_path: Path, stream: bool):
+    async with running(tmp_path) as rig:
+        task = asyncio.create_task(rig.post(chat(tokens=LONG, stream=stream)))
+        await eventually(lambda: rig.sims[0].model.running == 1)
+        await leave(task)
+        await eventually(lambda: rig.sims[0].model.idle, timeout_s=1.0)
+        assert await outcomes(rig) == {"cancelled": 1}
+        (completion,) = await rig.completions()
+    assert completion.status == 499
+    assert (completion.output_tokens > 0) == stream
+
+
+async def test_a_client_that_stops_reading_holds_no_more_than_its_own_answer(tmp_path: Path):
+    """It is dropped at its deadline, even though the error cannot be written to it."""
+    async with running(tmp_path, gateway=gateway_config(request_timeout_s=0.4)) as rig:
+        host, port = rig.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port), limit=1)
+        body = orjson.dumps(chat(tokens=LONG, logprobs=True, top_logprobs=20))
+        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        await reader.readexactly(1)
+        assert await outcomes(rig) == {"timed_out": 1}
+        writer.transport.abort()
+
+
+async def test_the_drain_lets_running_requests_end(tmp_path: Path):
+    async with running(tmp_path) as rig:
+        running_one = asyncio.create_task(rig.post(chat(tokens=300)))
+        await eventually(lambda: rig.sims[0].model.running == 1)
+        rig.stop.set()
+        await eventually(lambda: rig.gateway.draining)
+        ready, refused = await rig.get("/ready"), await rig.post(chat())
+        answer = await running_one
+        await rig.serving
+        completions = await rig.completions()
+    assert (ready.status, ready.json["ready"]) == (503, False)
+    assert (refused.status, refused.error["code"]) == (503, "draining")
+    assert "retry-after" in refused.headers
+    assert answer.events[-1] == "[DONE]"
+    assert not any("error" in event for event in answer.events[:-1])
+    assert [completion.outcome for completion in completions] == [OutcomeKind.COMPLETED]
+
+
+async def test_the_drain_cuts_off_what_takes_too_long(tmp_path: Path):
+    async with running(tmp_path, gateway=gateway_config(drain_s=0.2), scheduler=ONE_AT_A_TIME) as rig:
+        long = await busy(rig)
+        waiting = asyncio.create_task(rig.post(chat("waits")))
+        await eventually(lambda: rig.gateway.scheduler.counts().queued == 1)
+        rig.stop.set()
+        streamed, queued = await long, await waiting
+        await rig.serving
+        kinds = {completion.outcome for completion in await rig.completions()}
+        await eventually(lambda: rig.sims[0].model.idle)
+    assert streamed.events[-2]["error"]["code"] == "shutting_down"
+    assert streamed.events[-1] == "[DONE]"
+    assert (queued.status, queued.error["code"]) == (503, "shutting_down")
+    assert kinds == {OutcomeKind.FAILED}
+
+
+async def test_a_second_signal_ends_the_drain(tmp_path: Path):
+    async with running(tmp_path, gateway=gateway_config(drain_s=60.0)) as rig:
+        long = await busy(rig)
+        rig.stop.set()
+        await eventually(lambda: rig.gateway.draining)
+        rig.hurry.set()
+        streamed = await long
+        async with asyncio.timeout(5):
+            await rig.serving
+    assert streamed.events[-2]["error"]["code"] == "shutting_down"
+
+
+async def test_an_idle_gateway_drains_at_once(tmp_path: Path):
+    async with running(tmp_path, gateway=gateway_config(drain_s=60.0)) as rig:
+        rig.stop.set()
+        async with asyncio.timeout(3):
+            await rig.serving
+        with pytest.raises(aiohttp.ClientConnectionError):
+            await rig.get("/health")
+
+
+async def test_the_window_holds(tmp_path: Path):
+    async with running(tmp_path, scheduler=SchedulerConfig(policy="fcfs", n_run=3, tick_s=0.02)) as rig:
+        most = 0
+
+        async def watch() -> None:
+            nonlocal most
+            while True:
+                most = max(most, rig.sims[0].model.running + rig.sims[0].model.waiting)
+                await asyncio.sleep(0)
+
+        watcher = asyncio.create_task(watch())
+        await asyncio.gather(*(rig.post(chat(f"number {number}", tokens=20)) for number in range(12)))
+        watcher.cancel()
+        assert await outcomes(rig) == {"completed": 12}
+    assert most == 3
