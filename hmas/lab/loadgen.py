@@ -19,6 +19,7 @@ import orjson
 import uvloop
 from msgspec import Meta
 
+from controller.core.errors import TraceError
 from controller.core.objectives import slo_met
 from controller.runtime.clock import Clock, SystemClock
 from hmas.lab.results import ClientOutcome, Result, RunSummary, count_outcomes, write_lines
@@ -255,6 +256,39 @@ def read_plan(path: Path) -> tuple[Plan, list[Arrival]]:
     """Reads such a file."""
     head, _, rest = path.read_bytes().partition(b"\n")
     return msgspec.json.decode(head, type=Plan), msgspec.json.Decoder(Arrival).decode_lines(rest)
+
+
+async def run_process(plan: Path, errors: int, on_progress: Callable[[Progress], None]) -> RunSummary:
+    """Starts the load generator's process on a plan and hears it until its end.
+
+    Args:
+        plan: As `write_plan` wrote it.
+        errors: File descriptor for the process's stderr.
+        on_progress: Told the running count.
+
+    Raises:
+        TraceError: It ended without a summary.
+    """
+    summary: RunSummary | None = None
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "hmas.lab.loadgen", str(plan), stdout=asyncio.subprocess.PIPE, stderr=errors
+    )
+    assert process.stdout is not None
+    try:
+        async for line in process.stdout:
+            heard = msgspec.json.decode(line, type=dict[str, Any])
+            if "outcomes" in heard:
+                summary = msgspec.convert(heard, RunSummary)
+            else:
+                on_progress(msgspec.convert(heard, Progress))
+        code = await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if summary is None:
+        raise TraceError(f"the load generator ended with status {code} and without a summary; its stderr says why")
+    return summary
 
 
 def main(argv: Sequence[str]) -> None:

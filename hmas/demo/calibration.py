@@ -1,0 +1,165 @@
+"""Finds the demo's operating point and tunes its baselines, in virtual time: the same engine model and the same scheduler as live."""
+
+from collections.abc import Callable, Iterable, Sequence
+from statistics import fmean, median
+
+import msgspec
+
+from engines.sim.profile import Profile
+from hmas.demo.settings import DemoSettings
+from hmas.demo.virtual import Variant, run_virtual
+from hmas.lab.dataset import Mixture, PromptData
+from hmas.lab.score import score
+from hmas.lab.workload import Arrival, generate
+
+BACKLOG = 800
+MIDDLE = (0.25, 0.75)
+"""Share of the completions over which throughput is taken: before it the engines fill up, after it they run empty."""
+CAPACITY_CAPS = (12, 16, 24, 32, 48, 64, 96)
+SWEEP_CAPS = (4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 96)
+KNEE_SHARE = 0.75
+
+Runner = Callable[[Callable[["Task"], "TaskResult"], Iterable["Task"]], Iterable["TaskResult"]]
+"""Maps a function over tasks, in order: `map`, or a process pool's."""
+
+
+class CapPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Engines working off a backlog with a window: what they serve, and the TPOT that comes with it."""
+
+    n_run: int
+    throughput_rps: float
+    tpot_ms: float
+
+
+class Calibration(msgspec.Struct, frozen=True, kw_only=True):
+    """The operating point.
+
+    Attributes:
+        capacity_rps: Requests per second at which a long backlog is served with the best window; all engines together.
+        mean_rps: Arrival rate that follows from it and the wanted load.
+        knee: The smallest window that reaches three quarters of the capacity.
+        slo_scale: Factor on H-MAS Table 6 that puts the mean TPOT target `tpot_headroom` times above the knee's TPOT: the table is to be
+            calibrated at an operating point (H-MAS E.5), and a target at the knee itself would let noise decide.
+    """
+
+    capacity_rps: float
+    mean_rps: float
+    knee: CapPoint
+    slo_scale: float
+    curve: list[CapPoint]
+
+
+class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One candidate of a baseline, as simulated on the demo's own arrivals."""
+
+    n_run: int
+    overdue: str
+    goodput_rps: float
+    goodput_rate: float
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """One virtual run: everything a worker process needs."""
+
+    arrivals: list[Arrival]
+    profile: Profile
+    variant: Variant
+    engines: int
+    warmup_s: float
+    duration_s: float
+
+
+class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What such a run came to; `middle_rps` is completions per second over `MIDDLE`."""
+
+    variant: Variant
+    middle_rps: float
+    tpot_ms: float
+    goodput_rps: float
+    goodput_rate: float
+
+
+def _bare(arrivals: Sequence[Arrival]) -> list[Arrival]:
+    """Without texts, which virtual time has no use for and worker processes would have to be sent."""
+    return [msgspec.structs.replace(a, messages=()) for a in arrivals]
+
+
+def run_task(task: Task) -> TaskResult:
+    """Runs one task; a plain function, so that a process pool can take it."""
+    results, end_s = run_virtual(task.arrivals, task.profile, task.variant, engines=task.engines)
+    figures = score(results, warmup_s=task.warmup_s, arrivals_end_s=task.duration_s, run_end_s=end_s)
+    tpots = [r.tpot_ms for r in results if r.tpot_ms >= 0]
+    return TaskResult(
+        variant=task.variant,
+        middle_rps=_middle_rps([r.at_s + r.total_ms / 1000.0 for r in results if r.outcome == "completed"]),
+        tpot_ms=median(tpots) if tpots else 0.0,
+        goodput_rps=figures.goodput_rps,
+        goodput_rate=figures.goodput_rate,
+    )
+
+
+def _middle_rps(ends_s: Sequence[float]) -> float:
+    ordered = sorted(ends_s)
+    low, high = (int(share * (len(ordered) - 1)) for share in MIDDLE)
+    return (high - low) / (ordered[high] - ordered[low]) if high > low and ordered[high] > ordered[low] else 0.0
+
+
+def calibrate(settings: DemoSettings, mixture: Mixture, prompts: PromptData, run: Runner) -> Calibration:
+    """Measures the engines' capacity for this workload and derives rate and SLO scale. The same settings give the same answer."""
+    backlog = [msgspec.structs.replace(a, at_s=0.0) for a in _bare(generate(settings.backlog(BACKLOG), mixture, prompts))]
+    profile = settings.engine_profile()
+    tasks = [
+        Task(
+            arrivals=backlog,
+            profile=profile,
+            variant=Variant(name="capacity", n_run=cap),
+            engines=settings.engines,
+            warmup_s=0.0,
+            duration_s=1.0,
+        )
+        for cap in CAPACITY_CAPS
+    ]
+    curve = [CapPoint(n_run=done.variant.n_run, throughput_rps=done.middle_rps, tpot_ms=done.tpot_ms) for done in run(run_task, tasks)]
+    capacity_rps = max(point.throughput_rps for point in curve)
+    knee = next(point for point in curve if point.throughput_rps >= KNEE_SHARE * capacity_rps)
+    return Calibration(
+        capacity_rps=capacity_rps,
+        mean_rps=settings.load * capacity_rps,
+        knee=knee,
+        slo_scale=round(settings.tpot_headroom * knee.tpot_ms / fmean(a.slo.tpot_ms for a in backlog), 3),
+        curve=curve,
+    )
+
+
+def sweep(arrivals: Sequence[Arrival], settings: DemoSettings, run: Runner) -> tuple[list[SweepPoint], dict[str, int]]:
+    """Tries every window with and without shedding on the demo's own arrivals.
+
+    Returns:
+        All points, and the best window for `keep` and for `shed`; of equals the smaller one. The baselines are thus tuned on the very
+        arrivals they are judged by, which no operator could do.
+    """
+    profile, bare = settings.engine_profile(), _bare(arrivals)
+    tasks = [
+        Task(
+            arrivals=bare,
+            profile=profile,
+            variant=Variant(name="sweep", n_run=cap, overdue=overdue),
+            engines=settings.engines,
+            warmup_s=settings.warmup_s,
+            duration_s=settings.duration_s,
+        )
+        for overdue in ("keep", "shed")
+        for cap in SWEEP_CAPS
+        if cap <= profile.max_num_seqs
+    ]
+    points = [
+        SweepPoint(
+            n_run=done.variant.n_run, overdue=done.variant.overdue, goodput_rps=done.goodput_rps, goodput_rate=round(done.goodput_rate, 4)
+        )
+        for done in run(run_task, tasks)
+    ]
+    best = {
+        overdue: max((p for p in points if p.overdue == overdue), key=lambda p: (p.goodput_rate, -p.n_run)).n_run
+        for overdue in ("keep", "shed")
+    }
+    return points, best

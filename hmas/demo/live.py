@@ -1,0 +1,143 @@
+"""One live run: a fresh gateway, the load generator's process, a watcher, and the accounts that have to agree afterwards."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from controller.bus.redis_bus import RedisBus
+from controller.core.messages import ACTIONS, DECISIONS, MetaDecision
+from controller.runtime.clock import Clock
+from hmas.demo.site import MODEL, GatewayAddress, Site, reset_engines, running_gateway
+from hmas.demo.virtual import Variant
+from hmas.demo.watching import Decision, Sample, Watcher, broken_sums, decisions_of
+from hmas.lab.loadgen import LoadSpec, Progress, run_process, write_plan
+from hmas.lab.results import Result, RunSummary, read_results
+from hmas.lab.score import Score, score
+from hmas.lab.workload import Arrival
+
+KEPT = 2000
+OnProgress = Callable[[Progress], None]
+
+
+class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that one run left behind.
+
+    Attributes:
+        verdicts: What meta decided, also where it kept things as they were.
+        actions: How many control actions statera sent.
+        broken: What must not be, in words; empty in a run that counts.
+    """
+
+    variant: Variant
+    score: Score
+    summary: RunSummary
+    results: list[Result]
+    samples: list[Sample]
+    decisions: list[Decision]
+    verdicts: list[Decision]
+    actions: int
+    status: dict[str, Any]
+    broken: list[str]
+
+
+async def live_run(
+    site: Site,
+    variant: Variant,
+    arrivals: Sequence[Arrival],
+    *,
+    agents: bool,
+    config: Mapping[str, Any],
+    clock: Clock,
+    on_progress: OnProgress,
+) -> LiveRun:
+    """Runs the arrivals through a gateway of this variant.
+
+    Raises:
+        DemoBroken: A process did not come up.
+        TraceError: The load generator failed.
+    """
+    troubles = len(site.troubles)
+    await reset_engines(site)
+    async with running_gateway(site, variant, agents=agents, config=config) as address:
+        started_s = clock.now_s()
+        watcher = Watcher(address.admin_url, started_s)
+        watching = asyncio.create_task(watcher.run(clock.now_s))
+        try:
+            results, summary = await _send(site, variant, arrivals, address, on_progress)
+            status, events = await watcher.finish(watching)
+        finally:
+            watching.cancel()
+        start_s = summary.started_s
+        verdicts, actions = await _from_the_bus(address, start_s)
+    settings = site.settings
+    figures = score(results, warmup_s=settings.warmup_s, arrivals_end_s=settings.duration_s, run_end_s=summary.elapsed_s)
+    broken = [*site.troubles[troubles:], *_disagreements(results, status, watcher.failures, len(arrivals))]
+    return LiveRun(
+        variant=variant,
+        score=figures,
+        summary=summary,
+        results=results,
+        samples=[msgspec.structs.replace(s, at_s=round(s.at_s + started_s - start_s, 2)) for s in watcher.samples],
+        decisions=decisions_of(events, start_s),
+        verdicts=verdicts,
+        actions=actions,
+        status=dict(status),
+        broken=broken,
+    )
+
+
+async def _send(
+    site: Site, variant: Variant, arrivals: Sequence[Arrival], address: GatewayAddress, on_progress: OnProgress
+) -> tuple[list[Result], RunSummary]:
+    """The load generator in its own process; progress as it goes."""
+    folder = site.folder / variant.name
+    plan, results = folder / "plan.jsonl", folder / "results.jsonl"
+    load = LoadSpec(url=address.url, model=MODEL, api_keys=site.keys, length_channel="sim", drain_s=site.settings.drain_s)
+    write_plan(plan, arrivals, load, results)
+    with (folder / "loadgen.log").open("wb") as errors:
+        summary = await run_process(plan, errors.fileno(), on_progress)
+    return read_results(results), summary
+
+
+async def _from_the_bus(address: GatewayAddress, start_s: float) -> tuple[list[Decision], int]:
+    """Meta's decisions and the number of statera's actions, as they lie on the bus."""
+    if not address.bus_url:
+        return [], 0
+    bus = RedisBus(address.bus_url)
+    await bus.start()
+    try:
+        decisions = await bus.latest(DECISIONS, KEPT)
+        actions = await bus.latest(ACTIONS, KEPT)
+    finally:
+        await bus.close()
+    return [_verdict(message, start_s) for message in decisions if isinstance(message, MetaDecision)], len(actions)
+
+
+def _verdict(decision: MetaDecision, start_s: float) -> Decision:
+    return Decision(
+        at_s=round(decision.sent_s - start_s, 2),
+        source=f"meta/{decision.source}",
+        kind="bypass" if decision.bypass else "policy",
+        subject="queue",
+        before=decision.previous,
+        after=decision.policy,
+        reason=decision.reason,
+    )
+
+
+def _disagreements(results: Sequence[Result], status: Mapping[str, Any], failures: Sequence[str], submitted: int) -> list[str]:
+    found = [f"the gateway did not answer its operators: {text}" for text in failures[:3]]
+    lost = [r for r in results if r.outcome == "lost"]
+    if lost:
+        found.append(f"{len(lost)} requests were lost, the first: number {lost[0].index}, {lost[0].detail}")
+    failed = [r for r in results if r.outcome == "failed"]
+    if failed:
+        found.append(f"{len(failed)} requests failed, the first: number {failed[0].index}, {failed[0].detail}")
+    if len(results) != submitted:
+        found.append(f"{submitted} requests were planned, {len(results)} have an outcome")
+    sums = broken_sums(status, submitted)
+    if sums:
+        found.append(sums)
+    return found

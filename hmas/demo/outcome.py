@@ -1,0 +1,164 @@
+"""The demo's result as a document (build/demo.json) and as a table."""
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from hmas.cli.output import table
+from hmas.demo.calibration import Calibration, SweepPoint
+from hmas.demo.live import LiveRun
+from hmas.demo.settings import DemoSettings
+from hmas.demo.watching import Decision
+
+VERSION = 1
+OURS = "hmas"
+HEAD = (
+    *("run", "window", "goodput/s", "rate", "ESG/s"),
+    *("TTFT p50", "p95", "p99 ms", "ok"),
+    *("TPOT p50", "p95", "p99 ms", "ok"),
+    *("done/s", "refused", "lost"),
+)
+DEFAULT = "engine-default"
+
+
+class DemoResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that a demo found out.
+
+    Attributes:
+        troubles: What broke outside the runs, in words.
+    """
+
+    settings: DemoSettings
+    calibration: Calibration
+    sweep: list[SweepPoint]
+    runs: list[LiveRun]
+    elapsed_s: float
+    troubles: list[str] = []
+
+    @property
+    def broken(self) -> list[str]:
+        """All that must not be; empty in a demo that counts."""
+        found = [*self.troubles, *(f"{run.variant.name}: {text}" for run in self.runs for text in run.broken)]
+        ours = next((run for run in self.runs if run.variant.name == OURS), None)
+        if ours is not None and not ours.actions and not ours.decisions:
+            found.append(f"{OURS}: no agent has decided anything")
+        return found
+
+    def run(self, name: str) -> LiveRun:
+        """A run by its name."""
+        return next(run for run in self.runs if run.variant.name == name)
+
+    def strongest(self) -> LiveRun:
+        """The baseline with the highest goodput."""
+        return max((run for run in self.runs if run.variant.name != OURS), key=lambda run: run.score.goodput_rps)
+
+    def ratio_to(self, other: LiveRun) -> float:
+        """H-MAS's goodput over another run's; 0 where that one has none."""
+        base = other.score.goodput_rps
+        return self.run(OURS).score.goodput_rps / base if base else 0.0
+
+
+def document(result: DemoResult) -> dict[str, Any]:
+    """What is written to demo.json."""
+    strongest = result.strongest()
+    ours = result.run(OURS)
+    return {
+        "version": VERSION,
+        "elapsed_s": round(result.elapsed_s, 1),
+        "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "system": platform.system()},
+        "settings": msgspec.to_builtins(result.settings),
+        "calibration": _rounded(msgspec.to_builtins(result.calibration)),
+        "sweep": _rounded(msgspec.to_builtins(result.sweep)),
+        "runs": [_run(run) for run in result.runs],
+        "decisions": msgspec.to_builtins(told(ours)),
+        "comparison": {
+            "strongest_baseline": strongest.variant.name,
+            "over_default": round(result.ratio_to(result.run(DEFAULT)), 4),
+            "over_strongest_baseline": round(result.ratio_to(strongest), 4),
+        },
+        "timeline": msgspec.to_builtins(ours.samples),
+        "broken": result.broken,
+    }
+
+
+def _run(run: LiveRun) -> dict[str, Any]:
+    outcomes = run.summary.outcomes
+    figures = _rounded(msgspec.to_builtins(run.score))
+    # What was lost in the warm-up is lost too.
+    figures["lost"] = outcomes["lost"]
+    return {
+        "name": run.variant.name,
+        **figures,
+        "variant": msgspec.to_builtins(run.variant),
+        "all_outcomes": outcomes,
+        "actions": run.actions,
+        "max_gap_s": round(run.summary.max_gap_s, 4),
+        "noisy": run.summary.noisy,
+        "elapsed_s": round(run.summary.elapsed_s, 2),
+        "broken": run.broken,
+    }
+
+
+def told(run: LiveRun) -> list[Decision]:
+    """Meta's verdicts and every change that the gateway made on an agent's word, in order of time."""
+    return sorted([*run.verdicts, *run.decisions], key=lambda d: d.at_s)
+
+
+def headline(result: DemoResult) -> str:
+    """The result in a sentence."""
+    strongest = result.strongest()
+    return (
+        f"H-MAS: {result.run(OURS).score.goodput_rps:.2f} good requests/s, "
+        f"{result.ratio_to(result.run(DEFAULT)):.2f} times the engine's default, "
+        f"{result.ratio_to(strongest):.2f} times the strongest baseline ({strongest.variant.name})."
+    )
+
+
+def text_table(runs: Sequence[LiveRun]) -> str:
+    """The one table."""
+    return table(HEAD, [table_row(run) for run in runs])
+
+
+def table_row(run: LiveRun) -> list[object]:
+    """One run's cells under `HEAD`."""
+    s = run.score
+    window = "agents" if run.variant.name == OURS else run.variant.n_run or "ceiling"
+    return [
+        run.variant.name,
+        window,
+        f"{s.goodput_rps:.2f}",
+        f"{s.goodput_rate:.3f}",
+        f"{s.esg_rate:.0f}",
+        *(f"{v:.0f}" for v in (s.ttft_ms.p50, s.ttft_ms.p95, s.ttft_ms.p99)),
+        f"{100 * s.ttft_compliance:.0f}%",
+        *(f"{v:.1f}" for v in (s.tpot_ms.p50, s.tpot_ms.p95, s.tpot_ms.p99)),
+        f"{100 * s.tpot_compliance:.0f}%",
+        f"{s.throughput_rps:.2f}",
+        s.rejected,
+        run.summary.outcomes["lost"],
+    ]
+
+
+def chosen_decisions(run: LiveRun, limit: int) -> list[Decision]:
+    """Decisions for people to read: all on the policy first, then control changes, evenly sampled where there are too many."""
+    policy = [d for d in told(run) if d.kind in {"policy", "bypass"}][:limit]
+    knobs = [d for d in run.decisions if d.kind.startswith("knobs.")]
+    step = max(1, -(-len(knobs) // max(1, limit - len(policy))))
+    return sorted([*policy, *knobs[::step]], key=lambda d: d.at_s)
+
+
+def decision_line(decision: Decision) -> str:
+    """One decision in a line."""
+    change = f"{decision.before or '-'} -> {decision.after or '-'}"
+    return f"{decision.at_s:6.1f} s  {decision.source}: {decision.kind} {decision.subject}: {change}  ({decision.reason})"
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, 4)
+    if isinstance(value, Mapping):
+        return {key: _rounded(item) for key, item in value.items()}
+    return [_rounded(item) for item in value] if isinstance(value, list) else value

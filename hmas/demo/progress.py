@@ -1,0 +1,62 @@
+"""What the demo says while it runs: one line on stderr that moves on a terminal, a line now and then elsewhere."""
+
+import sys
+from typing import TextIO
+
+from controller.runtime.clock import Clock
+
+PLAIN_EVERY_S = 5.0
+WIDTH = 110
+
+
+class Reporter:
+    """Phases with an expected length; what is left is the rest of this one and all that follow."""
+
+    def __init__(self, clock: Clock, phases: list[tuple[str, float]], stream: TextIO | None = None) -> None:
+        self._clock = clock
+        self._phases = phases
+        self._stream = stream or sys.stderr
+        self._moving = self._stream.isatty()
+        self._started_s = self._phase_s = self._told_s = clock.now_s()
+        self._now = -1
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the demo began."""
+        return self._clock.now_s() - self._started_s
+
+    def phase(self, name: str) -> None:
+        """The next phase begins; phases may be left out but not repeated."""
+        self._now = next(i for i, (known, _) in enumerate(self._phases) if known == name)
+        self._phase_s = self._clock.now_s()
+        self._told_s = 0.0
+        self.tick("")
+
+    def left_s(self) -> float:
+        """Seconds that are probably left."""
+        spent_s = self._clock.now_s() - self._phase_s
+        rest = sum(length for _, length in self._phases[self._now + 1 :])
+        return max(0.0, self._phases[self._now][1] - spent_s) + rest
+
+    def tick(self, text: str) -> None:
+        """Where the phase stands, in words."""
+        now_s = self._clock.now_s()
+        if not self._moving and now_s - self._told_s < PLAIN_EVERY_S:
+            return
+        self._told_s = now_s
+        line = f"[{self.elapsed_s:5.1f} s, about {self.left_s():3.0f} s left] {self._phases[self._now][0]}: {text}".rstrip(": ")
+        self._write(f"\r{line[:WIDTH]:<{WIDTH}}" if self._moving else line + "\n")
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        clear = "\r" + " " * WIDTH + "\r" if self._moving else ""
+        self._write(f"{clear}[{self.elapsed_s:5.1f} s] {text}\n")
+
+    def done(self) -> None:
+        """Leaves the cursor on a line of its own."""
+        if self._moving:
+            self._write("\r" + " " * WIDTH + "\r")
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()

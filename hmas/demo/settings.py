@@ -1,0 +1,69 @@
+"""What the demo does, in numbers."""
+
+import msgspec
+
+from engines.sim.profile import Profile, load_profile
+from hmas.cli.pace import faster
+from hmas.lab.arrivals import ArrivalSpec
+from hmas.lab.workload import WorkloadSpec
+
+
+class DemoSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The demo's operating point. The defaults are what `make demo` runs.
+
+    Attributes:
+        engines, profile, speed: How many embedded engines of which profile, run how many times faster than it. Faster engines serve more
+            requests within the demo's time, so that a share of them means something.
+        load: Mean arrival rate over the measured capacity. Near 1 with bursts: steady overload would make every ratio over the default
+            meaningless.
+        period_s: Half of it at 1.8 times the mean rate, half at 0.2 times.
+        warmup_s: Half a period; what arrives in it is not scored. What is scored are whole periods.
+        length_scale: Prompt lengths over the published ones: half, so that more requests fit into the demo's time.
+        tpot_headroom: Mean TPOT target of the workload over the TPOT that the engines have at the knee of their throughput curve.
+        drain_s: How long the answers of a run are waited for after its last arrival.
+    """
+
+    seed: int = 1
+    engines: int = 2
+    profile: str = "demo-small"
+    speed: float = 3.0
+    load: float = 0.85
+    period_s: float = 6.0
+    periods: int = 2
+    length_scale: float = 0.5
+    context_tokens: int = 8192
+    tpot_headroom: float = 2.0
+    drain_s: float = 20.0
+
+    @property
+    def warmup_s(self) -> float:
+        """Length of the warm-up."""
+        return self.period_s / 2.0
+
+    @property
+    def duration_s(self) -> float:
+        """Length of the arrivals, warm-up included."""
+        return self.warmup_s + self.periods * self.period_s
+
+    def engine_profile(self) -> Profile:
+        """The engines' profile at their speed."""
+        return faster(load_profile(self.profile), self.speed)
+
+    def workload(self, *, mean_rps: float, slo_scale: float) -> WorkloadSpec:
+        """The arrivals of every live run."""
+        return WorkloadSpec(
+            arrivals=ArrivalSpec(mean_rps=mean_rps, duration_s=self.duration_s, process="bursty", period_s=self.period_s),
+            seed=self.seed,
+            slo_scale=slo_scale,
+            length_scale=self.length_scale,
+            context_tokens=self.context_tokens,
+        )
+
+    def backlog(self, requests: int) -> WorkloadSpec:
+        """Requests of the same kind for measuring capacity, from a seed of their own: the run's draws do not move it."""
+        return WorkloadSpec(
+            arrivals=ArrivalSpec(mean_rps=float(requests), duration_s=1.0, process="poisson"),
+            seed=0,
+            length_scale=self.length_scale,
+            context_tokens=self.context_tokens,
+        )

@@ -1,0 +1,187 @@
+"""The demo's processes: embedded engines and bus for the whole demo, a fresh gateway (and agents) for each run."""
+
+import secrets
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import orjson
+
+from agents.shell import AGENTS
+from controller.bus.embedded import EmbeddedServer
+from controller.core.errors import HmasError
+from controller.runtime.child import ChildSpec
+from controller.runtime.ports import free_port
+from controller.runtime.supervisor import ChildEvent, Supervisor
+from engines.base import EngineSnapshot, KnobReport
+from hmas.demo.settings import DemoSettings
+from hmas.demo.virtual import Variant
+
+ENGINE_STAGE, AGENT_STAGE, GATEWAY_STAGE = 1, 2, 3
+READY_S = 60.0
+FATAL = frozenset({"crashed", "hung", "given-up", "killed"})
+MODEL = "demo"
+KEY_PREFIX = "demo"
+
+
+class DemoBroken(HmasError):
+    """Something that must not break has broken; the demo's result does not count."""
+
+
+@dataclass(slots=True)
+class Site:
+    """Where everything of this demo lies.
+
+    Attributes:
+        folder: Configurations, logs, plans and results of this demo.
+        engines: Address of each engine, by name.
+        keys: API key of each tenant.
+        troubles: Every crash that was seen, in words.
+    """
+
+    folder: Path
+    settings: DemoSettings
+    keys: dict[str, str]
+    engines: dict[str, str] = field(default_factory=dict)
+    troubles: list[str] = field(default_factory=list)
+
+    def note(self, event: ChildEvent) -> None:
+        """Hears what happens to the processes."""
+        if event.kind in FATAL:
+            self.troubles.append(f"{event.child} {event.kind}: {event.detail} (log: {self.folder / (event.child + '.log')})")
+
+    def command(self, name: str, *arguments: str) -> list[str]:
+        """A command line of `hmas` whose stderr goes to a log file of the demo."""
+        log = str(self.folder / f"{name}.log")
+        return ["/bin/sh", "-c", 'log="$0"; exec "$@" 2>>"$log"', log, sys.executable, "-m", "hmas", *arguments]
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayAddress:
+    """Where one run's gateway is found; `bus_url` is empty without agents."""
+
+    url: str
+    admin_url: str
+    bus_url: str = ""
+
+
+def make_site(folder: Path, settings: DemoSettings, tenants: Sequence[str]) -> Site:
+    """Lays the site out; nothing runs yet."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return Site(folder, settings, {tenant: secrets.token_urlsafe(16) for tenant in tenants})
+
+
+@asynccontextmanager
+async def running_engines(site: Site) -> AsyncIterator[Supervisor]:
+    """Starts the embedded engines and stops them in the end.
+
+    Raises:
+        DemoBroken: One does not come up.
+    """
+    settings = site.settings
+    specs = []
+    for number in range(1, settings.engines + 1):
+        name, port = f"engine-{number}", free_port()
+        site.engines[name] = f"http://127.0.0.1:{port}"
+        options = ["--profile", settings.profile, "--speed", f"{settings.speed:g}", "--port", str(port), "--name", name, "--model", MODEL]
+        argv = site.command(name, "run", "engine", *options, "--log-level", "warning")
+        specs.append(ChildSpec(name=name, argv=argv, stage=ENGINE_STAGE, notifies=True, grace_s=2.0))
+    async with Supervisor(specs, on_event=site.note) as keeper:
+        await _all_ready(keeper, site)
+        yield keeper
+
+
+@asynccontextmanager
+async def running_gateway(site: Site, variant: Variant, *, agents: bool, config: Mapping[str, Any]) -> AsyncIterator[GatewayAddress]:
+    """A gateway of its own for one run: with the bus and the five agents where `agents`, alone with a fixed policy and window otherwise.
+
+    Args:
+        site: The site.
+        variant: What the gateway is configured to.
+        agents: Whether H-MAS steers.
+        config: Further sections of the configuration.
+
+    Raises:
+        DemoBroken: A process does not come up.
+    """
+    folder = site.folder / variant.name
+    folder.mkdir(exist_ok=True)
+    bus = EmbeddedServer(folder / "bus") if agents else None
+    try:
+        bus_url = bus.start() if bus is not None else ""
+        address = GatewayAddress(f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}", bus_url)
+        path = folder / "hmas.yaml"
+        # JSON is YAML, so the configuration can be read and used again as it is.
+        path.write_bytes(orjson.dumps(gateway_config(site, variant, address, folder, config), option=orjson.OPT_INDENT_2))
+        specs = [_child(site, name, ["run", "agent", name, "--config", str(path)], AGENT_STAGE) for name in (AGENTS if agents else ())]
+        specs.append(_child(site, "gateway", ["run", "gateway", "--config", str(path)], GATEWAY_STAGE))
+        async with Supervisor(specs, on_event=site.note) as keeper:
+            await _all_ready(keeper, site)
+            yield address
+    finally:
+        if bus is not None:
+            bus.stop()
+
+
+def gateway_config(site: Site, variant: Variant, address: GatewayAddress, folder: Path, more: Mapping[str, Any]) -> dict[str, Any]:
+    """One run's configuration document."""
+    document: dict[str, Any] = {
+        "state_dir": str(folder),
+        "gateway": {"port": _port(address.url), "admin_port": _port(address.admin_url), "drain_s": 2.0},
+        "tenants": {tenant: {"key_sha256": [sha256(key.encode()).hexdigest()]} for tenant, key in site.keys.items()},
+        "engines": [{"name": name, "url": url, "kind": "sim"} for name, url in site.engines.items()],
+        "scheduler": {"policy": variant.policy, "n_run": variant.n_run, "overdue": variant.overdue, "fence": bool(address.bus_url)},
+        "agents": {"enabled": bool(address.bus_url)},
+        "bus": {"url": address.bus_url},
+        "logging": {"level": "info"},
+    }
+    for section, values in more.items():
+        document[section] = {**document.get(section, {}), **values}
+    return document
+
+
+async def reset_engines(site: Site) -> None:
+    """Puts every engine's knobs back to their ceilings and waits until it is idle, so that no run inherits anything.
+
+    Raises:
+        DemoBroken: An engine does not answer, refuses, or still works on something.
+    """
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5.0)) as session:
+        for name, url in site.engines.items():
+            state = await _state(session, name, url)
+            if state.running or state.waiting:
+                raise DemoBroken(f"{name} still has {state.running} running and {state.waiting} waiting requests between two runs")
+            knobs = {"n_run": state.max_num_seqs_ceiling, "token_budget": state.max_num_batched_tokens_ceiling}
+            async with session.post(f"{url}/sim/knobs", data=orjson.dumps(knobs)) as response:
+                report = msgspec.json.decode(await response.read(), type=KnobReport)
+            if report.refused:
+                raise DemoBroken(f"{name} refuses its own ceilings: {report.refused}")
+
+
+async def _state(session: aiohttp.ClientSession, name: str, url: str) -> EngineSnapshot:
+    try:
+        async with session.get(f"{url}/sim/state") as response:
+            return msgspec.json.decode(await response.read(), type=EngineSnapshot)
+    except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError) as error:
+        raise DemoBroken(f"{name} does not tell its state: {error}") from error
+
+
+async def _all_ready(keeper: Supervisor, site: Site) -> None:
+    missing = await keeper.wait_ready(timeout_s=READY_S)
+    if missing:
+        logs = ", ".join(str(site.folder / f"{name}.log") for name in missing)
+        raise DemoBroken(f"not ready within {READY_S:g} s: {', '.join(missing)}; see {logs}")
+
+
+def _child(site: Site, name: str, arguments: Sequence[str], stage: int) -> ChildSpec:
+    return ChildSpec(name=name, argv=site.command(name, *arguments), stage=stage, notifies=True, grace_s=5.0)
+
+
+def _port(url: str) -> int:
+    return int(url.rsplit(":", 1)[1])

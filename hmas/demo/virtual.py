@@ -1,0 +1,97 @@
+"""Runs of the demo's workload in virtual time, with the very scheduler and engine model that the live runs use."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from controller.core.types import Controls, Estimates, OutcomeKind, Request
+from controller.routing import make_router
+from controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
+from controller.scheduling.scheduler import Scheduler
+from controller.simulation import Arrival as SimArrival
+from controller.simulation import RequestRecord, simulate
+from engines.sim.model import EngineModel
+from engines.sim.profile import Profile
+from hmas.lab.results import ClientOutcome, Result
+from hmas.lab.workload import Arrival
+
+Overdue = Literal["keep", "demote", "shed"]
+
+
+class Variant(msgspec.Struct, frozen=True, kw_only=True):
+    """A static configuration of the scheduler.
+
+    Attributes:
+        name: As in the report.
+        n_run: Requests in flight per engine, 0 for the engine's ceiling.
+        overdue: What becomes of a request that has passed its TTFT deadline before dispatch.
+        token_budget: Tokens per engine step, 0 for the engine's own.
+    """
+
+    name: str
+    policy: str = "fcfs"
+    n_run: int = 0
+    overdue: Overdue = "keep"
+    token_budget: int = 0
+
+
+def run_virtual(arrivals: Sequence[Arrival], profile: Profile, variant: Variant, *, engines: int) -> tuple[list[Result], float]:
+    """The results as a client without any network would see them, and the virtual time at the end."""
+    names = [f"engine-{i + 1}" for i in range(engines)]
+    n_run = variant.n_run or profile.max_num_seqs
+    scheduler = Scheduler(
+        settings=SchedulerSettings(overdue=variant.overdue, fence=False),
+        instances=[InstanceSpec(name=name, capacity_n_run=profile.max_num_seqs) for name in names],
+        router=make_router("least-loaded"),
+        policy=variant.policy,
+    )
+    for name in names:
+        scheduler.set_controls(name, Controls(n_run=n_run))
+    models = {name: EngineModel(profile, token_budget=variant.token_budget or None) for name in names}
+    outcome = simulate([_sim_arrival(i, a) for i, a in enumerate(arrivals)], models, scheduler)
+    return [_result(i, a, r) for i, (a, r) in enumerate(zip(arrivals, outcome.records, strict=True))], outcome.end_s
+
+
+def _sim_arrival(index: int, arrival: Arrival) -> SimArrival:
+    request = Request(
+        id=f"{index:08d}",
+        tenant=arrival.tenant,
+        model="demo",
+        arrival_s=arrival.at_s,
+        prompt_tokens=arrival.prompt_tokens,
+        max_output_tokens=arrival.max_tokens,
+        declared_slo=arrival.slo,
+    )
+    return SimArrival(request=request, estimate=lambda _request, _now_s: Estimates(slo=arrival.slo), output_tokens=arrival.output_tokens)
+
+
+_OUTCOMES: dict[OutcomeKind | None, ClientOutcome] = {
+    OutcomeKind.COMPLETED: "completed",
+    OutcomeKind.REJECTED: "rejected",
+    OutcomeKind.SHED: "shed",
+    OutcomeKind.TIMED_OUT: "timed_out",
+    OutcomeKind.FAILED: "failed",
+}
+
+
+def _result(index: int, arrival: Arrival, record: RequestRecord) -> Result:
+    return Result(
+        index=index,
+        at_s=arrival.at_s,
+        kind=arrival.kind,
+        tenant=arrival.tenant,
+        task_type=arrival.task_type,
+        size=arrival.size,
+        prompt_tokens=arrival.prompt_tokens,
+        wanted_tokens=arrival.output_tokens,
+        slo=arrival.slo,
+        outcome=_OUTCOMES.get(record.outcome, "lost"),
+        ttft_ms=record.ttft_ms,
+        tpot_ms=record.tpot_ms,
+        total_ms=record.total_ms,
+        output_tokens=record.output_tokens,
+        policy=record.policy,
+        queue_ms=record.queue_ms,
+        detail=record.reason,
+    )

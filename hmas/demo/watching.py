@@ -1,0 +1,112 @@
+"""Looks at a gateway while a run lasts, as an operator would: through the operators' API."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from controller.admin.client import AdminClient
+from controller.core.errors import AdminError
+
+EVERY_S = 0.5
+EVENTS = 1000
+DECISION_KINDS = ("policy", "n_run", "token_budget", "bypass", "decision")
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """The gateway's state at one moment; `at_s` from the run's start. Sums are over the instances."""
+
+    at_s: float
+    queued: int
+    in_flight: int
+    n_run: int
+    token_budget: int
+    policy: str
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that an agent decided and the gateway put in force."""
+
+    at_s: float
+    source: str
+    kind: str
+    subject: str
+    before: str
+    after: str
+    reason: str
+
+
+class Watcher:
+    """Samples one gateway every half second."""
+
+    def __init__(self, admin_url: str, start_s: float) -> None:
+        self._client = AdminClient(admin_url, timeout_s=5.0)
+        self._start_s = start_s
+        self.samples: list[Sample] = []
+        self.failures: list[str] = []
+
+    async def run(self, now_s: Any) -> None:
+        """Samples until cancelled; a gateway that does not answer is noted, not raised."""
+        while True:
+            try:
+                status = await asyncio.to_thread(self._client.status)
+                self.samples.append(sample_of(status, now_s() - self._start_s))
+            except AdminError as error:
+                self.failures.append(str(error))
+            await asyncio.sleep(EVERY_S)
+
+    async def finish(self, task: "asyncio.Task[None]") -> tuple[Mapping[str, Any], list[dict[str, Any]]]:
+        """Stops sampling; the last status and all events.
+
+        Raises:
+            AdminError: The gateway does not answer.
+        """
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        return await asyncio.to_thread(self._client.status), await asyncio.to_thread(self._client.events, EVENTS)
+
+
+def sample_of(status: Mapping[str, Any], at_s: float) -> Sample:
+    """The few figures of a status page that the timeline shows."""
+    instances = status["instances"]
+    return Sample(
+        at_s=round(at_s, 2),
+        queued=status["queue"]["queued"],
+        in_flight=sum(item["in_flight"] for item in instances),
+        n_run=sum(item["n_run"]["value"] or 0 for item in instances),
+        token_budget=sum(item["token_budget"]["value"] or 0 for item in instances),
+        policy=status["policy"]["name"],
+    )
+
+
+def decisions_of(events: Sequence[Mapping[str, Any]], start_s: float) -> list[Decision]:
+    """What agents decided, oldest first: events on an agent's word, not on configuration's or an operator's."""
+    return [
+        Decision(
+            at_s=round(event["sent_s"] - start_s, 2),
+            source=event["source"],
+            kind=event["kind"],
+            subject=event["subject"],
+            before=event.get("before", ""),
+            after=event.get("after", ""),
+            reason=event.get("reason", ""),
+        )
+        for event in events
+        if event["source"] in {"meta", "statera", "bypass"}
+    ]
+
+
+def broken_sums(status: Mapping[str, Any], submitted: int) -> str:
+    """What is wrong with the gateway's own account after a run, in words; empty where all is well."""
+    counts = status["counts"]
+    ended = sum(counts["ended"].values())
+    if not counts["conserved"] or counts["arrived"] != ended + counts["queued"] + counts["running"]:
+        return f"the gateway's sums do not come out: {counts}"
+    if counts["arrived"] != submitted:
+        return f"the gateway counted {counts['arrived']} arrivals, the client sent {submitted}"
+    if counts["queued"] or counts["running"]:
+        return f"{counts['queued']} queued and {counts['running']} running requests are left after the run"
+    return ""
