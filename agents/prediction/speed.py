@@ -1,0 +1,129 @@
+"""How fast one instance is: three figures in milliseconds, learnt from its completions. Pure.
+
+They are what lets a model that was trained on some engines serve another.
+An engine step with n decoding sequences takes about base + per_seq * n; a prompt token adds about per_prompt_token. Both are fitted with
+exponential forgetting, and shrunk towards ratios that engines have in common, so that a few completions already give usable figures.
+"""
+
+from bisect import bisect_right
+from collections import deque
+
+import msgspec
+
+from controller.core.messages import Completion
+
+MEMORY = 300.0
+"""Completions after which an old one counts for 1/e."""
+PRIOR_WEIGHT = 3.0
+"""Completions that the prior counts for."""
+HISTORY = 8192
+"""Points of load kept: at ten snapshots a second about a quarter of an hour."""
+_PER_SEQ_RATIO = 0.02
+_PROMPT_RATIO = 0.006
+_MAX_TOKENS_WEIGHT = 64.0
+
+
+class Speed(msgspec.Struct, frozen=True):
+    """An instance's figures, milliseconds.
+
+    Attributes:
+        base_ms: A decode step of an almost empty batch.
+        per_seq_ms: Added by each sequence in the batch.
+        per_prompt_token_ms: Added by each prompt token computed in the step.
+        samples: Completions they stand on.
+    """
+
+    base_ms: float = 25.0
+    per_seq_ms: float = 0.5
+    per_prompt_token_ms: float = 0.15
+    samples: int = 0
+
+    def step_ms(self, sequences: float) -> float:
+        """A decode step of a batch."""
+        return self.base_ms + self.per_seq_ms * sequences
+
+
+class LoadHistory:
+    """In-flight requests over time, as an integral that answers for any span."""
+
+    def __init__(self) -> None:
+        self._times_s: deque[float] = deque(maxlen=HISTORY)
+        self._integral: deque[float] = deque(maxlen=HISTORY)
+        self._level = 0.0
+
+    def add(self, at_s: float, in_flight: int) -> None:
+        """The load is `in_flight` from `at_s` on. Out of order is ignored."""
+        if self._times_s and at_s <= self._times_s[-1]:
+            return
+        last = self._integral[-1] + self._level * (at_s - self._times_s[-1]) if self._times_s else 0.0
+        self._times_s.append(at_s)
+        self._integral.append(last)
+        self._level = float(in_flight)
+
+    def mean(self, start_s: float, end_s: float) -> float | None:
+        """Mean load of a span; None where it is empty or begins before the history."""
+        if not self._times_s or end_s <= start_s or start_s < self._times_s[0]:
+            return None
+        return (self._at(end_s) - self._at(start_s)) / (end_s - start_s)
+
+    def _at(self, at_s: float) -> float:
+        index = bisect_right(self._times_s, at_s) - 1
+        last = index == len(self._times_s) - 1
+        next_s = at_s if last else self._times_s[index + 1]
+        slope = self._level if last else (self._integral[index + 1] - self._integral[index]) / (next_s - self._times_s[index])
+        return self._integral[index] + slope * (at_s - self._times_s[index])
+
+
+class SpeedFit:
+    """Weighted least squares of TPOT on load, and of the rest of TTFT on prompt length, both with forgetting."""
+
+    def __init__(self) -> None:
+        self._w = self._n = self._nn = self._y = self._ny = 0.0
+        self._ll = self._lz = 0.0
+        self._samples = 0
+        self._speed = Speed()
+
+    @property
+    def speed(self) -> Speed:
+        """The figures so far."""
+        return self._speed
+
+    def learn(self, completion: Completion, load: float) -> None:
+        """Takes in a completion during whose decoding `load` requests were in flight on average, itself included."""
+        if completion.tpot_ms > 0 and completion.output_tokens > 1:
+            self._learn_decode(completion.tpot_ms, load, min(completion.output_tokens - 1, _MAX_TOKENS_WEIGHT) / _MAX_TOKENS_WEIGHT)
+        if completion.service_ttft_ms > 0 and completion.prompt_tokens > 0:
+            self._learn_prefill(completion.service_ttft_ms, completion.prompt_tokens, load)
+
+    def _learn_decode(self, tpot_ms: float, load: float, weight: float) -> None:
+        keep = 1.0 - 1.0 / MEMORY
+        # Relative errors count: a slow step is not better known than a fast one.
+        weight /= tpot_ms * tpot_ms
+        self._w = keep * self._w + weight
+        self._n = keep * self._n + weight * load
+        self._nn = keep * self._nn + weight * load * load
+        self._y = keep * self._y + weight * tpot_ms
+        self._ny = keep * self._ny + weight * load * tpot_ms
+        self._samples += 1
+        # Prior: per_seq = ratio * base at the level seen. One dimension is exact, the other gives way as loads spread.
+        mean_n, mean_y = self._n / self._w, self._y / self._w
+        spread = self._nn / self._w - mean_n * mean_n
+        covariance = self._ny / self._w - mean_n * mean_y
+        prior_slope = _PER_SEQ_RATIO * mean_y / (1.0 + _PER_SEQ_RATIO * mean_n)
+        trust = PRIOR_WEIGHT / min(self._samples, MEMORY) * (1.0 + mean_n)
+        slope = (covariance + trust * prior_slope) / (spread + trust)
+        slope = min(max(slope, 0.0), 0.95 * mean_y / max(mean_n, 1.0))
+        base = max(mean_y - slope * mean_n, 0.05 * mean_y)
+        self._speed = msgspec.structs.replace(self._speed, base_ms=base, per_seq_ms=slope, samples=self._samples)
+
+    def _learn_prefill(self, ttft_ms: float, prompt_tokens: int, load: float) -> None:
+        keep = 1.0 - 1.0 / MEMORY
+        rest_ms = max(0.0, ttft_ms - 1.5 * self._speed.step_ms(load))
+        length = float(prompt_tokens)
+        # Long prompts say most about the cost of a token; weights of 1/length keep the longest from deciding alone.
+        self._ll = keep * self._ll + length
+        self._lz = keep * self._lz + rest_ms
+        prior = _PROMPT_RATIO * self._speed.base_ms
+        shrink = PRIOR_WEIGHT * 100.0
+        per_token = (self._lz + shrink * prior) / (self._ll + shrink)
+        self._speed = msgspec.structs.replace(self._speed, per_prompt_token_ms=max(per_token, 1e-4))
