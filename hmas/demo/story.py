@@ -16,7 +16,7 @@ from hmas.demo.calibration import Calibration, Runner, SweepPoint, Task, TaskRes
 from hmas.demo.live import LiveRun, live_run
 from hmas.demo.outcome import DEFAULT, OURS, DemoResult
 from hmas.demo.progress import Reporter
-from hmas.demo.settings import DemoSettings
+from hmas.demo.settings import DemoSettings, Span
 from hmas.demo.site import DemoBroken, Site, make_site, running_engines
 from hmas.demo.virtual import Variant
 from hmas.lab.dataset import Mixture, PromptData, load_mixture
@@ -57,16 +57,16 @@ def run_demo(settings: DemoSettings, out: Path) -> DemoResult:
 async def _demo(settings: DemoSettings, out: Path, reporter: Reporter) -> DemoResult:
     mixture, prompts = load_mixture()
     tenants = sorted({tenant for kind in mixture.kinds.values() for tenant in kind.tenants})
-    site = make_site(out, settings, tenants)
+    site = make_site(out, tenants)
     reporter.phase(PREPARE)
-    async with running_engines(site):
+    async with running_engines(site, settings):
         calibration, arrivals, points, best = await asyncio.to_thread(_prepare, settings, mixture, prompts)
         _tell_plan(reporter, calibration, arrivals, best)
         runs, troubles = [], []
         for variant in _variants(best):
             reporter.phase(variant.name)
             try:
-                run = await _one(site, variant, arrivals, reporter)
+                run = await _one(site, variant, arrivals, settings.span, reporter)
             except HmasError as error:
                 troubles.append(f"{variant.name}: {error}")
                 break
@@ -109,7 +109,7 @@ def worker_pool() -> Iterator[Runner]:
         yield run
 
 
-async def _one(site: Site, variant: Variant, arrivals: Sequence[Arrival], reporter: Reporter) -> LiveRun:
+async def _one(site: Site, variant: Variant, arrivals: Sequence[Arrival], span: Span, reporter: Reporter) -> LiveRun:
     ours = variant.name == OURS
 
     def on_progress(progress: Progress) -> None:
@@ -120,6 +120,7 @@ async def _one(site: Site, variant: Variant, arrivals: Sequence[Arrival], report
         site,
         variant,
         arrivals,
+        span,
         agents=ours,
         config={"agents": dict(AGENT_PACE)} if ours else {},
         clock=SystemClock(),

@@ -1,0 +1,113 @@
+"""A real vLLM on this machine's CPU as the engine of a comparison: its process, and its readiness."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import msgspec
+
+from controller.runtime.ports import free_port
+from hmas.demo.site import DemoBroken
+
+READY_S = 240.0
+STOP_S = 20.0
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class VllmServer(msgspec.Struct, frozen=True, kw_only=True):
+    """How vLLM is started. What is not named here stays at vLLM's own default, its scheduler's limits among them.
+
+    Attributes:
+        python: The interpreter of the environment that holds vLLM.
+        model: Directory of the model, such as scripts/build_tiny_model.py makes.
+        max_num_seqs: vLLM's own concurrency cap; well above any window that makes sense, so that "the engine's default" is not cut by it.
+        kv_cache_bytes: Size of its KV cache.
+    """
+
+    python: Path
+    model: Path
+    max_model_len: int = 4096
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 2048
+    kv_cache_bytes: int = 256 << 20
+    threads: int = 2
+
+    def command(self, port: int, model_name: str) -> list[str]:
+        """Command line of the server."""
+        options = {
+            "--model": str(self.model.resolve()),
+            "--served-model-name": model_name,
+            "--host": "127.0.0.1",
+            "--port": str(port),
+            "--max-model-len": str(self.max_model_len),
+            "--max-num-seqs": str(self.max_num_seqs),
+            "--max-num-batched-tokens": str(self.max_num_batched_tokens),
+            "--kv-cache-memory-bytes": str(self.kv_cache_bytes),
+            "--logits-processors": "engines.vllm.length_processor:ForcedLength",
+            "--uvicorn-log-level": "warning",
+        }
+        words = [word for pair in options.items() for word in pair]
+        return [str(self.python.absolute()), "-m", "vllm.entrypoints.openai.api_server", *words, "--enforce-eager"]
+
+
+@asynccontextmanager
+async def running_vllm(server: VllmServer, folder: Path, model_name: str) -> AsyncIterator[str]:
+    """Starts vLLM, waits until it is healthy, yields its address, stops it.
+
+    Raises:
+        DemoBroken: It does not start, or not within four minutes.
+    """
+    for path in (server.python, server.model):
+        if not path.exists():
+            raise DemoBroken(f"{path} is not there; `make setup-vllm` installs vLLM and builds the model")
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    log = folder / "vllm.log"
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "OMP_NUM_THREADS": str(server.threads),
+    }
+    with log.open("wb") as output:
+        process = await asyncio.create_subprocess_exec(
+            *server.command(port, model_name), stdout=output, stderr=output, env=environment, cwd=folder, start_new_session=True
+        )
+        try:
+            await _until_healthy(url, process, log)
+            yield url
+        finally:
+            await _stop(process)
+
+
+async def _until_healthy(url: str, process: asyncio.subprocess.Process, log: Path) -> None:
+    deadline = asyncio.timeout(READY_S)
+    try:
+        async with deadline, aiohttp.ClientSession() as session:
+            while True:
+                if process.returncode is not None:
+                    raise DemoBroken(f"vLLM ended with status {process.returncode} while starting; see {log}")
+                try:
+                    async with session.get(f"{url}/health") as response:
+                        if response.status == 200:
+                            return
+                except aiohttp.ClientError:
+                    pass
+                await asyncio.sleep(0.5)
+    except TimeoutError as error:
+        raise DemoBroken(f"vLLM was not ready within {READY_S:g} s; see {log}") from error
+
+
+async def _stop(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is not None:
+        return
+    process.terminate()
+    try:
+        async with asyncio.timeout(STOP_S):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
