@@ -9,8 +9,8 @@ import msgspec
 
 from hmas.cli.output import EXIT_FAILED, complain, hint, say
 from hmas.demo.field import FieldStudy
-from hmas.demo.field_outcome import document, headline, text_table
 from hmas.demo.field_load import KIND
+from hmas.demo.field_outcome import document, headline, text_table
 from hmas.demo.field_settings import FieldSettings
 from hmas.demo.outcome import OURS, chosen_decisions, decision_line
 from hmas.demo.vllm_engine import VllmServer

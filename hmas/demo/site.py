@@ -55,11 +55,13 @@ class Site:
     model: str = MODEL
     engines: dict[str, str] = field(default_factory=dict)
     troubles: list[str] = field(default_factory=list)
+    in_trouble: asyncio.Event = field(default_factory=asyncio.Event)
 
     def note(self, event: ChildEvent) -> None:
         """Hears what happens to the processes."""
         if event.kind in FATAL:
             self.troubles.append(f"{event.child} {event.kind}: {event.detail} (log: {self.folder / (event.child + '.log')})")
+            self.in_trouble.set()
 
     def command(self, name: str, *arguments: str) -> list[str]:
         """A command line of `hmas` whose stderr goes to a log file of the demo."""
@@ -77,8 +79,10 @@ class GatewayAddress:
 
 
 def make_site(folder: Path, tenants: Sequence[str], *, kind: EngineKind = "sim", model: str = MODEL) -> Site:
-    """Lays the site out; nothing runs yet."""
+    """Lays the site out; nothing runs yet. Logs of an earlier demo in the same folder go."""
     folder.mkdir(parents=True, exist_ok=True)
+    for log in folder.glob("*.log"):
+        log.unlink()
     return Site(folder, {tenant: secrets.token_urlsafe(16) for tenant in tenants}, kind, model)
 
 
@@ -184,7 +188,15 @@ async def _idle(engine: Engine) -> EngineSnapshot:
 
 
 async def _all_ready(keeper: Supervisor, site: Site) -> None:
-    missing = await keeper.wait_ready(timeout_s=READY_S)
+    """Waits until all are ready; one that crashes on the way is enough to give up."""
+    ready = asyncio.create_task(keeper.wait_ready(timeout_s=READY_S))
+    trouble = asyncio.create_task(site.in_trouble.wait())
+    await asyncio.wait({ready, trouble}, return_when=asyncio.FIRST_COMPLETED)
+    trouble.cancel()
+    if not ready.done():
+        ready.cancel()
+        raise DemoBroken(site.troubles[-1])
+    missing = ready.result()
     if missing:
         logs = ", ".join(str(site.folder / f"{name}.log") for name in missing)
         raise DemoBroken(f"not ready within {READY_S:g} s: {', '.join(missing)}; see {logs}")

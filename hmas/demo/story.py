@@ -74,7 +74,7 @@ async def _demo(settings: DemoSettings, out: Path, reporter: Reporter) -> DemoRe
             _tell_run(reporter, run)
     reporter.phase(REPORT)
     if troubles:
-        raise DemoBroken("; ".join([*troubles, *site.troubles]))
+        raise DemoBroken("; ".join(troubles))
     return DemoResult(settings=settings, calibration=calibration, sweep=points, runs=runs, elapsed_s=reporter.elapsed_s)
 
 
