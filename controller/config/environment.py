@@ -12,7 +12,17 @@ from controller.config.schema import Config
 
 PREFIX = "HMAS_"
 OTHER_NAMES = frozenset(
-    {"HMAS_CONFIG", "HMAS_ADMIN_URL", "HMAS_ADMIN_TOKEN", "HMAS_API_KEY", "HMAS_INSTANCE", "HMAS_VLLM_PYTHON", "HMAS_VLLM_MODEL"}
+    {
+        "HMAS_CONFIG",
+        "HMAS_ADMIN_URL",
+        "HMAS_ADMIN_TOKEN",
+        "HMAS_API_KEY",
+        "HMAS_DATA_DIR",
+        "HMAS_INSTANCE",
+        "HMAS_VLLM_URL",
+        "HMAS_VLLM_PYTHON",
+        "HMAS_VLLM_MODEL",
+    }
 )
 """Variables that processes and tests read and that are no settings."""
 
