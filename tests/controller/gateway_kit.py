@@ -197,28 +197,28 @@ async def running(
 ) -> AsyncIterator[Rig]:
     """A gateway that serves until the block ends; then it must have ended cleanly with its books in order."""
     sims = sims or [await start_sim(f"sim-{number}", profile) for number in range(1, engines + 1)]
-    config = make_config(sims, folder, **parts)
     bus = bus or MemoryBus()
     stop, hurry = asyncio.Event(), asyncio.Event()
     ready: asyncio.Future[Started] = asyncio.get_running_loop().create_future()
-    serving = asyncio.create_task(serve(config, bus=bus, clock=SystemClock(), on_ready=ready.set_result, stop=stop, hurry=hurry))
-    await asyncio.wait([serving, ready], return_when=asyncio.FIRST_COMPLETED)
-    if serving.done():
-        await serving
-    started = ready.result()
-    overrides = folder / "overrides"
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-        rig = Rig(started.gateway, started.url, started.admin_url, sims, bus, session, stop, hurry, serving, overrides)
-        try:
-            yield rig
-        finally:
-            stop.set()
-            await asyncio.wait([serving], timeout=10)
-            for sim in sims:
-                await sim.runner.cleanup()
-            await bus.close()
+    serving = asyncio.create_task(
+        serve(make_config(sims, folder, **parts), bus=bus, clock=SystemClock(), on_ready=ready.set_result, stop=stop, hurry=hurry)
+    )
+    try:
+        await asyncio.wait([serving, ready], return_when=asyncio.FIRST_COMPLETED)
+        if serving.done():
+            await serving
+        started = ready.result()
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+            overrides = folder / "overrides"
+            yield Rig(started.gateway, started.url, started.admin_url, sims, bus, session, stop, hurry, serving, overrides)
+    finally:
+        stop.set()
+        await asyncio.wait([serving], timeout=10)
+        for sim in sims:
+            await sim.runner.cleanup()
+        await bus.close()
     await serving
-    rig.gateway.scheduler.check_conservation()
+    started.gateway.scheduler.check_conservation()
 
 
 async def eventually(condition: Callable[[], Any], timeout_s: float = 5.0) -> None:

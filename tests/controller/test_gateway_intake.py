@@ -1,0 +1,105 @@
+"""What is read from a body, and how claims are read from headers."""
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.config.schema import TenantConfig
+from controller.gateway.claims import read_claims
+from controller.gateway.errors import ApiError
+from controller.gateway.intake import CHAT, COMPLETIONS, EXCERPT_HEAD, EXCERPT_TAIL, TOKENS_PER_IMAGE, parse_call, with_priority
+
+
+def chat_call(*contents: object, **fields: object):
+    messages = [{"role": "user", "content": content} for content in contents]
+    return parse_call(CHAT, orjson.dumps({"model": "m", "messages": messages, **fields}))
+
+
+def test_lengths_and_excerpt_of_a_short_prompt():
+    call = chat_call("you are helpful", "say hi")
+    assert call.excerpt == "you are helpful\nsay hi"
+    assert call.prompt_chars == len("you are helpful") + len("say hi")
+    assert call.prompt_tokens > 5
+    assert (call.stream, call.has_tools, call.max_output_tokens, call.priority) == (False, False, None, None)
+
+
+def test_the_excerpt_of_a_long_prompt_is_its_head_and_tail():
+    call = chat_call("A" * 5000, "B" * 5000)
+    head, tail = call.excerpt.split("\n...\n")
+    assert (head, tail) == ("A" * EXCERPT_HEAD, "B" * EXCERPT_TAIL)
+
+
+@given(st.lists(st.text(max_size=3000), min_size=1, max_size=6))
+def test_the_excerpt_is_bounded(texts: list[str]):
+    call = chat_call(*texts)
+    assert len(call.excerpt) <= EXCERPT_HEAD + EXCERPT_TAIL + len(texts) + 5
+    assert call.prompt_chars == sum(map(len, texts))
+
+
+def test_parts_that_are_no_text_cost_tokens():
+    text = chat_call([{"type": "text", "text": "look"}])
+    image = chat_call([{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": "data:..."}}])
+    assert image.prompt_tokens == text.prompt_tokens + TOKENS_PER_IMAGE
+    assert image.excerpt == "look"
+
+
+def test_tool_definitions_cost_tokens():
+    tools = [{"type": "function", "function": {"name": "search", "parameters": {"type": "object"}}}]
+    assert chat_call("hi", tools=tools).prompt_tokens > chat_call("hi").prompt_tokens
+    assert chat_call("hi", tools=tools).has_tools
+    assert not chat_call("hi", tools=[]).has_tools
+
+
+@pytest.mark.parametrize(("prompt", "tokens"), [([1, 2, 3], 3), ([[1, 2], [3]], 3), (["", ""], 1), ([], None), ([True], None)])
+def test_prompts_as_token_ids(prompt: object, tokens: int | None):
+    body = orjson.dumps({"model": "m", "prompt": prompt})
+    if tokens is None:
+        with pytest.raises(ApiError, match="prompt"):
+            parse_call(COMPLETIONS, body)
+    else:
+        assert parse_call(COMPLETIONS, body).prompt_tokens == tokens
+
+
+def test_the_newer_cap_wins_and_choices_multiply_it():
+    assert chat_call("x", max_tokens=5, max_completion_tokens=7).max_output_tokens == 7
+    assert chat_call("x", max_tokens=5, n=3).max_output_tokens == 15
+    assert chat_call("x", max_tokens=None).max_output_tokens is None
+
+
+def test_a_clamped_priority_is_the_only_change():
+    call = chat_call("x", priority=-9, custom={"k": [1.5, None]})
+    assert orjson.loads(with_priority(call, 0)) == call.document | {"priority": 0}
+
+
+def refusal(path: str, body: bytes) -> ApiError | None:
+    try:
+        parse_call(path, body)
+    except ApiError as error:
+        return error
+    return None
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_read_or_refused(body: bytes):
+    error = refusal(CHAT, body)
+    assert error is None or (error.status == 400 and orjson.loads(error.body())["error"]["message"])
+
+
+KEYS = st.sampled_from(["model", "messages", "role", "content", "n", "stream", "tools", "priority", "text", "prompt"])
+LEAVES = st.none() | st.booleans() | st.integers(-100, 100) | st.text(max_size=5)
+
+
+@given(st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(KEYS, inner), max_leaves=20))
+def test_any_json_is_read_or_refused(document: object):
+    for path in (CHAT, COMPLETIONS):
+        error = refusal(path, orjson.dumps(document))
+        assert error is None or error.status == 400
+
+
+def test_claims_and_their_aliases():
+    limits = TenantConfig(min_ttft_ms=200, min_tpot_ms=10)
+    claims = read_claims({"x-llm-d-slo-ttft-ms": "150", "x-slo-tpot-ms": "25.5", "x-session-id": "s-1"}, limits)
+    assert (claims.ttft_ms, claims.tpot_ms, claims.session) == (200, 25.5, "s-1")
+    none = read_claims({"traceparent": "not-a-trace", "x-request-id": "<script>"}, limits)
+    assert (none.ttft_ms, none.tpot_ms, none.request_id, none.forward) == (None, None, "", {})

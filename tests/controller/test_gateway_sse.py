@@ -1,0 +1,139 @@
+"""Streams are cut at event boundaries, counted, and passed on byte for byte."""
+
+import json
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.gateway.sse import MAX_EVENT_BYTES, EventScanner, usage_figures
+from engines.errors import EngineProtocolError
+
+
+def event(document: Any, *, spaced: bool = False, gap: bytes = b"\n\n") -> bytes:
+    return b"data: " + (json.dumps(document).encode() if spaced else orjson.dumps(document)) + gap
+
+
+def delta(content: str | None = None, *, finish: str | None = None, **fields: Any) -> dict[str, Any]:
+    inner = {} if content is None else {"content": content}
+    return {"id": "x", "choices": [{"index": 0, "delta": inner | fields, "finish_reason": finish}]}
+
+
+def stream(tokens: int, *, usage: bool = True, spaced: bool = False, gap: bytes = b"\n\n") -> bytes:
+    events = [event(delta("", role="assistant"), spaced=spaced, gap=gap)]
+    events += [event(delta(f'tok{number} "usage": {{ data: [DONE] \n\n'), spaced=spaced, gap=gap) for number in range(tokens)]
+    events.append(event(delta("", finish="stop"), spaced=spaced, gap=gap))
+    if usage:
+        document = {"choices": [], "usage": {"completion_tokens": tokens, "prompt_tokens_details": {"cached_tokens": 3}}}
+        events.append(event(document, spaced=spaced, gap=gap))
+    return b"".join(events) + b"data: [DONE]" + gap
+
+
+@given(
+    tokens=st.integers(0, 12),
+    cuts=st.lists(st.integers(1, 2000), max_size=30),
+    usage=st.booleans(),
+    spaced=st.booleans(),
+    gap=st.sampled_from([b"\n\n", b"\r\n\r\n"]),
+)
+def test_however_it_is_cut_it_comes_out_the_same(tokens: int, cuts: list[int], usage: bool, spaced: bool, gap: bytes):
+    data = stream(tokens, usage=usage, spaced=spaced, gap=gap)
+    places = sorted({cut for cut in cuts if cut < len(data)})
+    scanner, out = EventScanner(), []
+    for start, end in zip([0, *places], [*places, len(data)], strict=True):
+        piece = scanner.feed(data[start:end])
+        assert piece == b"" or piece.endswith(gap), "never half an event"
+        out.append(piece)
+    assert b"".join(out) == data
+    assert scanner.tokens == tokens
+    assert scanner.done
+    assert scanner.complete
+    assert usage_figures(scanner.usage) == ((tokens, 3) if usage else (None, 0))
+
+
+def test_half_an_event_is_held_back():
+    scanner = EventScanner()
+    first = event(delta("a"))
+    assert scanner.feed(first + b'data: {"id":"x","cho') == first
+    assert not scanner.complete
+    scanner = EventScanner()
+    scanner.feed(event(delta("", finish="stop")))
+    assert scanner.complete, "some servers leave [DONE] out"
+    assert scanner.feed(b"data: {") == b""
+    assert not scanner.complete
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"<!DOCTYPE html><html>",
+        b"\x00\xff\xfe}{",
+        b"Internal Server Error",
+        b"data: {broken\n\n",
+        b"data: [1, 2]\n\n",
+        b'{"choices": []}\n\n',
+        event(delta("a")) + b"garbage\n\n",
+        event(delta("a")) + b"data: nonsense\n\n",
+    ],
+)
+def test_what_is_no_event_stream_is_named_so(data: bytes):
+    with pytest.raises(EngineProtocolError, match="the engine sent"):
+        EventScanner().feed(data)
+
+
+def test_an_event_without_an_end_is_bounded():
+    scanner = EventScanner()
+    for _ in range(MAX_EVENT_BYTES >> 20):
+        assert scanner.feed(b"data: ".ljust(1 << 20, b"x")) == b""
+    with pytest.raises(EngineProtocolError, match="without an end"):
+        scanner.feed(b"x")
+
+
+def test_comments_and_named_events_pass():
+    scanner = EventScanner()
+    data = b": ping\n\nevent: message\nid: 5\nretry: 100\n" + event(delta("a"))
+    assert scanner.feed(data) == data
+    assert scanner.tokens == 1
+
+
+@pytest.mark.parametrize(
+    "document", [{"error": {"message": "out of memory", "code": 500}}, {"object": "error", "message": "out of memory"}]
+)
+@pytest.mark.parametrize("after", [0, 2])
+def test_the_engines_own_error_event_is_seen(document: dict[str, Any], after: int):
+    scanner = EventScanner()
+    for _ in range(after):
+        scanner.feed(event(delta("a")))
+    scanner.feed(event(document))
+    assert scanner.error == "out of memory"
+
+
+def test_tool_calls_and_reasoning_count_as_tokens():
+    scanner = EventScanner()
+    scanner.feed(event(delta(role="assistant")))
+    assert scanner.tokens == 0
+    scanner.feed(event(delta(tool_calls=[{"index": 0, "function": {"arguments": "{"}}])))
+    scanner.feed(event(delta(reasoning_content="hm")))
+    scanner.feed(event({"choices": [{"index": 0, "text": "x"}]}))
+    assert scanner.tokens == 3
+
+
+def test_an_engine_that_drops_a_request_says_abort():
+    scanner = EventScanner()
+    scanner.feed(event(delta("a")) + event(delta("", finish="abort")))
+    assert scanner.aborted
+
+
+@pytest.mark.parametrize(
+    ("usage", "figures"),
+    [
+        ({}, (None, 0)),
+        ({"completion_tokens": "5"}, (None, 0)),
+        ({"completion_tokens": -1, "prompt_tokens_details": None}, (None, 0)),
+        ({"completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 2}}, (7, 2)),
+    ],
+)
+def test_odd_usage_counts_as_not_said(usage: dict[str, Any], figures: tuple[int | None, int]):
+    assert usage_figures(usage) == figures
