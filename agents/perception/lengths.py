@@ -1,7 +1,7 @@
 """Output length before it is known: bounded statistics of what like requests produced, shrunk towards coarser groups. Pure.
 
-Groups from coarse to fine: everything; the task type; the task type within a prompt-length bucket; the same for one tenant. A request of
-unknown type is looked up without its type: by bucket, then by tenant and bucket (H-MAS 3.2, the historical safety prior). Quantiles are
+Groups from coarse to fine: the task type; the task type within a prompt-length bucket; the same for one tenant. A request of
+unknown type is looked up among all types together (H-MAS 3.2, the historical safety prior). Quantiles are
 taken of logarithms, since lengths spread over orders of magnitude.
 """
 
@@ -19,7 +19,7 @@ KEEP = 64
 """Lengths remembered per group: the newest, so that a shift of the workload is followed."""
 GROUPS = 4096
 """Groups remembered; the one longest without news goes first."""
-SHRINKAGE = 8.0
+SHRINKAGE = 4.0
 """Observations that the coarser group counts for."""
 BUCKET_EDGES = (64, 256, 1024, 4096, 16_384)
 TOKENS_PER_WORD = 1.35
@@ -156,8 +156,6 @@ class LengthStatistics:
 
 def _keys(tenant: str, task: TaskType, number: int) -> Iterator[tuple[str, str, int]]:
     """The groups of a request from coarse to fine. No tenant's name is empty, so the coarse groups' keys are their own."""
-    yield ("", TaskType.UNKNOWN, -1)
-    if task is not TaskType.UNKNOWN:
-        yield ("", task, -1)
+    yield ("", task, -1)
     yield ("", task, number)
     yield (tenant or "-", task, number)

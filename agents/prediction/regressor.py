@@ -12,6 +12,7 @@ from agents.prediction.features import FEATURES
 from controller.core.errors import ModelError
 
 SHIPPED = Path(__file__).parent / "models" / "cost.cbm"
+TRAINER = "agents.prediction.train"
 FORMAT = 1
 
 
@@ -70,7 +71,7 @@ def load_regressor(path: Path = SHIPPED) -> CatBoostRegressor:
     if card.format != FORMAT:
         raise ModelError(f"card {card_path(path)} has format {card.format}; allowed: {FORMAT}")
     if tuple(card.features) != FEATURES:
-        raise ModelError(f"cost model {path} was trained on other features; train it again: python -m agents.prediction.train --out {path}")
+        raise ModelError(f"cost model {path} was trained on other features; train it again: python -m {TRAINER} --out {path}")
     if hashlib.sha256(data).hexdigest() != card.model_sha256:
         raise ModelError(f"cost model {path} is not the file that its card describes; train it again or restore both")
     return CatBoostRegressor(_parse(data, path), card)

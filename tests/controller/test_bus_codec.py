@@ -57,7 +57,7 @@ def value_of(kind: object) -> st.SearchStrategy[object]:
             return ATOMS[float]
         case msgspec.inspect.BoolType():
             return ATOMS[bool]
-    raise NotImplementedError(kind)
+    raise AssertionError(kind)
 
 
 def instance_of(cls: type) -> st.SearchStrategy[object]:

@@ -126,15 +126,15 @@ async def test_only_a_durable_server_keeps_its_streams(tmp_path, durable):
 
 def test_the_server_ends_with_the_process_that_started_it(tmp_path):
     code = f"""
-import sys, time
+import sys
 from controller.bus.embedded import EmbeddedServer
 server = EmbeddedServer({str(tmp_path / "bus")!r})
 server.start()
 print(server.pid, flush=True)
-time.sleep(60)
+sys.stdin.read()
 """
     root = Path(__file__).resolve().parents[2]
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=root, text=True) as owner:
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=root, text=True) as owner:
         pid = int(owner.stdout.readline())
         assert Path(f"/proc/{pid}").exists()
         owner.send_signal(signal.SIGKILL)
