@@ -13,7 +13,6 @@ from hmas.lab.dataset import Mixture, PromptData
 from hmas.lab.score import score
 from hmas.lab.workload import Arrival, generate
 
-BACKLOG = 800
 MIDDLE = (0.25, 0.75)
 """Share of the completions over which throughput is taken: before it the engines fill up, after it they run empty."""
 CAPACITY_CAPS = (12, 16, 24, 32, 48, 64, 96)
@@ -108,7 +107,7 @@ def middle_rps(ends_s: Sequence[float]) -> float:
 
 def calibrate(settings: DemoSettings, mixture: Mixture, prompts: PromptData, run: Runner) -> Calibration:
     """Measures the engines' capacity for this workload and derives rate and SLO scale. The same settings give the same answer."""
-    backlog = [msgspec.structs.replace(a, at_s=0.0) for a in _bare(generate(settings.backlog(BACKLOG), mixture, prompts))]
+    backlog = [msgspec.structs.replace(a, at_s=0.0) for a in _bare(generate(settings.backlog(), mixture, prompts))]
     profile = settings.engine_profile()
     tasks = [
         Task(
@@ -145,7 +144,9 @@ def operating_point(curve: Sequence[CapPoint], *, load: float, headroom: float, 
     )
 
 
-def sweep(arrivals: Sequence[Arrival], settings: DemoSettings, run: Runner) -> tuple[list[SweepPoint], dict[str, int]]:
+def sweep(
+    arrivals: Sequence[Arrival], settings: DemoSettings, run: Runner, caps: Sequence[int] = SWEEP_CAPS
+) -> tuple[list[SweepPoint], dict[str, int]]:
     """Tries every window with and without shedding on the demo's own arrivals.
 
     Returns:
@@ -163,7 +164,7 @@ def sweep(arrivals: Sequence[Arrival], settings: DemoSettings, run: Runner) -> t
             duration_s=settings.duration_s,
         )
         for overdue in ("keep", "shed")
-        for cap in SWEEP_CAPS
+        for cap in caps
         if cap <= profile.max_num_seqs
     ]
     points = [

@@ -98,7 +98,7 @@ async def _send(
     plan, results = folder / "plan.jsonl", folder / "results.jsonl"
     write_plan(plan, arrivals, load, results)
     with (folder / "loadgen.log").open("wb") as errors:
-        summary = await run_process(plan, errors.fileno(), on_progress)
+        summary = await run_process(plan, on_progress, errors.fileno())
     return read_results(results), summary
 
 

@@ -35,6 +35,7 @@ class DemoSettings(msgspec.Struct, frozen=True, kw_only=True):
         length_scale: Prompt lengths over the published ones: half, so that more requests fit into the demo's time.
         tpot_headroom: Mean TPOT target of the workload over the TPOT that the engines have at the knee of their throughput curve.
         drain_s: How long the answers of a run are waited for after its last arrival.
+        backlog_requests: On how many requests capacity is measured.
     """
 
     seed: int = 1
@@ -48,6 +49,7 @@ class DemoSettings(msgspec.Struct, frozen=True, kw_only=True):
     context_tokens: int = 8192
     tpot_headroom: float = 2.0
     drain_s: float = 20.0
+    backlog_requests: int = 800
 
     @property
     def warmup_s(self) -> float:
@@ -78,10 +80,10 @@ class DemoSettings(msgspec.Struct, frozen=True, kw_only=True):
             context_tokens=self.context_tokens,
         )
 
-    def backlog(self, requests: int) -> WorkloadSpec:
+    def backlog(self) -> WorkloadSpec:
         """Requests of the same kind for measuring capacity, from a seed of their own: the run's draws do not move it."""
         return WorkloadSpec(
-            arrivals=ArrivalSpec(mean_rps=float(requests), duration_s=1.0, process="poisson"),
+            arrivals=ArrivalSpec(mean_rps=float(self.backlog_requests), duration_s=1.0, process="poisson"),
             seed=0,
             length_scale=self.length_scale,
             context_tokens=self.context_tokens,

@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -145,7 +144,7 @@ def _run(arrivals: list[Arrival], load: LoadSpec, out: Path | None) -> tuple[lis
     with tempfile.TemporaryDirectory(prefix="hmas-replay-") as folder:
         plan, results = Path(folder) / "plan.jsonl", out or Path(folder) / "results.jsonl"
         write_plan(plan, arrivals, load, results.resolve())
-        summary = uvloop.run(run_process(plan, sys.stderr.fileno(), on_progress))
+        summary = uvloop.run(run_process(plan, on_progress))
         return read_results(results), summary
 
 

@@ -258,13 +258,13 @@ def read_plan(path: Path) -> tuple[Plan, list[Arrival]]:
     return msgspec.json.decode(head, type=Plan), msgspec.json.Decoder(Arrival).decode_lines(rest)
 
 
-async def run_process(plan: Path, errors: int, on_progress: Callable[[Progress], None]) -> RunSummary:
+async def run_process(plan: Path, on_progress: Callable[[Progress], None], errors: int | None = None) -> RunSummary:
     """Starts the load generator's process on a plan and hears it until its end.
 
     Args:
         plan: As `write_plan` wrote it.
-        errors: File descriptor for the process's stderr.
         on_progress: Told the running count.
+        errors: File descriptor for the process's stderr; None shares ours.
 
     Raises:
         TraceError: It ended without a summary.
