@@ -25,7 +25,7 @@ class Residual:
         if not (actual > 0 and predicted > 0 and math.isfinite(actual) and math.isfinite(predicted)):
             return
         self.count += 1
-        surprise = math.log(actual / predicted) - self.mean
+        surprise = math.log(actual) - math.log(predicted) - self.mean
         self.mean += max(RATE, 1.0 / (self.count + PRIOR)) * min(STEP_LIMIT, max(-STEP_LIMIT, surprise))
         self.mean = min(FACTOR_LIMIT, max(-FACTOR_LIMIT, self.mean))
 

@@ -1,0 +1,331 @@
+"""Speed, residuals, features and the model that binds them."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agents.prediction import model as model_module
+from agents.prediction.features import FEATURES, InstanceState, analytic, expected_in_flight, row
+from agents.prediction.model import STALE_S, PredictionModel
+from agents.prediction.residuals import Residual
+from agents.prediction.speed import HISTORY, LoadHistory, Speed, SpeedFit
+from controller.core.messages import Completion, InstanceView, RequestFeatures, SystemSnapshot
+from controller.core.types import OutcomeKind, TaskType
+from engines.base import EngineSnapshot
+
+
+def view(name: str = "a", in_flight: int = 4, **changes) -> InstanceView:
+    fields = {
+        "name": name,
+        "in_flight": in_flight,
+        "in_flight_tokens": 300 * in_flight,
+        "n_run": 16,
+        "token_budget": 0,
+        "kv_committed": 0.1,
+        "tpot_pressure": 0.0,
+        "capacity_n_run": 64,
+    }
+    return InstanceView(**(fields | changes))
+
+
+def snapshot(*views: InstanceView, at_s: float = 100.0, queued: int = 0) -> SystemSnapshot:
+    return SystemSnapshot(
+        sent_s=at_s,
+        gateway="g",
+        policy="edf",
+        queued=queued,
+        queued_tokens=0,
+        queued_long=0,
+        overdue=0,
+        oldest_wait_ms=0.0,
+        arrived_total=0,
+        dispatched_total=0,
+        ended={},
+        instances=list(views),
+    )
+
+
+def features(request_id: str = "r", prompt_tokens: int = 200, output_tokens: float = 100.0) -> RequestFeatures:
+    return RequestFeatures(
+        request_id=request_id,
+        sent_s=100.0,
+        tenant="t",
+        model="m",
+        prompt_tokens=prompt_tokens,
+        task_type=TaskType.QA,
+        confidence=0.9,
+        ttft_slo_ms=1000.0,
+        tpot_slo_ms=50.0,
+        importance=0.75,
+        output_tokens=output_tokens,
+        output_tokens_p90=output_tokens,
+    )
+
+
+def completion(request_id: str = "r", *, ttft_ms: float = 80.0, tpot_ms: float = 20.0, instance: str = "a", **changes) -> Completion:
+    fields = {
+        "request_id": request_id,
+        "sent_s": 103.0,
+        "tenant": "t",
+        "model": "m",
+        "outcome": OutcomeKind.COMPLETED,
+        "arrival_s": 100.0,
+        "policy": "edf",
+        "instance": instance,
+        "prompt_tokens": 200,
+        "output_tokens": 100,
+        "queue_ms": 0.0,
+        "ttft_ms": ttft_ms,
+        "service_ttft_ms": ttft_ms,
+        "tpot_ms": tpot_ms,
+        "total_ms": ttft_ms + 99 * tpot_ms,
+        "running": 3,
+    }
+    return Completion(**(fields | changes))
+
+
+def healthy(name: str, *, is_healthy: bool = True) -> EngineSnapshot:
+    return EngineSnapshot(engine=name, taken_s=100.0, healthy=is_healthy, running=2, kv_usage=0.3, max_num_batched_tokens=1024)
+
+
+class Constant:
+    """A regressor that always says the same."""
+
+    def __init__(self, ttft: float, tpot: float) -> None:
+        self.said = (ttft, tpot)
+        self.calls: list[tuple[int, int]] = []
+
+    def log_corrections(self, rows):
+        self.calls.append(rows.shape)
+        return np.tile(np.array(self.said), (len(rows), 1))
+
+
+def test_the_fit_finds_an_engines_figures():
+    rng = np.random.default_rng(1)
+    fit = SpeedFit()
+    for _ in range(300):
+        load = rng.uniform(1, 40)
+        prompt = int(rng.integers(20, 3000))
+        step_ms = 12.0 + 0.4 * load
+        fit.learn(
+            completion(
+                tpot_ms=step_ms * rng.lognormal(0, 0.05), ttft_ms=1.5 * step_ms + 0.08 * prompt, prompt_tokens=prompt, output_tokens=80
+            ),
+            load,
+        )
+    assert fit.speed.base_ms == pytest.approx(12.0, rel=0.1)
+    assert fit.speed.per_seq_ms == pytest.approx(0.4, rel=0.15)
+    assert fit.speed.per_prompt_token_ms == pytest.approx(0.08, rel=0.1)
+    assert fit.speed.samples == 300
+
+
+def test_one_load_alone_still_gives_the_right_step_there():
+    fit = SpeedFit()
+    for _ in range(50):
+        fit.learn(completion(tpot_ms=30.0), 8.0)
+    assert fit.speed.step_ms(8.0) == pytest.approx(30.0, rel=0.02)
+    assert fit.speed.per_seq_ms > 0
+
+
+def test_an_engine_that_changes_is_followed():
+    fit = SpeedFit()
+    for tpot_ms in [10.0] * 500 + [40.0] * 1500:
+        fit.learn(completion(tpot_ms=tpot_ms), 4.0)
+    assert fit.speed.step_ms(4.0) == pytest.approx(40.0, rel=0.1)
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 1e5), st.floats(-1, 1e6), st.integers(0, 10**6), st.floats(1, 500)), max_size=40))
+def test_figures_stay_positive_and_finite(seen):
+    fit = SpeedFit()
+    for tpot_ms, ttft_ms, prompt_tokens, load in seen:
+        fit.learn(completion(tpot_ms=tpot_ms, ttft_ms=ttft_ms, prompt_tokens=prompt_tokens), load)
+    speed = fit.speed
+    assert 0 < speed.base_ms < 1e7
+    assert 0 <= speed.per_seq_ms < 1e7
+    assert 0 < speed.per_prompt_token_ms < 1e7
+
+
+def test_mean_load_of_a_span():
+    history = LoadHistory()
+    assert history.mean(0.0, 1.0) is None
+    for at_s, level in [(10.0, 2), (11.0, 6), (12.0, 0)]:
+        history.add(at_s, level)
+    history.add(11.5, 99)
+    assert history.mean(10.0, 12.0) == pytest.approx(4.0)
+    assert history.mean(10.5, 11.5) == pytest.approx(4.0)
+    assert history.mean(11.0, 14.0) == pytest.approx(2.0)
+    assert history.mean(9.0, 11.0) is None
+    assert history.mean(11.0, 11.0) is None
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 5), st.integers(0, 50)), min_size=1, max_size=30), st.floats(0, 1), st.floats(0.01, 3))
+def test_mean_load_lies_between_the_levels(steps, where, span_s):
+    history = LoadHistory()
+    at_s = 0.0
+    times = []
+    for gap_s, level in steps:
+        at_s += gap_s
+        times.append(at_s)
+        history.add(at_s, level)
+    start_s = times[0] + where * (times[-1] - times[0])
+    mean = history.mean(start_s, start_s + span_s)
+    levels = [level for _, level in steps]
+    assert mean is not None
+    assert min(levels) - 1e-6 <= mean <= max(levels) + 1e-6
+
+
+def test_the_load_history_is_bounded():
+    history = LoadHistory()
+    for number in range(HISTORY + 100):
+        history.add(float(number), 1)
+    assert history.mean(0.0, 5.0) is None
+    assert history.mean(HISTORY, HISTORY + 50.0) == pytest.approx(1.0)
+
+
+def test_residuals_follow_a_lasting_error_and_shrug_off_single_ones():
+    residual = Residual()
+    residual.learn(1000.0, 1.0)
+    assert residual.factor < 1.02
+    for _ in range(1000):
+        residual.learn(20.0, 10.0)
+    assert residual.factor == pytest.approx(2.0, rel=0.05)
+
+
+@given(st.lists(st.tuples(st.floats(allow_nan=True, allow_infinity=True), st.floats(allow_nan=True, allow_infinity=True)), max_size=200))
+def test_the_factor_is_bounded_whatever_comes(errors):
+    residual = Residual()
+    for actual, predicted in errors * 20:
+        residual.learn(actual, predicted)
+    assert 0.25 - 1e-9 <= residual.factor <= 4.0 + 1e-9
+
+
+def state(**changes) -> InstanceState:
+    fields = {"view": view(), "speed": Speed(20.0, 0.5, 0.1), "queued": 0.0, "prefill_load": 0.1, "trend": 0.0}
+    return InstanceState(**(fields | changes))
+
+
+def test_the_formula_grows_with_prompt_load_and_chunks():
+    short, long = analytic(state(), 100), analytic(state(), 1000)
+    assert long.ttft_ms == pytest.approx(short.ttft_ms + 900 * 0.1)
+    assert analytic(state(), 5000).ttft_ms > long.ttft_ms + 4000 * 0.1
+    busy = analytic(state(view=view(in_flight=14)), 100)
+    assert busy.tpot_ms == pytest.approx(20.0 + 0.5 * 15)
+    assert busy.ttft_ms > short.ttft_ms
+    waiting = EngineSnapshot(engine="a", taken_s=1.0, healthy=True, waiting=5)
+    assert analytic(state(view=view(engine=waiting)), 100).ttft_ms > short.ttft_ms
+
+
+def test_a_queue_fills_the_window_before_the_request_starts():
+    assert expected_in_flight(state()) == 4
+    assert expected_in_flight(state(queued=5.0)) == 9
+    assert expected_in_flight(state(queued=500.0)) == 15
+
+
+def test_the_row_does_not_depend_on_the_engines_absolute_speed():
+    slow, fast = state(), state(speed=Speed(2.0, 0.05, 0.01))
+    rows = [row(one, analytic(one, 300), 300, 50.0) for one in (slow, fast)]
+    assert rows[0] == pytest.approx(rows[1], nan_ok=True)
+    assert len(rows[0]) == len(FEATURES)
+
+
+def test_missing_signals_are_missing_not_zero():
+    found = dict(zip(FEATURES, row(state(), analytic(state(), 10), 10, 1.0), strict=True))
+    assert all(math.isnan(found[name]) for name in ("engine_running", "engine_waiting", "kv_usage"))
+
+
+def test_without_a_fresh_snapshot_nothing_is_said():
+    model = PredictionModel(None)
+    assert model.predict([features()], 100.0) == []
+    model.observe(snapshot(view()))
+    assert model.predict([], 100.0) == []
+    assert len(model.predict([features()], 100.0 + STALE_S)) == 1
+    assert model.predict([features()], 100.1 + STALE_S) == []
+    model.observe(snapshot(at_s=101.0))
+    assert model.predict([features()], 101.0) == []
+
+
+def test_costs_come_per_candidate_in_one_call():
+    regressor = Constant(math.log(2.0), math.log(0.5))
+    model = PredictionModel(regressor)
+    model.observe(snapshot(view("a"), view("b", in_flight=12), view("c", draining=True), view("d", engine=healthy("d", is_healthy=False))))
+    costs = model.predict([features("x"), features("y", prompt_tokens=4000)], 100.0)
+    assert [cost.request_id for cost in costs] == ["x", "y"]
+    assert regressor.calls == [(4, len(FEATURES))]
+    assert all(set(cost.ttft_ms) == set(cost.tpot_ms) == {"a", "b"} for cost in costs)
+    assert costs[0].tpot_ms["b"] > costs[0].tpot_ms["a"]
+    assert costs[1].ttft_ms["a"] > costs[0].ttft_ms["a"]
+    plain = PredictionModel(None)
+    plain.observe(snapshot(view("a")))
+    (uncorrected,) = plain.predict([features("x")], 100.0)
+    assert costs[0].ttft_ms["a"] == pytest.approx(2.0 * uncorrected.ttft_ms["a"])
+    assert costs[0].tpot_ms["a"] == pytest.approx(0.5 * uncorrected.tpot_ms["a"])
+
+
+def test_when_all_drain_or_ail_all_are_candidates():
+    model = PredictionModel(None)
+    model.observe(snapshot(view("a", draining=True), view("b", engine=healthy("b", is_healthy=False))))
+    assert set(model.predict([features()], 100.0)[0].ttft_ms) == {"a", "b"}
+
+
+@pytest.mark.parametrize("wild", [50.0, -50.0])
+def test_a_wild_regressor_is_held_within_bounds(wild):
+    model = PredictionModel(Constant(wild, wild))
+    model.observe(snapshot(view("a")))
+    plain = PredictionModel(None)
+    plain.observe(snapshot(view("a")))
+    said = model.predict([features()], 100.0)[0].ttft_ms["a"]
+    assert said == pytest.approx(plain.predict([features()], 100.0)[0].ttft_ms["a"] * math.exp(math.copysign(2.0, wild)), rel=1e-6)
+
+
+def test_live_errors_correct_one_instance_and_not_the_other():
+    model = PredictionModel(Constant(math.log(0.5), math.log(0.5)))
+    model.observe(snapshot(view("a"), view("b")))
+    first = model.predict([features("probe")], 100.0)[0]
+    for number in range(400):
+        for instance in ("a", "b"):
+            model.predict([features(f"{instance}{number}")], 100.0)
+            step_ms = model._instances[instance].fit.speed.step_ms(5.0)
+            tpot_ms = step_ms if instance == "a" else 0.5 * step_ms
+            model.learn(completion(f"{instance}{number}", instance=instance, tpot_ms=tpot_ms))
+    factors = {name: model._instances[name].tpot.factor for name in ("a", "b")}
+    assert factors["a"] > 1.5
+    assert first.tpot_ms["a"] == pytest.approx(first.tpot_ms["b"])
+    assert factors["a"] > 1.3 * factors["b"]
+
+
+def test_a_completion_counts_once_and_only_when_completed():
+    model = PredictionModel(None)
+    model.observe(snapshot(view("a")))
+    model.learn(completion("r", tpot_ms=500.0, outcome=OutcomeKind.FAILED))
+    model.learn(completion("r", tpot_ms=500.0, instance="elsewhere"))
+    assert model._instances["a"].fit.speed == Speed()
+    model.learn(completion("r"))
+    once = model._instances["a"].fit.speed
+    model.learn(completion("r"))
+    assert model._instances["a"].fit.speed == once
+
+
+def test_memory_is_bounded(monkeypatch):
+    monkeypatch.setattr(model_module, "REMEMBERED", 10)
+    monkeypatch.setattr(model_module, "INSTANCES", 3)
+    model = PredictionModel(None)
+    for number in range(50):
+        model.observe(snapshot(view(f"i{number}"), at_s=100.0 + number))
+        model.predict([features(f"r{number}")], 100.0 + number)
+        model.learn(completion(f"c{number}", instance=f"i{number}"))
+    assert len(model._instances) == 3
+    assert len(model._answered) <= 10
+    assert len(model._learnt) <= 10
+
+
+def test_more_load_never_costs_less_by_the_formula():
+    model = PredictionModel(None)
+    said = []
+    for in_flight in range(16):
+        model.observe(snapshot(view("a", in_flight=in_flight), at_s=100.0 + in_flight))
+        said.append(model.predict([features()], 100.0 + in_flight)[0])
+    assert all(before.tpot_ms["a"] <= after.tpot_ms["a"] for before, after in pairwise(said))
