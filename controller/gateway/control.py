@@ -46,6 +46,7 @@ class Control:
         self.statera: dict[str, Heard[ControlAction]] = {}
         self.notice = OverrideNotice(sent_s=clock.now_s())
         self.since = Since(policy_s=clock.now_s())
+        self._stale_s = float("inf")
         self.directives = self._resolve()
         for name in self.directives.instances:
             self._apply_instance(name, self.directives.instances[name])
@@ -92,10 +93,16 @@ class Control:
         self.notice = notice
         self.apply()
 
+    def tick(self) -> None:
+        """Looks whether an agent has been silent for too long since it was last heard."""
+        if self._clock.now_s() >= self._stale_s:
+            self.apply()
+
     def apply(self) -> None:
-        """Resolves anew and moves whatever is different. Cheap when nothing is."""
+        """Resolves anew and moves whatever is different."""
         before, after = self.directives, self._resolve()
         self.directives = after
+        self._stale_s = self._next_stale_s()
         if after == before:
             return
         now_s = self._clock.now_s()
@@ -128,6 +135,12 @@ class Control:
             now_s=self._clock.now_s(),
             stale_after_s=agents.stale_after_s,
         )
+
+    def _next_stale_s(self) -> float:
+        """When the next word that is still believed loses its force."""
+        now_s, stale_after_s = self._clock.now_s(), self._config.agents.stale_after_s
+        ends = [heard.said_s + stale_after_s for heard in (self.meta, *self.statera.values()) if heard is not None]
+        return min((end for end in ends if end >= now_s), default=float("inf"))
 
     def _apply_instance(self, name: str, directive: InstanceDirective) -> None:
         self._scheduler.set_controls(name, directive.controls)

@@ -186,7 +186,7 @@ class Gateway:
                 if now_s - stranded_s >= STRANDED_EVERY_S and not all(instance.healthy for instance in self.fleet.instances.values()):
                     stranded_s = now_s
                     self.desk.give_up_stranded()
-                self.control.apply()
+                self.control.tick()
                 self.desk.pump(now_s)
                 self.bus.post(self.scheduler.snapshot(now_s, self.name, self.control.directives.forced))
                 if self._on_cycle is not None:

@@ -128,6 +128,8 @@ class Desk:
 
     def pump(self, now_s: float | None = None) -> None:
         """Wakes every request that may go now. Called whenever something has changed."""
+        if not self.scheduler.counts().queued:
+            return
         for dispatch in self.scheduler.dispatch(self._clock.now_s() if now_s is None else now_s):
             live = self.lives[dispatch.entry.request.id]
             live.instance = dispatch.instance

@@ -199,7 +199,7 @@ class RequestLife:
         try:
             async with asyncio.timeout(ERROR_WRITE_S):
                 if answer.started:
-                    await out.write(ending.event())
+                    out.write(ending.event())
                     await out.finish()
                 else:
                     await out.send(ending.status, {**ending.response_headers(), **self._headers(live)}, ending.body())

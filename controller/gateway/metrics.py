@@ -32,6 +32,9 @@ class Metrics:
             "hmas_refused_requests", "Requests refused before they were queued, by the error's code.", ["code"], registry=registry
         )
         self.tokens = Counter("hmas_tokens", "Tokens, by direction (prompt tokens are estimates).", ["direction"], registry=registry)
+        self._prompt_tokens, self._output_tokens = self.tokens.labels("prompt"), self.tokens.labels("output")
+        # Looking a labelled child up costs more than counting, so those met on every request are kept.
+        self._by_outcome: dict[tuple[str, OutcomeKind], Counter] = {}
         self.ttft = Histogram("hmas_ttft_seconds", "Arrival to first token.", buckets=LATENCY_S, registry=registry)
         self.tpot = Histogram("hmas_tpot_seconds", "Time per output token after the first.", buckets=TPOT_S, registry=registry)
         self.duration = Histogram("hmas_request_duration_seconds", "Arrival to end.", buckets=LATENCY_S, registry=registry)
@@ -74,7 +77,11 @@ class Metrics:
     def ended(self, completion: Completion) -> None:
         """Counts one request that has ended."""
         tenant = self.tenant_label(completion.tenant)
-        self.requests.labels(tenant, completion.outcome.value).inc()
+        key = (tenant, completion.outcome)
+        counter = self._by_outcome.get(key)
+        if counter is None:
+            counter = self._by_outcome[key] = self.requests.labels(tenant, completion.outcome.value)
+        counter.inc()
         if completion.slo_met:
             self.slo_met.labels(tenant).inc()
         if completion.queue_ms >= 0:
@@ -85,8 +92,8 @@ class Metrics:
             self.tpot.observe(completion.tpot_ms / 1000.0)
         if completion.outcome is OutcomeKind.COMPLETED:
             self.duration.observe(completion.total_ms / 1000.0)
-            self.tokens.labels("prompt").inc(completion.prompt_tokens)
-        self.tokens.labels("output").inc(completion.output_tokens)
+            self._prompt_tokens.inc(completion.prompt_tokens)
+        self._output_tokens.inc(completion.output_tokens)
 
     def exposition(self, snapshot: SystemSnapshot, *, bus_connected: bool, bus_dropped: int) -> tuple[bytes, str]:
         """The text that Prometheus scrapes, gauges read at this moment, and its content type."""

@@ -116,7 +116,8 @@ async def _relay_events(
             answer.started = True
             await out.start(200, head())
         answer.output_tokens = tokens
-        await out.write(data)
+        if not out.write(data):
+            await out.drain()
     output, answer.cached_tokens = usage_figures(scanner.usage)
     answer.output_tokens = scanner.tokens if output is None else output
     if scanner.error is not None:

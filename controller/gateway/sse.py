@@ -62,21 +62,42 @@ class EventScanner:
             chunk = self._cut(chunk)
             if not chunk:
                 return b""
-        if self._marks:
-            # The usual case: whole events, each a JSON object without any mark that needs a closer look.
-            events = chunk.count(self._gap)
-            plain = chunk.count(b"}" + self._gap)
-            if events == plain and chunk.startswith(b"data:") and not self._marked(chunk):
-                self.tokens += events
-                return chunk
-        for event in chunk.split(self._gap):
-            if event:
-                self._look(event)
+        self._count(chunk)
         return chunk
 
-    def _marked(self, chunk: bytes) -> bool:
-        finish, usage, error, other = self._marks
-        return finish in chunk or usage in chunk or error in chunk or other in chunk
+    def _count(self, block: bytes) -> None:
+        """Takes whole events in: looks into the first one and into those with a mark, and only counts the rest, which are plain tokens."""
+        gap, start = self._gap, 0
+        while not self._marks and start < len(block):
+            end = block.index(gap, start)
+            self._look(block[start:end])
+            start = end + len(gap)
+        rest = block[start:] if start else block
+        if not rest:
+            return
+        marked = self._first_mark(rest)
+        if marked >= 0:
+            cut = rest.rfind(gap, 0, marked)
+            cut = cut + len(gap) if cut >= 0 else 0
+            plain, special = rest[:cut], rest[cut:]
+        else:
+            plain, special = rest, b""
+        events = plain.count(gap)
+        if plain.startswith(b"data:") and events == plain.count(b"}" + gap):
+            self.tokens += events
+        else:
+            special = rest
+        for event in special.split(gap):
+            if event:
+                self._look(event)
+
+    def _first_mark(self, block: bytes) -> int:
+        first = -1
+        for mark in self._marks:
+            found = block.find(mark)
+            if found >= 0 and (first < 0 or found < first):
+                first = found
+        return first
 
     def _cut(self, chunk: bytes) -> bytes:
         end = chunk.rfind(self._gap)
@@ -115,7 +136,13 @@ class EventScanner:
         """JSON writers put a space after each colon or none; the marks to look for follow the first event seen."""
         if not self._marks:
             space = b" " if b'": ' in data[:64] else b""
-            self._marks = (b'"finish_reason":' + space + b'"', b'"usage":' + space + b"{", b'{"error"', b'"object":' + space + b'"error"')
+            self._marks = (
+                b'"finish_reason":' + space + b'"',
+                b'"usage":' + space + b"{",
+                b'{"error"',
+                b'"object":' + space + b'"error"',
+                b"[DONE]",
+            )
 
     def _read(self, document: dict[str, Any]) -> None:
         if "error" in document or document.get("object") == "error":

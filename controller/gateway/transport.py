@@ -33,8 +33,16 @@ class Responder(Protocol):
         """Sends the head of a streamed answer; it may be held until the first bytes of the body."""
         ...
 
-    async def write(self, data: bytes) -> None:
-        """Passes bytes on and returns when the client keeps up with them.
+    def write(self, data: bytes) -> bool:
+        """Passes bytes on without waiting. False asks the caller to `drain` before it writes more.
+
+        Raises:
+            ConnectionError: The client is gone.
+        """
+        ...
+
+    async def drain(self) -> None:
+        """Returns when the client keeps up again.
 
         Raises:
             ConnectionError: The client is gone.
