@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import random
+import re
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -26,6 +27,7 @@ ANSWER_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 2.0
 LOST = (RedisError, OSError)
 """What a call raises when the server is away or does not answer as it should."""
+NOT_YET = "not connected yet"
 Entry = tuple[bytes, dict[bytes, bytes] | None]
 """Id and fields as the client library gives them; no fields where a pending entry has been trimmed away."""
 
@@ -61,7 +63,7 @@ class Link:
 
     url: str
     key_prefix: str = ""
-    health: BusHealth = field(default_factory=lambda: BusHealth(connected=False, detail="not connected yet"))
+    health: BusHealth = field(default_factory=lambda: BusHealth(connected=False, detail=NOT_YET))
     closed: bool = False
     _clients: set[RedisClient] = field(default_factory=set)
 
@@ -85,7 +87,7 @@ class Link:
             )
         except ValueError as error:
             raise BusError(
-                f"bus.url {self.url!r} is no address of a Redis server: {error}; allowed: redis://, rediss://, unix://"
+                f"bus.url {self.shown!r} is no address of a Redis server: {error}; allowed: redis://, rediss://, unix://"
             ) from error
         self._clients.add(client)
         return client
@@ -105,19 +107,23 @@ class Link:
         """The stream's name on the server."""
         return self.key_prefix + stream
 
+    @property
+    def shown(self) -> str:
+        """The address without user and password, for logs and errors."""
+        return re.sub(r"//[^/@]*@", "//", self.url)
+
     def works(self) -> None:
         """An exchange with the server succeeded."""
         if not self.health.connected:
-            log.info("bus connected: %s", self.url)
+            log.info("bus connected: %s", self.shown)
             self.health = replace(self.health, connected=True, detail="")
 
     def lost(self, error: BaseException) -> None:
-        """An exchange failed."""
-        detail = f"{type(error).__name__}: {error}"
-        if self.health.connected or not self.health.detail.endswith(detail):
-            if not self.closed:
-                log.warning("bus lost: %s: %s", self.url, detail)
-            self.health = replace(self.health, connected=False, detail=detail)
+        """An exchange failed. Logged when the connection is lost, not for every attempt after that."""
+        first = self.health.connected or self.health.detail == NOT_YET
+        self.health = replace(self.health, connected=False, detail=f"{type(error).__name__}: {error}")
+        if first and not self.closed:
+            log.warning("bus lost: %s: %s", self.shown, self.health.detail)
 
     def drop(self, count: int) -> None:
         """Messages were given up."""

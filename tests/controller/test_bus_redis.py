@@ -304,3 +304,16 @@ async def test_a_lost_server_is_reported_once_not_per_attempt(tmp_path, caplog, 
             assert await anext(batches) == []
     await bus.close()
     assert len([record for record in caplog.records if "bus lost" in record.message]) == 1
+
+
+async def test_a_password_in_the_address_is_never_shown(caplog):
+    bus = RedisBus("redis://user:hunter2@127.0.0.1:1/0")
+    await bus.start()
+    async with aclosing(bus.read([EVENTS], group="g", consumer="0", block_ms=5)) as batches:
+        assert await anext(batches) == []
+    await bus.close()
+    assert "bus lost: redis://127.0.0.1:1/0" in caplog.text
+    assert "hunter2" not in caplog.text + bus.health.detail
+    with pytest.raises(BusError) as failure:
+        RedisBus("http://user:hunter2@127.0.0.1:1")
+    assert "hunter2" not in str(failure.value)
