@@ -4,7 +4,7 @@ Three processes on loopback: an upstream that does nothing but send 64 events a 
 metrics and a message bus, and a client. Direct and gateway runs alternate, so that whatever else the machine does meets both alike. On a
 small machine that all three share, trust the ratios.
 
-    python benchmarks/bench_gateway.py [--seconds 1.5] [--repeats 3] [--out build/bench/gateway.json]
+    python benchmarks/bench_gateway.py [--seconds 1] [--repeats 3] [--out build/bench/gateway.json]
 """
 
 import argparse
@@ -295,7 +295,7 @@ def summarize(direct: list[dict[str, float]], through: list[dict[str, float]]) -
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=1.5, help="length of one run")
+    parser.add_argument("--seconds", type=float, default=1.0, help="length of one run")
     parser.add_argument("--repeats", type=int, default=3, help="pairs of direct and gateway runs")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench" / "gateway.json")
     parser.add_argument("--no-bus", action="store_true", help="keep messages in the process instead of a Redis server")

@@ -58,12 +58,22 @@ class EventScanner:
         if self._held:
             chunk = self._held + chunk
             self._held = b""
+        elif self._is_one_token(chunk):
+            self.tokens += 1
+            return chunk
         if not chunk.endswith(self._gap):
             chunk = self._cut(chunk)
             if not chunk:
                 return b""
         self._count(chunk)
         return chunk
+
+    def _is_one_token(self, chunk: bytes) -> bool:
+        """Whether this is one whole event without any mark: what nearly every chunk of a stream that flows is."""
+        if not self._marks or not chunk.startswith(b"data: {") or chunk.find(self._gap) != len(chunk) - len(self._gap):
+            return False
+        finish, usage, error, done = self._marks
+        return not (finish in chunk or usage in chunk or error in chunk or done in chunk) and chunk.endswith(b"}" + self._gap)
 
     def _count(self, block: bytes) -> None:
         """Takes whole events in: looks into the first one and into those with a mark, and only counts the rest, which are plain tokens."""
@@ -136,13 +146,7 @@ class EventScanner:
         """JSON writers put a space after each colon or none; the marks to look for follow the first event seen."""
         if not self._marks:
             space = b" " if b'": ' in data[:64] else b""
-            self._marks = (
-                b'"finish_reason":' + space + b'"',
-                b'"usage":' + space + b"{",
-                b'{"error"',
-                b'"object":' + space + b'"error"',
-                b"[DONE]",
-            )
+            self._marks = (b'"finish_reason":' + space + b'"', b'"usage":' + space + b"{", b'error"', b"[DONE]")
 
     def _read(self, document: dict[str, Any]) -> None:
         if "error" in document or document.get("object") == "error":
