@@ -3,6 +3,7 @@
 import os
 import platform
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from hmas.demo.watching import Decision
 
 VERSION = 1
 OURS = "hmas"
+RATIOS = ("over_default", "over_strongest_baseline")
 HEAD = (
     *("run", "window", "goodput/s", "rate", "ESG/s"),
     *("TTFT p50", "p95", "p99 ms", "ok"),
@@ -61,8 +63,8 @@ class DemoResult(msgspec.Struct, frozen=True, kw_only=True):
         return self.run(OURS).score.goodput_rps / base if base else 0.0
 
 
-def document(result: DemoResult) -> dict[str, Any]:
-    """What is written to demo.json."""
+def document(result: DemoResult, rounds: Sequence[DemoResult] = ()) -> dict[str, Any]:
+    """What is written to demo.json: one round in full, and the ratios of all."""
     strongest = result.strongest()
     ours = result.run(OURS)
     return {
@@ -79,6 +81,7 @@ def document(result: DemoResult) -> dict[str, Any]:
             "over_default": round(result.ratio_to(result.run(DEFAULT)), 4),
             "over_strongest_baseline": round(result.ratio_to(strongest), 4),
         },
+        "rounds": [_round_figures(r) for r in rounds or [result]],
         "timeline": msgspec.to_builtins(ours.samples),
         "broken": result.broken,
     }
@@ -106,6 +109,31 @@ def run_document(run: LiveRun) -> dict[str, Any]:
 def told(run: LiveRun) -> list[Decision]:
     """Meta's verdicts and every change that the gateway made on an agent's word, in order of time."""
     return sorted([*run.verdicts, *run.decisions], key=lambda d: d.at_s)
+
+
+def _round_figures(result: DemoResult) -> dict[str, Any]:
+    return {
+        "seed": result.settings.seed,
+        "goodput_rps": {run.variant.name: round(run.score.goodput_rps, 4) for run in result.runs},
+        "over_default": round(result.ratio_to(result.run(DEFAULT)), 4),
+        "over_strongest_baseline": round(result.ratio_to(result.strongest()), 4),
+        "noisy": [run.variant.name for run in result.runs if run.summary.noisy],
+        "broken": result.broken,
+    }
+
+
+def rounds_table(results: Sequence[DemoResult]) -> str:
+    """Goodput of every round and the ratios, with their medians and their span."""
+    figures = [_round_figures(result) for result in results]
+    names = [run.variant.name for run in results[0].runs]
+    rows: list[list[object]] = [
+        [f["seed"], *(f"{f['goodput_rps'][name]:.2f}" for name in names), f"{f['over_default']:.3f}", f"{f['over_strongest_baseline']:.3f}"]
+        for f in figures
+    ]
+    columns = [*([f["goodput_rps"][name] for f in figures] for name in names), *([f[key] for f in figures] for key in RATIOS)]
+    for word, pick in (("median", median), ("lowest", min), ("highest", max)):
+        rows.append([word, *(f"{pick(column):.3f}" for column in columns)])
+    return table(["seed", *names, "over default", "over strongest"], rows)
 
 
 def headline(result: DemoResult) -> str:

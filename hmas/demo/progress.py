@@ -18,7 +18,7 @@ class Reporter:
         self._stream = stream or sys.stderr
         self._moving = self._stream.isatty()
         self._started_s = self._phase_s = self._told_s = clock.now_s()
-        self._now = -1
+        self._now: tuple[str, float] | None = None
 
     @property
     def elapsed_s(self) -> float:
@@ -26,17 +26,22 @@ class Reporter:
         return self._clock.now_s() - self._started_s
 
     def phase(self, name: str) -> None:
-        """The next phase begins; phases may be left out but not repeated."""
-        self._now = next(i for i, (known, _) in enumerate(self._phases) if known == name)
+        """The next phase begins; each may come once, in any order."""
+        # Done phases go: rounds may take the rest in another order.
+        if self._now is not None:
+            self._phases.remove(self._now)
+        self._now = next(phase for phase in self._phases if phase[0] == name)
         self._phase_s = self._clock.now_s()
         self._told_s = 0.0
         self.tick("")
 
     def left_s(self) -> float:
         """Seconds that are probably left."""
+        if self._now is None:
+            return sum(length for _, length in self._phases)
         spent_s = self._clock.now_s() - self._phase_s
-        rest = sum(length for _, length in self._phases[self._now + 1 :])
-        return max(0.0, self._phases[self._now][1] - spent_s) + rest
+        rest = sum(length for _, length in self._phases) - self._now[1]
+        return max(0.0, self._now[1] - spent_s) + rest
 
     def tick(self, text: str) -> None:
         """Where the phase stands, in words."""
@@ -44,7 +49,8 @@ class Reporter:
         if not self._moving and now_s - self._told_s < PLAIN_EVERY_S:
             return
         self._told_s = now_s
-        line = f"[{self.elapsed_s:5.1f} s, about {self.left_s():3.0f} s left] {self._phases[self._now][0]}: {text}".rstrip(": ")
+        name = self._now[0] if self._now else ""
+        line = f"[{self.elapsed_s:5.1f} s, about {self.left_s():3.0f} s left] {name}: {text}".rstrip(": ")
         self._write(f"\r{line[:WIDTH]:<{WIDTH}}" if self._moving else line + "\n")
 
     def say(self, text: str) -> None:

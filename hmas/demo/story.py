@@ -10,6 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
+
 from controller.core.errors import HmasError
 from controller.runtime.clock import SystemClock
 from hmas.demo.calibration import Calibration, Runner, SweepPoint, Task, TaskResult, calibrate, sweep
@@ -37,52 +39,75 @@ AGENT_PACE: Mapping[str, Any] = MappingProxyType(
 """The agents' clocks, faster than their defaults as the demo's bursts are: they come every few seconds, not every minute."""
 
 
-def run_demo(settings: DemoSettings, out: Path) -> DemoResult:
-    """Runs the whole demo; logs and raw results lie under `out`.
+NAMES = (DEFAULT, "fcfs-best-cap", "fcfs-best-cap-shed", OURS)
+
+
+def run_demo(settings: DemoSettings, out: Path, *, rounds: int = 1) -> list[DemoResult]:
+    """Runs the whole demo; logs and raw results of the last round lie under `out`.
+
+    Args:
+        settings: The operating point; round i has the seed `settings.seed + i`.
+        out: Folder for what the processes leave behind.
+        rounds: How often the four runs are made; every second time in reverse order, so that a drift of the machine favours nobody.
 
     Raises:
         DemoBroken: Something did not come up at all.
     """
-    clock = SystemClock()
-    expected_s = settings.duration_s + 0.5 * settings.duration_s + 2.0
-    names = [DEFAULT, "fcfs-best-cap", "fcfs-best-cap-shed", OURS]
-    phases = [(PREPARE, 14.0), *((name, expected_s + (4.0 if name == OURS else 0.0)) for name in names), (REPORT, 1.0)]
-    reporter = Reporter(clock, phases)
-    try:
-        return asyncio.run(_demo(settings, out, reporter))
-    finally:
-        reporter.done()
+    return asyncio.run(_demo(settings, out, rounds))
 
 
-async def _demo(settings: DemoSettings, out: Path, reporter: Reporter) -> DemoResult:
+async def _demo(settings: DemoSettings, out: Path, rounds: int) -> list[DemoResult]:
     mixture, prompts = load_mixture()
     tenants = sorted({tenant for kind in mixture.kinds.values() for tenant in kind.tenants})
     site = make_site(out, tenants)
-    reporter.phase(PREPARE)
-    async with running_engines(site, settings):
-        calibration, arrivals, points, best = await asyncio.to_thread(_prepare, settings, mixture, prompts)
-        _tell_plan(reporter, calibration, arrivals, best)
-        runs, troubles = [], []
-        for variant in _variants(best):
-            reporter.phase(variant.name)
-            try:
-                run = await _one(site, variant, arrivals, settings.span, reporter)
-            except HmasError as error:
-                troubles.append(f"{variant.name}: {error}")
-                break
-            runs.append(run)
-            _tell_run(reporter, run)
+    clock = SystemClock()
+    results = []
+    reporter = _reporter(settings, clock)
+    try:
+        reporter.phase(PREPARE)
+        async with running_engines(site, settings):
+            for number in range(rounds):
+                if number:
+                    reporter = _reporter(settings, clock)
+                    reporter.phase(PREPARE)
+                seeded = msgspec.structs.replace(settings, seed=settings.seed + number)
+                results.append(await _round(site, seeded, mixture, prompts, reporter, backwards=number % 2 == 1))
+    finally:
+        reporter.done()
+    return results
+
+
+async def _round(
+    site: Site, settings: DemoSettings, mixture: Mixture, prompts: PromptData, reporter: Reporter, *, backwards: bool
+) -> DemoResult:
+    calibration, arrivals, points, best = await asyncio.to_thread(_prepare, settings, mixture, prompts)
+    _tell_plan(reporter, settings, calibration, arrivals, best)
+    runs = []
+    variants = _variants(best)
+    for variant in reversed(variants) if backwards else variants:
+        reporter.phase(variant.name)
+        try:
+            run = await _one(site, variant, arrivals, settings.span, reporter)
+        except HmasError as error:
+            raise DemoBroken(f"{variant.name}: {error}") from error
+        runs.append(run)
+        _tell_run(reporter, run)
     reporter.phase(REPORT)
-    if troubles:
-        raise DemoBroken("; ".join(troubles))
+    runs.sort(key=lambda run: NAMES.index(run.variant.name))
     return DemoResult(settings=settings, calibration=calibration, sweep=points, runs=runs, elapsed_s=reporter.elapsed_s)
+
+
+def _reporter(settings: DemoSettings, clock: SystemClock) -> Reporter:
+    expected_s = 1.5 * settings.duration_s + 2.0
+    phases = [(PREPARE, 12.0), *((name, expected_s + (4.0 if name == OURS else 0.0)) for name in NAMES), (REPORT, 1.0)]
+    return Reporter(clock, phases)
 
 
 def _variants(best: Mapping[str, int]) -> list[Variant]:
     return [
         Variant(name=DEFAULT),
-        Variant(name="fcfs-best-cap", n_run=best["keep"]),
-        Variant(name="fcfs-best-cap-shed", n_run=best["shed"], overdue="shed"),
+        Variant(name=NAMES[1], n_run=best["keep"]),
+        Variant(name=NAMES[2], n_run=best["shed"], overdue="shed"),
         Variant(name=OURS, policy="edf", overdue="demote"),
     ]
 
@@ -128,9 +153,11 @@ async def _one(site: Site, variant: Variant, arrivals: Sequence[Arrival], span: 
     )
 
 
-def _tell_plan(reporter: Reporter, calibration: Calibration, arrivals: Sequence[Arrival], best: Mapping[str, int]) -> None:
+def _tell_plan(
+    reporter: Reporter, settings: DemoSettings, calibration: Calibration, arrivals: Sequence[Arrival], best: Mapping[str, int]
+) -> None:
     reporter.say(
-        f"capacity {calibration.capacity_rps:.1f}/s (simulated); {len(arrivals)} arrivals at {calibration.mean_rps:.1f}/s, bursty; "
+        f"seed {settings.seed}: {len(arrivals)} arrivals at {calibration.mean_rps:.1f}/s, bursty, {settings.load:.0%} of capacity; "
         f"SLO scale {calibration.slo_scale:g}; best windows: {best['keep']}, with shedding {best['shed']}"
     )
 

@@ -6,7 +6,7 @@ import pytest
 
 from hmas.demo.calibration import Calibration, CapPoint, SweepPoint
 from hmas.demo.live import LiveRun
-from hmas.demo.outcome import DemoResult, chosen_decisions, decision_line, document, headline, text_table
+from hmas.demo.outcome import DemoResult, chosen_decisions, decision_line, document, headline, rounds_table, text_table
 from hmas.demo.page import page
 from hmas.demo.settings import DemoSettings
 from hmas.demo.virtual import Variant, run_virtual
@@ -104,6 +104,14 @@ def test_table_has_a_row_per_run(result):
     assert lines[0].split()[0] == "run"
     assert lines[4].startswith("hmas")
     assert "agents" in lines[4]
+
+
+def test_rounds_have_medians(result):
+    other = msgspec.structs.replace(result, settings=msgspec.structs.replace(result.settings, seed=2))
+    lines = rounds_table([result, other, other]).splitlines()
+    assert [line.split()[0] for line in lines] == ["seed", "1", "2", "2", "median", "lowest", "highest"]
+    assert len(document(result, [result, other])["rounds"]) == 2
+    assert document(result)["rounds"][0]["seed"] == 1
 
 
 def test_policy_decisions_come_first_of_all(result):

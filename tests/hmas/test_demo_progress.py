@@ -29,6 +29,16 @@ def test_what_is_left_is_this_phase_and_all_that_follow():
     assert reporter.elapsed_s == 29.0
 
 
+def test_phases_may_come_in_any_order():
+    reporter, clock, _ = make()
+    assert reporter.left_s() == 30.0
+    reporter.phase("two")
+    clock.now += 5.0
+    assert reporter.left_s() == 25.0
+    reporter.phase("one")
+    assert reporter.left_s() == 10.0
+
+
 def test_plain_streams_get_a_line_now_and_then():
     reporter, clock, stream = make()
     reporter.phase("one")
