@@ -7,9 +7,12 @@ import socket
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+import msgspec
+
 from controller.bus.base import Bus
 from controller.config.paths import overrides_dir
 from controller.config.schema import Config, EngineConfig
+from controller.core.messages import Severity
 from controller.core.types import OutcomeKind
 from controller.gateway.auth import Authenticator
 from controller.gateway.control import Control
@@ -71,6 +74,7 @@ class Gateway:
         self._on_cycle = on_cycle
         self._side_tasks: set[asyncio.Task[object]] = set()
         self._tasks: list[asyncio.Task[None]] = []
+        self._bus_up: bool | None = None
         self.journal = Journal(bus, clock)
         self.metrics = Metrics(config.tenants)
         self.fleet = Fleet(engines, clock, self.journal)
@@ -188,11 +192,25 @@ class Gateway:
                     self.desk.give_up_stranded()
                 self.control.tick()
                 self.desk.pump(now_s)
+                self._look_at_bus()
                 self.bus.post(self.scheduler.snapshot(now_s, self.name, self.control.directives.forced))
                 if self._on_cycle is not None:
                     self._on_cycle()
             except Exception:
                 log.exception("a cycle of the gateway failed")
+
+    def _look_at_bus(self) -> None:
+        """Tells when the bus goes and comes; a server that has come back may have forgotten what operators hold."""
+        health = self.bus.health
+        if health.connected == self._bus_up:
+            return
+        known, self._bus_up = self._bus_up is not None, health.connected
+        if known:
+            before, after = ("away", "connected") if health.connected else ("connected", "away")
+            severity: Severity = "info" if health.connected else "warning"
+            self.journal.note("bus", "bus", before=before, after=after, reason=health.detail, severity=severity)
+            if health.connected:
+                self.bus.post(msgspec.structs.replace(self.control.notice, sent_s=self.clock.now_s()))
 
     def _spawn(self, work: Coroutine[Any, Any, object]) -> None:
         """Runs something beside the request that caused it. Bounded: beyond the limit it is left undone."""
@@ -222,8 +240,9 @@ def make_scheduler(config: Config) -> Scheduler:
     """
     settings = config.scheduler
     return Scheduler(
+        # Every setting that both sides know goes by the same name on both.
         settings=SchedulerSettings(
-            queue_limit=settings.queue_limit, overdue=settings.overdue, fence=settings.fence, fence_margin=settings.fence_margin
+            **{name: getattr(settings, name) for name in SchedulerSettings.__struct_fields__ if hasattr(settings, name)}
         ),
         instances=[
             InstanceSpec(

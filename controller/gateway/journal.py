@@ -49,8 +49,10 @@ class Journal:
         )
         self._kept.append(event)
         self._bus.post(event)
+        # Statera moves knobs twice a second: the journal keeps that, the log need not.
+        level = logging.DEBUG if event.source == "statera" and severity == "info" else _LEVEL[severity]
         log.log(
-            _LEVEL[severity],
+            level,
             "%s %s: %s -> %s (%s) %s",
             kind,
             subject,

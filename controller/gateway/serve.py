@@ -107,8 +107,9 @@ def _check(config: Config, env: Mapping[str, str]) -> dict[str, str]:
 
 
 async def _connect(config: Config, keys: Mapping[str, str], stack: AsyncExitStack) -> list[tuple[EngineConfig, Engine]]:
-    pairs: list[tuple[EngineConfig, Engine]] = []
-    for engine in config.engines:
+    """Every engine with its adapter; those that do not answer are waited for together, not one after the other."""
+
+    async def connect(engine: EngineConfig) -> tuple[EngineConfig, Engine]:
         adapter = await connect_engine(
             name=engine.name,
             url=engine.url,
@@ -118,5 +119,6 @@ async def _connect(config: Config, keys: Mapping[str, str], stack: AsyncExitStac
             idle_timeout_s=config.gateway.engine_idle_timeout_s,
         )
         stack.push_async_callback(adapter.close)
-        pairs.append((engine, adapter))
-    return pairs
+        return engine, adapter
+
+    return await asyncio.gather(*(connect(engine) for engine in config.engines))

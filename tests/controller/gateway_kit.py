@@ -178,6 +178,8 @@ def make_config(sims: list[Sim], folder: Path, **parts: Any) -> Config:
         "scheduler": SchedulerConfig(policy="fcfs", tick_s=0.02),
         "agents": AgentsConfig(stale_after_s=5.0),
     }
+    if "engines_config" in parts:
+        sections["engines"] = parts.pop("engines_config")
     return Config(**(sections | parts))
 
 

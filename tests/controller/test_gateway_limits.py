@@ -7,9 +7,9 @@ import aiohttp
 import msgspec
 import orjson
 import pytest
-from gateway_kit import Rig, chat, eventually, gateway_config, running
+from gateway_kit import Rig, chat, eventually, gateway_config, running, start_sim
 
-from controller.config.schema import SchedulerConfig
+from controller.config.schema import EngineConfig, SchedulerConfig
 from controller.core.types import OutcomeKind
 
 ONE_AT_A_TIME = SchedulerConfig(policy="fcfs", n_run=1, tick_s=0.02, queue_limit=2)
@@ -206,3 +206,19 @@ async def test_the_window_holds(tmp_path: Path):
         watcher.cancel()
         assert await outcomes(rig) == {"completed": 12}
     assert most == 3
+
+
+async def test_a_prompt_beyond_the_fence_is_refused_before_it_is_queued(tmp_path: Path):
+    sim = await start_sim("sim-1")
+    engines = [EngineConfig(name="sim-1", url=sim.url, kv_capacity_tokens=100)]
+    async with running(tmp_path, sims=[sim], engines_config=engines) as rig:
+        answer = await rig.post(chat("word " * 400))
+        small = await rig.post(chat("word"))
+        ended = await outcomes(rig)
+        refusal = next(item for item in await rig.completions() if item.outcome is OutcomeKind.REJECTED)
+    assert (answer.status, answer.error["code"]) == (400, "context_length_exceeded")
+    assert "retry-after" not in answer.headers, "it will never fit"
+    assert small.status == 200
+    assert ended == {"rejected": 1, "completed": 1}
+    assert refusal.status == 400
+    assert refusal.queue_ms == -1

@@ -1,0 +1,72 @@
+"""Labels stay bounded, and what is exposed is true."""
+
+from controller.core.messages import Completion, SystemSnapshot
+from controller.core.types import OutcomeKind
+from controller.gateway.metrics import MAX_TENANT_LABELS, OTHER, Metrics
+
+
+def completion(tenant: str = "t", outcome: OutcomeKind = OutcomeKind.COMPLETED, **fields: object) -> Completion:
+    known = {"request_id": "r", "sent_s": 1.0, "model": "m", "arrival_s": 0.0, "policy": "fcfs", "total_ms": 100.0}
+    return Completion(tenant=tenant, outcome=outcome, **(known | fields))
+
+
+def snapshot(policy: str = "fcfs") -> SystemSnapshot:
+    return SystemSnapshot(
+        sent_s=1.0,
+        gateway="g",
+        policy=policy,
+        queued=3,
+        queued_tokens=30,
+        queued_long=0,
+        overdue=0,
+        oldest_wait_ms=1500.0,
+        arrived_total=5,
+        dispatched_total=2,
+        ended={},
+        instances=[],
+    )
+
+
+def page(metrics: Metrics, policy: str = "fcfs") -> str:
+    return metrics.exposition(snapshot(policy), bus_connected=True, bus_dropped=7)[0].decode()
+
+
+def test_tenants_beyond_the_bound_share_a_label():
+    metrics = Metrics(["acme"])
+    for number in range(MAX_TENANT_LABELS + 20):
+        metrics.ended(completion(f"tenant-{number}"))
+    metrics.ended(completion("acme"))
+    text = page(metrics)
+    labels = {line.split('tenant="')[1].split('"')[0] for line in text.splitlines() if line.startswith("hmas_requests_total")}
+    assert len(labels) == MAX_TENANT_LABELS + 2
+    assert {"acme", OTHER} <= labels
+    assert f'hmas_requests_total{{outcome="completed",tenant="{OTHER}"}} 20.0' in text
+
+
+def test_what_did_not_happen_is_not_observed():
+    metrics = Metrics()
+    metrics.ended(completion(outcome=OutcomeKind.CANCELLED, output_tokens=3))
+    metrics.ended(completion(queue_ms=20.0, ttft_ms=300.0, tpot_ms=12.0, output_tokens=9, slo_met=True))
+    text = page(metrics)
+    assert "hmas_ttft_seconds_count 1.0" in text
+    assert "hmas_ttft_seconds_sum 0.3" in text
+    assert "hmas_queue_wait_seconds_sum 0.02" in text
+    assert "hmas_request_duration_seconds_count 1.0" in text
+    assert 'hmas_tokens_total{direction="output"} 12.0' in text
+    assert 'hmas_slo_met_requests_total{tenant="t"} 1.0' in text
+
+
+def test_only_the_policy_in_force_is_shown():
+    metrics = Metrics()
+    page(metrics, "edf")
+    text = page(metrics, "wfq")
+    assert 'hmas_policy_info{policy="wfq"} 1.0' in text
+    assert "edf" not in text
+    assert "hmas_queued_requests 3.0" in text
+    assert "hmas_oldest_wait_seconds 1.5" in text
+    assert "hmas_bus_dropped_messages 7.0" in text
+
+
+def test_two_gateways_in_one_process_do_not_meet():
+    Metrics().ended(completion())
+    assert "hmas_requests_total{" not in page(Metrics())
