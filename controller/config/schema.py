@@ -95,6 +95,13 @@ class SchedulerConfig(Section, frozen=True):
             )
         ),
     ] = "demote"
+    overdue_service_share: Annotated[
+        Share,
+        Meta(
+            description="share of the predicted service TTFT that must still fit before the deadline: with 0 a request is overdue only "
+            "once its deadline has passed, with 1 the prediction is taken at its word"
+        ),
+    ] = 0.5
     fence: Annotated[
         bool, Meta(description="hold requests back whose calibrated KV bytes would pass the instance's capacity (H-MAS Eq. 2)")
     ] = True

@@ -139,12 +139,14 @@ async def running_gateway(site: Site, variant: Variant, *, agents: bool, config:
 
 def gateway_config(site: Site, variant: Variant, address: GatewayAddress, folder: Path, more: Mapping[str, Any]) -> dict[str, Any]:
     """One run's configuration document."""
+    # A baseline drops what HAS passed its deadline and has no fence; foresight is what H-MAS adds.
+    fixed = {} if address.bus_url else {"fence": False, "overdue_service_share": 0.0}
     document: dict[str, Any] = {
         "state_dir": str(folder),
         "gateway": {"port": _port(address.url), "admin_port": _port(address.admin_url), "drain_s": 2.0},
         "tenants": {tenant: {"key_sha256": [sha256(key.encode()).hexdigest()]} for tenant, key in site.keys.items()},
         "engines": [{"name": name, "url": url, "kind": site.kind} for name, url in site.engines.items()],
-        "scheduler": {"policy": variant.policy, "n_run": variant.n_run, "overdue": variant.overdue, "fence": bool(address.bus_url)},
+        "scheduler": {"policy": variant.policy, "n_run": variant.n_run, "overdue": variant.overdue, **fixed},
         "agents": {"enabled": bool(address.bus_url)},
         "bus": {"url": address.bus_url},
         "logging": {"level": "info"},
