@@ -15,8 +15,8 @@ from hmas.lab.workload import Arrival, generate
 
 MIDDLE = (0.25, 0.75)
 """Share of the completions over which throughput is taken: before it the engines fill up, after it they run empty."""
-CAPACITY_CAPS = (12, 16, 24, 32, 48, 64, 96)
-SWEEP_CAPS = (4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 96)
+CAPACITY_CAPS = (16, 20, 24, 32, 48, 64, 96)
+SWEEP_CAPS = (8, 12, 16, 20, 24, 28, 32, 40, 48, 64)
 KNEE_SHARE = 0.75
 
 Runner = Callable[[Callable[["Task"], "TaskResult"], Iterable["Task"]], Iterable["TaskResult"]]

@@ -151,7 +151,10 @@ def _facts(result: DemoResult) -> str:
         ("bursts", f"{settings.period_s:g} s long cycles, half at 1.8 times and half at 0.2 times the mean rate"),
         ("scored", f"{settings.periods} whole cycles after a warm-up of {settings.warmup_s:g} s"),
         ("SLO", slo),
-        ("lengths", f"Azure 2023 conversation and code statistics; prompts scaled by {settings.length_scale:g}"),
+        (
+            "lengths",
+            f"Azure 2023 conversation and code statistics; prompts scaled by {settings.length_scale:g}, outputs up to {settings.max_output_tokens}",
+        ),
         (
             "known to the gateway",
             "prompt, declared SLO, the client's cap on output; the true length is known to the engines alone",

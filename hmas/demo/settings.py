@@ -33,6 +33,7 @@ class DemoSettings(msgspec.Struct, frozen=True, kw_only=True):
         period_s: Half of it at 1.8 times the mean rate, half at 0.2 times.
         warmup_s: Half a period; what arrives in it is not scored. What is scored are whole periods.
         length_scale: Prompt lengths over the published ones: half, so that more requests fit into the demo's time.
+        max_output_tokens: Longer outputs, one in fifty, are cut to this, so that no single answer decides how long the demo takes.
         tpot_headroom: Mean TPOT target of the workload over the TPOT that the engines have at the knee of their throughput curve.
         drain_s: How long the answers of a run are waited for after its last arrival.
         backlog_requests: On how many requests capacity is measured.
@@ -47,9 +48,10 @@ class DemoSettings(msgspec.Struct, frozen=True, kw_only=True):
     periods: int = 2
     length_scale: float = 0.5
     context_tokens: int = 8192
-    tpot_headroom: float = 2.0
+    max_output_tokens: int = 512
+    tpot_headroom: float = 2.2
     drain_s: float = 20.0
-    backlog_requests: int = 800
+    backlog_requests: int = 600
 
     @property
     def warmup_s(self) -> float:
@@ -78,6 +80,7 @@ class DemoSettings(msgspec.Struct, frozen=True, kw_only=True):
             slo_scale=slo_scale,
             length_scale=self.length_scale,
             context_tokens=self.context_tokens,
+            max_output_tokens=self.max_output_tokens,
         )
 
     def backlog(self) -> WorkloadSpec:
@@ -87,4 +90,5 @@ class DemoSettings(msgspec.Struct, frozen=True, kw_only=True):
             seed=0,
             length_scale=self.length_scale,
             context_tokens=self.context_tokens,
+            max_output_tokens=self.max_output_tokens,
         )

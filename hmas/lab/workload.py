@@ -63,6 +63,7 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         slo_scale: Stretches Table 6 to the operating point (H-MAS E.5).
         length_scale: Stretches prompt lengths; 1 keeps the published shape.
         context_tokens: The engines' context: prompts are cut so that prompt and declared cap fit.
+        max_output_tokens: Longer outputs, and caps above it, are cut to this; 0 leaves them.
     """
 
     arrivals: ArrivalSpec
@@ -70,6 +71,7 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     slo_scale: Annotated[float, Meta(gt=0)] = 1.0
     length_scale: Annotated[float, Meta(gt=0)] = 1.0
     context_tokens: Annotated[int, Meta(ge=256)] = 8192
+    max_output_tokens: Annotated[int, Meta(ge=0)] = 0
 
 
 class Shape(NamedTuple):
@@ -152,7 +154,8 @@ def draw_shapes(spec: WorkloadSpec, mixture: Mixture, count: int) -> list[Shape]
         prompt_rank = score_rank(kind, "prompt_level", level.prompt_level + noise[i, 0], mixture.level_spread)
         output_rank = score_rank(kind, "output_level", level.output_level + noise[i, 1], mixture.level_spread)
         prompt, output = quantile(kind.prompt_tokens, np.array([prompt_rank]))[0], quantile(kind.output_tokens, np.array([output_rank]))[0]
-        shapes.append(fit(Shape(name, task, int(prompt * spec.length_scale), int(output), kind.max_tokens), spec.context_tokens))
+        cap = min(kind.max_tokens, spec.max_output_tokens or kind.max_tokens)
+        shapes.append(fit(Shape(name, task, int(prompt * spec.length_scale), int(output), cap), spec.context_tokens))
     return shapes
 
 

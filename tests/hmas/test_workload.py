@@ -86,6 +86,13 @@ def test_the_declared_cap_is_the_same_for_all_of_a_kind():
     assert caps == {("conv", 1024), ("code", 2048)}
 
 
+def test_outputs_can_be_cut():
+    shapes = draw_shapes(spec(max_output_tokens=100), MIXTURE, 500)
+    whole = draw_shapes(spec(), MIXTURE, 500)
+    assert [s.output_tokens for s in shapes] == [min(100, s.output_tokens) for s in whole]
+    assert {s.max_tokens for s in shapes} == {100}
+
+
 @given(st.integers(1, 20_000), st.integers(1, 4000), st.integers(256, 20_000))
 def test_fit_leaves_room_in_the_context(prompt, output, context):
     shape = fit(draw_shapes(spec(), MIXTURE, 1)[0]._replace(prompt_tokens=prompt, output_tokens=output), context)
