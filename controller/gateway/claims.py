@@ -1,4 +1,7 @@
-"""What a client says about its own request in headers, checked and clamped by what its tenant is allowed."""
+"""What a client says about its own request in headers, checked and clamped by what its tenant is allowed.
+
+`x-llm-d-inference-objective` names a class that only llm-d knows; it is accepted and has no effect here.
+"""
 
 import math
 import re

@@ -94,7 +94,7 @@ class Door:
         await endpoint(http, out)
 
     async def _answer_error(self, error: ApiError, http: HttpRequest, out: Responder) -> None:
-        headers = {**error.response_headers(), "x-request-id": client_request_id(http.headers) or os.urandom(16).hex()}
+        headers = {"x-request-id": client_request_id(http.headers) or os.urandom(16).hex(), **error.response_headers()}
         try:
             await out.send(error.status, headers, error.body())
         except ConnectionError:

@@ -20,6 +20,7 @@ TOKENS_PER_IMAGE = 512
 TOKENS_PER_MESSAGE = 4
 """Role and separators that a chat template puts around each message."""
 INT_LIMIT = 1 << 31
+CACHE_KEY_LIMIT = 128
 
 
 @dataclass(slots=True)
@@ -36,6 +37,7 @@ class Call:
         max_output_tokens: The client's cap over all choices, None where it set none.
         priority: The body's `priority`, None where it has none. LOWER goes first.
         has_tools: Whether tool definitions came along.
+        cache_key: The body's `prompt_cache_key`: requests that share it share a prefix. Empty where there is none.
         document: The parsed body.
     """
 
@@ -48,6 +50,7 @@ class Call:
     max_output_tokens: int | None
     priority: int | None
     has_tools: bool
+    cache_key: str
     document: dict[str, Any]
 
 
@@ -95,6 +98,7 @@ def parse_call(path: str, body: bytes) -> Call:
         max_output_tokens=_read_cap(document),
         priority=_read_int(document, "priority", -INT_LIMIT, INT_LIMIT),
         has_tools=bool(tools),
+        cache_key=cache_key[:CACHE_KEY_LIMIT] if isinstance(cache_key := document.get("prompt_cache_key"), str) else "",
         document=document,
     )
 

@@ -12,6 +12,7 @@ from controller.gateway.auth import Authenticator
 from controller.gateway.beliefs import Declared
 from controller.gateway.claims import Claims, clamp_priority, read_claims
 from controller.gateway.desk import Desk, Ending, Live
+from controller.gateway.errors import ApiError
 from controller.gateway.fleet import Fleet
 from controller.gateway.intake import Call, parse_call, with_priority
 from controller.gateway.metrics import Metrics
@@ -70,8 +71,19 @@ class RequestLife:
             if priority != call.priority:
                 body = with_priority(call, priority)
         live = self._live(call, claims, body, tenant=identity.tenant, priority=priority, arrival_s=arrival_s)
-        self._desk.admit(live)
-        await self._see_through(live, out)
+        try:
+            self._admit(live)
+            await self._see_through(live, out)
+        finally:
+            # Whatever went wrong on the way, no request stays behind without an outcome.
+            self._desk.end(live, OutcomeKind.FAILED, 500, "the gateway failed on this request")
+
+    def _admit(self, live: Live) -> None:
+        try:
+            self._desk.admit(live)
+        except ApiError as error:
+            error.headers.update(self._headers(live))
+            raise
 
     def _live(self, call: Call, claims: Claims, body: bytes, *, tenant: str, priority: int, arrival_s: float) -> Live:
         request_id = os.urandom(16).hex()
@@ -92,7 +104,7 @@ class RequestLife:
                 declared_slo=slo,
                 priority=priority,
                 deadline_s=arrival_s + self._request_timeout_s,
-                session=claims.session,
+                session=claims.session or call.cache_key,
                 stream=call.stream,
             ),
             call=call,

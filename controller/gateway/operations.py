@@ -205,13 +205,14 @@ class GatewayOperations:
         }
 
     def _goodput(self) -> dict[str, Any]:
-        recent = self._gateway.desk.recent()
+        recent, uptime_s = self._gateway.desk.recent(), self._gateway.clock.now_s() - self._gateway.started_s
+        window_s = max(1.0, min(recent.window_s, uptime_s))
         return {
-            "window_s": recent.window_s,
+            "window_s": window_s,
             "ended": recent.ended,
             "completed": recent.completed,
             "slo_met": recent.slo_met,
-            "goodput_rps": recent.slo_met / recent.window_s,
+            "goodput_rps": recent.slo_met / window_s,
             "goodput_rate": recent.slo_met / recent.ended if recent.ended else None,
             "ttft_ms": _quantiles(recent.ttft_ms),
             "tpot_ms": _quantiles(recent.tpot_ms),

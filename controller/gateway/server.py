@@ -19,6 +19,7 @@ BODY_TIMEOUT_S = 60.0
 KEEPALIVE_S = 75.0
 MAX_HEADER_BYTES = 16_384
 SERVER = "h-mas"
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 SILENT = logging.getLogger(f"{__name__}.access")
 """Never written to: telemetry tells about every request, and a line each would cost more than the request."""
 SILENT.disabled = True
@@ -44,6 +45,9 @@ class AiohttpRequest:
         length = request.content_length
         if length is not None and length > self._max_body_bytes:
             raise self._too_large()
+        if request.headers.get("expect", "").lower() == "100-continue" and request.transport is not None:
+            # The low-level server leaves this to us; without it curl waits a second before it sends a large body.
+            request.transport.write(CONTINUE)
         try:
             if request.content.is_eof():
                 return await request.read()

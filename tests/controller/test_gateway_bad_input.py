@@ -133,3 +133,20 @@ async def test_what_is_not_http_gets_a_json_error(tmp_path: Path):
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.startswith((b"HTTP/1.1 400", b"HTTP/1.0 400"))
     assert orjson.loads(body)["error"]["code"] == "malformed_http"
+
+
+async def test_large_bodies_are_asked_for(tmp_path: Path):
+    """`Expect: 100-continue`, as curl sends it: a yes before a body that fits, a 413 at once before one that does not."""
+    body = orjson.dumps(chat(stream=False))
+    async with running(tmp_path, gateway=gateway_config(max_body_bytes=4096)) as rig:
+        host, port = rig.url.removeprefix("http://").split(":")
+        for length, first in ((len(body), b"HTTP/1.1 100 Continue\r\n"), (9999, b"HTTP/1.1 413 ")):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: %d\r\n\r\n"
+            writer.write(head % length)
+            assert (await reader.readline()).startswith(first)
+            if length == len(body):
+                writer.write(body)
+                assert await reader.readline() == b"\r\n"
+                assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+            writer.transport.abort()

@@ -13,6 +13,7 @@ from gateway_kit import MODEL, Rig, Sim, chat, eventually, gateway_config, make_
 from controller.bus.memory_bus import MemoryBus
 from controller.config.schema import EngineConfig, SchedulerConfig
 from controller.core.errors import ConfigError
+from controller.core.messages import Message, RequestNotice
 from controller.core.types import OutcomeKind
 from controller.gateway.serve import Started, serve
 from controller.runtime.clock import SystemClock
@@ -250,3 +251,20 @@ async def test_the_gateways_key_goes_to_the_engine(tmp_path: Path):
     await serving
     await runner.cleanup()
     assert set(seen) == {"Bearer inner"}
+
+
+async def test_a_fault_of_our_own_is_an_outcome_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Something breaks between queueing and sending: 500, and the request does not stay in the books."""
+    async with running(tmp_path) as rig:
+        post = rig.bus.post
+
+        def broken(message: Message) -> None:
+            if isinstance(message, RequestNotice):
+                raise ValueError("no such luck")
+            post(message)
+
+        monkeypatch.setattr(rig.bus, "post", broken)
+        answer = await rig.post(chat())
+        kind, status, _ = await outcome(rig)
+    assert (answer.status, answer.error["code"]) == (500, "internal_error")
+    assert (kind, status) == (OutcomeKind.FAILED, 500)

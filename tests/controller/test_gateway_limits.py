@@ -48,6 +48,7 @@ async def test_a_full_queue_gets_429(tmp_path: Path):
         ended = await outcomes(rig)
     assert (answer.status, answer.error["code"], answer.error["type"]) == (429, "queue_full", "rate_limit_error")
     assert 1 <= int(answer.headers["retry-after"]) <= 60
+    assert (answer.headers["x-ratelimit-limit-requests"], answer.headers["x-ratelimit-remaining-requests"]) == ("2", "0")
     assert ended == {"rejected": 1, "cancelled": 3}
 
 
