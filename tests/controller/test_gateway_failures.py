@@ -260,7 +260,7 @@ async def test_a_fault_of_our_own_is_an_outcome_too(tmp_path: Path, monkeypatch:
 
         def broken(message: Message) -> None:
             if isinstance(message, RequestNotice):
-                raise ValueError("no such luck")
+                raise RuntimeError("no such luck")
             post(message)
 
         monkeypatch.setattr(rig.bus, "post", broken)
