@@ -259,7 +259,7 @@ async def test_a_fault_of_our_own_is_an_outcome_too(tmp_path: Path, monkeypatch:
         post = rig.bus.post
 
         def broken(message: Message) -> None:
-            if isinstance(message, RequestNotice):
+            if type(message) is RequestNotice:
                 raise RuntimeError("no such luck")
             post(message)
 
