@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import aiohttp
 import msgspec
@@ -17,6 +18,7 @@ from controller.bus.base import Delivery
 from controller.bus.memory_bus import MemoryBus
 from controller.config.schema import AgentsConfig, Config, EngineConfig, GatewayConfig, SchedulerConfig, TenantConfig
 from controller.core.messages import TELEMETRY, Completion
+from controller.gateway import watch
 from controller.gateway.core import Gateway
 from controller.gateway.serve import Started, serve
 from controller.runtime.clock import SystemClock
@@ -205,6 +207,9 @@ async def running(
     serving = asyncio.create_task(
         serve(make_config(sims, folder, **parts), bus=bus, clock=SystemClock(), on_ready=ready.set_result, stop=stop, hurry=hurry)
     )
+    # The directory is looked at twice a second; tests have no half second to lose.
+    impatient = mock.patch.object(watch, "SCAN_S", 0.03)
+    impatient.start()
     try:
         await asyncio.wait([serving, ready], return_when=asyncio.FIRST_COMPLETED)
         if serving.done():
@@ -214,6 +219,7 @@ async def running(
             overrides = folder / "overrides"
             yield Rig(started.gateway, started.url, started.admin_url, sims, bus, session, stop, hurry, serving, overrides)
     finally:
+        impatient.stop()
         stop.set()
         await asyncio.wait([serving], timeout=10)
         for sim in sims:
