@@ -2,7 +2,7 @@
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.config.schema import TenantConfig
@@ -90,6 +90,7 @@ KEYS = st.sampled_from(["model", "messages", "role", "content", "n", "stream", "
 LEAVES = st.none() | st.booleans() | st.integers(-100, 100) | st.text(max_size=5)
 
 
+@settings(max_examples=50)
 @given(st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(KEYS, inner), max_leaves=20))
 def test_any_json_is_read_or_refused(document: object):
     for path in (CHAT, COMPLETIONS):

@@ -117,6 +117,9 @@ async def test_a_client_that_leaves_is_aborted_at_the_engine(tmp_path: Path, str
     async with running(tmp_path) as rig:
         task = asyncio.create_task(rig.post(chat(tokens=LONG, stream=stream)))
         await eventually(lambda: rig.sims[0].model.running == 1)
+        if stream:
+            view = rig.gateway.scheduler.snapshot
+            await eventually(lambda: view(0.0, "g").instances[0].in_flight_tokens > 20)
         await leave(task)
         await eventually(lambda: rig.sims[0].model.idle, timeout_s=1.0)
         assert await outcomes(rig) == {"cancelled": 1}
