@@ -142,6 +142,10 @@ def _facts(result: DemoResult) -> str:
         f"H-MAS Table 6 and Eq. 14, scaled by {calibration.slo_scale:g}: the mean TPOT target is {settings.tpot_headroom:g} times "
         f"the {calibration.knee.tpot_ms:.1f} ms at window {calibration.knee.n_run}, the smallest with three quarters of the capacity"
     )
+    lengths = (
+        f"Azure 2023 conversation and code statistics; prompts scaled by {settings.length_scale:g}, "
+        f"outputs up to {settings.max_output_tokens} tokens"
+    )
     facts = [
         (
             "capacity",
@@ -151,10 +155,7 @@ def _facts(result: DemoResult) -> str:
         ("bursts", f"{settings.period_s:g} s long cycles, half at 1.8 times and half at 0.2 times the mean rate"),
         ("scored", f"{settings.periods} whole cycles after a warm-up of {settings.warmup_s:g} s"),
         ("SLO", slo),
-        (
-            "lengths",
-            f"Azure 2023 conversation and code statistics; prompts scaled by {settings.length_scale:g}, outputs up to {settings.max_output_tokens}",
-        ),
+        ("lengths", lengths),
         (
             "known to the gateway",
             "prompt, declared SLO, the client's cap on output; the true length is known to the engines alone",
