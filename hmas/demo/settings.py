@@ -43,13 +43,13 @@ class DemoSettings(msgspec.Struct, frozen=True, kw_only=True):
     engines: int = 2
     profile: str = "demo-small"
     speed: float = 3.0
-    load: float = 0.85
+    load: float = 0.9
     period_s: float = 6.0
     periods: int = 2
     length_scale: float = 0.5
     context_tokens: int = 8192
     max_output_tokens: int = 512
-    tpot_headroom: float = 2.2
+    tpot_headroom: float = 2.1
     drain_s: float = 20.0
     backlog_requests: int = 600
 
