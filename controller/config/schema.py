@@ -102,6 +102,13 @@ class SchedulerConfig(Section, frozen=True):
             "once its deadline has passed, with 1 the prediction is taken at its word"
         ),
     ] = 0.5
+    tpot_guard: Annotated[
+        Share,
+        Meta(
+            description="a request waits while its prefill would take more than this share of what those in flight can bear without "
+            "missing their TPOT target; 0 switches the guard off and leaves TPOT to the window alone"
+        ),
+    ] = 0.5
     fence: Annotated[
         bool, Meta(description="hold requests back whose calibrated KV bytes would pass the instance's capacity (H-MAS Eq. 2)")
     ] = True

@@ -7,10 +7,13 @@ from controller.core.messages import InstanceView, LengthBound
 from controller.core.types import Controls, Estimates
 from controller.scheduling.admission import Fence, upper_tokens
 from controller.scheduling.outcomes import InstanceSpec
+from controller.scheduling.pace import Pace
 from controller.scheduling.queue_entry import QueueEntry
 from engines.base import EngineSnapshot
 
 _PRESSURE_QUANTILE = 0.9
+_SPAN_TOKENS = 8
+"""Tokens over which a pace is taken: a read of the stream may bring several at once, or a part of one."""
 
 
 @dataclass(slots=True)
@@ -22,6 +25,8 @@ class Running:
         running: Requests in flight on the instance when this one came; `kv_usage` likewise, -1 where nothing is known.
         tokens: Output tokens so far.
         first_s: When the first token came, None before it. `last_s`: when the latest came.
+        alone: Whether no other prompt was waiting for its first token beside this one.
+        mark_s, mark_tokens: Where the present span of tokens began, for the instance's pace.
     """
 
     entry: QueueEntry
@@ -34,6 +39,9 @@ class Running:
     tokens: int = 0
     first_s: float | None = None
     last_s: float = 0.0
+    alone: bool = True
+    mark_s: float = 0.0
+    mark_tokens: int = 0
 
     def tpot_over_slo(self, now_s: float) -> float | None:
         """Mean TPOT so far over its target, None before two tokens. A stream that has stopped counts as slow while it stands."""
@@ -41,6 +49,24 @@ class Running:
             return None
         mean_s = max((self.last_s - self.first_s) / (self.tokens - 1), (now_s - self.first_s) / self.tokens)
         return 1000.0 * mean_s / self.entry.estimates.slo.tpot_ms
+
+    def tpot_room_ms(self, now_s: float, token_ms: float | None, pending_ms: float) -> float | None:
+        """How long its decoding may stop without costing it its TPOT target; less than 0 where that is lost. None where it has none.
+
+        Args:
+            now_s: Now.
+            token_ms: The instance's pace, None to take the prediction.
+            pending_ms: Prefill of others that it has to sit through in any case.
+        """
+        if not self.entry.request.stream:
+            return None
+        estimates = self.entry.estimates
+        pace_ms = estimates.tpot_ms if token_ms is None else token_ms
+        length = max(estimates.output_tokens, self.tokens + 1.0, 2.0)
+        if self.first_s is None:
+            return (estimates.slo.tpot_ms - pace_ms) * (length - 1.0)
+        elapsed_ms = 1000.0 * (now_s - self.first_s)
+        return estimates.slo.tpot_ms * (length - 1.0) - elapsed_ms - (length - self.tokens) * pace_ms - pending_ms
 
 
 class Instance:
@@ -54,12 +80,16 @@ class Instance:
         max_token_budget: Ceiling of tokens per step as the engine states it, 0 until then.
         running: In flight, by request id.
         in_flight, in_flight_tokens, prefill_tokens: As in `InstanceState`.
+        pace: How fast it works.
+        version: Grows with everything that changes what is in flight.
         draining: Takes no new requests. `engine`: the engine's last snapshot.
     """
 
     __slots__ = (
+        "_awaiting",
         "_controlled",
         "_fenced",
+        "_prefill_until_s",
         "_stated_n_run",
         "capacity_n_run",
         "draining",
@@ -71,10 +101,12 @@ class Instance:
         "models",
         "n_run",
         "name",
+        "pace",
         "prefill_tokens",
         "running",
         "spec",
         "token_budget",
+        "version",
     )
 
     def __init__(self, spec: InstanceSpec, *, fenced: bool, margin: float) -> None:
@@ -90,6 +122,10 @@ class Instance:
         self.in_flight = 0
         self.in_flight_tokens = 0
         self.prefill_tokens = 0
+        self.pace = Pace()
+        self.version = 0
+        self._awaiting: dict[str, Running] = {}
+        self._prefill_until_s = 0.0
         self.draining = False
         self.engine: EngineSnapshot | None = None
         self._fenced = fenced
@@ -142,33 +178,67 @@ class Instance:
         usage = self.engine.kv_usage if self.engine is not None else None
         if usage is None:
             usage = self.fence.share if self.fence.capacity_tokens else -1.0
-        run = Running(entry, self, policy, now_s, entry.estimates, self.in_flight, usage)
-        self.running[entry.request.id] = run
+        request = entry.request
+        run = Running(entry, self, policy, now_s, entry.estimates, self.in_flight, usage, alone=not self._awaiting)
+        for other in self._awaiting.values():
+            other.alone = False
+        if request.stream:
+            self._awaiting[request.id] = run
+        self._prefill_until_s = max(now_s, self._prefill_until_s) + self.prefill_ms(entry) / 1000.0
+        self.running[request.id] = run
         self.in_flight += 1
-        self.in_flight_tokens += entry.request.prompt_tokens
-        self.prefill_tokens += entry.request.prompt_tokens
-        self.fence.commit(entry.request.id, tokens)
+        self.in_flight_tokens += request.prompt_tokens
+        self.prefill_tokens += request.prompt_tokens
+        self.fence.commit(request.id, tokens)
+        self.version += 1
         return run
 
     def progress(self, run: Running, tokens: int, now_s: float) -> None:
         """A running request has produced `tokens` output tokens so far."""
+        request = run.entry.request
         if run.first_s is None:
-            run.first_s = now_s
-            self.prefill_tokens -= run.entry.request.prompt_tokens
+            run.first_s = run.mark_s = now_s
+            run.mark_tokens = tokens
+            self.prefill_tokens -= request.prompt_tokens
+            self._prefilled(run, now_s)
+        elif tokens - run.mark_tokens >= _SPAN_TOKENS:
+            self.pace.decoded(1000.0 * (now_s - run.mark_s) / (tokens - run.mark_tokens))
+            run.mark_s, run.mark_tokens = now_s, tokens
         run.last_s = now_s
         if tokens > run.tokens:
             self.in_flight_tokens += tokens - run.tokens
             run.tokens = tokens
-            self.fence.outgrow(run.entry.request.id, run.entry.request.prompt_tokens + tokens)
+            self.fence.outgrow(request.id, request.prompt_tokens + tokens)
+        self.version += 1
 
     def finish(self, run: Running) -> None:
         """Takes a request out of the books."""
-        del self.running[run.entry.request.id]
+        request = run.entry.request
+        del self.running[request.id]
+        self._awaiting.pop(request.id, None)
         self.in_flight -= 1
-        self.in_flight_tokens -= run.entry.request.prompt_tokens + run.tokens
+        self.in_flight_tokens -= request.prompt_tokens + run.tokens
         if run.first_s is None:
-            self.prefill_tokens -= run.entry.request.prompt_tokens
-        self.fence.release(run.entry.request.id)
+            self.prefill_tokens -= request.prompt_tokens
+        self.fence.release(request.id)
+        self.version += 1
+
+    def prefill_ms(self, entry: QueueEntry) -> float:
+        """How long the request's prompt would take here, and so hold up those that decode."""
+        return self.pace.prefill_ms(entry.request.prompt_tokens, entry.estimates.ttft_ms)
+
+    def pending_prefill_ms(self, now_s: float) -> float:
+        """Prefill still to come of what has been sent, by estimate; 0 once all have their first token."""
+        return 1000.0 * max(0.0, self._prefill_until_s - now_s)
+
+    def _prefilled(self, run: Running, now_s: float) -> None:
+        request = run.entry.request
+        if self._awaiting.pop(request.id, None) is None:
+            return
+        if run.alone:
+            self.pace.prefilled(1000.0 * (now_s - run.dispatched_s), request.prompt_tokens)
+        if not self._awaiting:
+            self._prefill_until_s = now_s
 
     def rebook(self, run: Running, bounds: Sequence[LengthBound]) -> None:
         """Books a running request at the upper length that is believed now, and at no less than it holds already."""

@@ -23,6 +23,8 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
             by one that is too high would have made it; so stay below 1.
         late_share: Demoted requests are dispatched only where the instance's window stays within this share, 0 to 1, so that
             slots are left for what comes in time.
+        tpot_guard: Share of the room of those in flight that a new prompt may take (see `controller.scheduling.tpot_guard`),
+            0 to 1; 0 switches the guard off.
     """
 
     queue_limit: int = 10_000
@@ -31,6 +33,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     fence_margin: float = 0.05
     overdue_service_share: float = 0.0
     late_share: float = 1.0
+    tpot_guard: float = 0.0
 
 
 class InstanceSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from controller.scheduling.drain_rate import DrainRate
 from controller.scheduling.instance import Instance, Running
 from controller.scheduling.outcomes import Counts, Dispatch, Dropped, Ended, InstanceSpec, Refusal, SchedulerSettings
 from controller.scheduling.queue_entry import QueueEntry
+from controller.scheduling.tpot_guard import TpotGuard
 from controller.scheduling.waiting_room import Group, WaitingRoom
 from engines.base import EngineSnapshot
 
@@ -66,6 +67,7 @@ class Scheduler:
         self._running: dict[str, Running] = {}
         self._bounds: tuple[LengthBound, ...] = ()
         self._weights: dict[str, float] = {}
+        self._guard = TpotGuard(settings.tpot_guard)
         self._drain = DrainRate()
         self._seq = 0
         self._turn = 0
@@ -214,6 +216,16 @@ class Scheduler:
         if controls.token_budget is not None and controls.token_budget < 1:
             raise SchedulingError(f"token_budget of instance {instance!r} is {controls.token_budget}; allowed: 1 or more")
         self._instance(instance).control(controls)
+
+    def set_tpot_guard(self, share: float) -> None:
+        """Sets the share of `TpotGuard`; 0 switches it off.
+
+        Raises:
+            SchedulingError: The share is not from 0 to 1.
+        """
+        if not 0.0 <= share <= 1.0:
+            raise SchedulingError(f"tpot_guard is {share!r}; allowed: 0 to 1")
+        self._guard.share = share
 
     def set_length_bounds(self, bounds: Sequence[LengthBound]) -> None:
         """Takes new conformal bounds (Eq. 4), for what waits and for what runs. O(running)."""
@@ -366,7 +378,7 @@ class Scheduler:
         dispatch: Dispatch | None = None
         while len(passed) <= LOOK_AHEAD and (entry := source.pop(now_s)) is not None:
             tokens = upper_tokens(entry, self._bounds)
-            choice = self._place(entry, tokens, group, kept_free, late=not on_time)
+            choice = self._place(entry, tokens, group, kept_free, now_s, late=not on_time)
             if choice is not None:
                 dispatch = self._start(entry, tokens, choice, now_s, late=not on_time)
                 break
@@ -378,7 +390,7 @@ class Scheduler:
             source.put_back(entry, now_s)
         return dispatch
 
-    def _place(self, entry: QueueEntry, tokens: int, group: Group, kept_free: set[str], *, late: bool) -> Choice | None:
+    def _place(self, entry: QueueEntry, tokens: int, group: Group, kept_free: set[str], now_s: float, *, late: bool) -> Choice | None:
         share = self.settings.late_share if late else 1.0
         candidates = [
             instance
@@ -388,6 +400,7 @@ class Scheduler:
             and instance.name not in entry.tried
             and instance.name not in kept_free
             and instance.fence.admits(tokens)
+            and self._guard.admits(entry, instance, now_s, late=late)
         ]
         return self._router.choose(entry, candidates) if candidates else None
 
@@ -399,7 +412,9 @@ class Scheduler:
         request_id = entry.request.id
         self._room.remove(request_id, popped=True)
         entry.skipped = 0
-        self._running[request_id] = self._instances[choice.instance].start(entry, tokens, self.policy, now_s)
+        instance = self._instances[choice.instance]
+        self._running[request_id] = instance.start(entry, tokens, self.policy, now_s)
+        self._guard.dispatched(instance)
         self._dispatched += 1
         self._drain.count(now_s)
         order = "overdue, after all that are on time" if late else self.policy

@@ -107,6 +107,8 @@ class _Kernel:
         self._steps = dict.fromkeys(engines, 0)
         self._busy_s = dict.fromkeys(engines, 0.0)
         self._true_tokens: dict[str, int] = {}
+        # Whether something has happened after which the gateway asks for dispatches: tokens alone are no such thing.
+        self._stirred = False
         self._sent: dict[str, tuple[str, float]] = {}
         self._records: dict[str, RequestRecord] = {}
 
@@ -133,8 +135,10 @@ class _Kernel:
             now_s = self._advance()
             if now_s is None:
                 break
-            for dispatch in self._scheduler.dispatch(now_s):
-                self._send(dispatch, now_s)
+            if self._stirred:
+                self._stirred = False
+                for dispatch in self._scheduler.dispatch(now_s):
+                    self._send(dispatch, now_s)
             for name in self._engines:
                 if self._busy[name] is None:
                     self._step(name, now_s)
@@ -142,6 +146,7 @@ class _Kernel:
 
     def tick(self, now_s: float) -> None:
         """What the gateway does on its tick: engine snapshots in; deadlines out, waiting and running."""
+        self._stirred = True
         for name, model in self._engines.items():
             self._scheduler.observe(model.snapshot(name, now_s))
         for dropped in self._scheduler.expire(now_s):
@@ -181,6 +186,7 @@ class _Kernel:
         heapq.heappush(self._events, (at_s, rank, self._pushed, work))
 
     def _submit(self, arrival: Arrival, now_s: float) -> None:
+        self._stirred = True
         request = arrival.request
         outcome = self._scheduler.submit(request, arrival.estimate(request, now_s), now_s, arrival.weight)
         if isinstance(outcome, Refusal):
@@ -223,6 +229,7 @@ class _Kernel:
                 self._ended(self._scheduler.end(event.id, OutcomeKind.COMPLETED, now_s), now_s)
 
     def _ended(self, ended: Ended, now_s: float, reason: str = "") -> None:
+        self._stirred = True
         request_id = ended.entry.request.id
         self._records[request_id] = record_of(ended, reason)
         self._true_tokens.pop(request_id, None)

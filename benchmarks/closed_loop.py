@@ -1,0 +1,141 @@
+"""The control loop in virtual time: the real scheduler and engine model, the agents' real models, no processes and no bus."""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from agents.qos.model import QosModel
+from agents.statera.model import StateraModel
+from controller.core.messages import Completion, ControlAction, LongView, MetaDecision, ShortView
+from controller.core.types import Controls, Request
+from controller.routing import make_router
+from controller.scheduling.history import History
+from controller.scheduling.outcomes import Ended, InstanceSpec, SchedulerSettings
+from controller.scheduling.scheduler import Scheduler
+from controller.simulation import Arrival, Periodic, SimulationResult, simulate
+from engines.base import Knobs
+from engines.sim.model import EngineModel
+from engines.sim.profile import Profile
+from hmas.lab.arrivals import ArrivalSpec
+from hmas.lab.dataset import load_mixture
+from hmas.lab.workload import WorkloadSpec, generate
+
+
+@dataclass
+class Loop:
+    """One configuration of the loop. Without statera, `n_run` holds (0: the engine's ceiling); without meta, `policy` does."""
+
+    profile: Profile
+    engines: int = 1
+    n_run: int = 0
+    policy: str = "fcfs"
+    overdue: str = "shed"
+    fence: bool = False
+    statera: StateraModel | None = None
+    meta: Any = None
+    qos: QosModel = field(default_factory=QosModel)
+    period_s: float = 0.1
+    actions: list[ControlAction] = field(default_factory=list)
+    decisions: list[MetaDecision] = field(default_factory=list)
+    views: deque[ShortView | LongView] = field(default_factory=lambda: deque(maxlen=20_000))
+
+    def run(self, arrivals: Sequence[Arrival], history: History | None = None) -> SimulationResult:
+        names = [f"engine-{i + 1}" for i in range(self.engines)]
+        self._history = history or History()
+        self._scheduler = Scheduler(
+            settings=SchedulerSettings(overdue=self.overdue, fence=self.fence),
+            instances=[InstanceSpec(name=name, capacity_n_run=self.profile.max_num_seqs) for name in names],
+            router=make_router("least-loaded"),
+            policy=self.policy,
+        )
+        for name in names:
+            self._scheduler.set_controls(name, Controls(n_run=self.n_run or self.profile.max_num_seqs))
+        models = {name: EngineModel(self.profile) for name in names}
+        # Dispatches of completions need the slack of a queue: whatever ends is seen at the next cycle, as over the bus.
+        controls = [Periodic(every_s=self.period_s, run=self._cycle)]
+        return simulate(arrivals, models, self._scheduler, controls=controls, on_end=self._ended)
+
+    def _ended(self, ended: Ended, now_s: float) -> None:
+        completion = completion_of(ended, now_s)
+        self._history.learn(completion)
+        self.qos.complete(completion, now_s)
+
+    def _cycle(self, now_s: float, scheduler: Scheduler, engines: Mapping[str, EngineModel]) -> None:
+        for view in self.qos.observe(scheduler.snapshot(now_s, "gateway"), now_s):
+            self.views.append(view)
+            if isinstance(view, ShortView) and self.statera is not None:
+                for action in self.statera.observe(view, now_s):
+                    self._apply(action, scheduler, engines)
+            if self.meta is not None:
+                decisions = self.meta.on_short(view, now_s) if isinstance(view, ShortView) else self.meta.on_long(view, now_s)
+                for decision in decisions:
+                    self.decisions.append(decision)
+                    scheduler.set_policy("fcfs" if decision.bypass else decision.policy, now_s, {} if decision.bypass else decision.hints)
+
+    def _apply(self, action: ControlAction, scheduler: Scheduler, engines: Mapping[str, EngineModel]) -> None:
+        self.actions.append(action)
+        scheduler.set_controls(action.instance, Controls(n_run=action.n_run, token_budget=action.token_budget or None))
+        if action.token_budget:
+            engines[action.instance].apply_knobs(Knobs(token_budget=action.token_budget))
+        scheduler.set_length_bounds(action.length_bounds)
+
+
+def completion_of(ended: Ended, now_s: float) -> Completion:
+    """The telemetry of one ended request, as the gateway makes it."""
+    request, slo = ended.entry.request, ended.predicted.slo
+    return Completion(
+        request_id=request.id,
+        sent_s=now_s,
+        tenant=request.tenant,
+        model=request.model,
+        outcome=ended.kind,
+        arrival_s=request.arrival_s,
+        policy=ended.policy,
+        instance=ended.instance,
+        task_type=ended.predicted.task_type,
+        prompt_tokens=request.prompt_tokens,
+        output_tokens=ended.output_tokens,
+        queue_ms=ended.queue_ms,
+        ttft_ms=ended.ttft_ms,
+        service_ttft_ms=ended.service_ttft_ms,
+        tpot_ms=ended.tpot_ms,
+        total_ms=ended.total_ms,
+        ttft_slo_ms=slo.ttft_ms,
+        tpot_slo_ms=slo.tpot_ms,
+        predicted_output_tokens=ended.predicted.output_tokens,
+        predicted_ttft_ms=ended.predicted.ttft_ms,
+        predicted_tpot_ms=ended.predicted.tpot_ms,
+        running=ended.running_at_dispatch,
+        kv_usage=ended.kv_usage_at_dispatch,
+        slo_met=ended.slo_met,
+    )
+
+
+def goodput_rps(result: SimulationResult, warm_s: float, end_s: float) -> float:
+    """Requests per second that met both targets, of those that arrived between `warm_s` and `end_s`."""
+    return sum(record.slo_met for record in result.records if warm_s <= record.arrival_s < end_s) / (end_s - warm_s)
+
+
+def mixed_arrivals(
+    *, mean_rps: float, duration_s: float, seed: int, slo_scale: float, history: History, process: str = "bursty"
+) -> list[Arrival]:
+    """The project's mixed workload (datasets/mixed.json) for the simulation; estimates come from `history`, as before any agent has spoken."""
+    mixture, prompts = load_mixture()
+    spec = WorkloadSpec(arrivals=ArrivalSpec(mean_rps=mean_rps, duration_s=duration_s, process=process), seed=seed, slo_scale=slo_scale)
+    return [
+        Arrival(
+            request=Request(
+                id=f"{index:08d}",
+                tenant=arrival.tenant,
+                model="model",
+                arrival_s=arrival.at_s,
+                prompt_tokens=arrival.prompt_tokens,
+                max_output_tokens=arrival.max_tokens,
+                declared_slo=arrival.slo,
+            ),
+            estimate=lambda request, _now_s: history.estimate(request),
+            output_tokens=arrival.output_tokens,
+        )
+        for index, arrival in enumerate(generate(spec, mixture, prompts))
+    ]

@@ -1,0 +1,45 @@
+"""How fast an instance works, learned from its own tokens: no profile and no prediction is needed."""
+
+_SPAN_STEP = 0.1
+_FLOOR_STEP = 0.02
+_PREFILL_DECAY = 0.98
+
+
+class Pace:
+    """Speed of one instance as it is loaded now.
+
+    Attributes:
+        token_ms: Time per output token over recent spans of tokens, None before the first.
+        floor_ms: About the 5 % quantile of the same, the instance's pace when it has little to do; None before the first.
+    """
+
+    __slots__ = ("_prefill_ms", "_prefill_tokens", "floor_ms", "token_ms")
+
+    def __init__(self) -> None:
+        self.token_ms: float | None = None
+        self.floor_ms: float | None = None
+        self._prefill_ms = 0.0
+        self._prefill_tokens = 0.0
+
+    def decoded(self, ms_per_token: float) -> None:
+        """A request got a span of tokens at this pace."""
+        if self.token_ms is None or self.floor_ms is None:
+            self.token_ms = self.floor_ms = ms_per_token
+            return
+        self.token_ms += _SPAN_STEP * (ms_per_token - self.token_ms)
+        # A step down for values below it and a 19 times smaller one up for values above: settles at the 5 % quantile.
+        self.floor_ms += _FLOOR_STEP * self.floor_ms * (0.05 if ms_per_token > self.floor_ms else -0.95)
+
+    def prefilled(self, ttft_ms: float, prompt_tokens: int) -> None:
+        """A request that had the prefill to itself got its first token after so long."""
+        self._prefill_ms = _PREFILL_DECAY * self._prefill_ms + ttft_ms
+        self._prefill_tokens = _PREFILL_DECAY * self._prefill_tokens + max(1, prompt_tokens)
+
+    def prefill_ms(self, prompt_tokens: int, predicted_ms: float) -> float:
+        """How long a prompt holds up those that decode; the prediction where nothing has been learned yet.
+
+        The ratio of the sums, not the mean of the ratios: long prompts, which hold up the most, count the most.
+        """
+        if self._prefill_tokens <= 0.0:
+            return predicted_ms
+        return prompt_tokens * self._prefill_ms / self._prefill_tokens

@@ -1,0 +1,68 @@
+"""Holds a dispatch back while its prefill would cost requests in flight their TPOT target."""
+
+from controller.scheduling.instance import Instance
+from controller.scheduling.queue_entry import QueueEntry
+
+_OWN_MARGIN = 1.2
+"""A request joins where its TPOT target is at least this many times the instance's pace."""
+
+_GIVE_WAY_S = 3.0
+
+
+class TpotGuard:
+    """A window counts requests and treats them alike; the guard looks at what each has left.
+
+    A prompt's prefill stops everybody else's decoding for its length. A request in flight that has produced n of about L
+    tokens can bear a stop of `SLO_tpot (L - 1) - elapsed - (L - n) pace`, its room. A new request may join an instance where
+    its prefill fits into a share of the least room of those there, and where it would keep its own target. Those that
+    cannot keep their target any more are not protected.
+
+    Two rules keep it from doing harm. An instance with nothing in flight takes every request. And the guard gives way once
+    it has kept an instance from every dispatch for 3 s while requests in time waited for it: else one long answer with a
+    tight target could hold up all others to its end.
+
+    Attributes:
+        share: Share of the least room that a prefill may take, above 0 to 1; 0 switches the guard off.
+    """
+
+    __slots__ = ("_denied_since_s", "_least", "share")
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+        self._least: dict[str, tuple[float, int, float]] = {}
+        self._denied_since_s: dict[str, float] = {}
+
+    def admits(self, entry: QueueEntry, instance: Instance, now_s: float, *, late: bool) -> bool:
+        """Whether the request may join the instance now. `late`: it has missed its own targets, so only the others count."""
+        if self.share <= 0.0 or not instance.in_flight:
+            return True
+        stop_ms = instance.prefill_ms(entry)
+        if stop_ms <= self.share * self._least_room_ms(instance, now_s) and (late or self._keeps_own(entry, instance)):
+            return True
+        if late:
+            return False
+        since_s = self._denied_since_s.setdefault(instance.name, now_s)
+        return now_s - since_s > _GIVE_WAY_S
+
+    def dispatched(self, instance: Instance) -> None:
+        """A request has been sent to the instance."""
+        self._denied_since_s.pop(instance.name, None)
+
+    def _keeps_own(self, entry: QueueEntry, instance: Instance) -> bool:
+        token_ms, floor_ms = instance.pace.token_ms, instance.pace.floor_ms
+        if token_ms is None or floor_ms is None:
+            return True
+        needed_ms = entry.estimates.slo.tpot_ms / _OWN_MARGIN
+        # A target below the instance's best pace is lost whenever it goes: no reason to wait.
+        return token_ms <= needed_ms or floor_ms > needed_ms
+
+    def _least_room_ms(self, instance: Instance, now_s: float) -> float:
+        """Least room of those in flight that have any; O(in flight), once for each state of the instance."""
+        cached = self._least.get(instance.name)
+        if cached is not None and cached[0] == now_s and cached[1] == instance.version:
+            return cached[2]
+        token_ms, pending_ms = instance.pace.token_ms, instance.pending_prefill_ms(now_s)
+        rooms = (run.tpot_room_ms(now_s, token_ms, pending_ms) for run in instance.running.values())
+        least = min((room for room in rooms if room is not None and room >= 0.0), default=float("inf"))
+        self._least[instance.name] = (now_s, instance.version, least)
+        return least
