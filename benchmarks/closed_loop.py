@@ -120,7 +120,7 @@ def goodput_rps(result: SimulationResult, warm_s: float, end_s: float) -> float:
 def mixed_arrivals(
     *, mean_rps: float, duration_s: float, seed: int, slo_scale: float, history: History, process: str = "bursty"
 ) -> list[Arrival]:
-    """The project's mixed workload (datasets/mixed.json) for the simulation; estimates come from `history`, as before any agent has spoken."""
+    """The project's mixed workload (datasets/mixed.json) for the simulation, with estimates from `history` as before any agent has spoken."""
     mixture, prompts = load_mixture()
     spec = WorkloadSpec(arrivals=ArrivalSpec(mean_rps=mean_rps, duration_s=duration_s, process=process), seed=seed, slo_scale=slo_scale)
     return [

@@ -23,8 +23,10 @@ def is_judged(completion: Completion) -> bool:
 
 
 def missed_ttft(completion: Completion) -> bool:
-    """No first token came, or it came after its target. For judged requests."""
-    return completion.ttft_ms < 0 or 0 < completion.ttft_slo_ms < completion.ttft_ms
+    """No first token came, or it came after its target. For judged requests; an answer in one piece is late where it missed its SLO."""
+    if completion.ttft_ms < 0:
+        return not completion.slo_met
+    return 0 < completion.ttft_slo_ms < completion.ttft_ms
 
 
 def missed_tpot(completion: Completion) -> bool:
@@ -41,7 +43,8 @@ def served_tokens(completion: Completion) -> int:
     """Tokens an engine worked on for this request: prompt (less what its prefix cache gave) and output; 0 where it was never dispatched."""
     if completion.queue_ms < 0:
         return 0
-    prompt = max(0, completion.prompt_tokens - completion.cached_tokens) if completion.ttft_ms >= 0 else 0
+    began = completion.ttft_ms >= 0 or completion.outcome is OutcomeKind.COMPLETED
+    prompt = max(0, completion.prompt_tokens - completion.cached_tokens) if began else 0
     return prompt + max(0, completion.output_tokens)
 
 

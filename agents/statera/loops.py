@@ -19,19 +19,21 @@ FALL_PER_S = 1.6
 RISE_FACTOR_PER_S = 2.0
 """Largest factor by which a window grows per second, by whatever cause. `FALL_FACTOR_PER_S`: by which it shrinks."""
 FALL_FACTOR_PER_S = 4.0
-TRIM_PER_S = 0.3
+TRIM_PER_S = 0.1
 """Gain of the trim that corrects the model's window. `TRIM_LOW`, `TRIM_HIGH` bound it (log scale); `TRIM_LEAK_S` is how fast it fades."""
 TRIM_LOW = math.log(0.5)
-TRIM_HIGH = math.log(1.25)
+TRIM_HIGH = math.log(64.0)
 TRIM_LEAK_S = 15.0
-BAND_SHIFT_MAX = 1.5
-"""How far the band may move up for the model's optimum, as a factor."""
-BUDGET_GAIN = 2.0
+BAND_ROOM = 1.35
+"""Measured pressure runs above that of ended requests by so much, because it counts requests that have only just begun, and stalled."""
+BAND_RAISE_MAX = 2.0
+"""How far the band's upper edge may move up for the model's optimum, as a factor."""
+BUDGET_GAIN = 0.5
 """Inner gain: share of the token budget taken back per unit of error."""
 BUDGET_RISE = 1.25
 """Largest factor by which the budget grows per action. `BUDGET_FALL`: smallest by which it shrinks."""
 BUDGET_FALL = 0.5
-PREFILL_FLOOR = 1 / 8
+PREFILL_FLOOR = 1 / 2
 """Share of the engine's own budget that always remains for prefill."""
 
 
@@ -51,10 +53,9 @@ class Band:
         held = max(1e-3, u)
         return max(-1.0, min(1.0, math.log(held / min(self.high, max(self.low, held)))))
 
-    def shifted(self, pressure: float) -> "Band":
-        """The band moved up so that it holds `pressure`, by BAND_SHIFT_MAX at most; never moved down."""
-        factor = min(BAND_SHIFT_MAX, max(1.0, pressure / self.high))
-        return Band(self.low * factor, self.high * factor)
+    def raised(self, pressure: float) -> "Band":
+        """The band with its upper edge moved up so that it holds an expected `pressure`, within bounds; never moved down."""
+        return Band(self.low, self.high * min(BAND_RAISE_MAX, max(1.0, BAND_ROOM * pressure / self.high)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +84,20 @@ class WindowLoop:
     Attributes:
         low: Smallest window.
         base: Window before the trim. `trim`: log of the factor on it.
+        cold_low: Smallest window before there is a target. What a first burst does to TPOT while all its prompts are being read says little
+            about the window, and one that has fallen too far costs the burst.
     """
 
     low: int
     base: float
+    cold_low: float
     trim: float = 0.0
     errors: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW_VIEWS))
+
+    @classmethod
+    def starting(cls, low: int, n_run: int) -> "WindowLoop":
+        """A loop that begins at a window of `n_run`."""
+        return cls(low=low, base=float(n_run), cold_low=n_run / 2)
 
     def sample(self, log_error: float) -> None:
         """Takes one cycle's error into the average."""
@@ -131,7 +140,9 @@ class WindowLoop:
         gain = FALL_PER_S if error > 0 else RISE_PER_S
         moved = self.base * math.exp(-gain * error * dt)
         # A window wider than what is in flight limits nothing; taking it below would throttle the next burst for an error it did not cause.
-        self.base = max(moved, min(float(now), float(load.in_flight))) if error > 0 and load.in_flight < 0.8 * now else moved
+        if error > 0 and load.in_flight < 0.8 * now:
+            moved = max(moved, min(float(now), float(load.in_flight)))
+        self.base = max(moved, self.cold_low)
 
     def _follow(self, target: Target, error: float, load: Load, dt: float) -> None:
         """Warm: the model's window, and a trim for what the model has wrong."""

@@ -23,10 +23,6 @@ KEEP_ALIVE_S = 2.0
 """An unchanged action is repeated this often, so that the gateway sees that someone is there."""
 SILENT_S = 5.0
 """An instance that is busy this long without any sign of pressure is taken to have none."""
-TTFT_SLOS = 256
-SLACK_SHARE = 0.5
-"""Share of the median TTFT target within which a queue should be worked off."""
-SLACK_DEFAULT_S = 3.0
 VIOLATION_SAMPLES = 10
 """Ended requests from which on violation rates count."""
 VIOLATION_FREE = 0.1
@@ -74,7 +70,6 @@ class StateraModel:
         self._lengths = LengthCalibrator(epsilon)
         self._stations: dict[str, Station] = {}
         self._restored: dict[str, ControlAction] = {}
-        self._ttft_slo_ms: deque[float] = deque(maxlen=TTFT_SLOS)
         self._early: deque[Completion] = deque(maxlen=EARLY_MAX)
         self._seen: set[str] = set()
         self._seen_order: deque[str] = deque()
@@ -94,12 +89,7 @@ class StateraModel:
         if len(self._seen_order) > SEEN_MAX:
             self._seen.discard(self._seen_order.popleft())
         self._lengths.learn(completion)
-        if completion.ttft_slo_ms > 0:
-            self._ttft_slo_ms.append(completion.ttft_slo_ms)
-        if not completion.instance:
-            for station in self._stations.values():
-                station.plant.want(completion)
-        elif completion.instance in self._stations:
+        if completion.instance in self._stations:
             self._stations[completion.instance].plant.learn(completion)
         else:
             self._early.append(completion)
@@ -112,14 +102,13 @@ class StateraModel:
         for completion in view.recent:
             self.learn(completion)
         usable = [i for i in view.instances if not i.draining and (i.engine is None or i.engine.healthy)]
-        demand_rps = self._demand_rps(view) / max(1, len(usable))
         actions: list[ControlAction] = []
         for instance in view.instances:
             station = self._stations[instance.name]
             if _is_held(view, instance):
                 action = self._held(station, instance, view, now_s)
             elif instance in usable:
-                action = self._regulate(station, instance, view, demand_rps, now_s)
+                action = self._regulate(station, instance, view, now_s)
             else:
                 # Nobody can be sent there and its figures mean nothing: the window stays for when it is back.
                 station.loop.errors.clear()
@@ -134,7 +123,9 @@ class StateraModel:
         self._stations = {name: station for name, station in self._stations.items() if name in names}
         for instance in view.instances:
             if instance.name not in self._stations:
-                station = self._stations[instance.name] = Station(WindowLoop(self._n_run_min, float(self._start(instance))))
+                station = self._stations[instance.name] = Station(
+                    WindowLoop(self._n_run_min, float(self._start(instance)), cold_low=self._start(instance) / 2)
+                )
                 for completion in self._early:
                     if completion.instance == instance.name:
                         station.plant.learn(completion)
@@ -150,13 +141,7 @@ class StateraModel:
         wanted = restored.n_run if restored is not None else self._n_run_start or round(2.0 * math.sqrt(ceiling))
         return max(min(self._n_run_min, ceiling), min(ceiling, wanted))
 
-    def _demand_rps(self, view: ShortView) -> float:
-        """Requests per second that want service: arrivals, and the queue worked off within part of its TTFT target."""
-        slos = sorted(self._ttft_slo_ms)
-        slack_s = SLACK_SHARE * slos[len(slos) // 2] / 1000.0 if slos else SLACK_DEFAULT_S
-        return max(0.0, view.arrival_rps) + max(0, view.queued) / max(0.1, slack_s)
-
-    def _regulate(self, station: Station, instance: InstanceView, view: ShortView, demand_rps: float, now_s: float) -> ControlAction | None:
+    def _regulate(self, station: Station, instance: InstanceView, view: ShortView, now_s: float) -> ControlAction | None:
         ceiling = max(1, instance.capacity_n_run)
         if not station.started:
             station.started = True
@@ -166,9 +151,8 @@ class StateraModel:
             now_n=station.loop.n_run(ceiling),
             low=min(self._n_run_min, ceiling),
             high=ceiling,
-            demand_rps=demand_rps,
         )
-        band = self._band if target is None else self._band.shifted(target.pressure)
+        band = self._band if target is None else self._band.raised(target.pressure)
         error = self._log_error(station, instance, view, target, now_s)
         if error is not None:
             station.loop.sample(error)
@@ -190,7 +174,7 @@ class StateraModel:
             station.pressed_s = now_s
         if instance.in_flight == 0 or (u <= 0 and now_s - station.pressed_s < SILENT_S):
             return None
-        band = self._band if target is None else self._band.shifted(target.pressure)
+        band = self._band if target is None else self._band.raised(target.pressure)
         error = band.log_error(pressure)
         if u > pressure:
             error = max(error, self._band.log_error(u))
@@ -241,5 +225,5 @@ def _reason(station: Station, target: Target | None, band: Band) -> str:
     average = f"mean log error {station.loop.mean_error:+.2f} of band {band.low:.2f} to {band.high:.2f}"
     if target is None:
         return f"band alone: {average}"
-    trim = math.exp(station.loop.trim)
-    return f"model: n_run {target.n_run} completes {target.rps:.2f} req/s with {target.share:.0%} of TPOT targets kept; trim x{trim:.2f}; {average}"
+    expected = f"{target.n_run} complete {target.rps:.2f} req/s when full, {target.share:.0%} of them within their TPOT target"
+    return f"model: {expected}; trim x{math.exp(station.loop.trim):.2f}; {average}"

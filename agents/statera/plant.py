@@ -1,15 +1,15 @@
 """What statera knows of an instance: how TPOT grows with concurrency, and what the requests ask for. Pure and bounded.
 
 In steady state an instance with n requests in flight spends d(n) = s + c n on a decode step, and each request's prefill of w ms is spread
-over its L output tokens by all n, so tpot(n) = s + (c + w / L) n: affine in n. The two numbers are fitted online by least squares over bins
-of concurrency, each an exponentially forgetting mean with a capped weight. That is recursive least squares with forgetting, kept well
-posed: a long stay at one n can neither drown what was seen at others nor let the estimate drift.
+over its L output tokens by all n, so tpot(n) = s + (c + w / L) n: affine in n. What is not in the law, such as the scatter between requests
+and how long they are, is taken from the newest requests themselves.
 """
 
 import math
 from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,18 +17,25 @@ from numpy.typing import NDArray
 from controller.core.messages import Completion
 from controller.core.types import OutcomeKind
 
-BIN_RATIO = 1.25
-"""Width of a concurrency bin: each is this much wider than the one before."""
-BIN_WEIGHT_MAX = 40.0
-FORGETTING = 0.997
-"""By which every bin's weight shrinks with each sample: a bin not visited for 1,000 samples has lost 95 % of its say."""
-SAMPLES_MAX = 256
-SAMPLES_MIN = 5
+N = TypeVar("N", float, NDArray[np.float64])
+
+SERVED_MAX = 256
+SERVED_MIN = 8
 TRACE_MAX = 2_048
-PRIOR_SPREAD = 0.15
-"""Relative spread of concurrency at which the data weighs as much as the prior slope."""
-OUTLIER = 5.0
-"""A measured TPOT is cut to this many times the expected one."""
+FORGETTING = 0.99
+"""By which older requests lose weight with each new one: the law stands on about the last 100."""
+LEAST_RISE = 1.0005
+"""Factor by which the least TPOT is forgotten with each request."""
+BASE_MAX = (0.5, 0.9)
+"""Largest share of the mean TPOT that the base may be: at first, when the least may be that of a burst, and after SETTLED requests."""
+SETTLED = 64
+WHOLE_TOKENS = 16
+"""Output tokens from which on an answer's TPOT may be the least: a few tokens can arrive in one piece."""
+HEAVIEST = 4.0
+"""Weight of one answer, at most, in mean answers."""
+MS_MIN, MS_MAX = 1e-3, 1e7
+"""Times outside cannot be and are ignored."""
+N_MAX = 1e4
 
 
 class ConcurrencyTrace:
@@ -65,111 +72,110 @@ class ConcurrencyTrace:
         return self._areas[place] + self._values[place] * (at_s - self._times[place])
 
 
-@dataclass(slots=True)
-class Bin:
-    """Mean concurrency and TPOT of the samples that fell here."""
+class TpotLaw:
+    """tpot(n) = base_ms + slope_ms * n, of mean requests.
+
+    The base is the least TPOT seen lately, that of a nearly empty batch; the slope is the one by which the law goes through the recent
+    means of n and TPOT. Regressing one on the other instead fails where it matters: under a full window n hardly varies, and what TPOT
+    varies with is the prefill of a burst, so the slope comes out near nothing.
+    """
+
+    def __init__(self) -> None:
+        self._least_ms = math.inf
+        self._samples = 0
+        self._weight = 0.0
+        self._n = 0.0
+        self._tpot_ms = 0.0
+        self.n_max = 0.0
+
+    @property
+    def base_ms(self) -> float:
+        """TPOT of an empty batch."""
+        share = BASE_MAX[0] + (BASE_MAX[1] - BASE_MAX[0]) * min(1.0, self._samples / SETTLED)
+        return min(self._least_ms, share * self._tpot_ms)
+
+    @property
+    def slope_ms(self) -> float:
+        """What each request in flight adds."""
+        return (self._tpot_ms - self.base_ms) / max(1.0, self._n)
+
+    def predict(self, n: N) -> N:
+        """Expected TPOT at a concurrency of n."""
+        return self.base_ms + self.slope_ms * n
+
+    def add(self, n: float, tpot_ms: float, weight: float, *, whole: bool) -> None:
+        """Takes a request's TPOT at a concurrency of 1 or more. `whole`: it was long enough to be believed as the least."""
+        self._samples += 1
+        self._weight = self._weight * FORGETTING + weight
+        self._n += (n - self._n) * weight / self._weight
+        self._tpot_ms += (tpot_ms - self._tpot_ms) * weight / self._weight
+        self.n_max = max(self.n_max * FORGETTING, n)
+        self._least_ms *= LEAST_RISE
+        if whole:
+            self._least_ms = min(self._least_ms, tpot_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One request that was served: mean concurrency while it decoded, its TPOT, its target (0: none) and its service time."""
 
     n: float
     tpot_ms: float
-    weight: float
+    slo_ms: float
+    service_ms: float
 
 
-class TpotModel:
-    """tpot(n) = base_ms + slope_ms * n, and how single requests scatter around it."""
+class Plant:
+    """One instance as statera has come to know it: the law tpot(n), and the newest requests to hold against it."""
 
     def __init__(self) -> None:
-        self._bins: dict[int, Bin] = {}
-        self._samples = 0
-        self._ratios: deque[float] = deque(maxlen=SAMPLES_MAX)
-        self.base_ms = 0.0
-        self.slope_ms = 0.0
+        self.trace = ConcurrencyTrace()
+        self.tpot = TpotLaw()
+        self._served: deque[Served] = deque(maxlen=SERVED_MAX)
+        self._tokens = 0.0
 
     @property
     def ready(self) -> bool:
         """Whether there are enough samples to go by."""
-        return self._samples >= SAMPLES_MIN
-
-    @property
-    def n_max(self) -> float:
-        """Largest concurrency that still has a say."""
-        return max((held.n for held in self._bins.values() if held.weight >= 0.5), default=0.0)
-
-    def predict_ms(self, n: float) -> float:
-        """Expected TPOT at a concurrency of n."""
-        return self.base_ms + self.slope_ms * n
-
-    def observe(self, n: float, tpot_ms: float) -> None:
-        """Takes one request's TPOT and the mean concurrency while it decoded; values that cannot be are ignored."""
-        if not (1e-3 < tpot_ms < 1e7 and 0 <= n < 1e6):
-            return
-        n = max(1.0, n)
-        if self.ready:
-            tpot_ms = min(tpot_ms, OUTLIER * self.predict_ms(n))
-            self._ratios.append(tpot_ms / self.predict_ms(n))
-        for held in self._bins.values():
-            held.weight *= FORGETTING
-        self._bins = {place: held for place, held in self._bins.items() if held.weight > 0.01}
-        held = self._bins.setdefault(round(math.log(n, BIN_RATIO)), Bin(n, tpot_ms, 0.0))
-        held.weight = min(BIN_WEIGHT_MAX, held.weight + 1.0)
-        held.n += (n - held.n) / held.weight
-        held.tpot_ms += (tpot_ms - held.tpot_ms) / held.weight
-        self._samples += 1
-        self._fit()
-
-    def ratios(self) -> NDArray[np.float64]:
-        """Measured over expected TPOT of the newest requests, ascending; a single 1 where there are too few."""
-        if len(self._ratios) < 2 * SAMPLES_MIN:
-            return np.ones(1)
-        return np.sort(np.asarray(self._ratios, dtype=np.float64))
-
-    def _fit(self) -> None:
-        """Weighted least squares with a prior on the slope.
-
-        The prior says that TPOT is proportional to n, the steepest of all affine laws through the mean. Where concurrency has hardly varied
-        it decides, and a window computed from it falls short of what the instance can do rather than overshooting it.
-        """
-        weight = sum(held.weight for held in self._bins.values())
-        n_mean = sum(held.weight * held.n for held in self._bins.values()) / weight
-        tpot_mean = sum(held.weight * held.tpot_ms for held in self._bins.values()) / weight
-        n_var = sum(held.weight * (held.n - n_mean) ** 2 for held in self._bins.values()) / weight
-        cov = sum(held.weight * (held.n - n_mean) * (held.tpot_ms - tpot_mean) for held in self._bins.values()) / weight
-        steepest = tpot_mean / n_mean
-        prior = (PRIOR_SPREAD * n_mean) ** 2
-        self.slope_ms = min(steepest, max(0.0, (cov + prior * steepest) / (n_var + prior)))
-        self.base_ms = tpot_mean - self.slope_ms * n_mean
-
-
-class Plant:
-    """One instance as statera has come to know it."""
-
-    def __init__(self) -> None:
-        self.trace = ConcurrencyTrace()
-        self.tpot = TpotModel()
-        self._slo_ms: deque[float] = deque(maxlen=SAMPLES_MAX)
-        self.output_tokens = 0.0
-        self.service_ttft_ms = 0.0
-        self._served = 0
+        return len(self._served) >= SERVED_MIN
 
     def learn(self, completion: Completion) -> None:
-        """Takes the end of a request that this instance served."""
-        if completion.tpot_slo_ms > 0:
-            self._slo_ms.append(completion.tpot_slo_ms)
-        if completion.outcome is not OutcomeKind.COMPLETED or completion.output_tokens < 1 or completion.service_ttft_ms < 0:
+        """Takes the end of a request that this instance served; what did not complete teaches nothing."""
+        service_ms = completion.total_ms - completion.queue_ms
+        if completion.outcome is not OutcomeKind.COMPLETED or completion.output_tokens < 2 or completion.queue_ms < 0:
             return
-        self._served += 1
-        gain = max(1.0 / self._served, 1.0 / 64)
-        self.output_tokens += (completion.output_tokens - self.output_tokens) * gain
-        self.service_ttft_ms += (completion.service_ttft_ms - self.service_ttft_ms) * gain
-        if completion.tpot_ms > 0:
-            first_s = completion.arrival_s + completion.ttft_ms / 1000.0
-            beside = self.trace.mean(first_s, completion.arrival_s + completion.total_ms / 1000.0)
-            self.tpot.observe(float(completion.running) if beside is None else beside, completion.tpot_ms)
+        # An answer in one piece shows no first token: all of its service counts as decoding, which errs to the slow side.
+        in_pieces = completion.ttft_ms >= 0
+        tpot_ms = completion.tpot_ms if in_pieces else service_ms / completion.output_tokens
+        if not (MS_MIN < tpot_ms < MS_MAX and MS_MIN < service_ms < MS_MAX):
+            return
+        first_s = completion.arrival_s + (completion.ttft_ms if in_pieces else completion.queue_ms) / 1000.0
+        beside = self.trace.mean(first_s, completion.arrival_s + completion.total_ms / 1000.0)
+        if beside is None:
+            # What ran beside it is not known. Those in flight at its dispatch are a poor stand-in: in a burst they are few.
+            return
+        n = max(1.0, min(N_MAX, beside))
+        tokens = float(completion.output_tokens)
+        self._tokens += (tokens - self._tokens) / (len(self._served) + 1)
+        self.tpot.add(n, tpot_ms, min(HEAVIEST, tokens / self._tokens), whole=tokens >= WHOLE_TOKENS)
+        self._served.append(Served(n, tpot_ms, max(0.0, completion.tpot_slo_ms), service_ms))
 
-    def want(self, completion: Completion) -> None:
-        """Takes what a request asked for that no instance served."""
-        if completion.tpot_slo_ms > 0:
-            self._slo_ms.append(completion.tpot_slo_ms)
+    def rps(self, n: NDArray[np.float64]) -> NDArray[np.float64]:
+        """X(n): requests per second completed with n in flight.
 
-    def slos_ms(self) -> NDArray[np.float64]:
-        """TPOT targets of the newest requests."""
-        return np.asarray(self._slo_ms, dtype=np.float64)
+        Little's law with S(n) = steps * tpot(n). `steps` is the mean service time over the mean expected TPOT of recent requests: it holds
+        the output length and the time to the first token, and makes the rate at the present window the measured one.
+        """
+        expected_ms = sum(self.tpot.predict(served.n) for served in self._served)
+        steps = sum(served.service_ms for served in self._served) / max(MS_MIN, expected_ms)
+        rps: NDArray[np.float64] = 1000.0 * n / np.maximum(MS_MIN, steps * self.tpot.predict(n))
+        return rps
+
+    def borne_ms(self) -> NDArray[np.float64]:
+        """Expected TPOT up to which each recent request would have kept its target, ascending; empty where none had a target.
+
+        It is the target over the request's own ratio of measured to expected TPOT. Taking both from the same request keeps that short
+        answers scatter most and tend to have strict targets.
+        """
+        borne = [served.slo_ms * self.tpot.predict(served.n) / served.tpot_ms for served in self._served if served.slo_ms > 0]
+        return np.sort(np.asarray(borne, dtype=np.float64))
