@@ -42,7 +42,7 @@ class Loop:
 
     def run(self, arrivals: Sequence[Arrival], history: History | None = None) -> SimulationResult:
         names = [f"engine-{i + 1}" for i in range(self.engines)]
-        self._history = history or History()
+        self._history = History() if history is None else history
         self._scheduler = Scheduler(
             settings=SchedulerSettings(overdue=self.overdue, fence=self.fence),
             instances=[InstanceSpec(name=name, capacity_n_run=self.profile.max_num_seqs) for name in names],

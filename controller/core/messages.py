@@ -201,7 +201,7 @@ class ShortView(Message, frozen=True, tag="short_view"):
         queue_slope: Requests per second by which the queue grows (negative: shrinks).
         utilization: Per instance, 0 to above 1: the larger of TPOT pressure and KV use (see agents/qos).
         arrival_rps: Requests per second that arrived within the window.
-        anomalies: Names of lasting contradictions in the telemetry that speak of a stuck or broken control loop (see agents/qos/anomalies.py).
+        anomalies: Lasting contradictions in the telemetry that speak of a stuck or broken control loop (agents/qos/anomalies.py).
         fallbacks: Names of the figures that stand on a fallback because the engine does not give them.
     """
 

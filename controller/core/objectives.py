@@ -63,7 +63,7 @@ def service_gain(prompt_tokens: int, output_tokens: int, ttft_ms: float, tpot_ms
     taken_ms = ttlt_ms(ttft_ms, tpot_ms, output_tokens)
     if taken_ms <= 0.0:
         return value
-    return value * min(1.0, (slo_ttlt_ms(slo, output_tokens) / taken_ms) ** LATENCY_EXPONENT)
+    return value * min(1.0, math.pow(slo_ttlt_ms(slo, output_tokens) / taken_ms, LATENCY_EXPONENT))
 
 
 def mismatch(arriving_tps: float, served_tps: float, epsilon: float = 1e-9) -> float:

@@ -9,6 +9,9 @@ from engines.sim.driver import MAX_CATCH_UP_S, Driver
 from engines.sim.model import EngineModel, SimRequest
 from engines.sim.profile import load_profile
 
+IDLE_S, UNDER_WAY_S = 5.0, 0.2
+"""In virtual time: nobody waits for them."""
+
 
 class VirtualLoop(asyncio.SelectorEventLoop):
     """Time stands still while there is work, and jumps to the next timer, `late_s` beyond it, when there is none."""
@@ -114,12 +117,12 @@ def test_an_idle_engine_begins_at_once(loop):
     async def scenario(driver):
         driver.start(SimRequest("a", 100, 1), first)
         await first.done
-        await asyncio.sleep(5)
+        await asyncio.sleep(IDLE_S)
         driver.start(SimRequest("b", 100, 1), second)
         await second.done
 
     drive(loop, scenario)
-    assert second.times[0] - first.times[0] - 5 == pytest.approx(model_time_s(1), abs=1e-6)
+    assert second.times[0] - first.times[0] - IDLE_S == pytest.approx(model_time_s(1), abs=1e-6)
 
 
 def test_dropped_and_aborted_requests_get_no_more_tokens(loop):
@@ -128,7 +131,7 @@ def test_dropped_and_aborted_requests_get_no_more_tokens(loop):
     async def scenario(driver):
         for name, sink in (("leaves", leaves), ("dropped", dropped), ("aborted", aborted), ("stays", stays)):
             driver.start(SimRequest(name, 10, 50), sink)
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(UNDER_WAY_S)
         driver.drop("dropped")
         assert driver.abort("aborted")
         assert not driver.abort("aborted")
