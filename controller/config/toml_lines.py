@@ -109,8 +109,12 @@ class _Scanner:
         elif first in "\"'":
             self.string()
         else:
+            start = self.at
             while self.text[self.at] not in ",]}#\n":
                 self.at += 1
+            if self.at == start:
+                # No value at all, as in `[}`: whoever reads a list of them would never get on.
+                self.lost()
 
     def array(self, path: Path) -> None:
         self.at += 1
