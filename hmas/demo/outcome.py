@@ -2,7 +2,8 @@
 
 import os
 import platform
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -30,6 +31,7 @@ class DemoResult(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a demo found out.
 
     Attributes:
+        neighbours: Live runs of the windows next to the baselines' best, where they were checked.
         troubles: What broke outside the runs, in words.
     """
 
@@ -38,12 +40,14 @@ class DemoResult(msgspec.Struct, frozen=True, kw_only=True):
     sweep: list[SweepPoint]
     runs: list[LiveRun]
     elapsed_s: float
+    neighbours: list[LiveRun] = []
     troubles: list[str] = []
 
     @property
     def broken(self) -> list[str]:
         """All that must not be; empty in a demo that counts."""
-        found = [*self.troubles, *(f"{run.variant.name}: {text}" for run in self.runs for text in run.broken)]
+        runs = [*self.runs, *self.neighbours]
+        found = [*self.troubles, *(f"{run.variant.name}: {text}" for run in runs for text in run.broken)]
         ours = next((run for run in self.runs if run.variant.name == OURS), None)
         if ours is not None and not ours.actions and not ours.decisions:
             found.append(f"{OURS}: no agent has decided anything")
@@ -82,6 +86,10 @@ def document(result: DemoResult, rounds: Sequence[DemoResult] = ()) -> dict[str,
             "over_strongest_baseline": round(result.ratio_to(strongest), 4),
         },
         "rounds": [_round_figures(r) for r in rounds or [result]],
+        "neighbours": [
+            {"name": run.variant.name, "n_run": run.variant.n_run, "goodput_rps": round(run.score.goodput_rps, 4)}
+            for run in result.neighbours
+        ],
         "timeline": msgspec.to_builtins(ours.samples),
         "broken": result.broken,
     }
@@ -172,11 +180,23 @@ def table_row(run: LiveRun) -> list[object]:
 
 
 def chosen_decisions(run: LiveRun, limit: int) -> list[Decision]:
-    """Decisions for people to read: all on the policy first, then control changes, evenly sampled where there are too many."""
-    policy = [d for d in told(run) if d.kind in {"policy", "bypass"}][:limit]
+    """Decisions for people to read: what is new about the policy, at most half of them, then control changes, evenly sampled."""
+    policy = _news(d for d in told(run) if d.kind in {"policy", "bypass"})[: limit // 2]
     knobs = [d for d in run.decisions if d.kind.startswith("knobs.")]
     step = max(1, -(-len(knobs) // max(1, limit - len(policy))))
     return sorted([*policy, *knobs[::step]], key=lambda d: d.at_s)
+
+
+def _news(decisions: Iterable[Decision]) -> list[Decision]:
+    """Without those that keep things as they were on grounds that differ from the last ones in figures only."""
+    kept: list[Decision] = []
+    last = ""
+    for decision in decisions:
+        grounds = re.sub(r"[0-9.]+", "#", decision.reason)
+        if decision.before != decision.after or grounds != last:
+            kept.append(decision)
+        last = grounds
+    return kept
 
 
 def decision_line(decision: Decision) -> str:

@@ -14,7 +14,7 @@ import msgspec
 
 from controller.core.errors import HmasError
 from controller.runtime.clock import SystemClock
-from hmas.demo.calibration import Calibration, Runner, SweepPoint, Task, TaskResult, calibrate, sweep
+from hmas.demo.calibration import SWEEP_CAPS, Calibration, Runner, SweepPoint, Task, TaskResult, calibrate, sweep
 from hmas.demo.live import LiveRun, live_run
 from hmas.demo.outcome import DEFAULT, OURS, DemoResult
 from hmas.demo.progress import Reporter
@@ -25,7 +25,7 @@ from hmas.lab.dataset import Mixture, PromptData, load_mixture
 from hmas.lab.loadgen import Progress
 from hmas.lab.workload import Arrival, generate
 
-PREPARE, REPORT = "calibrating and tuning the baselines", "writing the report"
+PREPARE, NEIGHBOURS, REPORT = "calibrating and tuning the baselines", "checking the neighbouring windows", "writing the report"
 AGENT_PACE: Mapping[str, Any] = MappingProxyType(
     {
         "meta_period_s": 2.0,
@@ -42,65 +42,121 @@ AGENT_PACE: Mapping[str, Any] = MappingProxyType(
 NAMES = (DEFAULT, "fcfs-best-cap", "fcfs-best-cap-shed", OURS)
 
 
-def run_demo(settings: DemoSettings, out: Path, *, rounds: int = 1) -> list[DemoResult]:
+def run_demo(settings: DemoSettings, out: Path, *, rounds: int = 1, neighbours: bool = False) -> list[DemoResult]:
     """Runs the whole demo; logs and raw results of the last round lie under `out`.
 
     Args:
         settings: The operating point; round i has the seed `settings.seed + i`.
         out: Folder for what the processes leave behind.
         rounds: How often the four runs are made; every second time in reverse order, so that a drift of the machine favours nobody.
+        neighbours: Also run the windows next to the baselines' simulated best, live; the better one takes the baseline's place.
 
     Raises:
         DemoBroken: Something did not come up at all.
     """
-    return asyncio.run(_demo(settings, out, rounds))
+    return asyncio.run(_demo(settings, out, rounds, neighbours=neighbours))
 
 
-async def _demo(settings: DemoSettings, out: Path, rounds: int) -> list[DemoResult]:
+async def _demo(settings: DemoSettings, out: Path, rounds: int, *, neighbours: bool) -> list[DemoResult]:
     mixture, prompts = load_mixture()
     tenants = sorted({tenant for kind in mixture.kinds.values() for tenant in kind.tenants})
     site = make_site(out, tenants)
-    clock = SystemClock()
+    reporter = _reporter(settings, neighbours=neighbours)
     results = []
-    reporter = _reporter(settings, clock)
     try:
         reporter.phase(PREPARE)
         async with running_engines(site, settings):
             for number in range(rounds):
                 if number:
-                    reporter = _reporter(settings, clock)
+                    reporter = _reporter(settings, neighbours=neighbours)
                     reporter.phase(PREPARE)
                 seeded = msgspec.structs.replace(settings, seed=settings.seed + number)
-                results.append(await _round(site, seeded, mixture, prompts, reporter, backwards=number % 2 == 1))
+                calibration, arrivals, points, best = await asyncio.to_thread(_prepare, seeded, mixture, prompts)
+                _tell_plan(reporter, seeded, calibration, arrivals, best)
+                stage = _Stage(site, arrivals, seeded.span, reporter)
+                runs, checked = await stage.play(_variants(best), backwards=number % 2 == 1, neighbours=neighbours)
+                reporter.phase(REPORT)
+                results.append(
+                    DemoResult(
+                        settings=seeded,
+                        calibration=calibration,
+                        sweep=points,
+                        runs=runs,
+                        neighbours=checked,
+                        elapsed_s=reporter.elapsed_s,
+                    )
+                )
     finally:
         reporter.done()
     return results
 
 
-async def _round(
-    site: Site, settings: DemoSettings, mixture: Mixture, prompts: PromptData, reporter: Reporter, *, backwards: bool
-) -> DemoResult:
-    calibration, arrivals, points, best = await asyncio.to_thread(_prepare, settings, mixture, prompts)
-    _tell_plan(reporter, settings, calibration, arrivals, best)
-    runs = []
-    variants = _variants(best)
-    for variant in reversed(variants) if backwards else variants:
-        reporter.phase(variant.name)
+class _Stage:
+    """Where the runs of one round take place: the same processes, the same arrivals."""
+
+    def __init__(self, site: Site, arrivals: Sequence[Arrival], span: Span, reporter: Reporter) -> None:
+        self._site = site
+        self._arrivals = arrivals
+        self._span = span
+        self._reporter = reporter
+
+    async def play(self, variants: Sequence[Variant], *, backwards: bool, neighbours: bool) -> tuple[list[LiveRun], list[LiveRun]]:
+        """The runs, in the order of `variants` whatever order they were made in, and those of neighbouring windows."""
+        runs = []
+        for variant in reversed(variants) if backwards else variants:
+            self._reporter.phase(variant.name)
+            runs.append(await self._run(variant))
+        runs.sort(key=lambda run: NAMES.index(run.variant.name))
+        if not neighbours:
+            return runs, []
+        self._reporter.phase(NEIGHBOURS)
+        checked = [await self._run(variant) for run in runs for variant in _next_to(run.variant)]
+        return [_better(run, checked) for run in runs], checked
+
+    async def _run(self, variant: Variant) -> LiveRun:
+        ours = variant.name == OURS
+
+        def on_progress(progress: Progress) -> None:
+            share = f"{progress.good / progress.ended:.2f}" if progress.ended else "-"
+            self._reporter.tick(f"{progress.sent}/{len(self._arrivals)} sent, {progress.ended} ended, {share} of them good")
+
         try:
-            run = await _one(site, variant, arrivals, settings.span, reporter)
+            run = await live_run(
+                self._site,
+                variant,
+                self._arrivals,
+                self._span,
+                agents=ours,
+                config={"agents": dict(AGENT_PACE)} if ours else {},
+                clock=SystemClock(),
+                on_progress=on_progress,
+            )
         except HmasError as error:
             raise DemoBroken(f"{variant.name}: {error}") from error
-        runs.append(run)
-        _tell_run(reporter, run)
-    reporter.phase(REPORT)
-    runs.sort(key=lambda run: NAMES.index(run.variant.name))
-    return DemoResult(settings=settings, calibration=calibration, sweep=points, runs=runs, elapsed_s=reporter.elapsed_s)
+        _tell_run(self._reporter, run)
+        return run
 
 
-def _reporter(settings: DemoSettings, clock: SystemClock) -> Reporter:
-    expected_s = 1.5 * settings.duration_s + 2.0
-    phases = [(PREPARE, 12.0), *((name, expected_s + (4.0 if name == OURS else 0.0)) for name in NAMES), (REPORT, 1.0)]
-    return Reporter(clock, phases)
+def _next_to(variant: Variant) -> list[Variant]:
+    """The same with the next smaller and the next larger window of the sweep; none for runs without a static window."""
+    if variant.n_run not in SWEEP_CAPS:
+        return []
+    place = SWEEP_CAPS.index(variant.n_run)
+    windows = [*SWEEP_CAPS[max(0, place - 1) : place], *SWEEP_CAPS[place + 1 : place + 2]]
+    return [msgspec.structs.replace(variant, name=f"{variant.name}-{n_run}", n_run=n_run) for n_run in windows]
+
+
+def _better(run: LiveRun, checked: Sequence[LiveRun]) -> LiveRun:
+    """The run, or the neighbour of it that did better, under the run's name."""
+    mine = [run, *(other for other in checked if other.variant.name.rpartition("-")[0] == run.variant.name)]
+    best = max(mine, key=lambda other: other.score.goodput_rps)
+    return msgspec.structs.replace(best, variant=msgspec.structs.replace(best.variant, name=run.variant.name))
+
+
+def _reporter(settings: DemoSettings, *, neighbours: bool) -> Reporter:
+    run_s = 1.35 * settings.duration_s + 2.0
+    phases = [(PREPARE, 10.0), *((name, run_s + (3.0 if name == OURS else 0.0)) for name in NAMES), (REPORT, 1.0)]
+    return Reporter(SystemClock(), [*phases, (NEIGHBOURS, 4 * run_s)] if neighbours else phases)
 
 
 def _variants(best: Mapping[str, int]) -> list[Variant]:
@@ -132,25 +188,6 @@ def worker_pool() -> Iterator[Runner]:
             return pool.map(work, tasks)
 
         yield run
-
-
-async def _one(site: Site, variant: Variant, arrivals: Sequence[Arrival], span: Span, reporter: Reporter) -> LiveRun:
-    ours = variant.name == OURS
-
-    def on_progress(progress: Progress) -> None:
-        share = f"{progress.good / progress.ended:.2f}" if progress.ended else "-"
-        reporter.tick(f"{progress.sent}/{len(arrivals)} sent, {progress.ended} ended, {share} of them good")
-
-    return await live_run(
-        site,
-        variant,
-        arrivals,
-        span,
-        agents=ours,
-        config={"agents": dict(AGENT_PACE)} if ours else {},
-        clock=SystemClock(),
-        on_progress=on_progress,
-    )
 
 
 def _tell_plan(
