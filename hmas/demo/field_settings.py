@@ -26,18 +26,18 @@ class FieldSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     seed: int = 1
     load: Annotated[float, Meta(gt=0, le=2)] = 0.9
-    period_s: Annotated[float, Meta(gt=0)] = 20.0
+    period_s: Annotated[float, Meta(gt=0)] = 8.0
     high: float = 1.8
     low: float = 0.2
-    periods: Annotated[int, Meta(ge=1, le=30)] = 2
-    sweep_periods: Annotated[int, Meta(ge=1, le=30)] = 1
+    periods: Annotated[int, Meta(ge=1, le=30)] = 4
+    sweep_periods: Annotated[int, Meta(ge=1, le=30)] = 2
     blocks: Annotated[int, Meta(ge=1, le=20)] = 3
     length_scale: Annotated[float, Meta(gt=0, le=1)] = 0.25
     context_tokens: int = 2048
-    tpot_headroom: float = 1.6
+    tpot_headroom: float = 2.0
     backlog: int = 240
-    capacity_caps: tuple[int, ...] = (8, 16, 32, 48, 64)
-    sweep_caps: tuple[int, ...] = (16, 24, 32, 48, 64)
+    capacity_caps: tuple[int, ...] = (8, 16, 24, 32, 48)
+    sweep_caps: tuple[int, ...] = (16, 24, 32, 48)
     retries: int = 2
     drain_s: float = 40.0
 
