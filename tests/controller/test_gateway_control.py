@@ -224,7 +224,7 @@ async def test_an_override_file_wins_over_meta_until_it_is_gone(tmp_path: Path):
 
 async def test_an_override_ends_by_itself(tmp_path: Path):
     async with running(tmp_path) as rig:
-        answer = await rig.admin("POST", "/admin/policy", {"policy": "wfq", "for_s": 0.3, "author": "ana", "reason": "try"})
+        answer = await rig.admin("POST", "/admin/policy", {"policy": "wfq", "for_s": 1.0, "author": "ana", "reason": "try"})
         assert (answer.status, answer.json["name"], answer.json["source"]) == (200, "wfq", "operator")
         await eventually(lambda: rig.gateway.scheduler.policy == "fcfs")
 
