@@ -184,7 +184,8 @@ def chosen_decisions(run: LiveRun, limit: int) -> list[Decision]:
     policy = _news(d for d in told(run) if d.kind in {"policy", "bypass"})[: limit // 2]
     knobs = [d for d in run.decisions if d.kind.startswith("knobs.")]
     step = max(1, -(-len(knobs) // max(1, limit - len(policy))))
-    return sorted([*policy, *knobs[::step]], key=lambda d: d.at_s)
+    # Changes come in pairs of engines and knobs: an odd step shows each of them.
+    return sorted([*policy, *knobs[:: step | 1]], key=lambda d: d.at_s)
 
 
 def _news(decisions: Iterable[Decision]) -> list[Decision]:
