@@ -3,8 +3,8 @@
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from agents.meta.model import MetaModel
 from agents.qos.model import QosModel
 from agents.statera.model import StateraModel
 from controller.core.messages import Completion, ControlAction, LongView, MetaDecision, ShortView
@@ -33,7 +33,7 @@ class Loop:
     overdue: str = "shed"
     fence: bool = False
     statera: StateraModel | None = None
-    meta: Any = None
+    meta: MetaModel | None = None
     qos: QosModel = field(default_factory=QosModel)
     period_s: float = 0.1
     actions: list[ControlAction] = field(default_factory=list)
@@ -120,7 +120,7 @@ def goodput_rps(result: SimulationResult, warm_s: float, end_s: float) -> float:
 def mixed_arrivals(
     *, mean_rps: float, duration_s: float, seed: int, slo_scale: float, history: History, process: str = "bursty"
 ) -> list[Arrival]:
-    """The project's mixed workload (datasets/mixed.json) for the simulation, with estimates from `history` as before any agent has spoken."""
+    """The project's mixed workload (datasets/mixed.json), with estimates from `history`, as before any agent has spoken."""
     mixture, prompts = load_mixture()
     spec = WorkloadSpec(arrivals=ArrivalSpec(mean_rps=mean_rps, duration_s=duration_s, process=process), seed=seed, slo_scale=slo_scale)
     return [

@@ -1,16 +1,16 @@
-"""Meta on the bus: short and long views in, decisions out."""
+"""Meta on the bus: views in, policy decisions out."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from agents.meta.model import MetaModel, MetaSettings
+from agents.meta.model import MetaModel
 from controller.bus.base import Bus
 from controller.config.schema import Config
 from controller.core.messages import DECISIONS, VIEWS, LongView, Message, MetaDecision, ShortView
 from controller.scheduling.pool import POLICIES
 
-DECISION_FRESH_S = 300.0
-"""Age beyond which its own last decision is not resumed: the load it was made for has passed."""
+DECISION_FRESH_S = 600.0
+"""Age beyond which its own last decision is not resumed: the workload it was made for has passed."""
 
 
 class MetaAgent:
@@ -19,7 +19,7 @@ class MetaAgent:
     name = "meta"
     streams: tuple[str, ...] = (VIEWS,)
     tick_s = 0.0
-    max_age_s: Mapping[type[Message], float] = MappingProxyType({ShortView: 3.0, LongView: 10.0})
+    max_age_s: Mapping[type[Message], float] = MappingProxyType({ShortView: 3.0, LongView: 15.0})
 
     def __init__(self, model: MetaModel) -> None:
         self.model = model
@@ -28,19 +28,16 @@ class MetaAgent:
         """Resumes its own last decision."""
         for message in await bus.latest(DECISIONS):
             if isinstance(message, MetaDecision) and now_s - message.sent_s <= DECISION_FRESH_S:
-                self.model.restore(message)
+                self.model.restore(message, now_s)
 
     def handle(self, messages: Sequence[Message], now_s: float) -> list[Message]:
-        """Takes views in order and returns the decisions that follow."""
+        """Takes views and returns the decisions that are due. Without views it says nothing, and the gateway falls back."""
         decisions: list[Message] = []
         for message in messages:
-            decision: MetaDecision | None = None
             if isinstance(message, ShortView):
-                decision = self.model.observe_short(message, now_s)
+                decisions += self.model.on_short(message, now_s)
             elif isinstance(message, LongView):
-                decision = self.model.observe_long(message, now_s)
-            if decision is not None:
-                decisions.append(decision)
+                decisions += self.model.on_long(message, now_s)
         return decisions
 
     def on_tick(self, now_s: float) -> list[Message]:  # noqa: ARG002 - part of the protocol
@@ -53,13 +50,13 @@ def make_agent(config: Config) -> MetaAgent:
     agents = config.agents
     return MetaAgent(
         MetaModel(
-            MetaSettings(
-                start=config.scheduler.policy,
-                pool=frozenset(POLICIES),
-                period_s=agents.meta_period_s,
-                dwell_s=agents.meta_dwell_s,
-                rollback_window_s=agents.meta_rollback_window_s,
-                rollback_ratio=agents.meta_rollback_ratio,
-            )
+            start=config.scheduler.policy,
+            pool=POLICIES,
+            period_s=agents.meta_period_s,
+            dwell_s=agents.meta_dwell_s,
+            rollback_window_s=agents.meta_rollback_window_s,
+            rollback_ratio=agents.meta_rollback_ratio,
+            settle_s=agents.qos_short_window_s,
+            keep_alive_s=min(5.0, agents.meta_period_s, agents.stale_after_s / 3),
         )
     )

@@ -1,86 +1,138 @@
-"""What holds the selector back (H-MAS C.2): emergency bypass and the rollback window. Pure."""
+"""Meta's guards (H-MAS C.2): emergency bypass and the rollback window of Eq. 12. Pure.
 
+Bypass is for a control loop that is broken, not for load. FCFS without bounds is the safe baseline when the figures that everything else
+stands on cannot be trusted; under plain overload it is the one policy under which nobody is served in time, so load alone never trips it.
+What does is `ShortView.anomalies`: counters that do not add up, requests waiting before idle engines, windows full of requests that no
+engine has, figures that cannot be. Engines that are down are no such thing either: there is nothing to bypass to, and a flood of the whole
+backlog is what an engine that has just come back needs least; decisions are held until one is there. Silence is handled at the other end:
+without fresh views meta says nothing, and the gateway returns to its configured policy.
+"""
+
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from controller.core.messages import ShortView
+from controller.core.messages import LongView, ShortView
 
-CLEAR_S = 10.0
-"""Without an anomaly for this long, the bypass ends."""
-WATCH_SAMPLES = 20
-"""Ended requests that a guard window must have seen before Eq. 12 is believed."""
-TTFT_FLOOR_MS = 50.0
+SAMPLES_MIN = 20
+"""Ended requests in a short view below which Eq. 12 is not evaluated."""
 VIOLATION_FLOOR = 0.05
-"""Below these a ratio to the baseline says nothing: 2 ms after 1 ms is no harm."""
-
-
-class BypassGuard:
-    """Emergency bypass: on while the telemetry speaks of a stuck or broken control loop, and for a while after.
-
-    High load alone is no ground: FCFS without bounds is what collapses under it. The grounds are the anomalies that qos names
-    (counters that do not add up, requests waiting before idle engines, a window full of requests the engine does not have).
-    """
-
-    def __init__(self) -> None:
-        self.active = False
-        self.reason = ""
-        self._last_s = float("-inf")
-
-    def observe(self, view: ShortView, now_s: float) -> bool:
-        """Takes a view; whether the bypass is now on."""
-        if view.anomalies:
-            self._last_s = now_s
-            self.active = True
-            self.reason = f"the control loop's telemetry contradicts itself: {', '.join(view.anomalies)}"
-        elif self.active and now_s - self._last_s >= CLEAR_S:
-            self.active = False
-            self.reason = f"no anomaly for {CLEAR_S:.0f} s"
-        return self.active
+"""Violation rates before a switch count as at least this: twice nothing is nothing."""
+TTFT_FLOOR_MS = 100.0
+STRIKES = 5
+"""Short views in a row that have to show a failure: about a second."""
+LOAD_MAX = 3.0
+"""Most that a rise of the arrival rate excuses."""
+BETTER = 0.8
+"""A violation rate below this share of the one before the switch is a success, whatever the tail of TTFT does."""
+CLEAR_S = 10.0
+"""A bypass ends when no anomaly has been seen for this long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """How it went right before a switch: TTFT p99, violation rate, and the load that this stands on.
+    """State right before a switch: TTFT p99, violation rate, arrival rate."""
 
-    Attributes:
-        arrival_rps: A burst that starts after the switch worsens both figures under any policy; they are compared per arrival rate.
-    """
-
-    ttft_p99_ms: float
+    ttft_ms_p99: float
     violation_rate: float
     arrival_rps: float
-    ended: int
 
 
-def baseline_of(view: ShortView) -> Baseline:
-    """The baseline that a view gives."""
-    return Baseline(view.ttft_ms.p99, view.violation_rate, view.arrival_rps, view.ended)
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Why Eq. 12 asks for a rollback, with the figures."""
+
+    reason: str
+    evidence: dict[str, float]
 
 
-@dataclass(slots=True)
+def baseline(short: Sequence[ShortView], long: LongView) -> Baseline:
+    """(TTFT99_pre, nu_pre) of Eq. 12: the worse of what the last short views and the long view say.
+
+    A switch often comes in the lull after the burst that asked for it. Measured against the lull alone, the next burst would condemn any
+    policy; the long view has bursts in it.
+    """
+    judged = [view for view in short if view.ended >= SAMPLES_MIN]
+    return Baseline(
+        ttft_ms_p99=max([long.ttft_ms.p99, *(view.ttft_ms.p99 for view in judged)]),
+        violation_rate=max([long.violation_rate, *(view.violation_rate for view in judged)]),
+        arrival_rps=max([long.arrival_rps, *(view.arrival_rps for view in short)]),
+    )
+
+
 class RollbackWindow:
-    """Watches one switch for `until_s` (Eq. 12): back to the last stable policy where TTFT p99 or violations exceed rho times before."""
+    """Watches a switch for a while.
 
-    previous: str
-    switched_to: str
-    before: Baseline
-    since_s: float
-    until_s: float
-    ratio: float
+    Args:
+        before: State right before the switch.
+        ratio: Rho of Eq. 12, more than 1.
+        from_s: When the short window holds nothing from before the switch any more.
+        until_s: When the switch counts as good.
+    """
 
-    def verdict(self, view: ShortView, now_s: float) -> str:
-        """Why the switch is to be undone; empty where it is not.
+    def __init__(self, before: Baseline, *, ratio: float, from_s: float, until_s: float) -> None:
+        self.before = before
+        self.until_s = until_s
+        self._ratio = ratio
+        self._from_s = from_s
+        self._strikes = 0
 
-        Only figures whose window lies wholly after the switch count, and only with enough requests on both sides.
+    def observe(self, view: ShortView, now_s: float) -> Verdict | None:
+        """Eq. 12 on one short view: TTFT99 > rho TTFT99_pre or nu > rho nu_pre, in STRIKES views in a row.
+
+        Rho is scaled by how much more arrives than before the switch, up to LOAD_MAX: a switch just before a burst looks bad through no
+        fault of its own. A longer TTFT tail with clearly fewer misses is no failure: an order that puts some requests last does that by
+        intent.
         """
-        if now_s - self.since_s < view.window_s or min(view.ended, self.before.ended) < WATCH_SAMPLES:
-            return ""
-        # Load that has grown since explains a part of any worsening: the allowance grows with it.
-        growth = max(1.0, view.arrival_rps / self.before.arrival_rps) if self.before.arrival_rps > 0 else 1.0
-        allowed = self.ratio * growth
-        ttft_before = max(self.before.ttft_p99_ms, TTFT_FLOOR_MS)
-        if view.ttft_ms.p99 > allowed * ttft_before:
-            return f"TTFT p99 is {view.ttft_ms.p99:.0f} ms, more than {allowed:.2f} times the {ttft_before:.0f} ms before the switch"
-        violations_before = max(self.before.violation_rate, VIOLATION_FLOOR)
-        if view.violation_rate > allowed * violations_before:
-            return f"{view.violation_rate:.0%} of requests miss a target, more than {allowed:.2f} times the {violations_before:.0%} before"
-        return ""
+        if now_s < self._from_s or view.ended < SAMPLES_MIN:
+            return None
+        load = min(LOAD_MAX, max(1.0, view.arrival_rps / self.before.arrival_rps)) if self.before.arrival_rps > 0 else LOAD_MAX
+        rho = self._ratio * load
+        rate_limit = rho * max(VIOLATION_FLOOR, self.before.violation_rate)
+        tail_limit = rho * max(TTFT_FLOOR_MS, self.before.ttft_ms_p99)
+        too_many = view.violation_rate > rate_limit
+        too_late = view.ttft_ms.p99 > tail_limit and view.violation_rate > BETTER * self.before.violation_rate
+        self._strikes = self._strikes + 1 if too_many or too_late else 0
+        if self._strikes < STRIKES:
+            return None
+        figures = (
+            f"violation rate {view.violation_rate:.0%} against {self.before.violation_rate:.0%} before, "
+            f"TTFT p99 {view.ttft_ms.p99:.0f} ms against {self.before.ttft_ms_p99:.0f} ms, limit {rho:.2f} times"
+        )
+        evidence = {
+            "violation_rate": view.violation_rate,
+            "violation_rate_before": self.before.violation_rate,
+            "ttft_ms_p99": view.ttft_ms.p99,
+            "ttft_ms_p99_before": self.before.ttft_ms_p99,
+            "rho": rho,
+        }
+        return Verdict(figures, evidence)
+
+
+class BypassGuard:
+    """Emergency bypass xi: on while the control loop is broken."""
+
+    def __init__(self) -> None:
+        self.active = False
+        self._seen_s = float("-inf")
+        self.names: tuple[str, ...] = ()
+
+    def observe(self, view: ShortView, now_s: float) -> bool:
+        """Takes a short view; True where the bypass has just gone on or off."""
+        if view.anomalies:
+            self._seen_s = now_s
+            self.names = tuple(sorted(view.anomalies))
+        wanted = bool(view.anomalies) or (self.active and 0 <= now_s - self._seen_s < CLEAR_S)
+        changed = wanted != self.active
+        self.active = wanted
+        return changed
+
+    def resume(self, now_s: float) -> None:
+        """A bypass from before a restart goes on until its time is up."""
+        self.active = True
+        self._seen_s = now_s
+
+
+def recent(views: deque[ShortView], now_s: float, span_s: float) -> list[ShortView]:
+    """Views of the last `span_s` seconds."""
+    return [view for view in views if 0 <= now_s - view.sent_s <= span_s]
