@@ -59,6 +59,9 @@ def demo(ctx: click.Context, *, seed: int, quick: bool, out: Path, rounds: int, 
         say("")
     say(headline(first))
     hint(f"report: {out / 'demo.html'}   figures: {out / 'demo.json'}   {sum(r.elapsed_s for r in results):.0f} s in all")
+    repeated = [name for result in results for name in result.repeated]
+    if repeated:
+        hint(f"made again because the machine stood still under them: {', '.join(repeated)}")
     broken = [text for result in results for text in result.broken]
     for text in broken:
         complain(f"broken: {text}")

@@ -19,6 +19,7 @@ from hmas.lab.score import Score, score
 from hmas.lab.workload import Arrival
 
 KEPT = 2000
+STATUS_LIMIT_S = 1.0
 OnProgress = Callable[[Progress], None]
 
 
@@ -28,6 +29,7 @@ class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         verdicts: What meta decided, also where it kept things as they were.
         actions: How many control actions statera sent.
+        slowest_status_s: The longest that the gateway took to tell its operators its state.
         broken: What must not be, in words; empty in a run that counts.
     """
 
@@ -41,6 +43,17 @@ class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
     actions: int
     status: dict[str, Any]
     broken: list[str]
+    slowest_status_s: float = 0.0
+
+    @property
+    def stood_still_s(self) -> float:
+        """The longest that the client's or the gateway's process is known not to have run."""
+        return max(self.summary.max_gap_s, self.slowest_status_s)
+
+    @property
+    def noisy(self) -> bool:
+        """Whether other work on the machine got in the way, so that the latencies are not to be trusted."""
+        return self.summary.noisy or self.slowest_status_s > STATUS_LIMIT_S
 
 
 async def live_run(
@@ -65,8 +78,8 @@ async def live_run(
     async with running_gateway(site, variant, agents=agents, config=config) as address:
         load = LoadSpec(url=address.url, model=site.model, api_keys=site.keys, length_channel=site.kind, drain_s=span.drain_s)
         started_s = clock.now_s()
-        watcher = Watcher(address.admin_url, started_s)
-        watching = asyncio.create_task(watcher.run(clock.now_s))
+        watcher = Watcher(address.admin_url, started_s, clock.now_s)
+        watching = asyncio.create_task(watcher.run())
         try:
             results, summary = await _send(site, variant, arrivals, load, on_progress)
             status, events = await watcher.finish(watching)
@@ -86,6 +99,7 @@ async def live_run(
         verdicts=verdicts,
         actions=actions,
         status=dict(status),
+        slowest_status_s=watcher.slowest_s,
         broken=broken,
     )
 

@@ -32,6 +32,7 @@ class DemoResult(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         neighbours: Live runs of the windows next to the baselines' best, where they were checked.
+        repeated: Runs that were made again because the machine had stood still under them.
         troubles: What broke outside the runs, in words.
     """
 
@@ -41,6 +42,7 @@ class DemoResult(msgspec.Struct, frozen=True, kw_only=True):
     runs: list[LiveRun]
     elapsed_s: float
     neighbours: list[LiveRun] = []
+    repeated: list[str] = []
     troubles: list[str] = []
 
     @property
@@ -108,7 +110,8 @@ def run_document(run: LiveRun) -> dict[str, Any]:
         "all_outcomes": outcomes,
         "actions": run.actions,
         "max_gap_s": round(run.summary.max_gap_s, 4),
-        "noisy": run.summary.noisy,
+        "slowest_status_s": round(run.slowest_status_s, 4),
+        "noisy": run.noisy,
         "elapsed_s": round(run.summary.elapsed_s, 2),
         "broken": run.broken,
     }
@@ -125,7 +128,8 @@ def _round_figures(result: DemoResult) -> dict[str, Any]:
         "goodput_rps": {run.variant.name: round(run.score.goodput_rps, 4) for run in result.runs},
         "over_default": round(result.ratio_to(result.run(DEFAULT)), 4),
         "over_strongest_baseline": round(result.ratio_to(result.strongest()), 4),
-        "noisy": [run.variant.name for run in result.runs if run.summary.noisy],
+        "noisy": [run.variant.name for run in result.runs if run.noisy],
+        "repeated": result.repeated,
         "broken": result.broken,
     }
 

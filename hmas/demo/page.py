@@ -52,9 +52,9 @@ def page(result: DemoResult) -> str:
 
 def _noise(runs: Sequence[LiveRun]) -> list[str]:
     return [
-        f"{run.variant.name}: the machine stood still for {run.summary.max_gap_s:.2f} s; this run's latencies are not to be trusted"
+        f"{run.variant.name}: the machine stood still for {run.stood_still_s:.2f} s; this run's latencies are not to be trusted"
         for run in runs
-        if run.summary.noisy
+        if run.noisy
     ]
 
 

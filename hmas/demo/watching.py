@@ -1,7 +1,7 @@
 """Looks at a gateway while a run lasts, as an operator would: through the operators' API."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -12,7 +12,7 @@ from controller.core.errors import AdminError
 
 EVERY_S = 0.5
 EVENTS = 1000
-DECISION_KINDS = ("policy", "n_run", "token_budget", "bypass", "decision")
+ANSWER_S = 15.0
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,22 +39,32 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Watcher:
-    """Samples one gateway every half second."""
+    """Samples one gateway every half second.
 
-    def __init__(self, admin_url: str, start_s: float) -> None:
-        self._client = AdminClient(admin_url, timeout_s=5.0)
+    Attributes:
+        samples: What it saw.
+        failures: Why it saw nothing, where the gateway did not answer.
+        slowest_s: The longest that an answer took.
+    """
+
+    def __init__(self, admin_url: str, start_s: float, now_s: Callable[[], float]) -> None:
+        self._client = AdminClient(admin_url, timeout_s=ANSWER_S)
         self._start_s = start_s
+        self._now_s = now_s
+        self.slowest_s = 0.0
         self.samples: list[Sample] = []
         self.failures: list[str] = []
 
-    async def run(self, now_s: Any) -> None:
+    async def run(self) -> None:
         """Samples until cancelled; a gateway that does not answer is noted, not raised."""
         while True:
+            asked_s = self._now_s()
             try:
                 status = await asyncio.to_thread(self._client.status)
-                self.samples.append(sample_of(status, now_s() - self._start_s))
+                self.samples.append(sample_of(status, self._now_s() - self._start_s))
             except AdminError as error:
                 self.failures.append(str(error))
+            self.slowest_s = max(self.slowest_s, self._now_s() - asked_s)
             await asyncio.sleep(EVERY_S)
 
     async def finish(self, task: "asyncio.Task[None]") -> tuple[Mapping[str, Any], list[dict[str, Any]]]:

@@ -2,7 +2,8 @@ import msgspec
 import pytest
 
 from hmas.demo.calibration import SWEEP_CAPS
-from hmas.demo.story import NAMES, _better, _next_to, _variants
+from hmas.demo.settings import DemoSettings
+from hmas.demo.story import NAMES, _better, _next_to, _Stage, _variants
 from hmas.demo.virtual import Variant
 
 
@@ -28,6 +29,8 @@ def test_neighbours_are_the_next_of_the_grid(n_run, windows):
 class Run(msgspec.Struct):
     variant: Variant
     score: "Score"
+    noisy: bool = False
+    broken: list[str] = []
 
 
 class Score(msgspec.Struct):
@@ -43,3 +46,39 @@ def test_a_better_neighbour_takes_the_place_under_the_name():
     assert _better(run, [worse, other]).variant.n_run == 24
     chosen = _better(run, [worse, better, other])
     assert (chosen.variant.name, chosen.variant.n_run) == ("fcfs-best-cap", 28)
+
+
+class Told:
+    def phase(self, name):
+        pass
+
+
+class Stage(_Stage):
+    """A stage whose runs come from a list."""
+
+    def __init__(self, runs):
+        super().__init__(None, [], DemoSettings().span, Told())
+        self.left = list(runs)
+
+    async def _run(self, variant):
+        return msgspec.structs.replace(self.left.pop(0), variant=variant)
+
+
+def some_run(**kwargs):
+    return Run(Variant(name="x"), Score(1.0), **kwargs)
+
+
+async def test_noisy_runs_are_made_once_more_and_no_more():
+    stage = Stage([some_run(), some_run(noisy=True), some_run(), some_run(noisy=True), some_run(noisy=True), some_run()])
+    runs, checked = await stage.play(_variants({"keep": 24, "shed": 24}), backwards=False, neighbours=False)
+    assert [run.variant.name for run in runs] == list(NAMES)
+    assert [run.noisy for run in runs] == [False, False, True, False]
+    assert stage.repeated == ["fcfs-best-cap", "fcfs-best-cap-shed"]
+    assert checked == []
+
+
+async def test_what_broke_is_not_made_again():
+    stage = Stage([some_run(noisy=True, broken=["lost"]), some_run(), some_run(), some_run()])
+    runs, _ = await stage.play(_variants({"keep": 24, "shed": 24}), backwards=True, neighbours=False)
+    assert runs[-1].broken == ["lost"], "made first, told last"
+    assert stage.repeated == []
