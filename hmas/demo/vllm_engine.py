@@ -25,6 +25,8 @@ class VllmServer(msgspec.Struct, frozen=True, kw_only=True):
         model: Directory of the model, such as scripts/build_tiny_model.py makes.
         max_num_seqs: vLLM's own concurrency cap; well above any window that makes sense, so that "the engine's default" is not cut by it.
         kv_cache_bytes: Size of its KV cache.
+        cores: Cores its worker computes on, as VLLM_CPU_OMP_THREADS_BIND takes them. One by default: worker threads wait for each other at
+            every step, so a second one that shares its core with the gateway or the load generator makes all of them slow.
     """
 
     python: Path
@@ -33,7 +35,7 @@ class VllmServer(msgspec.Struct, frozen=True, kw_only=True):
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
     kv_cache_bytes: int = 256 << 20
-    threads: int = 2
+    cores: str = "0"
 
     def command(self, port: int, model_name: str) -> list[str]:
         """Command line of the server."""
@@ -42,6 +44,7 @@ class VllmServer(msgspec.Struct, frozen=True, kw_only=True):
             "--served-model-name": model_name,
             "--host": "127.0.0.1",
             "--port": str(port),
+            "--dtype": "float32",
             "--max-model-len": str(self.max_model_len),
             "--max-num-seqs": str(self.max_num_seqs),
             "--max-num-batched-tokens": str(self.max_num_batched_tokens),
@@ -70,7 +73,7 @@ async def running_vllm(server: VllmServer, folder: Path, model_name: str) -> Asy
         "PYTHONPATH": str(ROOT),
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
-        "OMP_NUM_THREADS": str(server.threads),
+        "VLLM_CPU_OMP_THREADS_BIND": server.cores,
     }
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
