@@ -1,5 +1,10 @@
 """The demo's runs on real processes."""
 
+import os
+import signal
+from pathlib import Path
+
+import orjson
 import pytest
 
 from controller.config.loader import load_config
@@ -25,8 +30,6 @@ async def test_every_configuration_can_be_loaded(tmp_path):
     address = GatewayAddress("http://127.0.0.1:9001", "http://127.0.0.1:9002", "unix:///tmp/x.sock")
     document = gateway_config(site, Variant(name="hmas", policy="edf", overdue="demote"), address, tmp_path, {"agents": dict(AGENT_PACE)})
     path = tmp_path / "hmas.yaml"
-    import orjson
-
     path.write_bytes(orjson.dumps(document))
     config = load_config(str(path), {})
     assert config.agents.enabled
@@ -68,6 +71,47 @@ async def test_runs_leave_nothing_behind_and_lose_nothing(tmp_path):
             assert bool(run.decisions) == agents
     assert heard
     assert site.troubles == []
+
+
+def kill_agent(name, folder):
+    """Kills the agent of the run in `folder`, and no other."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if words[0] != b"/bin/sh" and name.encode() in words and any(str(folder).encode() in word for word in words):
+                os.kill(int(entry.name), signal.SIGKILL)
+                return True
+    return False
+
+
+@pytest.mark.slow
+async def test_a_killed_agent_costs_no_request_and_breaks_the_demo(tmp_path):
+    work = arrivals()
+    site = make_site(tmp_path, sorted({a.tenant for a in work}))
+    killed = []
+
+    def kill_once(_progress):
+        if not killed and kill_agent("statera", tmp_path):
+            killed.append("statera")
+
+    async with running_engines(site, SETTINGS):
+        run = await live_run(
+            site,
+            Variant(name="hmas", policy="edf", overdue="demote"),
+            work,
+            SETTINGS.span,
+            agents=True,
+            config={},
+            clock=SystemClock(),
+            on_progress=kill_once,
+        )
+    assert killed
+    assert len(run.broken) == 1
+    assert "statera crashed: ended by SIGKILL" in run.broken[0]
+    assert [r.outcome for r in run.results] == ["completed"] * len(work)
 
 
 @pytest.mark.slow
