@@ -19,6 +19,9 @@ FALL_PER_S = 1.6
 RISE_FACTOR_PER_S = 2.0
 """Largest factor by which a window grows per second, by whatever cause. `FALL_FACTOR_PER_S`: by which it shrinks."""
 FALL_FACTOR_PER_S = 4.0
+LEAD_S = 16.0
+"""Time constant with which the window moves to the model's. What the model knows is older than that by one answer's length and a hundred
+requests; a window that moves far within that time chases its own past and never settles."""
 TRIM_PER_S = 0.1
 """Gain of the trim that corrects the model's window. `TRIM_LOW`, `TRIM_HIGH` bound it (log scale); `TRIM_LEAK_S` is how fast it fades."""
 TRIM_LOW = math.log(0.5)
@@ -130,7 +133,7 @@ class WindowLoop:
             self._integrate(error, load, now, dt)
         else:
             self._follow(target, error, load, dt)
-        limited = self._rate_limited(now, dt)
+        limited = self._rate_limited(now, dt) if target is None else self.base * math.exp(self.trim)
         # Back-calculation: the state is what was put out, so nothing stands behind the limits waiting to be unwound.
         self.base = max(float(min(self.low, load.ceiling)), min(float(load.ceiling), limited)) * math.exp(-self.trim)
 
@@ -146,7 +149,7 @@ class WindowLoop:
 
     def _follow(self, target: Target, error: float, load: Load, dt: float) -> None:
         """Warm: the model's window, and a trim for what the model has wrong."""
-        self.base = float(target.n_run)
+        self.base *= math.exp(-math.log(self.base / target.n_run) * min(1.0, dt / LEAD_S))
         counts = error < 0 or load.in_flight >= 0.8 * self.n_run(load.ceiling)
         fade = math.exp(-dt / TRIM_LEAK_S) if error == 0 else 1.0
         step = TRIM_PER_S * error * dt if counts else 0.0

@@ -1,0 +1,100 @@
+"""qos: what the views say, with duplicates, gaps and garbage in the telemetry."""
+
+import pytest
+from control_kit import completion, instance, snapshot
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agents.qos.model import QosModel
+from controller.core.messages import LongView, ShortView
+from controller.core.types import OutcomeKind
+
+
+def run(model: QosModel, seconds: float, *, rps: float = 10.0, each=None, repeat: int = 1) -> list:
+    """A steady run: each request ends 0.1 s after it came. Returns all views."""
+    views, arrived = [], 0
+    for step in range(int(seconds * 10)):
+        now_s = 1000.0 + step / 10
+        while arrived < rps * step / 10:
+            arrived += 1
+            for _ in range(repeat):
+                model.complete(completion(arrived, now_s, arrival_s=now_s - 0.1, **(each(arrived) if each else {})), now_s)
+        views += model.observe(snapshot(now_s, arrived=arrived, ended=arrived), now_s)
+    return views
+
+
+def shorts(views) -> list[ShortView]:
+    return [v for v in views if isinstance(v, ShortView)]
+
+
+def longs(views) -> list[LongView]:
+    return [v for v in views if isinstance(v, LongView)]
+
+
+def test_rates_and_shares():
+    def each(number):
+        late = number % 5 == 0
+        return {"ttft_ms": 9000.0 if late else 400.0, "slo_met": not late, "queue_ms": 8800.0 if late else 100.0}
+
+    views = run(QosModel(), 90.0, each=each)
+    short, long = shorts(views)[-1], longs(views)[-1]
+    assert short.violation_rate == pytest.approx(0.2, abs=0.05)
+    assert short.ttft_violation_rate == pytest.approx(0.2, abs=0.05)
+    assert short.tpot_violation_rate == 0.0
+    assert short.goodput_rps == pytest.approx(8.0, rel=0.1)
+    assert long.arrival_rps == pytest.approx(10.0, rel=0.05)
+    assert long.deadline_miss_share == pytest.approx(0.2, abs=0.05)
+    assert long.goodput_rate == pytest.approx(0.8, abs=0.05)
+
+
+def test_what_comes_twice_counts_once():
+    once, twice = run(QosModel(), 20.0), run(QosModel(), 20.0, repeat=2)
+    assert shorts(once)[-1] == shorts(twice)[-1]
+    assert sum(len(v.recent) for v in shorts(twice)) == len({c.request_id for v in shorts(twice) for c in v.recent})
+
+
+def test_fairness_sees_a_tenant_that_is_starved():
+    def each(number):
+        starved = number % 2 == 0
+        return {
+            "tenant": "b" if starved else "a",
+            **({"outcome": OutcomeKind.TIMED_OUT, "output_tokens": 0, "slo_met": False, "ttft_ms": -1.0} if starved else {}),
+        }
+
+    assert longs(run(QosModel(), 90.0, each=each))[-1].fairness < 0.7
+    assert longs(run(QosModel(), 90.0, each=lambda n: {"tenant": "ab"[n % 2]}))[-1].fairness > 0.95
+
+
+def test_a_stuck_loop_is_named_and_load_alone_is_not():
+    model, views = QosModel(), []
+    for step in range(200):
+        views += model.observe(
+            snapshot(1000.0 + step / 10, arrived=50, ended=0, queued=50, instances=[instance(in_flight=0)]), 1000.0 + step / 10
+        )
+    assert "stuck" in shorts(views)[-1].anomalies
+    model, views = QosModel(), []
+    for step in range(200):
+        arrived, ended = 500 + 10 * step, step
+        seen = snapshot(1000.0 + step / 10, arrived=arrived, ended=ended, queued=arrived - ended - 16, instances=[instance(in_flight=16)])
+        views += model.observe(seen, 1000.0 + step / 10)
+    assert shorts(views)[-1].anomalies == []
+
+
+def test_counters_that_do_not_add_up_are_named():
+    model, views = QosModel(), []
+    for step in range(100):
+        seen = snapshot(1000.0 + step / 10, arrived=100, ended=10, queued=0, instances=[instance(in_flight=5)])
+        views += model.observe(seen, 1000.0 + step / 10)
+    assert "conservation" in shorts(views)[-1].anomalies
+
+
+@given(
+    times=st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30),
+    tpot=st.floats(-10, 1e9),
+)
+def test_clock_jumps_and_odd_figures_do_not_break_it(times, tpot):
+    model = QosModel()
+    for number, now_s in enumerate(times):
+        model.complete(completion(number, now_s, tpot_ms=tpot), now_s)
+        for view in model.observe(snapshot(now_s, arrived=number + 1, ended=number + 1), now_s):
+            assert 0.0 <= view.violation_rate <= 1.0

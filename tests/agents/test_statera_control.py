@@ -1,0 +1,177 @@
+"""Statera: calibrated bounds, windows within their limits, no wind-up, settling, operators, restarts."""
+
+import numpy as np
+import pytest
+from control_kit import completion, instance, short_view
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agents.statera.conformal import LengthCalibrator
+from agents.statera.model import StateraModel
+
+
+def last_n_run(actions, default=0):
+    return actions[-1].n_run if actions else default
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 0.1, 0.3])
+def test_conformal_coverage(epsilon):
+    rng = np.random.default_rng(7)
+    calibrator, covered, asked = LengthCalibrator(epsilon), 0, 0
+    for number in range(4000):
+        real = int(rng.lognormal(4.5, 0.8)) + 1
+        bound = calibrator.add_tokens(300)
+        if bound is not None and number > 300:
+            asked += 1
+            covered += real <= 90.0 + bound
+        calibrator.learn(completion(number, float(number), output_tokens=real))
+    assert covered / asked == pytest.approx(1.0 - epsilon, abs=0.025)
+
+
+def test_conformal_bounds_follow_a_shift():
+    calibrator = LengthCalibrator(0.1)
+    for number in range(2000):
+        calibrator.learn(completion(number, float(number), output_tokens=100))
+    before = calibrator.add_tokens(300)
+    for number in range(2000, 4000):
+        calibrator.learn(completion(number, float(number), output_tokens=900))
+    assert before == pytest.approx(10.0, abs=5)
+    assert calibrator.add_tokens(300) == pytest.approx(810.0, abs=5)
+
+
+@given(
+    steps=st.lists(
+        st.tuples(st.floats(0, 50), st.integers(0, 400), st.integers(0, 500), st.floats(0, 1.2), st.integers(1, 300), st.floats(0, 1)),
+        min_size=1,
+        max_size=60,
+    )
+)
+def test_outputs_stay_in_bounds_whatever_comes_in(steps):
+    model, n_run = StateraModel(n_run_min=2, period_s=0.25), 16
+    for number, (pressure, in_flight, queued, kv, ceiling, violations) in enumerate(steps):
+        now_s = 100.0 + 0.25 * number
+        seen = instance(
+            tpot_pressure=pressure, in_flight=in_flight, n_run=n_run, kv_committed=kv, capacity_n_run=ceiling, max_token_budget=2048
+        )
+        view = short_view(now_s, instances=[seen], queued=queued, utilization={"i0": max(pressure, kv)}, tpot_violation_rate=violations)
+        for action in model.observe(view, now_s):
+            assert min(2, ceiling) <= action.n_run <= ceiling
+            assert 0 <= action.token_budget <= 2048
+            n_run = action.n_run
+
+
+TOKENS = 100
+STEP_S = 0.25
+
+
+def settle(
+    model: StateraModel, *, slope_ms: float, base_ms: float, slo_ms: float, seconds: float, from_s: float = 0.0, n_run: int = 16
+) -> list[int]:
+    """A closed loop with the affine plant tpot(n) = base + slope n under a queue that never empties; returns the windows over time.
+
+    A request's TPOT is the plant's mean over the time that it decoded, so what ends now tells of what was in flight then.
+    """
+    windows: list[int] = []
+    tpots: list[float] = []
+    for step in range(int(seconds / STEP_S)):
+        now_s = from_s + STEP_S * step
+        tpots.append(base_ms + slope_ms * n_run)
+        decode_s, back, tokens = 0.0, 0, 0.0
+        while tokens < TOKENS and back < len(tpots):
+            back += 1
+            decode_s += STEP_S
+            tokens += 1000.0 * STEP_S / tpots[-back]
+        ended = []
+        if tokens >= TOKENS:
+            tpot_ms = 1000.0 * decode_s / tokens
+            total_ms = 100.0 + tpot_ms * (TOKENS - 1)
+            for part in range(max(1, round(n_run * STEP_S / decode_s))):
+                number = round(1000 * now_s) * 1000 + part
+                ended.append(
+                    completion(
+                        number,
+                        now_s,
+                        arrival_s=now_s - total_ms / 1000,
+                        queue_ms=0.0,
+                        ttft_ms=100.0,
+                        total_ms=total_ms,
+                        tpot_ms=tpot_ms,
+                        tpot_slo_ms=slo_ms,
+                        output_tokens=TOKENS,
+                        running=n_run,
+                    )
+                )
+        pressure = sum(tpots[-max(1, back) :]) / max(1, back) / slo_ms
+        seen = instance(tpot_pressure=pressure, in_flight=n_run, n_run=n_run, kv_committed=0.1)
+        actions = model.observe(short_view(now_s, instances=[seen], queued=50, utilization={"i0": pressure}, recent=ended), now_s)
+        n_run = last_n_run(actions, n_run)
+        windows.append(n_run)
+    return windows
+
+
+@pytest.mark.parametrize(("slope_ms", "base_ms"), [(0.5, 10.0), (0.2, 15.0), (1.5, 2.0)])
+def test_it_settles_near_the_target_and_stays(slope_ms, base_ms):
+    slo_ms = 40.0
+    windows = settle(StateraModel(period_s=0.25), slope_ms=slope_ms, base_ms=base_ms, slo_ms=slo_ms, seconds=60.0)
+    tail = windows[-80:]
+    holds = (slo_ms - base_ms) / slope_ms
+    assert max(tail) <= 1.1 * holds + 1, "beyond what the target bears"
+    assert min(tail) >= 0.55 * holds, "far below it"
+    assert max(tail) - min(tail) <= max(3, 0.25 * holds), "it does not come to rest"
+
+
+def test_it_comes_down_after_a_step_in_the_plant():
+    model = StateraModel(period_s=0.25)
+    before = settle(model, slope_ms=0.3, base_ms=10.0, slo_ms=40.0, seconds=40.0)
+    after = settle(model, slope_ms=1.2, base_ms=10.0, slo_ms=40.0, seconds=60.0, from_s=40.0, n_run=before[-1])
+    assert after[-1] <= 1.15 * 25 + 1
+
+
+def test_it_does_not_wind_up_while_nothing_waits():
+    model = StateraModel(period_s=0.25, n_run_start=16)
+    windows = []
+    for step in range(400):
+        now_s = 0.25 * step
+        seen = instance(tpot_pressure=0.2, in_flight=2, n_run=windows[-1] if windows else 16)
+        windows.append(
+            last_n_run(model.observe(short_view(now_s, instances=[seen], utilization={"i0": 0.2}), now_s), windows[-1] if windows else 16)
+        )
+    assert max(windows) <= 17
+
+
+def test_a_forced_knob_is_followed_and_left_without_a_jump():
+    model = StateraModel(period_s=0.25, n_run_start=16)
+    for step in range(40):
+        now_s = 0.25 * step
+        model.observe(
+            short_view(now_s, instances=[instance(n_run=5, in_flight=5)], queued=50, forced=["knobs"], utilization={"i0": 0.2}), now_s
+        )
+    (action,) = model.observe(short_view(10.5, instances=[instance(n_run=5, in_flight=5)], queued=50, utilization={"i0": 0.2}), 10.5)
+    assert 4 <= action.n_run <= 10
+
+
+def test_it_resumes_its_own_window():
+    first = StateraModel(period_s=0.25)
+    windows = settle(first, slope_ms=0.5, base_ms=10.0, slo_ms=40.0, seconds=30.0)
+    seen = instance(n_run=windows[-1], in_flight=windows[-1])
+    last = None
+    for step in range(20):
+        now_s = 31.0 + 0.25 * step
+        said = first.observe(short_view(now_s, instances=[seen], queued=5), now_s)
+        last = said[-1] if said else last
+    assert last is not None
+    second = StateraModel(period_s=0.25)
+    second.restore(last)
+    (action, *_) = second.observe(short_view(40.0, instances=[seen], queued=5), 40.0)
+    assert abs(action.n_run - last.n_run) <= 0.3 * last.n_run
+
+
+def test_a_completion_that_comes_twice_counts_once():
+    once, twice = StateraModel(), StateraModel()
+    for number in range(200):
+        message = completion(number, float(number), output_tokens=10 * number + 1)
+        once.learn(message)
+        twice.learn(message)
+        twice.learn(message)
+    view = short_view(300.0)
+    assert [a.length_bounds for a in once.observe(view, 300.0)] == [a.length_bounds for a in twice.observe(view, 300.0)]
