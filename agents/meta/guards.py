@@ -23,19 +23,18 @@ STRIKES = 5
 """Short views in a row that have to show a failure: about a second."""
 LOAD_MAX = 3.0
 """Most that a rise of the arrival rate excuses."""
-BETTER = 0.8
-"""A violation rate below this share of the one before the switch is a success, whatever the tail of TTFT does."""
 CLEAR_S = 10.0
 """A bypass ends when no anomaly has been seen for this long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """State right before a switch: TTFT p99, violation rate, arrival rate."""
+    """State right before a switch: TTFT p99, violation rate, arrival rate, age of the oldest waiting request."""
 
     ttft_ms_p99: float
     violation_rate: float
     arrival_rps: float
+    oldest_wait_ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +56,7 @@ def baseline(short: Sequence[ShortView], long: LongView) -> Baseline:
         ttft_ms_p99=max([long.ttft_ms.p99, *(view.ttft_ms.p99 for view in judged)]),
         violation_rate=max([long.violation_rate, *(view.violation_rate for view in judged)]),
         arrival_rps=max([long.arrival_rps, *(view.arrival_rps for view in short)]),
+        oldest_wait_ms=max((view.oldest_wait_ms for view in short), default=0.0),
     )
 
 
@@ -81,17 +81,18 @@ class RollbackWindow:
         """Eq. 12 on one short view: TTFT99 > rho TTFT99_pre or nu > rho nu_pre, in STRIKES views in a row.
 
         Rho is scaled by how much more arrives than before the switch, up to LOAD_MAX: a switch just before a burst looks bad through no
-        fault of its own. A longer TTFT tail with clearly fewer misses is no failure: an order that puts some requests last does that by
-        intent.
+        fault of its own. The tail is scaled by the age of the oldest waiting request too, because what had waited long before the switch
+        ends after it. A longer tail with fewer misses is no failure: an order that puts some requests last does that by intent.
         """
         if now_s < self._from_s or view.ended < SAMPLES_MIN:
             return None
         load = min(LOAD_MAX, max(1.0, view.arrival_rps / self.before.arrival_rps)) if self.before.arrival_rps > 0 else LOAD_MAX
         rho = self._ratio * load
         rate_limit = rho * max(VIOLATION_FLOOR, self.before.violation_rate)
-        tail_limit = rho * max(TTFT_FLOOR_MS, self.before.ttft_ms_p99)
+        aged = min(LOAD_MAX, max(1.0, view.oldest_wait_ms / max(1.0, self.before.oldest_wait_ms)))
+        tail_limit = rho * aged * max(TTFT_FLOOR_MS, self.before.ttft_ms_p99)
         too_many = view.violation_rate > rate_limit
-        too_late = view.ttft_ms.p99 > tail_limit and view.violation_rate > BETTER * self.before.violation_rate
+        too_late = view.ttft_ms.p99 > tail_limit and view.violation_rate >= self.before.violation_rate
         self._strikes = self._strikes + 1 if too_many or too_late else 0
         if self._strikes < STRIKES:
             return None

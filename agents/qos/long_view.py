@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from agents.qos.outcomes import fairness, shares
+from agents.qos.outcomes import fairness, served_late, shares
 from agents.qos.windows import summarize, variation
 from controller.core.messages import Completion, LongView, SystemSnapshot
 from controller.core.objectives import percentile
@@ -22,6 +22,7 @@ def build_long_view(
     arrived: Sequence[tuple[float, int]],
     mismatches: Sequence[float],
     *,
+    more_overdue: int,
     window_s: float,
     weights: Mapping[str, float],
     now_s: float,
@@ -33,11 +34,12 @@ def build_long_view(
         ended: Requests that ended within the window.
         arrived: (time, arrivals since the gateway's start), in order of time.
         mismatches: Scores of Eq. 7 within the window, one a second.
+        more_overdue: Growth of the number of overdue waiting requests over the window.
         window_s: How much of the window has been watched, more than 0.
         weights: Tenants' weights.
         now_s: Stamped on the view.
     """
-    missed = shares(ended)
+    missed = shares(ended, more_overdue)
     arrivals = arrived[-1][1] - arrived[0][1] if arrived else 0
     arrival_rps = arrivals / window_s
     service_ms = [c.total_ms - c.queue_ms for c in ended if c.outcome is OutcomeKind.COMPLETED and c.queue_ms >= 0]
@@ -71,6 +73,7 @@ def build_long_view(
         by_task=_mix(str(c.task_type) for c in ended),
         by_tenant=_mix(c.tenant for c in ended),
         forced=snapshot.forced,
+        late_service=_mean(served_late(c) for c in ended if c.queue_ms >= 0),
     )
 
 

@@ -39,6 +39,7 @@ class Reading:
 
     at_s: float
     queued: int
+    overdue: int
     arrived: int
     prompt_tokens: int
     output_tokens: int
@@ -114,6 +115,7 @@ class QosModel:
                     self._completions.all(),
                     [(reading.at_s, reading.arrived) for reading in self._readings.all()],
                     self._mismatches.all(),
+                    more_overdue=_more_overdue(self._readings.all()),
                     window_s=self._span_s(self._long_window_s),
                     weights=self._weights,
                     now_s=now_s,
@@ -153,7 +155,7 @@ class QosModel:
         self._now_s = at_s
         self._count_engines(snapshot)
         speak = bool(snapshot.instances) and all(_has_kv_usage(view, at_s) for view in snapshot.instances)
-        self._readings.add(at_s, Reading(at_s, snapshot.queued, snapshot.arrived_total, *self._served, speak))
+        self._readings.add(at_s, Reading(at_s, snapshot.queued, snapshot.overdue, snapshot.arrived_total, *self._served, speak))
         for window in (self._completions, self._readings, self._mismatches):
             window.prune(at_s)
         if self._is_due(self._mismatch_s, 1.0):
@@ -211,10 +213,11 @@ class QosModel:
 
     def _short_view(self, snapshot: SystemSnapshot, anomalies: list[str], now_s: float) -> ShortView:
         ended = self._completions.since(self._now_s - self._short_window_s)
-        missed = shares(ended)
+        readings = self._readings.since(self._now_s - self._short_window_s)
+        missed = shares(ended, _more_overdue(readings))
         span_s = self._span_s(self._short_window_s)
         arrival_rps, _, output_tps, counted = self._rates()
-        queue = [(r.at_s, float(r.queued)) for r in self._readings.since(self._now_s - self._short_window_s)]
+        queue = [(r.at_s, float(r.queued)) for r in readings]
         recent = [self._backlog.popleft() for _ in range(min(RECENT_MAX, len(self._backlog)))]
         fallbacks = [f"kv_usage:{view.name}" for view in snapshot.instances if not _has_kv_usage(view, self._now_s)]
         return ShortView(
@@ -240,6 +243,10 @@ class QosModel:
             anomalies=anomalies,
             fallbacks=fallbacks if counted else [*fallbacks, "throughput"],
         )
+
+
+def _more_overdue(readings: list[Reading]) -> int:
+    return readings[-1].overdue - readings[0].overdue if readings else 0
 
 
 def _has_kv_usage(view: InstanceView, at_s: float) -> bool:

@@ -39,6 +39,11 @@ def missed_in_queue(completion: Completion) -> bool:
     return missed_ttft(completion) and (completion.service_ttft_ms < 0 or completion.service_ttft_ms <= completion.ttft_slo_ms)
 
 
+def served_late(completion: Completion) -> bool:
+    """Service began after the TTFT target had passed."""
+    return completion.queue_ms >= 0 and 0 < completion.ttft_slo_ms < completion.queue_ms
+
+
 def served_tokens(completion: Completion) -> int:
     """Tokens an engine worked on for this request: prompt (less what its prefix cache gave) and output; 0 where it was never dispatched."""
     if completion.queue_ms < 0:
@@ -58,12 +63,12 @@ def asked_tokens(completion: Completion) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Miss shares among judged requests, 0 to 1; all 0 with none.
+    """Miss shares among requests whose fate is settled, 0 to 1; all 0 with none.
 
     Attributes:
-        judged: How many were judged.
+        judged: How many ended and were judged.
         met: How many met both targets.
-        missed: Share that missed at least one. `ttft`, `tpot`: by target. `queue`: lost to waiting.
+        missed: Share that missed at least one. `ttft`, `tpot`: by target (tpot: of those that ended). `queue`: lost to waiting.
     """
 
     judged: int
@@ -74,18 +79,32 @@ class Shares:
     queue: float
 
 
-def shares(completions: Sequence[Completion]) -> Shares:
-    """Counts misses over a window of ended requests."""
+def shares(completions: Sequence[Completion], more_overdue: int = 0) -> Shares:
+    """Counts misses over a window.
+
+    A scheduler that puts late requests last lets them wait for long: their misses would show only when they end, which may be never within
+    the window. A miss is counted when it is certain instead: `more_overdue` is by how much the number of waiting requests past their TTFT
+    target has grown (those of them that end take themselves out of it again).
+
+    Args:
+        completions: Requests that ended within the window.
+        more_overdue: Growth over the window, negative where that pool was worked off.
+    """
     judged = [c for c in completions if is_judged(c)]
-    n = max(1, len(judged))
+    ended = max(1, len(judged))
+    settled = max(1, len(judged) + more_overdue)
     met = sum(c.slo_met for c in judged)
+
+    def share(count: int) -> float:
+        return min(1.0, max(0, count + more_overdue) / settled)
+
     return Shares(
         judged=len(judged),
         met=met,
-        missed=(len(judged) - met) / n,
-        ttft=sum(missed_ttft(c) for c in judged) / n,
-        tpot=sum(missed_tpot(c) for c in judged) / n,
-        queue=sum(missed_in_queue(c) for c in judged) / n,
+        missed=share(len(judged) - met),
+        ttft=share(sum(missed_ttft(c) for c in judged)),
+        tpot=sum(missed_tpot(c) for c in judged) / ended,
+        queue=share(sum(missed_in_queue(c) for c in judged)),
     )
 
 

@@ -197,7 +197,8 @@ class ShortView(Message, frozen=True, tag="short_view"):
 
     Attributes:
         window_s: Span of the latency figures.
-        violation_rate: Share of ended requests that missed an SLO; `ttft_violation_rate`, `tpot_violation_rate` by target.
+        violation_rate: Share of requests whose fate was settled within the window, by ending or by passing their TTFT target in the queue,
+            that missed an SLO; `ttft_violation_rate`, `tpot_violation_rate` by target, the latter of ended ones.
         queue_slope: Requests per second by which the queue grows (negative: shrinks).
         utilization: Per instance, 0 to above 1: the larger of TPOT pressure and KV use (see agents/qos).
         arrival_rps: Requests per second that arrived within the window.
@@ -236,7 +237,8 @@ class LongView(Message, frozen=True, tag="long_view"):
         burst_ratio: Largest 1 s arrival count over the mean.
         prompt_mean, output_mean, total_cv: Lengths in tokens, and the variation of service time (severity of HOL blocking).
         long_share: Share of requests above the two-lane threshold; `long_backlog` how many of them wait.
-        deadline_miss_share: Share of ended requests that missed TTFT while waiting, not while being served.
+        deadline_miss_share: Share of settled requests (see `ShortView`) that missed TTFT while waiting, not while being served.
+        late_service: Share of served requests that had lost their TTFT target before service began: capacity spent on what is lost.
         mismatch: Utilization-gap score of Eq. 7, mean over the window; `mismatch_p95` its 95 % quantile.
         fairness: Jain index of tokens served per weighted tenant among those who asked, 1 with fewer than two.
         by_task, by_tenant: Share of arrivals.
@@ -270,6 +272,7 @@ class LongView(Message, frozen=True, tag="long_view"):
     by_task: dict[str, float] = {}
     by_tenant: dict[str, float] = {}
     forced: list[str] = []
+    late_service: float = 0.0
 
 
 class LengthBound(msgspec.Struct, frozen=True, kw_only=True):
