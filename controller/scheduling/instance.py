@@ -12,6 +12,8 @@ from controller.scheduling.queue_entry import QueueEntry
 from engines.base import EngineSnapshot
 
 _PRESSURE_QUANTILE = 0.9
+_LULL_S = 5.0
+_BUSY_DECAY = 0.99
 _SPAN_TOKENS = 8
 """Tokens over which a pace is taken: a read of the stream may bring several at once, or a part of one."""
 
@@ -87,8 +89,10 @@ class Instance:
 
     __slots__ = (
         "_awaiting",
+        "_busy",
         "_controlled",
         "_fenced",
+        "_on_time_s",
         "_prefill_until_s",
         "_stated_n_run",
         "capacity_n_run",
@@ -126,6 +130,8 @@ class Instance:
         self.version = 0
         self._awaiting: dict[str, Running] = {}
         self._prefill_until_s = 0.0
+        self._busy = 0.0
+        self._on_time_s = float("-inf")
         self.draining = False
         self.engine: EngineSnapshot | None = None
         self._fenced = fenced
@@ -141,6 +147,16 @@ class Instance:
     def open(self) -> bool:
         """Whether it may be given one more now."""
         return self.in_flight < self.n_run and self.available
+
+    def late_window(self, share: float, now_s: float) -> float:
+        """Requests in flight up to which a demoted one may join.
+
+        Where requests in time have come within the last 5 s: `share` of what they have lately filled, so that a burst finds
+        slots free and an engine that is not slowed down. Else the whole window.
+        """
+        if now_s - self._on_time_s > _LULL_S:
+            return self.n_run
+        return max(1.0, share * min(self.n_run, self._busy))
 
     @property
     def kv_committed(self) -> float:
@@ -173,8 +189,8 @@ class Instance:
             if not self._controlled:
                 self.n_run = self.capacity_n_run
 
-    def start(self, entry: QueueEntry, tokens: int, policy: str, now_s: float) -> Running:
-        """Books a request that is dispatched; `tokens` are those at its upper length."""
+    def start(self, entry: QueueEntry, tokens: int, policy: str, now_s: float, *, late: bool = False) -> Running:
+        """Books a request that is dispatched; `tokens` are those at its upper length, `late` says that it was demoted."""
         usage = self.engine.kv_usage if self.engine is not None else None
         if usage is None:
             usage = self.fence.share if self.fence.capacity_tokens else -1.0
@@ -191,6 +207,9 @@ class Instance:
         self.prefill_tokens += request.prompt_tokens
         self.fence.commit(request.id, tokens)
         self.version += 1
+        if not late:
+            self._on_time_s = now_s
+            self._busy = max(float(self.in_flight), _BUSY_DECAY * self._busy)
         return run
 
     def progress(self, run: Running, tokens: int, now_s: float) -> None:

@@ -18,11 +18,10 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
             behind all that still can, or `shed` it.
         fence: Whether Eq. 2 is enforced.
         fence_margin: delta_frag of Eq. 2, 0 to below 1.
-        overdue_service_share: Share of the predicted service TTFT that must still fit before the deadline. 0: overdue means
-            that the deadline has passed. 1: the prediction is taken at its word. Predictions err, and a request condemned
-            by one that is too high would have made it; so stay below 1.
-        late_share: Demoted requests are dispatched only where the instance's window stays within this share, 0 to 1, so that
-            slots are left for what comes in time.
+        overdue_service_share: Share of the service TTFT that must still fit before the deadline, 0 to 1; of the prediction and what
+            the instances have shown, the shorter counts. 0: overdue means that the deadline has passed.
+        late_share: While requests come in time, demoted ones fill an instance only up to this share of what those in time have
+            lately filled, 0 to 1.
         tpot_guard: Share of the room of those in flight that a new prompt may take (see `controller.scheduling.tpot_guard`),
             0 to 1; 0 switches the guard off.
     """
@@ -32,7 +31,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     fence: bool = True
     fence_margin: float = 0.05
     overdue_service_share: float = 0.0
-    late_share: float = 1.0
+    late_share: float = 0.25
     tpot_guard: float = 0.0
 
 

@@ -4,24 +4,19 @@ from collections.abc import Mapping, Sequence
 
 from controller.core.errors import SchedulingError
 from controller.core.messages import LengthBound, SystemSnapshot
-from controller.core.placement import Choice, Router
+from controller.core.placement import Router
 from controller.core.types import Controls, Estimates, OutcomeKind, Request
 from controller.scheduling import endings
-from controller.scheduling.admission import upper_tokens
 from controller.scheduling.drain_rate import DrainRate
 from controller.scheduling.instance import Instance, Running
 from controller.scheduling.outcomes import Counts, Dispatch, Dropped, Ended, InstanceSpec, Refusal, SchedulerSettings
 from controller.scheduling.queue_entry import QueueEntry
-from controller.scheduling.tpot_guard import TpotGuard
-from controller.scheduling.waiting_room import Group, WaitingRoom
+from controller.scheduling.waiting_room import WaitingRoom
+from controller.scheduling.walk import Found, Walk
 from engines.base import EngineSnapshot
 
 __all__ = ["Counts", "Dispatch", "Dropped", "Ended", "InstanceSpec", "Refusal", "Scheduler", "SchedulerSettings"]
 
-LOOK_AHEAD = 8
-"""Entries that are held back (by the fence, or because they may not go where a slot is free) and may be passed in one walk."""
-PATIENCE = 16
-"""How often an entry may be passed; after that an instance is kept free for it."""
 RETRY_AFTER_MIN_S = 1.0
 RETRY_AFTER_MAX_S = 60.0
 
@@ -51,7 +46,7 @@ class Scheduler:
         if len({spec.name for spec in instances}) != len(instances):
             raise SchedulingError(f"instance names must be unique, not {', '.join(spec.name for spec in instances)}")
         self.settings = settings
-        self._router = router
+        self._walk = Walk(settings, router)
         self._instances: dict[str, Instance] = {}
         for spec in instances:
             if spec.capacity_n_run < 1:
@@ -65,9 +60,7 @@ class Scheduler:
             service_share=settings.overdue_service_share,
         )
         self._running: dict[str, Running] = {}
-        self._bounds: tuple[LengthBound, ...] = ()
         self._weights: dict[str, float] = {}
-        self._guard = TpotGuard(settings.tpot_guard)
         self._drain = DrainRate()
         self._seq = 0
         self._turn = 0
@@ -120,7 +113,7 @@ class Scheduler:
         run = self._running.get(request_id)
         if run is not None:
             run.entry.estimates = estimates
-            run.instance.rebook(run, self._bounds)
+            run.instance.rebook(run, self._walk.bounds)
         return False
 
     def dispatch(self, now_s: float) -> list[Dispatch]:
@@ -130,13 +123,13 @@ class Scheduler:
         groups = self._room.groups
         idle = 0
         while idle < len(groups):
-            dispatch = self._dispatch_from(groups[self._turn % len(groups)], now_s)
+            found = self._walk.find(groups[self._turn % len(groups)], now_s)
             self._turn = (self._turn + 1) % len(groups)
-            if dispatch is None:
+            if found is None:
                 idle += 1
             else:
                 idle = 0
-                sent.append(dispatch)
+                sent.append(self._start(found, now_s))
         return sent
 
     def expire(self, now_s: float) -> list[Dropped]:
@@ -225,13 +218,13 @@ class Scheduler:
         """
         if not 0.0 <= share <= 1.0:
             raise SchedulingError(f"tpot_guard is {share!r}; allowed: 0 to 1")
-        self._guard.share = share
+        self._walk.guard.share = share
 
     def set_length_bounds(self, bounds: Sequence[LengthBound]) -> None:
         """Takes new conformal bounds (Eq. 4), for what waits and for what runs. O(running)."""
-        self._bounds = tuple(sorted(bounds, key=lambda bound: (bound.prompt_tokens_below == 0, bound.prompt_tokens_below)))
+        self._walk.bounds = tuple(sorted(bounds, key=lambda bound: (bound.prompt_tokens_below == 0, bound.prompt_tokens_below)))
         for run in self._running.values():
-            run.instance.rebook(run, self._bounds)
+            run.instance.rebook(run, self._walk.bounds)
 
     def set_weight(self, tenant: str, weight: float) -> None:
         """Sets a tenant's weight under the fair policies, for those that wait and those to come. O(n).
@@ -360,64 +353,17 @@ class Scheduler:
             return endings.too_large(request, instances)
         return None
 
-    def _dispatch_from(self, group: Group, now_s: float) -> Dispatch | None:
-        """The next of a group, None where none can go.
-
-        Entries that are held back are passed, a bounded number of them. One that has been passed too often gets an
-        instance kept free: the one with the most KV room takes nobody else until it has room for that entry. That room only
-        grows while it is kept free, so the entry's turn comes.
-        """
-        if not any(instance.open for instance in group.instances):
-            return None
-        on_time = len(group.policy) > 0
-        if not on_time and (self.settings.overdue == "shed" or not len(group.late)):
-            return None
-        source = group.policy if on_time else group.late
-        passed: list[QueueEntry] = []
-        kept_free: set[str] = set()
-        dispatch: Dispatch | None = None
-        while len(passed) <= LOOK_AHEAD and (entry := source.pop(now_s)) is not None:
-            tokens = upper_tokens(entry, self._bounds)
-            choice = self._place(entry, tokens, group, kept_free, now_s, late=not on_time)
-            if choice is not None:
-                dispatch = self._start(entry, tokens, choice, now_s, late=not on_time)
-                break
-            passed.append(entry)
-            if entry.skipped >= PATIENCE:
-                kept_free |= self._roomiest(entry, group, kept_free)
-        for entry in reversed(passed):
-            entry.skipped += dispatch is not None
-            source.put_back(entry, now_s)
-        return dispatch
-
-    def _place(self, entry: QueueEntry, tokens: int, group: Group, kept_free: set[str], now_s: float, *, late: bool) -> Choice | None:
-        share = self.settings.late_share if late else 1.0
-        candidates = [
-            instance
-            for instance in group.instances
-            if instance.open
-            and (not late or instance.in_flight < max(1.0, share * instance.n_run))
-            and instance.name not in entry.tried
-            and instance.name not in kept_free
-            and instance.fence.admits(tokens)
-            and self._guard.admits(entry, instance, now_s, late=late)
-        ]
-        return self._router.choose(entry, candidates) if candidates else None
-
-    def _roomiest(self, entry: QueueEntry, group: Group, kept_free: set[str]) -> set[str]:
-        able = [i for i in group.instances if i.available and i.name not in entry.tried and i.name not in kept_free]
-        return {max(able, key=lambda instance: instance.fence.free_bytes).name} if able else set()
-
-    def _start(self, entry: QueueEntry, tokens: int, choice: Choice, now_s: float, *, late: bool) -> Dispatch:
+    def _start(self, found: Found, now_s: float) -> Dispatch:
+        entry, choice = found.entry, found.choice
         request_id = entry.request.id
         self._room.remove(request_id, popped=True)
         entry.skipped = 0
         instance = self._instances[choice.instance]
-        self._running[request_id] = instance.start(entry, tokens, self.policy, now_s)
-        self._guard.dispatched(instance)
+        self._running[request_id] = instance.start(entry, found.tokens, self.policy, now_s, late=found.late)
+        self._walk.guard.dispatched(instance)
         self._dispatched += 1
         self._drain.count(now_s)
-        order = "overdue, after all that are on time" if late else self.policy
+        order = "overdue, after all that are on time" if found.late else self.policy
         return Dispatch(entry=entry, instance=choice.instance, reason=f"{order}; {choice.reason}")
 
     def _drop(self, entry: QueueEntry, kind: OutcomeKind, now_s: float) -> Dropped:

@@ -110,7 +110,7 @@ class WaitingRoom:
             self._waiting.move_to_end(request_id, last=False)
         self.tokens += entry.request.prompt_tokens
         waiting.group.policy.push(entry, now_s)
-        self._overdue_at.push(request_id, self._latest_start_s(entry), entry.seq, waiting)
+        self._overdue_at.push(request_id, self._latest_start_s(waiting), entry.seq, waiting)
         if entry.request.deadline_s != float("inf"):
             self._deadlines.push(request_id, entry.request.deadline_s, entry.seq, waiting)
         self._split.learn(entry.estimates.total_ms)
@@ -126,7 +126,7 @@ class WaitingRoom:
         self._count_long(waiting)
         if waiting.place == "expired":
             return True
-        latest_s = self._latest_start_s(entry)
+        latest_s = self._latest_start_s(waiting)
         if waiting.overdue and latest_s >= now_s:
             waiting.overdue = False
             self.overdue -= 1
@@ -235,8 +235,15 @@ class WaitingRoom:
         else:
             self._expired.pop(request_id, None)
 
-    def _latest_start_s(self, entry: QueueEntry) -> float:
-        return entry.ttft_deadline_s - self._service_share * entry.estimates.ttft_ms / 1000.0
+    def _latest_start_s(self, waiting: Waiting) -> float:
+        """When it must be dispatched to meet its TTFT target.
+
+        Of prediction and of what the instances have shown when a prompt had the prefill to itself, the fastest counts: a
+        request that is condemned wrongly would have made it.
+        """
+        entry = waiting.entry
+        service_ms = min((instance.prefill_ms(entry) for instance in waiting.group.instances), default=entry.estimates.ttft_ms)
+        return entry.ttft_deadline_s - self._service_share * min(service_ms, entry.estimates.ttft_ms) / 1000.0
 
     def _count_long(self, waiting: Waiting) -> None:
         is_long = self._split.is_long(waiting.entry.estimates.total_ms)

@@ -1,0 +1,95 @@
+"""The walk down a queue for the first request that can go somewhere."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from controller.core.messages import LengthBound
+from controller.core.placement import Choice, Router
+from controller.scheduling.admission import upper_tokens
+from controller.scheduling.instance import Instance
+from controller.scheduling.outcomes import SchedulerSettings
+from controller.scheduling.queue_entry import QueueEntry
+from controller.scheduling.tpot_guard import TpotGuard
+from controller.scheduling.waiting_room import Group
+
+LOOK_AHEAD = 8
+"""Entries that are held back (by fence or guard, or because they may not go where a slot is free) and may be passed in one walk."""
+PATIENCE = 16
+"""How often an entry may be passed; after that an instance is kept free for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a walk found: the entry, out of its queue now; its KV tokens at the upper length; where it goes; whether it was demoted."""
+
+    entry: QueueEntry
+    tokens: int
+    choice: Choice
+    late: bool
+
+
+class Walk:
+    """Takes the policy's next request that fence and guard let in and the router finds an instance for.
+
+    Entries that are held back are passed, a bounded number of them. One that has been passed too often gets an instance
+    kept free: the one with the most KV room takes nobody else until it has room for that entry. That room only grows while
+    it is kept free, so the entry's turn comes.
+
+    Demoted requests are looked at when no other waits in their group, and then fill an instance up to a share only (see
+    `Instance.late_window`).
+
+    Attributes:
+        bounds: Conformal bounds in force, in the order of their buckets.
+        guard: The TPOT guard.
+    """
+
+    __slots__ = ("_late_share", "_router", "_serves_late", "bounds", "guard")
+
+    def __init__(self, settings: SchedulerSettings, router: Router) -> None:
+        self._router = router
+        self._late_share = settings.late_share
+        self._serves_late = settings.overdue == "demote"
+        self.guard = TpotGuard(settings.tpot_guard)
+        self.bounds: tuple[LengthBound, ...] = ()
+
+    def find(self, group: Group, now_s: float) -> Found | None:
+        """The next of a group, None where none can go. O(1) in the waiting requests where no instance has a slot."""
+        if not any(instance.open for instance in group.instances):
+            return None
+        late = not len(group.policy)
+        if late and not (self._serves_late and len(group.late)):
+            return None
+        source = group.late if late else group.policy
+        passed: list[QueueEntry] = []
+        kept_free: set[str] = set()
+        found: Found | None = None
+        while len(passed) <= LOOK_AHEAD and (entry := source.pop(now_s)) is not None:
+            tokens = upper_tokens(entry, self.bounds)
+            candidates = self._candidates(entry, tokens, group.instances, now_s, late=late)
+            choice = self._router.choose(entry, [i for i in candidates if i.name not in kept_free]) if candidates else None
+            if choice is not None:
+                found = Found(entry, tokens, choice, late)
+                break
+            passed.append(entry)
+            if entry.skipped >= PATIENCE:
+                kept_free |= _roomiest(entry, group.instances, kept_free)
+        for entry in reversed(passed):
+            entry.skipped += found is not None
+            source.put_back(entry, now_s)
+        return found
+
+    def _candidates(self, entry: QueueEntry, tokens: int, instances: Sequence[Instance], now_s: float, *, late: bool) -> list[Instance]:
+        return [
+            instance
+            for instance in instances
+            if instance.open
+            and (not late or instance.in_flight < instance.late_window(self._late_share, now_s))
+            and instance.name not in entry.tried
+            and instance.fence.admits(tokens)
+            and self.guard.admits(entry, instance, now_s, late=late)
+        ]
+
+
+def _roomiest(entry: QueueEntry, instances: Sequence[Instance], kept_free: set[str]) -> set[str]:
+    able = [i for i in instances if i.available and i.name not in entry.tried and i.name not in kept_free]
+    return {max(able, key=lambda instance: instance.fence.free_bytes).name} if able else set()
