@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 VLLM_VENV ?= build/vllm
 VLLM_VERSION := 0.32.0
 
-.PHONY: help demo test check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean
+.PHONY: help demo test lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s $$'\t'
@@ -32,11 +32,13 @@ demo: $(VENV)/.core  ## the main job on this machine: two embedded engines, thre
 test: $(VENV)/.dev  ## every test that needs no real engine, with real processes and a real Valkey
 	$(BIN)/pytest -m "not vllm"
 
-check: $(VENV)/.dev  ## format, lint, types, import floors, fast tests
+lint: $(VENV)/.dev  ## format, lint, types, import floors
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+check: lint  ## the same and the fast tests: before every commit
 	$(BIN)/pytest -m "not slow and not vllm"
 
 format: $(VENV)/.dev  ## format the sources and mend what the linter can mend
