@@ -17,7 +17,6 @@ STARTED_BY_NAME = {
 
 LONG_FILES = {
     "controller/core/messages.py": "every message of the bus on one page",
-    "controller/scheduling/scheduler.py": "the one queue's whole interface, mostly docstrings; its parts are files of their own",
 }
 """Files over 400 lines, each with the reason why it is one thing."""
 
