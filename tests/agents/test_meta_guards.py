@@ -1,0 +1,133 @@
+"""Meta's guards: Eq. 12 against load and small samples, bans, bypass, engines that are gone."""
+
+from itertools import pairwise
+
+import pytest
+from control_kit import CALM, instance, long_view, short_view
+
+from agents.meta.guards import Baseline, RollbackWindow, baseline
+from agents.meta.model import MetaModel
+from controller.core.messages import LatencySummary
+from controller.scheduling.pool import POLICIES
+from engines.base import EngineSnapshot
+
+BEFORE = Baseline(ttft_ms_p99=1000.0, violation_rate=0.2, arrival_rps=10.0, oldest_wait_ms=1000.0)
+UNEVEN = {"by_tenant": {"a": 0.5, "b": 0.5}, "fairness": 0.4, "violation_rate": 0.5}
+
+
+def tail(p99: float) -> LatencySummary:
+    return LatencySummary(count=100, p50=p99 / 4, p95=p99 / 2, p99=p99)
+
+
+def verdict(**changes):
+    window = RollbackWindow(BEFORE, ratio=1.5, from_s=5.0, until_s=15.0)
+    return [window.observe(short_view(now_s, **changes), now_s) for now_s in (6.0, 6.2, 6.4, 6.6, 6.8, 7.0)][-1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "trips"),
+    [
+        ({"violation_rate": 0.31}, True),
+        ({"violation_rate": 0.29}, False),
+        ({"violation_rate": 0.31, "ended": 5}, False),
+        ({"violation_rate": 0.31, "arrival_rps": 20.0}, False),
+        ({"violation_rate": 0.7, "arrival_rps": 20.0}, True),
+        ({"violation_rate": 0.25, "ttft_ms": tail(1600.0)}, True),
+        ({"violation_rate": 0.15, "ttft_ms": tail(1600.0)}, False),
+        ({"violation_rate": 0.25, "ttft_ms": tail(1600.0), "oldest_wait_ms": 2000.0}, False),
+    ],
+    ids=["rate", "within", "few", "burst", "burst-no-excuse", "tail", "tail-for-fewer-misses", "tail-of-older-waits"],
+)
+def test_equation_12(changes, trips):
+    assert (verdict(**changes) is not None) == trips
+
+
+def test_one_bad_view_is_no_failure_and_nothing_counts_before_the_window_is_clean():
+    window = RollbackWindow(BEFORE, ratio=1.5, from_s=5.0, until_s=15.0)
+    bad, good = {"violation_rate": 0.9}, {"violation_rate": 0.1}
+    assert [window.observe(short_view(t, **bad), t) for t in (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 4.9)] == [None] * 7
+    assert [window.observe(short_view(t, **(good if i % 3 == 0 else bad)), t) for i, t in enumerate(range(6, 15))] == [None] * 9
+
+
+def test_the_baseline_takes_the_worse_of_lull_and_long_view():
+    lull = [short_view(9.0, violation_rate=0.0, ttft_ms=tail(50.0), arrival_rps=1.0), short_view(9.5, ended=3, violation_rate=1.0)]
+    before = baseline(lull, long_view(10.0, violation_rate=0.3, ttft_ms=tail(700.0), arrival_rps=8.0))
+    assert (before.violation_rate, before.ttft_ms_p99, before.arrival_rps) == (0.3, 700.0, 10.0)
+
+
+def model() -> MetaModel:
+    return MetaModel(start="edf", pool=POLICIES, period_s=5.0, dwell_s=10.0, rollback_window_s=10.0, settle_s=2.0)
+
+
+def drive(meta: MetaModel, from_s: float, until_s: float, *, long=None, short=None) -> list:
+    said = []
+    for step in range(int((until_s - from_s) * 2)):
+        now_s = from_s + step / 2
+        said += meta.on_short(short_view(now_s, **(short or {})), now_s)
+        if now_s % 5 == 0:
+            said += meta.on_long(long_view(now_s, **(long or {})), now_s)
+    return said
+
+
+def test_what_was_rolled_back_is_left_alone_for_a_while_and_then_tried_again():
+    meta = model()
+    drive(meta, 0.0, 6.0, long=UNEVEN)
+    assert meta.policy == "wfq"
+    said = drive(meta, 6.0, 60.0, long=UNEVEN, short={"violation_rate": 0.95})
+    assert [d.source for d in said if d.policy != d.previous] == ["rollback"]
+    assert any("left alone" in d.reason for d in said)
+    again = drive(meta, 60.0, 130.0, long=UNEVEN)
+    assert [d.policy for d in again if d.policy != d.previous] == ["wfq"]
+
+
+def test_nothing_is_decided_while_no_engine_is_there():
+    down = instance(engine=EngineSnapshot(engine="i0", taken_s=0.0, healthy=False, detail="refused"))
+    said = drive(model(), 0.0, 40.0, long=UNEVEN, short={"instances": [down], "utilization": {"i0": 0.0}})
+    assert {d.policy for d in said} == {"edf"}
+    assert any(d.source == "hold" for d in said)
+
+
+def test_bypass_comes_back_to_the_policy_before_an_unproven_switch():
+    meta = model()
+    drive(meta, 0.0, 5.5, long=UNEVEN)
+    assert meta.policy == "wfq"
+    said = drive(meta, 5.5, 30.0, short={"anomalies": ["conservation"]}, long=UNEVEN)
+    assert all(d.bypass and d.policy == "fcfs" and d.hints == {} for d in said if d.sent_s > 6.0)
+    after = drive(meta, 30.0, 45.0)
+    assert not meta.bypassed
+    assert after[-1].policy == "edf"
+
+
+def test_an_operator_ends_a_bypass_and_none_begins_under_one():
+    meta = model()
+    drive(meta, 0.0, 5.0, short={"anomalies": ["stuck"]})
+    assert meta.bypassed
+    said = drive(meta, 5.0, 20.0, short={"anomalies": ["stuck"], "forced": ["policy"]}, long={"forced": ["policy"]})
+    assert not any(d.bypass for d in said)
+
+
+def test_a_bypass_outlives_a_restart_and_then_clears():
+    meta = model()
+    (last, *_) = [d for d in drive(meta, 0.0, 5.0, short={"anomalies": ["stuck"]}) if d.bypass]
+    again = model()
+    again.restore(last, 6.0)
+    assert again.bypassed
+    drive(again, 6.0, 30.0)
+    assert not again.bypassed
+    assert again.policy == "edf"
+
+
+def test_it_says_something_often_enough_to_be_believed_and_no_more():
+    said = drive(model(), 0.0, 120.0, short={"ttft_ms": CALM})
+    gaps = [later.sent_s - earlier.sent_s for earlier, later in pairwise(said)]
+    assert max(gaps) <= 5.5
+    assert len(said) <= 60
+
+
+def test_a_clock_that_goes_back_stops_nothing():
+    meta = model()
+    drive(meta, 10_000.0, 10_020.0, long=UNEVEN)
+    assert meta.policy == "wfq"
+    said = drive(meta, 0.0, 60.0, long={"violation_rate": 0.0})
+    assert meta.policy == "edf"
+    assert said

@@ -1,0 +1,100 @@
+"""The three agents on a bus: what they read, what they answer, and what they remember after a restart."""
+
+from control_kit import completion, instance, snapshot
+
+from agents.shell import make_agent
+from controller.bus.memory_bus import MemoryBus
+from controller.config.schema import AgentsConfig, Config, SchedulerConfig
+from controller.core.messages import (
+    ACTIONS,
+    DECISIONS,
+    TELEMETRY,
+    VIEWS,
+    ControlAction,
+    LongView,
+    MetaDecision,
+    RequestNotice,
+    ShortView,
+)
+
+CONFIG = Config(scheduler=SchedulerConfig(policy="edf", n_run=16), agents=AgentsConfig(meta_period_s=5.0, statera_period_s=0.2))
+
+
+def telemetry(seconds: float, *, from_s: float = 1000.0) -> list:
+    messages = []
+    for step in range(int(seconds * 10)):
+        now_s = from_s + step / 10
+        done = completion(round(now_s * 10), now_s, tenant="ab"[step % 2])
+        views = [instance(in_flight=4, n_run=16)]
+        messages += [done, snapshot(now_s, arrived=step + 5, ended=step + 1, instances=views)]
+    return messages
+
+
+def play(agents, messages) -> list:
+    """Runs the three in one chain, as the bus would; returns everything that was said."""
+    qos, meta, statera = agents
+    said = []
+    for message in messages:
+        views = qos.handle([message], message.sent_s)
+        said += views
+        for agent in (meta, statera):
+            said += agent.handle(views, message.sent_s)
+    return said
+
+
+def of(kind, messages) -> list:
+    return [message for message in messages if isinstance(message, kind)]
+
+
+def test_the_chain_from_telemetry_to_controls():
+    agents = [make_agent(name, CONFIG) for name in ("qos", "meta", "statera")]
+    assert [agent.streams for agent in agents] == [(TELEMETRY,), (VIEWS,), (VIEWS,)]
+    said = play(agents, telemetry(30.0))
+    assert of(ShortView, said)
+    assert of(LongView, said)
+    assert {action.n_run for action in of(ControlAction, said)} >= {16}
+    assert {decision.policy for decision in of(MetaDecision, said)} == {"edf"}
+
+
+def test_messages_of_others_are_none_of_their_business():
+    notice = RequestNotice(request_id="1", sent_s=1.0, tenant="a", model="m", prompt_tokens=3)
+    for name in ("qos", "meta", "statera"):
+        agent = make_agent(name, CONFIG)
+        assert agent.handle([notice], 1.0) == []
+        assert agent.on_tick(1.0) == []
+
+
+async def test_they_resume_from_their_streams():
+    bus = MemoryBus()
+    await bus.start()
+    before = telemetry(40.0)
+    for message in [*before, *of(ControlAction, play([make_agent(n, CONFIG) for n in ("qos", "meta", "statera")], before))]:
+        bus.post(message)
+    bus.post(MetaDecision(sent_s=1040.0, decision_id="d", policy="wfq", previous="edf", reason="because"))
+    bus.post(ControlAction(sent_s=1040.0, instance="i0", n_run=7))
+    agents = [make_agent(name, CONFIG) for name in ("qos", "meta", "statera")]
+    for agent in agents:
+        await agent.recover(bus, 1041.0)
+    said = play(agents, telemetry(0.3, from_s=1041.0))
+    short = of(ShortView, said)[0]
+    assert short.ended >= 30, "the windows are full again"
+    assert of(ControlAction, said)[0].n_run == 7
+    assert of(ControlAction, said)[0].length_bounds, "lengths are calibrated again"
+    assert of(MetaDecision, said)[0].policy == "wfq"
+    await bus.close()
+
+
+async def test_what_is_too_old_is_not_resumed():
+    bus = MemoryBus()
+    await bus.start()
+    bus.post(MetaDecision(sent_s=10.0, decision_id="d", policy="wfq", previous="edf"))
+    bus.post(ControlAction(sent_s=10.0, instance="i0", n_run=7))
+    assert await bus.latest(DECISIONS)
+    assert await bus.latest(ACTIONS)
+    agents = [make_agent(name, CONFIG) for name in ("qos", "meta", "statera")]
+    for agent in agents:
+        await agent.recover(bus, 5000.0)
+    said = play(agents, telemetry(0.3, from_s=5000.0))
+    assert of(ControlAction, said)[0].n_run == 16
+    assert of(MetaDecision, said)[0].policy == "edf"
+    await bus.close()
