@@ -26,7 +26,7 @@ class TwoLane:
     moment, so the order is that of D_r - T_tot and the key stays fixed. A gate shares the dispatches out while both lanes
     wait, by start-time fair queueing: a lane's start tag grows by 1 / share with each of its dispatches and the lower tag goes
     first, so in any run of dispatches each lane gets its share to within one or two, and neither starves. A lane that was
-    empty starts level, with no claim to what it did not use.
+    empty starts level, with no claim to what it did not use; when nobody waits any more, both do.
 
     Hints: `threshold_ms`: the split on T_tot, 0 to follow the traffic; `slow_quantile`: the quantile of recent T_tot that the
     split follows; `fast_share`: the fast lane's share of dispatches while both wait.
@@ -60,8 +60,7 @@ class TwoLane:
         total_ms = entry.estimates.total_ms
         self._split.learn(total_ms)
         lane = SLOW if self._split.is_long(total_ms) else FAST
-        if not self._lanes[lane]:
-            self._start[lane] = max(self._start[lane], self._virtual)
+        self._enter(lane)
         self._lanes[lane].push(entry.request.id, _slack_key(entry), entry.seq, entry)
 
     def load(self, entries: Iterable[QueueEntry], now_s: float) -> None:  # noqa: ARG002  the protocol's argument
@@ -74,8 +73,8 @@ class TwoLane:
             lane = SLOW if self._split.is_long(entry.estimates.total_ms) else FAST
             lanes[lane].append((entry.request.id, _slack_key(entry), entry.seq, entry))
         for lane, items in lanes.items():
-            if items and not self._lanes[lane]:
-                self._start[lane] = max(self._start[lane], self._virtual)
+            if items:
+                self._enter(lane)
             self._lanes[lane].load(items)
 
     def pop(self, now_s: float) -> QueueEntry | None:  # noqa: ARG002  the protocol's argument
@@ -127,3 +126,11 @@ class TwoLane:
 
     def __len__(self) -> int:
         return len(self._lanes[FAST]) + len(self._lanes[SLOW])
+
+    def _enter(self, lane: str) -> None:
+        """Someone is about to join the lane: gives it its place in the turns if it was empty."""
+        if not len(self):
+            self._start = dict.fromkeys(self._lanes, 0.0)
+            self._virtual = 0.0
+        if not self._lanes[lane]:
+            self._start[lane] = max(self._start[lane], self._virtual)

@@ -18,9 +18,10 @@ class Wfq:
 
     Each tenant has a start tag; the backlogged tenant with the lowest goes and its tag grows by cost / weight of the request
     taken. Virtual time is the start tag last served; a tenant that comes back after a pause starts there, with no claim to
-    what it did not use and no debt from before. While two tenants wait, the service that they get, per unit of weight,
-    differs by no more than one request of each. Start tags, unlike finish tags, do not depend on the cost of the request at
-    the head, so a wrong estimate costs its own tenant only, and re-keying moves nothing between tenants.
+    what it did not use. When nobody waits any more, all start level again. While two tenants wait, the service that they
+    get, per unit of weight, differs by no more than one request of each. Start tags, unlike finish tags, do not depend on
+    the cost of the request at the head, so a wrong estimate costs its own tenant only, and re-keying moves nothing between
+    tenants.
 
     A weight counts from the next dispatch on. Within a tenant the client's priority comes first (it harms nobody else), then
     the order of arrival.
@@ -121,7 +122,10 @@ class Wfq:
 
     def _put(self, entry: QueueEntry) -> None:
         tenant = entry.request.tenant
-        if not self._queues.get(tenant):
+        if not self._queues:
+            self._start.clear()
+            self._virtual = 0.0
+        if tenant not in self._queues:
             self._start[tenant] = max(self._start.get(tenant, 0.0), self._virtual)
         self._enqueue(entry, tenant)
 
@@ -146,6 +150,10 @@ class Wfq:
             self._backlogged.push(tenant, self._start[tenant], head[1].seq, tenant)
 
     def _forget_idle(self) -> None:
-        """Drops the tags of idle tenants that virtual time has passed: they would start level anyway. Bounds the table of tenants."""
-        if len(self._start) > _IDLE_KEEP + 2 * len(self._queues):
-            self._start = {name: tag for name, tag in self._start.items() if name in self._queues or tag > self._virtual}
+        """Bounds the table of tenants: drops the tags of idle ones, of those that would start level anyway first."""
+        if len(self._start) <= 2 * (_IDLE_KEEP + len(self._queues)):
+            return
+        idle = [name for name in self._start if name not in self._queues]
+        idle.sort(key=lambda name: self._start[name])
+        for name in idle[:-_IDLE_KEEP]:
+            del self._start[name]

@@ -1,0 +1,96 @@
+"""Default estimates: the nearest cell with enough in it, then wider ones, then fixed defaults."""
+
+import pytest
+
+from controller.core.messages import Completion
+from controller.core.types import Estimates, OutcomeKind, Request, Slo, TaskType
+from controller.scheduling.history import BUCKET_EDGES, History, bucket
+
+
+def request(prompt=100, tenant="t", cap=None, slo=None):
+    return Request(id="r", tenant=tenant, model="m", arrival_s=0.0, prompt_tokens=prompt, max_output_tokens=cap, declared_slo=slo)
+
+
+def completion(output, prompt=100, tenant="t", outcome=OutcomeKind.COMPLETED, ttft=150.0, tpot=20.0):
+    return Completion(
+        request_id="r",
+        sent_s=0.0,
+        tenant=tenant,
+        model="m",
+        outcome=outcome,
+        arrival_s=0.0,
+        policy="fcfs",
+        prompt_tokens=prompt,
+        output_tokens=output,
+        service_ttft_ms=ttft,
+        tpot_ms=tpot,
+    )
+
+
+def test_buckets_have_their_edges_in_the_upper_one():
+    assert [bucket(edge - 1) for edge in BUCKET_EDGES] == [0, 1, 2, 3, 4]
+    assert [bucket(edge) for edge in BUCKET_EDGES] == [1, 2, 3, 4, 5]
+
+
+def test_nothing_learned_gives_the_fixed_defaults():
+    made = History().estimate(request())
+    fixed = Estimates(slo=made.slo)
+    assert (made.output_tokens, made.ttft_ms, made.tpot_ms, made.source) == (fixed.output_tokens, fixed.ttft_ms, fixed.tpot_ms, "default")
+    assert made.task_type is TaskType.UNKNOWN
+
+
+def test_a_tenants_own_past_counts_first_then_the_bucket_then_all():
+    history = History()
+    for i in range(20):
+        history.learn(completion(10 + i % 3, tenant="quick"))
+        history.learn(completion(500, tenant="wordy"))
+    assert history.estimate(request(tenant="quick")).output_tokens == 11
+    assert history.estimate(request(tenant="wordy")).output_tokens == 500
+    stranger = history.estimate(request(tenant="new"))
+    assert stranger.source == "history"
+    assert 10 <= stranger.output_tokens <= 500
+    assert history.estimate(request(tenant="quick", prompt=9000)).source == "history"
+
+
+def test_too_few_teach_nothing():
+    history = History()
+    for _ in range(7):
+        history.learn(completion(10))
+    assert history.estimate(request()).source == "default"
+    history.learn(completion(10))
+    assert history.estimate(request()).source == "history"
+
+
+def test_upper_bound_times_and_the_clients_cap():
+    history = History()
+    for i in range(50):
+        history.learn(completion(i + 1, ttft=100.0 + i % 2 * 100, tpot=-1.0))
+    made = history.estimate(request())
+    assert made.output_tokens == 26
+    assert 45 <= made.output_tokens_upper <= 47
+    assert made.ttft_ms == pytest.approx(150.0)
+    assert made.tpot_ms == Estimates(slo=made.slo).tpot_ms
+    capped = history.estimate(request(cap=20))
+    assert (capped.output_tokens, capped.output_tokens_upper) == (20, 20)
+
+
+def test_only_answers_teach():
+    history = History()
+    for _ in range(20):
+        history.learn(completion(10, outcome=OutcomeKind.FAILED))
+        history.learn(completion(0))
+    assert len(history) == 0
+
+
+def test_declared_targets_are_taken_and_the_table_is_scaled():
+    slo = Slo(ttft_ms=123, tpot_ms=45)
+    assert History().estimate(request(slo=slo), 3.0).slo == slo
+    assert History().estimate(request(), 2.0).slo.ttft_ms == 2 * History().estimate(request(), 1.0).slo.ttft_ms
+
+
+def test_the_table_is_bounded():
+    history = History()
+    for i in range(6000):
+        history.learn(completion(10, tenant=f"t{i}"))
+    assert len(history) <= 4096
+    assert history.estimate(request(tenant="t5999")).source == "history"

@@ -1,0 +1,59 @@
+"""Routers choose among those that can take a request, and say why."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import pytest
+
+from controller.core.errors import PolicyError
+from controller.core.types import Estimates, Request, Slo
+from controller.routing import ROUTERS, make_router
+from controller.scheduling.queue_entry import QueueEntry
+
+
+@dataclass
+class State:
+    name: str
+    n_run: int = 10
+    in_flight: int = 0
+    in_flight_tokens: int = 0
+    prefill_tokens: int = 0
+    kv_committed: float = 0.0
+
+
+ENTRY = QueueEntry(
+    request=Request(id="r", tenant="t", model="m", arrival_s=0.0, prompt_tokens=1),
+    estimates=Estimates(slo=Slo(ttft_ms=1, tpot_ms=1)),
+    seq=0,
+)
+
+
+@pytest.mark.parametrize("name", ROUTERS)
+def test_no_instance_is_no_choice_and_one_is_the_choice(name):
+    router = make_router(name)
+    assert router.choose(ENTRY, []) is None
+    choice = router.choose(ENTRY, [State("only")])
+    assert choice.instance == "only"
+    assert choice.reason
+
+
+def test_least_loaded_goes_by_share_of_the_window_then_tokens_then_order():
+    router = make_router("least-loaded")
+    assert router.choose(ENTRY, [State("small", n_run=4, in_flight=2), State("large", n_run=40, in_flight=8)]).instance == "large"
+    assert (
+        router.choose(ENTRY, [State("a", in_flight=1, in_flight_tokens=900), State("b", in_flight=1, in_flight_tokens=20)]).instance == "b"
+    )
+    assert router.choose(ENTRY, [State("b"), State("a")]).instance == "b"
+
+
+def test_round_robin_takes_turns_and_passes_over_the_missing():
+    router = make_router("round-robin")
+    states = [State("a"), State("b"), State("c")]
+    assert [router.choose(ENTRY, states).instance for _ in range(4)] == ["a", "b", "c", "a"]
+    assert router.choose(ENTRY, [states[0], states[2]]).instance == "c"
+    assert Counter(router.choose(ENTRY, states).instance for _ in range(30)) == {"a": 10, "b": 10, "c": 10}
+
+
+def test_an_unknown_router_is_refused_with_what_is_allowed():
+    with pytest.raises(PolicyError, match=r"'nope'.*least-loaded, round-robin"):
+        make_router("nope")

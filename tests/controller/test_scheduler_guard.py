@@ -1,0 +1,163 @@
+"""The TPOT guard and the pace it learns."""
+
+import pytest
+
+from controller.core.errors import SchedulingError
+from controller.core.types import Controls, Estimates, Request, Slo
+from controller.routing import make_router
+from controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
+from controller.scheduling.pace import Pace
+from controller.scheduling.scheduler import Scheduler
+
+
+def build(share=0.5, instances=1, **more) -> Scheduler:
+    specs = [InstanceSpec(name=f"i{i}", capacity_n_run=64) for i in range(instances)]
+    return Scheduler(
+        settings=SchedulerSettings(tpot_guard=share, overdue="keep", **more),
+        instances=specs,
+        router=make_router("least-loaded"),
+        policy="fcfs",
+    )
+
+
+def submit(made, number, *, prompt=1000, output=50.0, tpot_slo_ms=40.0, ttft_ms=200.0, at_s=0.0, stream=True, ttft_slo_ms=1e6):
+    request = Request(id=f"{number:03d}", tenant="t", model="m", arrival_s=at_s, prompt_tokens=prompt, stream=stream)
+    slo = Slo(ttft_ms=ttft_slo_ms, tpot_ms=tpot_slo_ms)
+    made.submit(request, Estimates(slo=slo, output_tokens=output, ttft_ms=ttft_ms, tpot_ms=20.0), at_s)
+
+
+def decode(made, number, *, from_s, tokens, every_s=0.02, start=1):
+    for i in range(tokens):
+        made.progress(f"{number:03d}", start + i, from_s + i * every_s)
+
+
+def ids(sent):
+    return [one.entry.request.id for one in sent]
+
+
+def test_a_prompt_waits_while_its_prefill_would_cost_someone_the_target():
+    made = build()
+    submit(made, 0)
+    assert ids(made.dispatch(0.0)) == ["000"]
+    # First token after 200 ms for 1000 tokens: 0.2 ms a token is what the instance has shown.
+    decode(made, 0, from_s=0.2, tokens=1)
+    submit(made, 1, prompt=4000)
+    # Room at the start: 40 * 49 - 49 * 20 = 980 ms; half of it is less than the 800 ms of the new prompt.
+    assert made.dispatch(0.2) == []
+    submit(made, 2, prompt=2000)
+    assert ids(made.dispatch(0.2)) == ["002"]
+
+
+def test_room_grows_with_every_token_that_comes_faster_than_the_target():
+    made = build()
+    submit(made, 0, output=200.0)
+    made.dispatch(0.0)
+    decode(made, 0, from_s=0.2, tokens=100, every_s=0.005)
+    submit(made, 1, prompt=10_000)
+    # 100 tokens at 5 ms instead of 40: over 3 s have been saved up, 2 s are needed of half of all that is left.
+    assert ids(made.dispatch(0.7)) == ["001"]
+
+
+def test_off_means_off_and_can_be_switched():
+    made = build(0.0)
+    submit(made, 0)
+    submit(made, 1, prompt=100_000)
+    assert len(made.dispatch(0.0)) == 2
+    made = build(0.5)
+    submit(made, 0)
+    submit(made, 1, prompt=100_000, ttft_ms=20_000.0)
+    assert len(made.dispatch(0.0)) == 1
+    made.set_tpot_guard(0.0)
+    assert len(made.dispatch(0.0)) == 1
+    with pytest.raises(SchedulingError, match="tpot_guard"):
+        made.set_tpot_guard(1.5)
+
+
+def test_an_idle_instance_takes_every_request():
+    made = build()
+    submit(made, 0, prompt=1_000_000, ttft_ms=1e6, tpot_slo_ms=0.001)
+    assert ids(made.dispatch(0.0)) == ["000"]
+
+
+def test_who_has_lost_his_target_is_not_protected():
+    made = build()
+    submit(made, 0, tpot_slo_ms=5.0)
+    made.dispatch(0.0)
+    decode(made, 0, from_s=0.2, tokens=20, every_s=0.05)
+    submit(made, 1, prompt=50_000, tpot_slo_ms=100.0)
+    assert ids(made.dispatch(1.2)) == ["001"]
+
+
+def test_an_answer_that_is_not_streamed_has_no_tpot_to_protect():
+    made = build()
+    submit(made, 0, stream=False, tpot_slo_ms=1.0)
+    made.dispatch(0.0)
+    submit(made, 1, prompt=50_000)
+    assert ids(made.dispatch(0.1)) == ["001"]
+
+
+def test_a_request_waits_for_a_pace_that_keeps_its_own_target_unless_there_is_none():
+    made = build(instances=1)
+    submit(made, 0, tpot_slo_ms=1000.0, output=500.0)
+    made.dispatch(0.0)
+    decode(made, 0, from_s=0.2, tokens=80, every_s=0.01)
+    decode(made, 0, from_s=1.1, tokens=80, every_s=0.05, start=81)
+    submit(made, 1, prompt=10, tpot_slo_ms=30.0)
+    # It decodes at about 45 ms now and has shown 10 ms: this target can be met later.
+    assert made.dispatch(5.2) == []
+    submit(made, 2, prompt=10, tpot_slo_ms=5.0)
+    # This one can never be met: no reason to wait.
+    assert ids(made.dispatch(5.2)) == ["002"]
+
+
+def test_it_gives_way_after_three_seconds_to_those_in_time():
+    made = build()
+    submit(made, 0, output=1e6, tpot_slo_ms=21.0)
+    made.dispatch(0.0)
+    made.progress("000", 1, 0.2)
+    submit(made, 1, prompt=10**9, ttft_ms=1e9)
+    held_until_s = None
+    for tick in range(200):
+        now_s = 0.2 + tick * 0.1
+        if made.dispatch(now_s):
+            held_until_s = now_s
+            break
+    assert held_until_s == pytest.approx(3.3, abs=0.2)
+
+
+def test_pace_learns_floor_mean_and_prefill():
+    pace = Pace()
+    assert pace.prefill_ms(1000, 77.0) == 77.0
+    for i in range(2000):
+        pace.decoded(10.0 if i % 10 == 0 else 30.0)
+        pace.prefilled(200.0 if i % 2 else 20.0, 1000 if i % 2 else 20)
+    assert pace.token_ms == pytest.approx(28.0, rel=0.2)
+    assert 8.0 < pace.floor_ms < 29.0
+    # The long prompts decide: about 220 ms for 1020 tokens.
+    assert pace.prefill_ms(5000, 0.0) == pytest.approx(5000 * 220 / 1020, rel=0.05)
+
+
+def test_a_prefill_beside_another_teaches_nothing():
+    made = build(0.0)
+    submit(made, 0)
+    submit(made, 1)
+    made.dispatch(0.0)
+    decode(made, 0, from_s=9.0, tokens=1)
+    decode(made, 1, from_s=9.0, tokens=1)
+    assert made._instances["i0"].pace.prefill_ms(1000, 55.0) == 55.0
+
+
+def test_nobody_is_condemned_by_a_prediction_slower_than_what_was_shown():
+    made = Scheduler(
+        settings=SchedulerSettings(overdue="shed", overdue_service_share=1.0),
+        instances=[InstanceSpec(name="i0", capacity_n_run=64)],
+        router=make_router("least-loaded"),
+        policy="fcfs",
+    )
+    made.set_controls("i0", Controls(n_run=1))
+    submit(made, 0, ttft_slo_ms=5000.0)
+    made.dispatch(0.0)
+    decode(made, 0, from_s=0.2, tokens=1)
+    submit(made, 1, ttft_slo_ms=1000.0, ttft_ms=3000.0)
+    assert made.expire(0.75) == []
+    assert [d.entry.request.id for d in made.expire(0.85)] == ["001"]
