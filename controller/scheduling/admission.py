@@ -81,10 +81,8 @@ class Fence:
         return self._capacity_tokens == 0 or tokens * self._bytes_per_token <= self._limit
 
     def admits(self, tokens: int) -> bool:
-        """Whether a request of so many tokens may join now. An empty instance admits every request."""
-        if self._capacity_tokens == 0 or not self._held:
-            return True
-        return self._committed + self._need(tokens) <= self._limit
+        """Whether a request of so many tokens may join now. An empty instance admits every request, as none commits more than the limit."""
+        return self._capacity_tokens == 0 or self._committed + self._need(tokens) <= self._limit
 
     def commit(self, request_id: str, tokens: int) -> None:
         """Books a request, or books the same one anew."""

@@ -10,6 +10,7 @@ from controller.core.types import Estimates, Request, Slo
 from controller.scheduling.lazy_heap import LazyHeap
 from controller.scheduling.policies.edf import Edf
 from controller.scheduling.policies.wfq import Wfq
+from controller.scheduling.pool import POLICIES, make_policy
 from controller.scheduling.queue_entry import QueueEntry
 
 steps = st.lists(st.tuples(st.sampled_from(["push", "pop", "discard", "peek"]), st.integers(0, 9), st.integers(0, 5)), max_size=80)
@@ -93,6 +94,32 @@ def test_priority_is_an_offset_that_waiting_makes_up_for():
         policy.push(entry, 0.0)
     # Three steps are three seconds; a claim beyond 100 steps counts as 100.
     assert [policy.pop(0.0).seq for _ in range(4)] == [6, 2, 0, 4]
+
+
+def test_a_priority_can_put_off_by_100_steps_only():
+    policy = Edf({"key": 0.0})
+    for entry in (made(0, priority=10**6), made(99), made(150)):
+        policy.push(entry, 0.0)
+    assert [policy.pop(0.0).seq for _ in range(3)] == [99, 0, 150]
+
+
+HINTS = {"two-lane": {"threshold_ms": 1000.0}}
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 3000)), min_size=6, max_size=40), st.data())
+def test_several_that_are_put_back_in_reverse_leave_everything_as_it_was(name, rows, data):
+    plain, probed = (make_policy(name, HINTS.get(name)) for _ in range(2))
+    for i, (tenant, prompt) in enumerate(rows):
+        for policy in (plain, probed):
+            entry = made(i, tenant=tenant, prompt=prompt)
+            entry.estimates = Estimates(slo=Slo(ttft_ms=1000, tpot_ms=50), output_tokens=10.0 + prompt % 300, ttft_ms=float(prompt))
+            policy.push(entry, 0.0)
+    for _ in rows:
+        out = [probed.pop(0.0) for _ in range(data.draw(st.integers(0, len(probed))))]
+        for entry in reversed(out):
+            probed.put_back(entry, 0.0)
+        assert probed.pop(0.0).seq == plain.pop(0.0).seq
 
 
 def test_edf_by_the_whole_deadline_on_demand():

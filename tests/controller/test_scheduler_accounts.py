@@ -124,6 +124,11 @@ def test_snapshot_tells_queue_and_instances():
     assert view.kv_committed == pytest.approx(0.15)
     assert view.tpot_pressure == pytest.approx(5.0, rel=0.01)
     made.check_conservation()
+    for number in range(4):
+        made.end(f"{number:03d}", OutcomeKind.CANCELLED, 102.0)
+    empty = made.snapshot(102.0, "gate")
+    assert (empty.queued, empty.queued_tokens, empty.queued_long, empty.overdue, empty.oldest_wait_ms) == (0, 0, 0, 0, 0.0)
+    assert (empty.instances[0].in_flight_tokens, empty.instances[0].kv_committed, empty.instances[0].tpot_pressure) == (0, 0.0, 0.0)
 
 
 def test_a_stream_that_stands_still_presses_more_and_more():

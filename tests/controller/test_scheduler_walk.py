@@ -256,3 +256,16 @@ def test_a_weight_reaches_those_that_wait():
         tenants.append(sent.entry.request.tenant)
         made.end(sent.entry.request.id, OutcomeKind.COMPLETED, 0.0, 1)
     assert tenants.count("a") == pytest.approx(18, abs=1)
+
+
+def test_a_walk_that_finds_nobody_leaves_the_turns_of_the_tenants_as_they_were():
+    made = build([spec()], policy="wfq")
+    made.submit(request(0, prompt=1000), believed(), 0.0)
+    made.dispatch(0.0)
+    for number in range(1, 9):
+        made.submit(request(number, tenant="ab"[number % 2], prompt=10), believed(), 0.0)
+    for _ in range(3):
+        assert made.dispatch(0.0) == []
+    made.submit(request(9, tenant="c", prompt=10), believed(), 0.0)
+    made.end("000000", OutcomeKind.COMPLETED, 0.0, 1)
+    assert [d.entry.request.tenant for d in made.dispatch(0.0)][:5] == ["b", "a", "c", "b", "a"]
