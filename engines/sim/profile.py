@@ -1,5 +1,7 @@
-"""Performance profiles: how long one step of an engine takes on one GPU with one model, and what fits into its memory."""
+"""Performance profiles: how long one step of an engine takes on its GPUs with one model, and what fits into their memory."""
 
+from bisect import bisect_right
+from functools import cached_property
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -12,23 +14,41 @@ from engines.errors import ProfileError
 
 Ms = Annotated[float, Meta(ge=0, le=1e6)]
 Positive = Annotated[int, Meta(ge=1, le=1 << 40)]
+Bytes = Annotated[int, Meta(ge=0, le=1 << 50)]
+Tokens = Annotated[int, Meta(ge=0, le=1 << 20)]
+Curve = Annotated[tuple[tuple[Tokens, Ms], ...], Meta(max_length=256)]
+
+_TABLE_TOKENS = 1 << 14
+"""Steps of up to so many tokens are looked up in a table; it bounds the table's memory to a few hundred KB."""
+
+_EDITIONS = ("meta-", "-hf", "-instruct", "-chat", "-base")
+"""What a model's name may have more or less without changing its shape, and so its speed."""
 
 
-class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Step time is linear in the step's work, the form that DistServe and Vidur fit to measurements.
+class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
+    """Step time: a curve over the step's tokens plus terms linear in its attention work.
+
+    The linear form is the one that DistServe and Vidur fit to measurements; the curve adds what it misses, the GEMMs' way from reading
+    weights to computing. All figures stand for one instance, which is `tp` GPUs that work as one.
 
     Attributes:
         name: File name without `.json`.
         gpu: GPU the numbers stand for. Likewise `model`, `tp` (tensor parallel size) and `dtype`.
         source: How the numbers came about, in words.
-        step_ms: What each step costs however little it does: reading the weights and launching.
+        step_ms: What each step costs however little it does: launches, host work and, without a `token_curve`, reading the weights.
+        token_curve: Breakpoints (tokens in the step, ms), prompt tokens and decoding sequences counted alike. Tokens rise strictly, ms never
+            fall. Linear in between, flat before the first, continued with the last slope. Empty: 0 everywhere.
         prefill_ms_per_token: Added per prompt token computed in the step.
         prefill_ms_per_ktoken_sq: Added per million query-key pairs of the prompt tokens' causal attention.
         decode_ms_per_seq: Added per sequence that decodes one token.
         decode_ms_per_kv_ktoken: Added per 1000 cached tokens that the decoding sequences read.
+        request_ms: What the engine's front end adds to each request before the scheduler sees it: HTTP, tokenising.
         block_size: Tokens per KV block.
-        kv_blocks: KV blocks on the GPU; they hold at least one sequence of `max_model_len`.
-        kv_bytes_per_token: 2 x layers x KV heads x head size x bytes per element.
+        kv_blocks: KV blocks of the instance; they hold at least one sequence of `max_model_len`.
+        kv_bytes_per_token: 2 x layers x KV heads x head size x bytes per element, over all GPUs of the instance.
+        swap_gb_per_s: Speed at which KV moves between the instance's GPUs and the host, 1e9 bytes/s, all GPUs together; 0: no swapping.
+        memory_bytes: Memory of the instance's GPUs together; 0: not known.
+        weight_bytes: The model's weights on the instance's GPUs together; 0: not known.
         max_num_seqs: Sequences that may run at once, at start.
         max_num_batched_tokens: Tokens per step, at start.
         max_model_len: Prompt and output of one sequence together, tokens.
@@ -40,14 +60,19 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     source: str
     tp: Positive = 1
     dtype: str = "bfloat16"
-    step_ms: Annotated[float, Meta(gt=0, le=1e6)]
+    step_ms: Ms
+    token_curve: Curve = ()
     prefill_ms_per_token: Ms
     prefill_ms_per_ktoken_sq: Ms
     decode_ms_per_seq: Ms
     decode_ms_per_kv_ktoken: Ms
+    request_ms: Ms = 0.0
     block_size: Positive = 16
     kv_blocks: Positive
     kv_bytes_per_token: Positive
+    swap_gb_per_s: Annotated[float, Meta(ge=0, le=1e5)] = 0.0
+    memory_bytes: Bytes = 0
+    weight_bytes: Bytes = 0
     max_num_seqs: Positive = 256
     max_num_batched_tokens: Positive = 2048
     max_model_len: Positive
@@ -56,6 +81,29 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def kv_capacity_tokens(self) -> int:
         """Tokens the KV cache holds."""
         return self.kv_blocks * self.block_size
+
+    def curve_ms(self, tokens: int) -> float:
+        """The `token_curve` at a number of tokens, ms."""
+        curve = self.token_curve
+        if not curve:
+            return 0.0
+        right = bisect_right(curve, tokens, key=_tokens_of)
+        if right == 0 or len(curve) == 1:
+            return curve[0][1]
+        (from_tokens, from_ms), (to_tokens, to_ms) = curve[right - 1 : right + 1] if right < len(curve) else curve[-2:]
+        return from_ms + (to_ms - from_ms) * (tokens - from_tokens) / (to_tokens - from_tokens)
+
+    @cached_property
+    def _table(self) -> tuple[float, ...]:
+        """`step_ms` plus the curve, by number of tokens: steps are timed millions of times, and always with few different numbers."""
+        if not self.token_curve:
+            return ()
+        end = min(self.token_curve[-1][0], _TABLE_TOKENS)
+        return tuple(self.step_ms + self.curve_ms(tokens) for tokens in range(end + 1))
+
+    def _base_ms(self, tokens: int) -> float:
+        table = self._table
+        return table[tokens] if tokens < len(table) else self.step_ms + self.curve_ms(tokens)
 
     def step_duration_s(self, *, prefill_tokens: int, prefill_pairs: int, decode_seqs: int, decode_kv_tokens: int) -> float:
         """Seconds that one step takes.
@@ -66,14 +114,24 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             decode_seqs: Sequences that decode one token.
             decode_kv_tokens: Cached tokens those sequences read, summed.
         """
+        tokens = prefill_tokens + decode_seqs
+        table = self._table
         ms = (
-            self.step_ms
+            (table[tokens] if tokens < len(table) else self._base_ms(tokens))
             + self.prefill_ms_per_token * prefill_tokens
             + self.prefill_ms_per_ktoken_sq * prefill_pairs * 1e-6
             + self.decode_ms_per_seq * decode_seqs
             + self.decode_ms_per_kv_ktoken * decode_kv_tokens * 1e-3
         )
         return ms * 1e-3
+
+    def decode_line(self, decode_seqs: int) -> tuple[float, float]:
+        """A step of `decode_seqs` decoding sequences and no prefill as a line in the cached tokens they read: (ms, ms per token)."""
+        return self._base_ms(decode_seqs) + self.decode_ms_per_seq * decode_seqs, self.decode_ms_per_kv_ktoken * 1e-3
+
+
+def _tokens_of(point: tuple[int, float]) -> int:
+    return point[0]
 
 
 def _shipped() -> Traversable:
@@ -85,11 +143,15 @@ def profile_names() -> list[str]:
     return sorted(entry.name.removesuffix(".json") for entry in _shipped().iterdir() if entry.name.endswith(".json"))
 
 
-def load_profile(name_or_path: str) -> Profile:
+def load_profile(name_or_path: str, *, model: str | None = None) -> Profile:
     """Reads a profile: a shipped one by its name, or any file by a path that ends in `.json`.
 
+    Args:
+        name_or_path: The name or the path.
+        model: The model that the instance serves, where the profile must be that model's; compared as `same_model` does.
+
     Raises:
-        ProfileError: It is not there, is not JSON, or a field is missing, unknown or out of range.
+        ProfileError: It is not there, is not JSON, a field is missing, unknown or out of range, or it is another model's.
     """
     try:
         if name_or_path.endswith(".json"):
@@ -101,7 +163,12 @@ def load_profile(name_or_path: str) -> Profile:
             raise ProfileError(f"profile {name_or_path!r} is unknown; allowed: {allowed}, or the path of a .json file")
     except OSError as error:
         raise ProfileError(f"profile {name_or_path}: {error.strerror}") from error
-    return parse_profile(data, origin=name_or_path)
+    profile = parse_profile(data, origin=name_or_path)
+    if model is not None and not same_model(profile.model, model):
+        raise ProfileError(
+            f"profile {name_or_path}: model {profile.model!r}, but the instance serves {model!r}; allowed: a profile of that model"
+        )
+    return profile
 
 
 def parse_profile(data: bytes, *, origin: str) -> Profile:
@@ -118,9 +185,72 @@ def parse_profile(data: bytes, *, origin: str) -> Profile:
         profile = msgspec.json.decode(data, type=Profile)
     except msgspec.DecodeError as error:
         raise ProfileError(f"profile {origin}: {error}") from error
+    check_profile(profile, origin=origin)
+    return profile
+
+
+def dump_profile(profile: Profile) -> bytes:
+    """The profile as a JSON document: keys sorted, two spaces deep, the same bytes for the same profile."""
+    curve = [list(point) for point in profile.token_curve]
+    document = msgspec.structs.asdict(profile) | {"token_curve": curve}
+    lines = [f"  {msgspec.json.encode(key).decode()}: {msgspec.json.encode(document[key]).decode()}" for key in sorted(document)]
+    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
+
+
+def check_profile(profile: Profile, *, origin: str | None = None) -> None:
+    """Checks what one field alone does not show: the curve's shape and what fits into memory.
+
+    Args:
+        profile: A profile whose single fields are in range.
+        origin: Where it came from, for the error's text; its name if None.
+
+    Raises:
+        ProfileError: Names the field, the value and what is allowed.
+    """
+    at = f"profile {profile.name if origin is None else origin}"
+    curve = profile.token_curve
+    for (before_tokens, before_ms), (tokens, ms) in zip(curve, curve[1:], strict=False):
+        if tokens <= before_tokens:
+            raise ProfileError(f"{at}: token_curve has {tokens} tokens after {before_tokens}; allowed: strictly rising")
+        if ms < before_ms:
+            raise ProfileError(f"{at}: token_curve falls from {before_ms} ms to {ms} ms at {tokens} tokens; allowed: never falling")
+    if profile.step_ms + profile.curve_ms(0) <= 0:
+        raise ProfileError(f"{at}: step_ms {profile.step_ms}; allowed: above 0, or a token_curve that begins above 0")
+    check_fits(profile, origin=origin)
+
+
+def check_fits(profile: Profile, *, origin: str | None = None) -> None:
+    """Checks that weights and KV cache fit into the instance's memory, where that is known, and one longest sequence into the KV cache.
+
+    Raises:
+        ProfileError: Names the field, the value and what is allowed.
+    """
+    at = f"profile {profile.name if origin is None else origin}"
+    memory, weights = profile.memory_bytes, profile.weight_bytes
+    if memory and weights >= memory:
+        raise ProfileError(
+            f"{at}: weight_bytes {weights} of {profile.model} do not fit into memory_bytes {memory} ({profile.tp} x {profile.gpu}); "
+            f"allowed: less than that; use more or larger GPUs"
+        )
+    kv_bytes = profile.kv_capacity_tokens * profile.kv_bytes_per_token
+    if memory and weights + kv_bytes > memory:
+        raise ProfileError(
+            f"{at}: kv_blocks {profile.kv_blocks} take {kv_bytes} bytes; allowed: up to {memory - weights}, memory_bytes less weight_bytes"
+        )
     if profile.kv_capacity_tokens < profile.max_model_len:
         raise ProfileError(
-            f"profile {origin}: kv_blocks {profile.kv_blocks} x block_size {profile.block_size} hold {profile.kv_capacity_tokens} tokens; "
+            f"{at}: kv_blocks {profile.kv_blocks} x block_size {profile.block_size} hold {profile.kv_capacity_tokens} tokens; "
             f"allowed: at least max_model_len {profile.max_model_len}"
         )
-    return profile
+
+
+def same_model(one: str, other: str) -> bool:
+    """Whether two names mean a model of the same shape: publisher, letter case and chat tuning (`-Instruct`, `-hf`, ...) do not count."""
+    return _plain(one) == _plain(other)
+
+
+def _plain(model: str) -> str:
+    name = model.rsplit("/", 1)[-1].lower().replace("llama-3.1", "llama-3")
+    for edition in _EDITIONS:
+        name = name.replace(edition, "")
+    return name
