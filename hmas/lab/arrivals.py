@@ -39,6 +39,17 @@ def arrival_times(spec: ArrivalSpec, rng: np.random.Generator) -> Times:
         ValueError: The factors' mean is not 1, so the stated mean rate would be wrong.
     """
     edges, cumulative = cumulative_rate(spec)
+    return stretched(edges, cumulative, rng)
+
+
+def stretched(edges: Times, cumulative: Times, rng: np.random.Generator) -> Times:
+    """Arrival times of an inhomogeneous Poisson process, ascending.
+
+    Args:
+        edges: Ascending times in seconds.
+        cumulative: Expected number of arrivals up to each edge, from 0, not falling; linear in between.
+        rng: Where the draws come from.
+    """
     total = cumulative[-1]
     drawn: list[Times] = []
     reached = 0.0

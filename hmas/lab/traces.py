@@ -73,7 +73,9 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     reordered: int = 0
 
 
-def read_trace(path: Path, *, format_name: TraceFormat | None = None, limit: int = 0, skip_bad: bool = False) -> Trace:
+def read_trace(
+    path: Path, *, format_name: TraceFormat | None = None, limit: int = 0, skip_bad: bool = False, as_recorded: bool = False
+) -> Trace:
     """Reads a trace file.
 
     Args:
@@ -81,6 +83,8 @@ def read_trace(path: Path, *, format_name: TraceFormat | None = None, limit: int
         format_name: How to read it; found from the name and the first row where None.
         limit: Take the first so many good rows, 0 for all (a million at most).
         skip_bad: Count bad rows and go on instead of stopping at the first.
+        as_recorded: Leave Mooncake's times on their ticks, and refuse rows that stand later in the file than their time instead of
+            sorting them.
 
     Raises:
         TraceError: No such file, an unknown format, a bad row (named with its field), or no usable row at all.
@@ -89,7 +93,7 @@ def read_trace(path: Path, *, format_name: TraceFormat | None = None, limit: int
         raise TraceError(f"{path}: no such file")
     if limit < 0:
         raise TraceError(f"limit is {limit}; allowed: 0 (all) or more")
-    raw = _records(path)
+    raw = records(path)
     head = list(itertools.islice(raw, DETECT_ROWS))
     if not head:
         raise TraceError(f"{path}: holds no rows")
@@ -100,10 +104,14 @@ def read_trace(path: Path, *, format_name: TraceFormat | None = None, limit: int
     skipped = 0
     for number, record in itertools.chain(head, raw):
         try:
-            rows.append(read(record))
+            row = read(record)
+            if as_recorded and rows:
+                _refuse_earlier(rows[-1], row)
+            rows.append(row)
         except TraceError as error:
             if not skip_bad:
-                raise TraceError(f"{path}, row {number}: {error}; --skip-bad leaves such rows out") from error
+                advice = "" if as_recorded else "; --skip-bad leaves such rows out"
+                raise TraceError(f"{path}, row {number}: {error}{advice}") from error
             skipped += 1
             if len(complaints) < 5:
                 complaints.append(f"row {number}: {error}")
@@ -112,7 +120,7 @@ def read_trace(path: Path, *, format_name: TraceFormat | None = None, limit: int
     if not rows:
         raise TraceError(f"{path}: none of {skipped} rows can be used; {complaints[0] if complaints else 'it is empty'}")
     ordered, reordered = _in_order(rows)
-    if chosen == "mooncake":
+    if chosen == "mooncake" and not as_recorded:
         ordered = _spread_ticks(ordered)
     return Trace(source=path.name, format=chosen, rows=ordered, skipped=skipped, complaints=complaints, reordered=reordered)
 
@@ -135,7 +143,7 @@ def _base_suffix(path: Path) -> str:
     return (path.with_suffix("") if path.suffix == ".gz" else path).suffix.lower()
 
 
-def _records(path: Path) -> Iterator[tuple[int, Any]]:
+def records(path: Path) -> Iterator[tuple[int, Any]]:
     """Row number (from 1, the header counted where there is one) and the raw record; a line that is no JSON comes as its bytes."""
     suffix = _base_suffix(path)
     if suffix == ".parquet":
@@ -272,13 +280,24 @@ def _in_order(rows: list[TraceRow]) -> tuple[list[TraceRow], int]:
     return [msgspec.structs.replace(rows[i], at_s=at_s - start) for at_s, i in timed], reordered
 
 
-def _spread_ticks(rows: list[TraceRow]) -> list[TraceRow]:
-    """Requests of one 3 s tick, spread evenly over it in their order; left alone where times are finer than ticks."""
+def _refuse_earlier(before: TraceRow, row: TraceRow) -> None:
+    if before.at_s is not None and row.at_s is not None and row.at_s < before.at_s:
+        raise TraceError(f"the time is {row.at_s} s; allowed: no earlier than the row before, {before.at_s} s (sort the rows by time)")
+
+
+def ticks_of(rows: list[TraceRow]) -> list[int] | None:
+    """The number of each row's 3 s tick, from the first; None where times are finer than ticks, or too few to tell."""
     times_ms = [(row.at_s or 0.0) * 1000.0 for row in rows]
     ticks = [round(t / MOONCAKE_TICK_MS) for t in times_ms]
     # The published ticks are off by a millisecond here and there.
     on_ticks = all(abs(t - MOONCAKE_TICK_MS * tick) < 2.5 for t, tick in zip(times_ms, ticks, strict=True))
-    if len(rows) < TICK_EVIDENCE or not on_ticks:
+    return ticks if len(rows) >= TICK_EVIDENCE and on_ticks else None
+
+
+def _spread_ticks(rows: list[TraceRow]) -> list[TraceRow]:
+    """Requests of one 3 s tick, spread evenly over it in their order; left alone where times are finer than ticks."""
+    ticks = ticks_of(rows)
+    if ticks is None:
         return rows
     members, seen = Counter(ticks), Counter[int]()
     spread = []

@@ -1,0 +1,122 @@
+"""What every workload can be told, and how a specification such as `poisson:rate=40,duration=600` is read."""
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from controller.core.errors import TraceError
+
+Positive = Annotated[float, Meta(gt=0, le=1e9)]
+NotNegative = Annotated[float, Meta(ge=0, le=1e9)]
+Count = Annotated[int, Meta(ge=0, le=1_000_000_000)]
+MAX_ROWS = 20_000_000
+"""Rows of one workload: 800 MB of columns."""
+
+AnyOptions = TypeVar("AnyOptions", bound="Options")
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Options of every workload.
+
+    Attributes:
+        seed: Everything drawn follows from it; each purpose has a random stream of its own.
+        slo_scale: Stretches Table 6 to the operating point (H-MAS E.5).
+        ttft_ms, tpot_ms: One target for all requests in place of Table 6; 0 leaves the table's.
+        context: The engines' context: longer requests are cut to fit; 0 never cuts.
+    """
+
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 1
+    slo_scale: Positive = 1.0
+    ttft_ms: NotNegative = 0.0
+    tpot_ms: NotNegative = 0.0
+    context: Annotated[int, Meta(ge=0, le=100_000_000)] = 0
+
+
+class Spec(NamedTuple):
+    """A specification taken apart: which workload, the file or folder it names, and its options as given."""
+
+    name: str
+    path: Path | None
+    options: dict[str, Any]
+
+
+def parse(text: str) -> Spec:
+    """Reads `NAME`, `NAME:option=value,...`, `NAME:PATH`, `NAME:PATH?option=value,...`, or a JSON object with `name` and `path`.
+
+    Raises:
+        TraceError: The text has another form.
+    """
+    if text.lstrip().startswith("{"):
+        return _parse_json(text)
+    head, colon, rest = text.strip().partition(":")
+    name, mark, early = head.partition("?")
+    if mark and colon:
+        raise TraceError(f"workload is {text!r}; allowed: NAME:option=value,... or NAME:PATH?option=value,...")
+    path, pairs = "", early
+    if not mark and rest:
+        # `azure:trace.csv` names a file, `poisson:rate=40` an option; a path that holds "=" is told by its "?" or a slash before it.
+        before, question, after = rest.rpartition("?")
+        if question:
+            path, pairs = before, after
+        elif re.match(r"\w+=", rest):
+            pairs = rest
+        else:
+            path = rest
+    return Spec(name, Path(path) if path else None, _pairs(text, pairs))
+
+
+def _pairs(text: str, pairs: str) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for pair in filter(None, re.split(r"[,&]", pairs)):
+        key, equals, value = pair.partition("=")
+        if not equals or not key or not value:
+            raise TraceError(f"workload {text!r}: {pair!r} is no option; allowed: option=value, separated by commas")
+        if key in options:
+            raise TraceError(f"workload {text!r}: {key} is given twice; allowed: once")
+        options[key] = value
+    return options
+
+
+def _parse_json(text: str) -> Spec:
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise TraceError(f"workload {text!r} is no JSON: {error}") from error
+    name, path = document.pop("name", None), document.pop("path", None)
+    if not isinstance(name, str) or not isinstance(path, str | None):
+        raise TraceError(f"workload {text!r}: name is {name!r} and path is {path!r}; allowed: texts, the path only where one is read")
+    return Spec(name, Path(path) if path else None, document)
+
+
+def read_options(spec: Spec, kind: type[AnyOptions]) -> AnyOptions:
+    """The options as their type says.
+
+    Raises:
+        TraceError: An unknown option, or a value of the wrong type or out of its range; names it and what is allowed.
+    """
+    unknown = sorted(set(spec.options) - set(kind.__struct_fields__))
+    if unknown:
+        raise TraceError(f"{spec.name}: {unknown[0]!r} is no option of it; allowed: {', '.join(sorted(kind.__struct_fields__))}")
+    try:
+        options = msgspec.convert(spec.options, kind, strict=False)
+    except msgspec.ValidationError as error:
+        what, _, where = str(error).partition(" - at `$.")
+        field = where.rstrip("`")
+        raise TraceError(f"{spec.name}: {field} is {spec.options.get(field)!r}; allowed: {_allowed(kind, field, what)}") from error
+    for field in kind.__struct_fields__:
+        value = getattr(options, field)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise TraceError(f"{spec.name}: {field} is {value}; allowed: finite numbers")
+    return options
+
+
+def _allowed(kind: type[Options], field: str, what: str) -> str:
+    hint = get_type_hints(kind).get(field)
+    if get_origin(hint) is Literal:
+        return ", ".join(map(str, get_args(hint)))
+    return what.removeprefix("Expected ").replace("`", "").split(", got")[0]

@@ -1,0 +1,98 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from controller.core.errors import TraceError
+from hmas.lab.workloads import build
+from hmas.lab.workloads.catalogue import WORKLOADS
+from hmas.lab.workloads.columns import COLUMNS
+from hmas.lab.workloads.options import parse
+
+DIGEST = """
+import hashlib, sys
+from hmas.lab.workloads import build
+from hmas.lab.workloads.columns import COLUMNS
+for spec in sys.argv[1:]:
+    workload = build(spec)
+    digest = hashlib.sha256(repr((workload.duration_s, workload.tenants)).encode())
+    for field in COLUMNS:
+        digest.update(getattr(workload, field).tobytes())
+    print(digest.hexdigest())
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "path", "options"),
+    [
+        ("poisson", "poisson", None, {}),
+        ("poisson:rate=40,seed=1", "poisson", None, {"rate": "40", "seed": "1"}),
+        ("poisson?rate=40&seed=1", "poisson", None, {"rate": "40", "seed": "1"}),
+        ("azure:a/b=c.csv", "azure", "a/b=c.csv", {}),
+        ("azure:trace.csv.gz?rate=4,duration=60", "azure", "trace.csv.gz", {"rate": "4", "duration": "60"}),
+        ("poisson:rate=1,lengths=a/b.csv", "poisson", None, {"rate": "1", "lengths": "a/b.csv"}),
+        ('{"name": "azure", "path": "x?y=1.csv", "rate": 4}', "azure", "x?y=1.csv", {"rate": 4}),
+    ],
+)
+def test_specifications(text, name, path, options):
+    spec = parse(text)
+    assert (spec.name, spec.path, spec.options) == (name, Path(path) if path else None, options)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nonsense:rate=4", r"workload is 'nonsense'; allowed: poisson, gamma"),
+        ("poisson:rat=4", r"poisson: 'rat' is no option of it; allowed: context, count"),
+        ("poisson:rate=-4", r"poisson: rate is '-4'; allowed: float > 0"),
+        ("poisson:rate=abc", r"poisson: rate is 'abc'; allowed: float"),
+        ("poisson:rate=nan", r"poisson: rate is .*nan.*; allowed"),
+        ("poisson:rate=inf", r"poisson: rate is .*inf.*; allowed"),
+        ("poisson:seed=-1", r"poisson: seed is '-1'; allowed: int >= 0"),
+        ("poisson:seed=1.5", r"poisson: seed is '1.5'; allowed: int"),
+        ("poisson:rate=1,rate=2", r"rate is given twice"),
+        ("poisson:rate=1,,seed", r"'seed' is no option; allowed: option=value"),
+        ("poisson:rate=1e9,duration=1e6", r"rate and duration make 1e\+15 requests; allowed: up to 20,000,000"),
+        ("poisson:kind=video", r"kind is 'video'; allowed: conv, code"),
+        ("poisson:file.csv", r"poisson reads no file, but 'file.csv' is given; allowed: as in poisson:rate=40"),
+        ("gamma:cv=1000", r"cv is 1000.0; allowed: 0.05 to 100"),
+        ("gamma:family=pareto", r"family is 'pareto'; allowed: exponential, gamma, weibull"),
+        ('{"name": "poisson", "rate": "fast"}', r"poisson: rate is 'fast'; allowed: float"),
+        ('{"rate": 4}', r"name is None"),
+        ("{", r"is no JSON"),
+        ("poisson?rate=1:2", r"allowed: NAME:option=value"),
+    ],
+)
+def test_a_bad_specification_says_what_is_allowed(text, message):
+    with pytest.raises(TraceError, match=message):
+        build(text)
+
+
+def test_json_and_text_name_the_same_workload():
+    a, b = build('{"name": "poisson", "rate": 10, "duration": 20, "seed": 3}'), build("poisson:rate=10,duration=20,seed=3")
+    assert all((getattr(a, f) == getattr(b, f)).all() for f in COLUMNS)
+
+
+@pytest.mark.parametrize("name", [name for name, entry in WORKLOADS.items() if entry.path != "must"])
+def test_every_workload_that_needs_no_file_builds_with_its_defaults(name):
+    workload = build(name)
+    assert workload.name == name
+    assert len(workload) > 1000
+
+
+def test_the_same_seed_gives_the_same_bytes_whatever_the_hash_seed():
+    specs = [f"{name}?seed=7" for name, entry in WORKLOADS.items() if entry.path != "must"]
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", DIGEST, *specs],
+            check=True,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        ).stdout
+        for hash_seed in ("1", "999")
+    ]
+    assert found[0] == found[1]
+    assert len(set(found[0].split())) == len(specs)
