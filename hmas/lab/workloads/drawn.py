@@ -1,5 +1,6 @@
 """Workloads whose arrivals are drawn: Poisson, and renewal processes with a given CV."""
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -38,7 +39,7 @@ class TimedOptions(Options, frozen=True, kw_only=True):
         """How long arrivals are drawn: with a `count` alone, long enough that Poisson arrivals are there for certain."""
         if self.duration or not self.count:
             return self.duration or DEFAULT_S
-        return (self.count + 10.0 * self.count**0.5 + 50.0) / self.rate
+        return (self.count + 10.0 * math.sqrt(self.count) + 50.0) / self.rate
 
 
 class DrawnOptions(TimedOptions, frozen=True, kw_only=True):

@@ -87,10 +87,8 @@ def read_workload(path: Path) -> Workload:
     if not path.is_file():
         raise TraceError(f"{path}: no such file")
     try:
-        with (
-            gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as raw,
-            io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as text,
-        ):
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as raw:
+            text = io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
             head, records = _csv_records(path, text) if as_csv else _json_records(path, text)
             found = _Found(path)
             for line, record in records:

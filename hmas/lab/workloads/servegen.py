@@ -121,12 +121,13 @@ def _lengths(data: ServeGenData, field: str, at_s: Floats, client: Ints, seed: i
 
 def bin_quantile(histogram: Histogram, u: Floats) -> Ints:
     """Whole lengths at the quantiles `u` (0 to 1), spread evenly within a bin."""
-    ends = np.cumsum(histogram.count) / histogram.count.sum()
+    ends = np.cumsum(histogram.weight) / histogram.weight.sum()
     number = np.minimum(np.searchsorted(ends, u, side="right"), len(ends) - 1)
     begin = np.concatenate(([0.0], ends[:-1]))[number]
     inside = np.clip((u - begin) / np.maximum(1e-300, ends[number] - begin), 0.0, 1.0 - 1e-12)
     low, high = histogram.low[number], histogram.high[number]
-    return (low + np.floor(inside * np.maximum(1.0, high - low))).astype(np.int64)
+    lengths: Ints = (low + np.floor(inside * np.maximum(1.0, high - low))).astype(np.int64)
+    return lengths
 
 
 def _client_ranks(histogram: Histogram, means: dict[int, float], client: Ints, noise: Floats) -> Floats:
@@ -144,7 +145,7 @@ def _client_ranks(histogram: Histogram, means: dict[int, float], client: Ints, n
     logs = np.where(known, logs, middle)
     between = float(np.average((logs - middle) ** 2, weights=shares))
     centre = np.log(np.maximum(0.5, (histogram.low + histogram.high - 1.0) / 2.0))
-    total = float(np.average((centre - np.average(centre, weights=histogram.count)) ** 2, weights=histogram.count))
+    total = float(np.average((centre - np.average(centre, weights=histogram.weight)) ** 2, weights=histogram.weight))
     within = math.sqrt(max(total - between, _WITHIN_LEAST * max(total, between), 1e-6))
     grid = np.linspace(logs.min() - 7.0 * within, logs.max() + 7.0 * within, 1001)
     erf = np.frompyfunc(math.erf, 1, 1)

@@ -1,6 +1,6 @@
 """Reads the tables of ServeGen's published clients: rates and burstiness per client and window, and marginal length histograms."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,11 +27,11 @@ class ClientWindow(NamedTuple):
 
 
 class Histogram(NamedTuple):
-    """Lengths in a stretch of hours: bins `low` to `high` (exclusive) with their expected counts."""
+    """Lengths in a stretch of hours: bins `low` to `high` (exclusive) with their expected numbers of requests as weights."""
 
     low: Floats
     high: Floats
-    count: Floats
+    weight: Floats
 
 
 class ServeGenData(NamedTuple):
@@ -88,10 +88,13 @@ class _Row:
         return str(value)
 
     def number(self, field: str) -> float:
-        return self._parsed(field, float, "a number, 0 or more")
+        return self._parsed(field, "a number, 0 or more")
 
     def whole(self, field: str) -> int:
-        return self._parsed(field, int, "a whole number, 0 or more")
+        number = self._parsed(field, "a whole number, 0 or more")
+        if not number.is_integer():
+            raise TraceError(f"{self._where}: {field} is {number}; allowed: a whole number, 0 or more")
+        return int(number)
 
     def family(self) -> Family:
         pattern = self.text("pattern")
@@ -99,13 +102,13 @@ class _Row:
             raise TraceError(f"{self._where}: pattern is {pattern!r}; allowed: {', '.join(FAMILIES)}")
         return FAMILIES[pattern]
 
-    def _parsed(self, field: str, kind: Callable[[str], Any], allowed: str) -> Any:
+    def _parsed(self, field: str, allowed: str) -> float:
         value = self.text(field)
         try:
-            number = kind(value)
+            number = float(value)
         except ValueError:
-            number = -1
-        if not 0 <= number < 1e12:
+            number = -1.0
+        if not 0.0 <= number < 1e12:
             raise TraceError(f"{self._where}: {field} is {value!r}; allowed: {allowed}")
         return number
 
