@@ -1,0 +1,185 @@
+"""How much load a fleet holds: single runs, and the search for the load at which too few requests are within their targets."""
+
+import math
+from collections.abc import Callable
+
+import msgspec
+
+from hmas.lab.studies.case import Case
+from hmas.lab.studies.errors import StudyError
+from hmas.lab.studies.fleet import Fleet, Group, Kind
+from hmas.lab.studies.running import run_case
+
+LEAST, MOST = 2.0**-10, 2.0**12
+"""Multiples of a workload's own rate between which the search looks."""
+STRIDE, STRIDE_MOST = 1.25, 4.0
+"""Factor of the search's first step away from where it begins, squared with each further one up to the most."""
+MAX_COUNT = 1024
+"""Instances of one kind beyond which none are added."""
+
+
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
+    """One run: the load as a multiple of the workload's own rate, and what came of it.
+
+    Attributes:
+        share: Of requests that kept both targets. goodput_rps: those per second of the arrivals.
+        duration_s: Length of the arrivals at this load.
+    """
+
+    load: float
+    rate_rps: float
+    share: float
+    goodput_rps: float
+    duration_s: float
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """How much load a fleet holds.
+
+    Attributes:
+        load: The largest load tried that was held; 0 where even the least was not.
+        fails_at: The smallest load tried that was not held, above `load`; infinite loads are cut at `MOST` and leave it 0.
+        at: The run at `load`; None where there is none.
+        wanted: The run at the wanted load, where one was wanted.
+        probes: All runs of the search, by rising load.
+    """
+
+    load: float
+    fails_at: float
+    at: Probe | None
+    wanted: Probe | None
+    probes: list[Probe]
+
+
+class Needed(msgspec.Struct, frozen=True, kw_only=True):
+    """How many instances of one kind alone hold a load.
+
+    Attributes:
+        count: 0 where no number up to `MAX_COUNT` does.
+        at: The run with so many. fewer: the run with one less, None with one instance.
+    """
+
+    count: int
+    at: Probe | None
+    fewer: Probe | None
+    tried: int
+
+
+class HoldTask(msgspec.Struct, frozen=True, kw_only=True, tag="hold"):
+    """What does this fleet hold? `start` is where the search begins, `wanted` a load that is run in any case, 0 for none."""
+
+    case: Case
+    share: float
+    tolerance: float
+    start: float
+    wanted: float = 0.0
+
+
+class NeedTask(msgspec.Struct, frozen=True, kw_only=True, tag="need"):
+    """How many instances of `kind` hold the case's load? `guess` is where the search begins."""
+
+    case: Case
+    kind: Kind
+    share: float
+    guess: int
+
+
+def probe(case: Case) -> Probe:
+    """Runs a case and counts.
+
+    Raises:
+        StudyError: The independent checker found the run at fault.
+    """
+    run = run_case(case)
+    if run.violations:
+        raise StudyError(f"the simulation broke its own rules, so nothing is planned with it: {run.violations[0]}")
+    scored = [record for record in run.records if record.arrival_s >= case.warmup_s]
+    good = sum(record.slo_met for record in scored)
+    span_s = max(run.load.duration_s - case.warmup_s, 1e-9)
+    return Probe(
+        load=case.load,
+        rate_rps=run.load.rate_rps,
+        share=good / len(scored) if scored else 0.0,
+        goodput_rps=good / span_s,
+        duration_s=run.load.duration_s,
+    )
+
+
+def answer(task: bytes) -> bytes:
+    """An encoded question to its encoded answer: a plain function, so that any process can take it."""
+    question = msgspec.json.decode(task, type=HoldTask | NeedTask)
+    if isinstance(question, HoldTask):
+        return msgspec.json.encode(hold(question, lambda load: probe(msgspec.structs.replace(question.case, load=load))))
+    case, kind = question.case, question.kind
+    return msgspec.json.encode(need(question, lambda count: probe(msgspec.structs.replace(case, fleet=alone(kind, count)))))
+
+
+def alone(kind: Kind, count: int) -> Fleet:
+    """A fleet of one kind."""
+    return Fleet(groups=[Group(kind=kind, count=count)])
+
+
+def hold(task: HoldTask, ask: Callable[[float], Probe]) -> Held:
+    """Strides up or down from the start until one load is held and a higher one is not, then bisects on the logarithm.
+
+    Every load is asked of the same requests, only denser: what differs between two answers is the load, not the draw.
+    """
+    probes: dict[float, Probe] = {}
+
+    def held(load: float) -> bool:
+        if load not in probes:
+            probes[load] = ask(load)
+        return probes[load].share >= task.share
+
+    low, high, stride = 0.0, 0.0, STRIDE
+    # A start of 0 says that nothing at all is held by what the fleet is made of: the search would only find the same at great length.
+    at = min(MOST, max(LEAST, task.start)) if task.start > 0.0 else 0.0
+    while not (low and high) and LEAST <= at <= MOST:
+        low, high = (at, high) if held(at) else (low, at)
+        at = at * stride if low == at else at / stride
+        stride = min(STRIDE_MOST, stride * stride)
+    while low > 0.0 and high > 0.0 and high / low > 1.0 + task.tolerance:
+        middle = math.sqrt(low * high)
+        if held(middle):
+            low = middle
+        else:
+            high = middle
+    if task.wanted:
+        held(task.wanted)
+    return Held(
+        load=low,
+        fails_at=high,
+        at=probes.get(low),
+        wanted=probes.get(task.wanted),
+        probes=[probes[load] for load in sorted(probes)],
+    )
+
+
+def need(task: NeedTask, ask: Callable[[int], Probe]) -> Needed:
+    """Steps from the guess with doubling strides until the count is between one that holds and one that does not, then bisects."""
+    probes: dict[int, Probe] = {}
+
+    def held(count: int) -> bool:
+        if count not in probes:
+            probes[count] = ask(count)
+        return probes[count].share >= task.share
+
+    low, high, stride = 0, min(max(1, task.guess), MAX_COUNT), 1
+    if held(high):
+        while high - stride > low:
+            if not held(high - stride):
+                low = high - stride
+                break
+            high, stride = high - stride, 2 * stride
+    else:
+        while high < MAX_COUNT and not held(high):
+            low, high, stride = high, min(MAX_COUNT, high + stride), 2 * stride
+        if not held(high):
+            return Needed(count=0, at=None, fewer=None, tried=len(probes))
+    while high - low > 1:
+        middle = (low + high) // 2
+        if held(middle):
+            high = middle
+        else:
+            low = middle
+    return Needed(count=high, at=probes[high], fewer=probes.get(high - 1), tried=len(probes))

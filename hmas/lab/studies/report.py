@@ -1,0 +1,185 @@
+"""From a run to its report: figures named as in `build/demo.json`, and one row per request."""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from controller.core.slo import BASE_SLO
+from controller.core.types import OutcomeKind, TaskType
+from controller.simulation import RequestRecord
+from hmas.lab.results import ClientOutcome, Result
+from hmas.lab.score import Score, score
+from hmas.lab.studies.running import Run
+
+VERSION = 1
+LONG_TOKENS = 2048
+"""Prompt and output together from which a request counts as long in the report's classes."""
+OUTCOMES: Mapping[OutcomeKind, ClientOutcome] = {
+    OutcomeKind.COMPLETED: "completed",
+    OutcomeKind.REJECTED: "rejected",
+    OutcomeKind.SHED: "shed",
+    OutcomeKind.TIMED_OUT: "timed_out",
+    OutcomeKind.FAILED: "failed",
+    OutcomeKind.CANCELLED: "failed",
+}
+COLUMNS = (
+    *("request_id", "tenant", "task", "arrival_s", "prompt_tokens", "output_tokens", "outcome", "instance", "policy"),
+    *("queue_ms", "ttft_ms", "tpot_ms", "total_ms", "slo_ttft_ms", "slo_tpot_ms", "slo_met", "reason"),
+)
+
+
+class InstanceFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """One instance over the run.
+
+    Attributes:
+        requests: Sent to it and ended. good: of those, kept both targets.
+        utilisation: Share of the span in which a step was under way, 0 to 1.
+        in_flight_mean: Requests in flight, mean over the span.
+        tokens_per_step: Prompt and output tokens a step, mean.
+    """
+
+    kind: str
+    requests: int
+    good: int
+    utilisation: float
+    in_flight_mean: float
+    steps: int
+    busy_s: float
+    prompt_tokens: int
+    generation_tokens: int
+    tokens_per_step: float
+    preemptions: int
+
+
+def results_of(run: Run) -> list[Result]:
+    """The records as their clients would see them. Of a run that was stopped, those that had no end by then are left out."""
+    kept = ((i, record) for i, record in enumerate(run.records) if record.outcome is not None or run.stopped_s is None)
+    return [_result(i, record, run.load.task(i), run.load.kind) for i, record in kept]
+
+
+def figures(run: Run, results: Sequence[Result] | None = None) -> Score:
+    """The run's score."""
+    return score(
+        results_of(run) if results is None else results,
+        warmup_s=run.case.warmup_s,
+        arrivals_end_s=arrivals_end_s(run),
+        run_end_s=run.result.end_s,
+    )
+
+
+def arrivals_end_s(run: Run) -> float:
+    """End of the span in which requests arrived: the workload's, or where the run was stopped."""
+    return run.load.duration_s if run.stopped_s is None else min(run.load.duration_s, run.stopped_s)
+
+
+def instance_figures(run: Run) -> dict[str, InstanceFigures]:
+    """Figures by instance, in the fleet's order."""
+    first_s = run.records[0].arrival_s if run.records else 0.0
+    last_s = max((r.arrival_s + max(0.0, r.total_ms) / 1000.0 for r in run.records), default=first_s)
+    span_s = max(last_s - first_s, 1e-9)
+    sent: dict[str, list[RequestRecord]] = {name: [] for name in run.instances}
+    for record in run.records:
+        if record.instance:
+            sent[record.instance].append(record)
+    found = {}
+    for name, kind in run.instances.items():
+        totals, records = run.result.engines[name], sent[name]
+        found[name] = InstanceFigures(
+            kind=kind.name,
+            requests=len(records),
+            good=sum(record.slo_met for record in records),
+            utilisation=min(1.0, totals.busy_s / span_s),
+            in_flight_mean=sum(record.total_ms - record.queue_ms for record in records) / 1000.0 / span_s,
+            steps=totals.steps,
+            busy_s=totals.busy_s,
+            prompt_tokens=totals.prompt_tokens,
+            generation_tokens=totals.generation_tokens,
+            tokens_per_step=(totals.prompt_tokens + totals.generation_tokens) / totals.steps if totals.steps else 0.0,
+            preemptions=totals.preemptions,
+        )
+    return found
+
+
+def document(run: Run) -> dict[str, Any]:
+    """The whole report. It holds nothing of the machine or the time it was made: the same case gives the same bytes."""
+    scored = figures(run)
+    case = run.case
+    return {
+        "version": VERSION,
+        "interrupted": run.stopped_s is not None,
+        "case": case.document(),
+        "workload": {
+            "name": run.load.workload.name,
+            "requests": run.load.count,
+            "duration_s": run.load.duration_s,
+            "rate_rps": run.load.rate_rps,
+        },
+        "simulated": {
+            "requests": len(run.records),
+            "unfinished": sum(record.outcome is None for record in run.records),
+            "stopped_s": run.stopped_s,
+            "end_s": run.result.end_s,
+        },
+        **msgspec.to_builtins(scored),
+        "instances": {name: msgspec.to_builtins(one) for name, one in instance_figures(run).items()},
+        "cost_per_hour": case.fleet.price,
+        "agents": {"actions": run.actions, "policy_changes": msgspec.to_builtins(run.changes)},
+        "violations": run.violations,
+    }
+
+
+def rounded(value: Any) -> Any:
+    """A document with its floats cut to six decimals, enough to read and the same wherever it is made."""
+    if isinstance(value, float):
+        return round(value, 6)
+    if isinstance(value, Mapping):
+        return {key: rounded(item) for key, item in value.items()}
+    return [rounded(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def request_rows(run: Run) -> str:
+    """The requests as CSV with a header, one row per request of the part that was simulated; times in seconds and milliseconds."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(_rows(run))
+    return text.getvalue()
+
+
+def _rows(run: Run) -> Iterable[tuple[object, ...]]:
+    for i, record in enumerate(run.records):
+        slo = record.slo
+        yield (
+            *(record.request_id, record.tenant, run.load.task(i).value, f"{record.arrival_s:.6f}", record.prompt_tokens),
+            *(record.output_tokens, record.outcome.value if record.outcome else "unfinished", record.instance, record.policy),
+            *(f"{value:.3f}" for value in (record.queue_ms, record.ttft_ms, record.tpot_ms, record.total_ms)),
+            *("" if slo is None else f"{value:g}" for value in ((slo.ttft_ms, slo.tpot_ms) if slo else (0.0, 0.0))),
+            int(record.slo_met),
+            record.reason,
+        )
+
+
+def _result(index: int, record: RequestRecord, task: TaskType, kind: str) -> Result:
+    tokens = record.prompt_tokens + record.output_tokens
+    return Result(
+        index=index,
+        at_s=record.arrival_s,
+        kind=kind,
+        tenant=record.tenant,
+        task_type=task,
+        size="long" if tokens >= LONG_TOKENS else "short",
+        prompt_tokens=record.prompt_tokens,
+        wanted_tokens=record.output_tokens,
+        slo=record.slo or BASE_SLO[task],
+        outcome="lost" if record.outcome is None else OUTCOMES[record.outcome],
+        ttft_ms=record.ttft_ms,
+        tpot_ms=record.tpot_ms,
+        total_ms=record.total_ms,
+        output_tokens=record.output_tokens,
+        policy=record.policy,
+        queue_ms=record.queue_ms,
+        detail=record.reason,
+    )

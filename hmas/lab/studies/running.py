@@ -1,0 +1,184 @@
+"""Runs a case: workload, scheduler, engines and agents put together, progress told, and stopped in order when asked to."""
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from controller.core.types import Controls, Estimates, Request
+from controller.routing import make_router
+from controller.scheduling.outcomes import Ended, InstanceSpec
+from controller.scheduling.scheduler import Scheduler
+from controller.simulation import Arrival, RequestRecord, SimulationResult, simulate
+from controller.simulation.check import check
+from engines.sim.model import EngineModel
+from engines.sim.profile import Profile
+from hmas.lab.studies.case import Case
+from hmas.lab.studies.fleet import Kind
+from hmas.lab.studies.loads import Load, open_load
+from hmas.lab.studies.steering import PolicyChange, Steering
+
+TELL_EVERY = 256
+"""Arrivals and endings between two looks at whether to tell progress or to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """How far a run is: virtual time, and requests that have come and that are done."""
+
+    now_s: float
+    come: int
+    done: int
+    planned: int
+
+
+@dataclass(slots=True)
+class Watch:
+    """The outside of a run.
+
+    Attributes:
+        tell: Called now and then with how far it is.
+        stop: Whether the run is to end early; asked now and then.
+    """
+
+    tell: Callable[[Told], None] = lambda _told: None
+    stop: Callable[[], bool] = lambda: False
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a case came to.
+
+    Attributes:
+        records: One per request of the part that was simulated, in order of arrival.
+        stopped_s: Virtual time at which it was asked to stop; None where it went to its end. What was running then was served to its
+            end, what waited was left: those records have no outcome.
+        violations: What the independent checker found.
+    """
+
+    case: Case
+    load: Load
+    result: SimulationResult
+    records: list[RequestRecord]
+    stopped_s: float | None
+    violations: list[str]
+    actions: int
+    changes: list[PolicyChange]
+    instances: dict[str, Kind]
+
+
+def run_case(case: Case, watch: Watch | None = None, load: Load | None = None) -> Run:
+    """Simulates a case. The same case gives the same run, always.
+
+    Args:
+        case: What to run.
+        watch: Progress and stopping; they change nothing of what is simulated up to a stop.
+        load: The case's workload, where it has been opened already.
+
+    Raises:
+        ConfigError: The case cannot be run.
+        TraceError: Its workload cannot be read.
+    """
+    case.check()
+    load = load or open_load(case)
+    steering = Steering(case)
+    scheduler, engines = build(case)
+    guard = _Guard(watch or Watch(), scheduler, list(engines), load.count)
+
+    def estimate(request: Request, _now_s: float) -> Estimates:
+        return steering.history.estimate(request)
+
+    def on_end(ended: Ended, now_s: float) -> None:
+        steering.on_end(ended, now_s)
+        guard.ended(now_s)
+
+    arrivals = guard.passed(load.arrivals(case.fleet.model(case.model), estimate))
+    result = simulate(arrivals, engines, scheduler, controls=steering.controls(), on_end=on_end)
+    records = list(result.records)
+    if guard.stopped_s is not None:
+        records = [record for record in records if record.arrival_s <= guard.stopped_s]
+    kinds = case.fleet.instances()
+    return Run(
+        case=case,
+        load=load,
+        result=result,
+        records=records,
+        stopped_s=guard.stopped_s,
+        violations=judge(case, load, result, steering.widest, stopped=guard.stopped_s is not None),
+        actions=steering.actions,
+        changes=steering.changes,
+        instances=kinds,
+    )
+
+
+def build(case: Case) -> tuple[Scheduler, dict[str, EngineModel]]:
+    """The scheduler and the engines of a case, as at a gateway's start."""
+    kinds = case.fleet.instances()
+    model = case.fleet.model(case.model)
+    scheduler = Scheduler(
+        settings=case.admission,
+        instances=[
+            InstanceSpec(
+                name=name,
+                capacity_n_run=kind.n_run,
+                kv_capacity_tokens=kind.profile.kv_capacity_tokens,
+                kv_bytes_per_token=kind.profile.kv_bytes_per_token,
+                models=frozenset({model}),
+            )
+            for name, kind in kinds.items()
+        ],
+        router=make_router(case.router),
+        policy=case.policy,
+        hints=case.hints,
+    )
+    for name, kind in kinds.items():
+        scheduler.set_controls(name, Controls(n_run=kind.n_run))
+    return scheduler, {name: EngineModel(kind.profile, n_run=kind.n_run, token_budget=kind.token_budget) for name, kind in kinds.items()}
+
+
+def judge(case: Case, load: Load, result: SimulationResult, widest: Mapping[str, int], *, stopped: bool) -> list[str]:
+    """The independent checker's word on a result. A run that was stopped took in the first arrivals only."""
+    profiles: dict[str, Profile] = {name: kind.profile for name, kind in case.fleet.instances().items()}
+    arrivals = load.arrivals(case.fleet.model(case.model), None)
+    come = itertools.islice(arrivals, len(result.records)) if stopped else arrivals
+    return check(come, result, profiles=profiles, n_run=widest)
+
+
+@dataclass(slots=True)
+class _Guard:
+    """Counts what passes, tells progress, and stops a run: no more arrivals, nothing dispatched any more, what runs runs out."""
+
+    watch: Watch
+    scheduler: Scheduler
+    instances: list[str]
+    planned: int
+    come: int = 0
+    done: int = 0
+    now_s: float = 0.0
+    stopped_s: float | None = None
+    _since: int = field(default=0)
+
+    def passed(self, arrivals: Iterator[Arrival]) -> Iterator[Arrival]:
+        """Hands arrivals on until the run is to stop."""
+        for arrival in arrivals:
+            self.come += 1
+            self._look()
+            if self.stopped_s is not None:
+                return
+            yield arrival
+
+    def ended(self, now_s: float) -> None:
+        """A request has ended."""
+        self.now_s = now_s
+        self.done += 1
+        self._look()
+
+    def _look(self) -> None:
+        self._since += 1
+        if self._since < TELL_EVERY or self.stopped_s is not None:
+            return
+        self._since = 0
+        self.watch.tell(Told(now_s=self.now_s, come=self.come, done=self.done, planned=self.planned))
+        if self.watch.stop():
+            self.stopped_s = self.now_s
+            for name in self.instances:
+                self.scheduler.set_draining(name, True)
