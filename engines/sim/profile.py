@@ -1,9 +1,11 @@
 """Performance profiles: how long one step of an engine takes on its GPUs with one model, and what fits into their memory."""
 
 from bisect import bisect_right
+from difflib import get_close_matches
 from functools import cached_property
 from importlib import resources
 from importlib.resources.abc import Traversable
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +23,8 @@ Curve = Annotated[tuple[tuple[Tokens, Ms], ...], Meta(max_length=256)]
 _TABLE_TOKENS = 1 << 14
 """Steps of up to so many tokens are looked up in a table; it bounds the table's memory to a few hundred KB."""
 
+_EXAMPLES = ("a100-qwen3-8b", "demo-small", "h100-llama-3-70b-tp4")
+
 _EDITIONS = ("meta-", "-hf", "-instruct", "-chat", "-base")
 """What a model's name may have more or less without changing its shape, and so its speed."""
 
@@ -36,8 +40,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         gpu: GPU the numbers stand for. Likewise `model`, `tp` (tensor parallel size) and `dtype`.
         source: How the numbers came about, in words.
         step_ms: What each step costs however little it does: launches, host work and, without a `token_curve`, reading the weights.
-        token_curve: Breakpoints (tokens in the step, ms), prompt tokens and decoding sequences counted alike. Tokens rise strictly, ms never
-            fall. Linear in between, flat before the first, continued with the last slope. Empty: 0 everywhere.
+        token_curve: Breakpoints (tokens in the step, ms), prompt tokens and decoding sequences counted alike. Tokens rise strictly, ms
+            never fall. Linear in between, flat before the first, continued with the last slope. Empty: 0 everywhere.
         prefill_ms_per_token: Added per prompt token computed in the step.
         prefill_ms_per_ktoken_sq: Added per million query-key pairs of the prompt tokens' causal attention.
         decode_ms_per_seq: Added per sequence that decodes one token.
@@ -134,6 +138,13 @@ def _tokens_of(point: tuple[int, float]) -> int:
     return point[0]
 
 
+def _some_names(unknown: str) -> str:
+    """The shipped names that come near, or a few examples: there are too many to list them all."""
+    names = profile_names()
+    near = get_close_matches(unknown, names, n=5, cutoff=0.7) or [name for name in _EXAMPLES if name in names]
+    return f"{', '.join(near)} and {len(names) - len(near)} others (docs/profiles.md)"
+
+
 def _shipped() -> Traversable:
     return resources.files("engines.sim") / "profiles"
 
@@ -159,8 +170,7 @@ def load_profile(name_or_path: str, *, model: str | None = None) -> Profile:
         elif name_or_path in profile_names():
             data = (_shipped() / f"{name_or_path}.json").read_bytes()
         else:
-            allowed = ", ".join(profile_names())
-            raise ProfileError(f"profile {name_or_path!r} is unknown; allowed: {allowed}, or the path of a .json file")
+            raise ProfileError(f"profile {name_or_path!r} is unknown; allowed: {_some_names(name_or_path)}, or the path of a .json file")
     except OSError as error:
         raise ProfileError(f"profile {name_or_path}: {error.strerror}") from error
     profile = parse_profile(data, origin=name_or_path)
@@ -209,7 +219,7 @@ def check_profile(profile: Profile, *, origin: str | None = None) -> None:
     """
     at = f"profile {profile.name if origin is None else origin}"
     curve = profile.token_curve
-    for (before_tokens, before_ms), (tokens, ms) in zip(curve, curve[1:], strict=False):
+    for (before_tokens, before_ms), (tokens, ms) in pairwise(curve):
         if tokens <= before_tokens:
             raise ProfileError(f"{at}: token_curve has {tokens} tokens after {before_tokens}; allowed: strictly rising")
         if ms < before_ms:

@@ -1,0 +1,68 @@
+"""`python -m hmas.lab.profiles`: make profiles without an engine, and hold them against one."""
+
+from pathlib import Path
+
+import click
+
+from engines.errors import ProfileError
+from engines.sim.profile import dump_profile
+from hmas.lab.profiles.build import build, one
+from hmas.lab.profiles.check import GPU, compare, halves, read_rows, report
+from hmas.lab.profiles.compose import NO_HOST
+from hmas.lab.profiles.models import BYTES
+from hmas.lab.profiles.shares import measured_shares
+from hmas.lab.profiles.tables import data_folder, read_tables
+
+DATA = click.option("--data", type=click.Path(path_type=Path), help="Folder of the measured data; default $HMAS_DATA_DIR.")
+
+
+@click.group()
+def main() -> None:
+    """Make performance profiles without an engine, and hold them against one."""
+
+
+@main.command(name="one")
+@click.option("--model", required=True, help="A model of datasets/models, or the path of a config.json.")
+@click.option("--gpu", required=True, help="For example h100_sxm.")
+@click.option("--tp", type=click.IntRange(1), default=1, show_default=True, help="GPUs that the model is split among.")
+@click.option("--dtype", type=click.Choice(list(BYTES)), default="bfloat16", show_default=True, help="Of the layers' matrices.")
+@click.option("--data-sheet", is_flag=True, help="A roofline from the data sheet; needs no measured data.")
+@DATA
+def one_command(*, model: str, gpu: str, tp: int, dtype: str, data_sheet: bool, data: Path | None) -> None:
+    """Write one profile to standard output."""
+    try:
+        profile = one(model, gpu, tp=tp, dtype=dtype, data=data, data_sheet=data_sheet)
+    except ProfileError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(dump_profile(profile).decode(), nl=False)
+
+
+@main.command(name="check")
+@click.option("--rows", is_flag=True, help="Show every run.")
+@DATA
+def check_command(*, rows: bool, data: Path | None) -> None:
+    """Composed profiles against ML.ENERGY's vLLM runs on H100."""
+    try:
+        folder = data_folder(data)
+        compared = compare(read_rows(folder), read_tables(folder)[GPU], NO_HOST)
+    except ProfileError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo("\n".join(report(compared, halves(compared), rows=rows)))
+
+
+@main.command(name="shares")
+@DATA
+def shares_command(*, data: Path | None) -> None:
+    """What share of their data sheets' rates the measured GPUs reach: the medians that data-sheet profiles use."""
+    try:
+        tables = read_tables(data_folder(data))
+    except ProfileError as error:
+        raise click.ClickException(str(error)) from error
+    for gpu, shares in sorted(measured_shares(tables).items()):
+        click.echo(f"{gpu:10} " + "  ".join(f"{field} {value:.2f}" for field, value in shares._asdict().items()))
+
+
+main.add_command(build, name="build")
+
+if __name__ == "__main__":
+    main()
