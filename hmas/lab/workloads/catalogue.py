@@ -5,8 +5,9 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from controller.core.errors import TraceError
-from hmas.lab.workloads import drawn, hetero, phases, replay, servegen
+from hmas.lab.workloads import drawn, hetero, phases, replay, servegen, session_loads
 from hmas.lab.workloads.options import Options, Spec, parse, read_options
+from hmas.lab.workloads.sessions import SessionPlan
 from hmas.lab.workloads.table import Workload
 
 
@@ -52,6 +53,42 @@ WORKLOADS: Mapping[str, Entry] = MappingProxyType(
 )
 
 
+class SessionEntry(NamedTuple):
+    """One closed-loop workload: its options, what makes it of them and its path, a line for listings, and an example."""
+
+    options: type[Options]
+    make: Callable[[Any, Any], SessionPlan]
+    about: str
+    example: str
+
+
+SESSIONS: Mapping[str, SessionEntry] = MappingProxyType(
+    {
+        "text2sql": SessionEntry(
+            session_loads.Text2SqlOptions, session_loads.text2sql, "text-to-SQL workflows", "text2sql:hexgen_text2sql.jsonl.gz?rate=0.5"
+        ),
+        "tools": SessionEntry(
+            session_loads.ToolOptions, session_loads.tools, "agents with tools", "tools:tool_sessions.jsonl.gz?rate=0.2,source=agentcgroup"
+        ),
+    }
+)
+
+
+def build_sessions(spec: str | Spec) -> SessionPlan:
+    """Makes a workload of sessions, whose later calls depend on how the earlier ones are served.
+
+    Raises:
+        TraceError: As `build`.
+    """
+    parsed = parse(spec) if isinstance(spec, str) else spec
+    entry = SESSIONS.get(parsed.name)
+    if entry is None:
+        raise TraceError(f"workload of sessions is {parsed.name!r}; allowed: {', '.join(SESSIONS)}")
+    if parsed.path is None:
+        raise TraceError(f"{parsed.name} names no file; allowed: as in {entry.example}")
+    return entry.make(read_options(parsed, entry.options), parsed.path)
+
+
 def build(spec: str | Spec) -> Workload:
     """Makes a workload.
 
@@ -64,6 +101,8 @@ def build(spec: str | Spec) -> Workload:
     """
     parsed = parse(spec) if isinstance(spec, str) else spec
     entry = WORKLOADS.get(parsed.name)
+    if parsed.name in SESSIONS:
+        raise TraceError(f"workload is {parsed.name!r}, whose calls follow from each other; allowed: {', '.join(WORKLOADS)}")
     if entry is None:
         raise TraceError(f"workload is {parsed.name!r}; allowed: {', '.join(WORKLOADS)}")
     if parsed.path is None and entry.path == "must":

@@ -64,7 +64,7 @@ def read_servegen(folder: Path, model: str) -> ServeGenData:
     bins: dict[str, dict[float, list[tuple[float, float, float]]]] = {}
     for row in _rows(folder, HISTOGRAMS, model, models):
         stretch = bins.setdefault(row.text("field"), {}).setdefault(row.number("t_s"), [])
-        stretch.append((row.number("bin_lo"), row.number("bin_hi"), row.number("est_requests")))
+        stretch.append((*row.bin(), row.number("est_requests")))
     histograms = {
         field: {t_s: Histogram(*np.array(sorted(found)).T) for t_s, found in stretches.items()} for field, stretches in bins.items()
     }
@@ -95,6 +95,12 @@ class _Row:
         if not number.is_integer():
             raise TraceError(f"{self._where}: {field} is {number}; allowed: a whole number, 0 or more")
         return int(number)
+
+    def bin(self) -> tuple[float, float]:
+        low, high = self.number("bin_lo"), self.number("bin_hi")
+        if high <= low:
+            raise TraceError(f"{self._where}: bin_hi is {high}; allowed: above bin_lo, {low}")
+        return low, high
 
     def family(self) -> Family:
         pattern = self.text("pattern")
