@@ -3,9 +3,10 @@
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from controller.core.errors import ConfigError
 from hmas.lab.studies.case import Case, SloTarget, read_admission, read_agents, read_policy, read_slo
@@ -25,18 +26,18 @@ class Grid(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     workload: str
     fleet: tuple[str, ...]
-    load: tuple[float, ...] = (1.0,)
+    load: tuple[Annotated[float, Meta(gt=0, le=1e6)], ...] = (1.0,)
     policy: tuple[str, ...] = ("edf",)
-    n_run: tuple[int, ...] = (0,)
+    n_run: tuple[Annotated[int, Meta(ge=0)], ...] = (0,)
     router: tuple[str, ...] = ("least-loaded",)
     admission: tuple[str, ...] = ("gateway",)
     agents: tuple[str, ...] = ("none",)
-    seed: tuple[int, ...] = (1,)
+    seed: tuple[Annotated[int, Meta(ge=0)], ...] = (1,)
     slo: str = ""
     model: str = ""
-    duration_s: float = 0.0
-    limit: int = 0
-    warmup_s: float = 0.0
+    duration_s: Annotated[float, Meta(ge=0)] = 0.0
+    limit: Annotated[int, Meta(ge=0)] = 0
+    warmup_s: Annotated[float, Meta(ge=0)] = 0.0
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):

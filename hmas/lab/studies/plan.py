@@ -135,7 +135,7 @@ def make_plan(wish: Wish, load: Load, backend: Backend, tell: Callable[[str], No
             needed[kind.name] = msgspec.json.decode(reply, type=Needed)
             tell(f"{needed[kind.name].count or 'no number'} of {kind.name} alone hold {wish.load:g} times the workload's rate")
     held = helds[0]
-    mix, tried, sure = _cheapest(wish, needed, tell)
+    mix, tried, sure = cheapest(wish, needed, tell)
     return Plan(
         wish=wish,
         own_rps=load.own_rps,
@@ -176,7 +176,7 @@ def _worth(wish: Wish, kinds: Sequence[Kind], backend: Backend, tell: Callable[[
     return worth
 
 
-def _cheapest(wish: Wish, needed: Mapping[str, Needed], tell: Callable[[str], None]) -> tuple[Enough | None, int, bool]:
+def cheapest(wish: Wish, needed: Mapping[str, Needed], tell: Callable[[str], None]) -> tuple[Enough | None, int, bool]:
     """The cheapest fleet found, mixed fleets tried, and whether all that could be cheaper were tried.
 
     Candidates are tried by rising price. One that is no larger in any kind than one that failed is passed over, and so is one that could
@@ -310,4 +310,4 @@ def check_wish(wish: Wish) -> None:
     names = [kind.name for kind in wish.kinds]
     if not names or len(set(names)) != len(names):
         raise ConfigError(f"kinds are {', '.join(names) or 'none'}; allowed: one or more, each once")
-    msgspec.structs.replace(wish.case, fleet=Fleet(groups=[Group(kind=kind, count=1) for kind in wish.kinds])).check()
+    Fleet(groups=[Group(kind=kind, count=1) for kind in wish.kinds]).model(wish.case.fleet.model(wish.case.model))

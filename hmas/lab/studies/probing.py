@@ -133,10 +133,10 @@ def hold(task: HoldTask, ask: Callable[[float], Probe]) -> Held:
 
     low, high, stride = 0.0, 0.0, STRIDE
     # A start of 0 says that nothing at all is held by what the fleet is made of: the search would only find the same at great length.
-    at = min(MOST, max(LEAST, task.start)) if task.start > 0.0 else 0.0
-    while not (low and high) and LEAST <= at <= MOST:
+    at, last = min(MOST, max(LEAST, task.start)), 0.0
+    while task.start > 0.0 and not (low and high) and at != last:
         low, high = (at, high) if held(at) else (low, at)
-        at = at * stride if low == at else at / stride
+        at, last = min(MOST, at * stride) if low == at else max(LEAST, at / stride), at
         stride = min(STRIDE_MOST, stride * stride)
     while low > 0.0 and high > 0.0 and high / low > 1.0 + task.tolerance:
         middle = math.sqrt(low * high)

@@ -99,7 +99,8 @@ def _held_line(plan: Plan) -> str:
     wish, held = plan.wish, plan.held
     fleet = wish.case.fleet
     if held.at is None:
-        return f"{fleet.name} does not hold the targets at any load: {held.fails_at:.3g} times the workload's rate is too much already."
+        at = f": {held.fails_at:.3g} times the workload's rate is too much already" if held.fails_at else ""
+        return f"{fleet.name} does not hold the targets at any load{at}."
     more = f"; {held.fails_at:.3f} times is too much" if held.fails_at else "; nothing tried was too much"
     return (
         f"{fleet.name} holds {_load(held.load, plan.own_rps)}, with {held.at.share:.2%} of requests within their targets{more} "

@@ -1,0 +1,247 @@
+"""`hmas simulate`: figures, files, determinism, agents, stopping."""
+
+import csv
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from controller.core.types import OutcomeKind
+from hmas.cli.main import main
+from hmas.lab.studies import charts
+from hmas.lab.studies.case import Case, read_admission
+from hmas.lab.studies.fleet import read_fleet
+from hmas.lab.studies.report import document, figures, instance_figures, results_of, rounded
+from hmas.lab.studies.running import TELL_EVERY, Watch, run_case
+
+ROOT = Path(__file__).parents[2]
+BUSY = "poisson:rate=9,duration=40"
+
+
+def case(**more):
+    values = {"workload": BUSY, "fleet": read_fleet("2xdemo-small:n_run=24")}
+    return Case(**(values | more))
+
+
+@pytest.fixture(scope="module")
+def run():
+    return run_case(case())
+
+
+def test_figures_are_those_of_the_records(run):
+    assert run.violations == []
+    scored = figures(run)
+    good = sum(record.slo_met for record in run.records)
+    assert scored.submitted == len(run.records) == run.load.count
+    assert scored.good == good
+    assert scored.goodput_rps == pytest.approx(good / 40.0)
+    assert scored.goodput_rate == pytest.approx(good / len(run.records))
+    assert 0.0 < scored.goodput_rate < 1.0
+    assert set(scored.per_class) == {"poisson-short", "poisson-long"}
+    assert sum(group.submitted for group in scored.per_tenant.values()) == scored.submitted
+
+
+def test_tasks_and_targets_are_those_of_the_workload(run):
+    for i, result in enumerate(results_of(run)):
+        assert result.task_type is run.load.task(i)
+        assert result.slo.ttft_ms == run.load.workload.slo_ttft_ms[i]
+        assert result.at_s == run.load.workload.at_s[i]
+
+
+def test_instances_add_up(run):
+    parts = instance_figures(run)
+    assert list(parts) == ["demo-small-1", "demo-small-2"]
+    assert sum(part.requests for part in parts.values()) == sum(bool(record.instance) for record in run.records)
+    assert sum(part.generation_tokens for part in parts.values()) == sum(record.output_tokens for record in run.records)
+    for part in parts.values():
+        assert 0.5 < part.utilisation <= 1.0
+        assert 1.0 < part.in_flight_mean <= 24.0
+        assert part.tokens_per_step > 1.0
+
+
+def test_a_warm_up_is_served_and_not_scored(run):
+    warm = run_case(case(warmup_s=20.0))
+    assert warm.records == run.records
+    assert figures(warm).submitted == sum(record.arrival_s >= 20.0 for record in run.records)
+
+
+def test_settings_reach_the_scheduler():
+    keep = run_case(case(policy="fcfs", admission=read_admission("open")))
+    shed = run_case(case(policy="sjf", admission=read_admission("shed,share=1")))
+    assert {record.policy for record in keep.records} == {"fcfs"}
+    assert {record.outcome for record in keep.records} == {OutcomeKind.COMPLETED}
+    assert OutcomeKind.SHED in {record.outcome for record in shed.records}
+    assert keep.violations == shed.violations == []
+
+
+def test_agents_steer_and_are_heard():
+    short = {"workload": "poisson:rate=8,duration=15", "fleet": read_fleet("2xdemo-small")}
+    alone = run_case(case(**short))
+    steered = run_case(case(**short, agents=("statera", "meta")))
+    assert alone.actions == 0
+    assert steered.actions > 10
+    assert steered.violations == []
+    assert steered.records != alone.records
+    told = document(steered)["agents"]
+    assert told["actions"] == steered.actions
+    assert all(change["before"] != change["after"] for change in told["policy_changes"])
+
+
+def test_meta_changes_the_policy_where_its_rules_say_so():
+    run = run_case(case(workload="poisson:rate=12,duration=60", policy="fcfs", agents=("meta",), admission=read_admission("open")))
+    assert run.changes
+    assert run.changes[0].before == "fcfs"
+    assert run.changes[0].reason
+    assert run.changes[0].after in {record.policy for record in run.records}
+
+
+def test_stopping_early_leaves_a_report_of_the_part():
+    told = []
+    watch = Watch(tell=told.append, stop=lambda: len(told) == 1)
+    run = run_case(case(), watch)
+    assert run.stopped_s is not None
+    assert run.violations == []
+    assert told[-1].come + told[-1].done == TELL_EVERY
+    assert 0 < len(run.records) < run.load.count
+    assert all(record.arrival_s <= run.stopped_s for record in run.records)
+    # What had been sent was served; what waited was left, and is scored as nothing.
+    unfinished = sum(record.outcome is None for record in run.records)
+    scored = figures(run)
+    assert scored.submitted == len(run.records) - unfinished
+    assert scored.lost == 0
+    report = document(run)
+    assert report["interrupted"] is True
+    assert report["simulated"]["unfinished"] == unfinished
+    assert report["simulated"]["stopped_s"] == run.stopped_s
+
+
+def test_watching_changes_nothing(run):
+    told = []
+    watched = run_case(case(), Watch(tell=told.append))
+    assert watched.records == run.records
+    assert told
+    assert all(before.now_s <= after.now_s for before, after in itertools.pairwise(told))
+
+
+def test_plots_are_the_same_bytes_each_time(run, tmp_path):
+    for name in ("one", "two"):
+        folder = tmp_path / name
+        folder.mkdir()
+        charts.latencies(folder / "latency.svg", results_of(run))
+        charts.timeline(folder / "timeline.svg", results_of(run), 40.0)
+        charts.instances(folder / "instances.svg", instance_figures(run))
+    for path in sorted((tmp_path / "one").iterdir()):
+        assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
+        assert b"<dc:date>" not in path.read_bytes()
+    assert b"TTFT, ms" in (tmp_path / "one" / "latency.svg").read_bytes()
+
+
+def test_nothing_served_is_still_a_report(tmp_path):
+    run = run_case(case(workload="poisson:rate=1,duration=20,ttft_ms=1", admission=read_admission("shed,share=1")))
+    assert figures(run).good == 0
+    charts.latencies(tmp_path / "latency.svg", results_of(run))
+    charts.timeline(tmp_path / "timeline.svg", results_of(run), 20.0)
+    assert json.dumps(rounded(document(run)))
+
+
+def hmas(capsys, *arguments):
+    code = main(list(map(str, arguments)))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_the_command_writes_what_it_says(capsys, tmp_path):
+    command = ("simulate", "--workload", "poisson:rate=4,duration=30", "--fleet", "2xdemo-small", "--out", tmp_path)
+    code, out, err = hmas(capsys, *command)
+    assert code == 0
+    assert "goodput rate" in out
+    assert "demo-small-2" in out
+    assert str(tmp_path / "report.json") in err
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["violations"] == []
+    assert report["interrupted"] is False
+    assert report["submitted"] == report["workload"]["requests"]
+    rows = list(csv.DictReader((tmp_path / "requests.csv").read_text().splitlines()))
+    assert len(rows) == report["submitted"]
+    assert sum(int(row["slo_met"]) for row in rows) == report["good"]
+    assert {path.name for path in tmp_path.iterdir()} == {*("report.json", "requests.csv", "latency.svg", "timeline.svg", "instances.svg")}
+    code, out, _ = hmas(capsys, *command, "--json", "--no-plots")
+    assert json.loads(out) == report
+
+
+def test_a_rate_is_reached_and_bad_words_are_refused(capsys, tmp_path):
+    command = ["simulate", "--workload", "poisson:rate=2,duration=60", "--fleet", "1xdemo-small", "--out", tmp_path, "--no-plots"]
+    code, out, _ = hmas(capsys, *command, "--rate", 4, "--json")
+    assert code == 0
+    assert json.loads(out)["workload"]["rate_rps"] == pytest.approx(4.0, rel=1e-6)
+    for more, said in (
+        (["--policy", "lifo"], "lifo"),
+        (["--agents", "qos+robot"], "robot"),
+        (["--model", "Qwen3-8B"], "is for model 'Llama-3.1-8B'"),
+        (["--warmup", 1000], "--warmup is 1000 s"),
+        (["--slo", "ttft=soon"], "ttft=soon"),
+    ):
+        code, _, err = hmas(capsys, *command, *more)
+        assert code == 2, more
+        assert said in err
+    code, _, err = hmas(capsys, "simulate", "--workload", "azure:nowhere.csv", "--fleet", "1xdemo-small", "--out", tmp_path)
+    assert code == 1
+    assert "nowhere.csv" in err
+
+
+def test_requests_longer_than_the_context_are_told(capsys, tmp_path):
+    rows = "arrival_s,context_tokens,generated_tokens\n0,100,10\n1,20000,10\n2,100,10\n"
+    (tmp_path / "long.csv").write_text(rows)
+    code, out, err = hmas(
+        capsys,
+        "simulate",
+        "--workload",
+        f"azure:{tmp_path / 'long.csv'}",
+        "--fleet",
+        "1xdemo-small",
+        "--out",
+        tmp_path,
+        "--json",
+        "--no-plots",
+    )
+    assert code == 0
+    assert "1 requests are longer than the 16384 tokens" in err
+    assert json.loads(out)["outcomes"]["completed"] == 2
+
+
+def in_a_process(folder, *arguments, **env):
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("HMAS_")}
+    command = [sys.executable, "-m", "hmas", "simulate", "--out", str(folder), *arguments]
+    return subprocess.Popen(command, cwd=ROOT, env={**clean, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.slow
+def test_the_same_bytes_whatever_the_hash_seed(tmp_path):
+    arguments = ("--workload", "gamma:rate=7,cv=3,duration=20", "--fleet", "2xdemo-small", "--agents", "all", "--seed", "5")
+    running = [in_a_process(tmp_path / seed, *arguments, PYTHONHASHSEED=seed) for seed in ("0", "4242")]
+    for process in running:
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+    for name in ("report.json", "requests.csv", "latency.svg", "timeline.svg", "instances.svg"):
+        assert len({(tmp_path / seed / name).read_bytes() for seed in ("0", "4242")}) == 1, name
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_what_is_done(tmp_path):
+    process = in_a_process(tmp_path, "--workload", "poisson:rate=8,duration=20000", "--fleet", "2xdemo-small:n_run=32", "--no-plots")
+    assert process.stderr is not None
+    # The first line of progress says that it is under way.
+    assert "virtual" in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["interrupted"] is True
+    assert report["violations"] == []
+    assert 0 < report["simulated"]["requests"] < report["workload"]["requests"]
+    assert len(list(csv.DictReader((tmp_path / "requests.csv").read_text().splitlines()))) == report["simulated"]["requests"]

@@ -1,0 +1,300 @@
+"""`hmas sweep`: grids, results kept and resumed, backends."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from controller.core.errors import ConfigError
+from hmas.cli.main import main
+from hmas.lab.studies.backends import cores, on_cores, on_ray
+from hmas.lab.studies.curves import curves, means, varied
+from hmas.lab.studies.errors import StudyError
+from hmas.lab.studies.files import write_sweep
+from hmas.lab.studies.grid import make_grid, points_of, read_grid
+from hmas.lab.studies.running import run_case
+from hmas.lab.studies.sweep import Kept, Row, csv_text, document, run_points
+
+ROOT = Path(__file__).parents[2]
+SETTINGS = {"workload": "poisson:rate=5,duration=12", "fleet": ["1xdemo-small"], "policy": ["fcfs", "edf"], "seed": [1, 2]}
+
+
+def grid(**more):
+    return make_grid(SETTINGS | more)
+
+
+def test_a_grid_is_every_combination():
+    points = points_of(grid(n_run=[8, 0], agents=["none", "statera"]))
+    assert len(points) == 16
+    assert len({point.case.key for point in points}) == 16
+    assert [point.axes["seed"] for point in points[:4]] == [1, 2, 1, 2]
+    assert [kind.n_run for kind in points[0].case.fleet.kinds] == [8]
+    assert points[-1].case.fleet.name == "1xdemo-small"
+    assert points[-1].case.agents == ("statera",)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"policy": []}, "policy is .*; allowed: one value or more"),
+        ({"policy": ["edf", "edf"]}, "each once"),
+        ({"policy": ["lifo"]}, "lifo"),
+        ({"n_run": [1000]}, "n_run is 1000; allowed on demo-small: 1 to its max_num_seqs 256"),
+        ({"load": [0.0]}, r"> 0.*load"),
+        ({"seed": [-1]}, r">= 0.*seed"),
+        ({"speed": [1]}, "speed"),
+        ({"workload": "poisson:rate=5,duration=12,seed=3"}, "the workload names its own"),
+        ({"seed": list(range(1000)), "load": [float(i) for i in range(1, 120)]}, "238000 cases; allowed: 100000"),
+    ],
+)
+def test_what_no_grid_is(more, said):
+    with pytest.raises(ConfigError, match=said):
+        points_of(grid(**more))
+
+
+def test_a_grid_file(tmp_path):
+    (tmp_path / "grid.json").write_text(json.dumps(SETTINGS | {"policy": "sjf"}))
+    assert make_grid(dict(read_grid(tmp_path / "grid.json"))).policy == ("sjf",)
+    (tmp_path / "broken.json").write_text("[1]")
+    with pytest.raises(ConfigError, match=r"broken\.json"):
+        dict(read_grid(tmp_path / "broken.json"))
+    with pytest.raises(ConfigError, match="No such file"):
+        dict(read_grid(tmp_path / "none.json"))
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    points = points_of(grid())
+    kept = Kept(tmp_path_factory.mktemp("sweep") / "results.jsonl")
+    run_points(points, kept, on_cores(1), lambda row, left: None)
+    return points, kept
+
+
+def test_rows_are_the_runs_figures(done):
+    points, kept = done
+    rows = kept.of(points)
+    assert [row.axes for row in rows] == [point.axes for point in points]
+    for point, row in zip(points, rows, strict=True):
+        run = run_case(point.case)
+        assert row.figures["good"] == sum(record.slo_met for record in run.records)
+        assert row.figures["submitted"] == len(run.records)
+        assert row.figures["violations"] == 0
+        assert 0.0 < row.figures["utilisation"] <= 1.0
+
+
+def test_results_survive_and_only_what_is_missing_is_run(done, tmp_path):
+    points, kept = done
+    path = tmp_path / "results.jsonl"
+    lines = [*(json.dumps({"key": row.key, "axes": row.axes, "figures": row.figures}) for row in kept.of(points)[:3])]
+    # The fourth was being written when the machine went down.
+    path.write_text("\n".join(lines) + '\n{"key": "abc", "ax')
+    again = Kept(path)
+    assert len(again.rows) == 3
+    told = []
+    run_points(points, again, on_cores(1), lambda row, left: told.append((row.key, left)))
+    assert told == [(points[3].case.key, 0)]
+    assert again.of(points) == kept.of(points)
+    assert Kept(path).of(points) == kept.of(points)
+    path.write_text('{"no": "row"}\n')
+    with pytest.raises(StudyError, match=r"results\.jsonl, line 1: no result of a sweep"):
+        Kept(path)
+
+
+def test_an_interrupt_keeps_what_is_done(done, tmp_path):
+    points, kept = done
+    path = tmp_path / "results.jsonl"
+
+    def interrupt(_row, left):
+        if left == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_points(points, Kept(path), on_cores(1), interrupt)
+    part = Kept(path)
+    assert len(part.rows) == 2
+    assert document(grid(), points, part.of(points))["complete"] is False
+    run_points(points, part, on_cores(1), lambda row, left: None)
+    assert document(grid(), points, part.of(points)) == document(grid(), points, kept.of(points))
+
+
+def test_a_case_that_fails_is_told_and_tried_again(tmp_path):
+    points = points_of(grid(workload=f"azure:{tmp_path / 'trace.csv'}", policy=["edf"], seed=[1]))
+    path = tmp_path / "results.jsonl"
+    told: list[Row] = []
+    run_points(points, Kept(path), on_cores(1), lambda row, left: told.append(row))
+    assert "no such file" in told[0].error
+    assert Kept(path).of(points) == []
+    (tmp_path / "trace.csv").write_text("arrival_s,context_tokens,generated_tokens\n0,100,10\n1,200,10\n")
+    run_points(points, Kept(path), on_cores(1), lambda row, left: told.append(row))
+    assert told[1].error == ""
+    assert told[1].figures["submitted"] == 2
+
+
+@pytest.mark.slow
+def test_processes_give_the_same_results(done, tmp_path):
+    points, kept = done
+    other = Kept(tmp_path / "results.jsonl")
+    run_points(points, other, on_cores(2), lambda row, left: None)
+    assert other.of(points) == kept.of(points)
+
+
+def test_cores_are_at_least_one():
+    assert cores() >= 1
+
+
+def test_ray_is_asked_for_only_when_wanted(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(StudyError, match=r"pip install 'h-mas\[ray\]'"):
+        on_ray()
+
+
+class ClusterOfOne:
+    """What the backend asks of Ray, done at once in this process: the order of answers is the opposite of the tasks'."""
+
+    def __init__(self):
+        self.log = []
+        self._answers = {}
+
+    def init(self, *, address, log_to_driver):
+        self.log.append(f"init {address}")
+
+    def shutdown(self):
+        self.log.append("shutdown")
+
+    def cluster_resources(self):
+        return {"CPU": 1.0}
+
+    def remote(self, **options):
+        self.log.append(f"remote {options}")
+
+        def submit(work, task):
+            reference = f"ref-{len(self._answers)}"
+            self._answers[reference] = work(task)
+            return reference
+
+        return lambda work: SimpleNamespace(remote=lambda task: submit(work, task))
+
+    def wait(self, references, *, num_returns):
+        assert len(references) <= 4
+        return references[-1:], references[:-1]
+
+    def get(self, reference):
+        return self._answers[reference]
+
+    def cancel(self, reference, *, force):
+        self.log.append(f"cancel {reference}")
+
+
+def test_the_ray_backend_hands_out_and_collects(monkeypatch):
+    cluster = ClusterOfOne()
+    monkeypatch.setitem(sys.modules, "ray", cluster)
+    tasks = [str(i).encode() for i in range(10)]
+    answers = dict(on_ray("auto")(lambda task: task + b"!", tasks))
+    assert answers == {i: f"{i}!".encode() for i in range(10)}
+    assert cluster.log[0] == "init auto"
+    assert cluster.log[-1] == "shutdown"
+    cut = on_ray()(lambda task: task, tasks)
+    next(cut)
+    cut.close()
+    assert cluster.log.count("shutdown") == 2
+    assert "cancel ref-10" in cluster.log
+
+
+def test_means_and_curves(done):
+    points, kept = done
+    rows = kept.of(points)
+    assert varied(rows) == ["policy"]
+    found = means(rows)
+    assert [one.seeds for one in found] == [2, 2]
+    assert found[0].figures["good"] == (rows[0].figures["good"] + rows[1].figures["good"]) / 2
+    assert curves(found, "good") == ("", [])
+    text = list(csv.DictReader(csv_text(rows).splitlines()))
+    assert [row["policy"] for row in text] == ["fcfs", "fcfs", "edf", "edf"]
+    assert [float(row["good"]) for row in text] == [row.figures["good"] for row in rows]
+
+
+def test_curves_take_the_load_for_their_axis():
+    rows = [
+        Row(key=f"{load}{policy}", axes={"fleet": "f", "load": load, "policy": policy, "n_run": 0, "router": "r", "admission": "a",
+            "agents": "none", "seed": 1}, figures={"good": load})
+        for policy in ("fcfs", "edf") for load in (2.0, 1.0)
+    ]  # fmt: skip
+    assert curves(means(rows), "good") == ("load", [("fcfs", [(1.0, 1.0), (2.0, 2.0)]), ("edf", [(1.0, 1.0), (2.0, 2.0)])])
+
+
+def hmas(capsys, *arguments):
+    code = main(list(map(str, arguments)))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_the_command_resumes(capsys, tmp_path):
+    command = (
+        "sweep",
+        "--workload",
+        SETTINGS["workload"],
+        "--fleet",
+        "1xdemo-small",
+        "--policy",
+        "fcfs",
+        "--workers",
+        1,
+        "--out",
+        tmp_path,
+    )
+    code, out, err = hmas(capsys, *command, "--n-run", "8", "--seed", "1..2", "--no-plots")
+    assert code == 0
+    assert "goodput/s" in out
+    assert "2 of 2" in err
+    code, out, err = hmas(capsys, *command, "--n-run", "8,16", "--seed", "1,2", "--no-plots")
+    assert code == 0
+    assert "2 of 4 cases are done already" in err
+    whole = json.loads((tmp_path / "sweep.json").read_text())
+    assert whole["complete"] is True
+    assert [row["axes"]["n_run"] for row in whole["rows"]] == [8, 8, 16, 16]
+    code, out, _ = hmas(capsys, *command, "--n-run", "8,16", "--seed", "1,2", "--json", "--no-plots")
+    assert json.loads(out) == whole
+    for more, said in ((["--seed", "one"], "--seed is 'one'"), (["--n-run", "big"], "n_run"), (["--policy", "lifo"], "lifo")):
+        code, _, err = hmas(capsys, *command, *more)
+        assert code == 2, more
+        assert said in err
+
+
+def test_plots_of_a_sweep(done, tmp_path):
+    points = points_of(grid(n_run=[8, 16], policy=["fcfs"], seed=[1]))
+    rows = [Row(key=point.case.key, axes=point.axes, figures=done[1].of(done[0])[0].figures) for point in points]
+    write_sweep(grid(), points, rows, tmp_path, plots=True)
+    assert (tmp_path / "goodput_rate.svg").read_bytes().count(b"window n_run") == 1
+
+
+def test_without_the_ray_extra_the_command_says_what_to_install(capsys, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    code, _, err = hmas(
+        capsys, "sweep", "--workload", SETTINGS["workload"], "--fleet", "1xdemo-small", "--backend", "ray", "--out", tmp_path
+    )
+    assert code == 1
+    assert "pip install 'h-mas[ray]'" in err
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_what_is_done(tmp_path):
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("HMAS_")}
+    arguments = ["--workload", "poisson:rate=5,duration=15", "--fleet", "1xdemo-small", "--seed", "1..400", "--workers", "2", "--no-plots"]
+    command = [sys.executable, "-m", "hmas", "sweep", "--out", str(tmp_path), *arguments]
+    process = subprocess.Popen(command, cwd=ROOT, env=clean, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    assert "1 of 400" in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    whole = json.loads((tmp_path / "sweep.json").read_text())
+    assert whole["complete"] is False
+    assert 1 <= len(whole["rows"]) < 400
+    assert len((tmp_path / "results.jsonl").read_text().splitlines()) == len(whole["rows"])
+    assert "Traceback" not in err
