@@ -21,7 +21,7 @@ Tokens = Annotated[int, Meta(ge=0, le=1 << 20)]
 Curve = Annotated[tuple[tuple[Tokens, Ms], ...], Meta(max_length=256)]
 
 _TABLE_TOKENS = 1 << 14
-"""Steps of up to so many tokens are looked up in a table; it bounds the table's memory to a few hundred KB."""
+"""Steps of up to so many tokens are looked up in a table, which so stays below a megabyte."""
 
 _EXAMPLES = ("a100-qwen3-8b", "demo-small", "h100-llama-3-70b-tp4")
 
@@ -100,10 +100,17 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     @cached_property
     def _table(self) -> tuple[float, ...]:
         """`step_ms` plus the curve, by number of tokens: steps are timed millions of times, and always with few different numbers."""
-        if not self.token_curve:
+        curve = self.token_curve
+        if not curve:
             return ()
-        end = min(self.token_curve[-1][0], _TABLE_TOKENS)
-        return tuple(self.step_ms + self.curve_ms(tokens) for tokens in range(end + 1))
+        end = min(curve[-1][0], self.max_num_batched_tokens, _TABLE_TOKENS)
+        table = [self.step_ms + curve[0][1]] * curve[0][0]
+        for (from_tokens, from_ms), (to_tokens, to_ms) in pairwise(curve):
+            if from_tokens > end:
+                break
+            count, rise = to_tokens - from_tokens, to_ms - from_ms
+            table += [self.step_ms + (from_ms + rise * index / count) for index in range(min(count, end + 1 - from_tokens))]
+        return tuple(table[: end + 1])
 
     def _base_ms(self, tokens: int) -> float:
         table = self._table

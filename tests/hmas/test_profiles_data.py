@@ -3,6 +3,7 @@
 import csv
 import os
 from pathlib import Path
+from statistics import median
 
 import msgspec
 import pytest
@@ -11,8 +12,10 @@ from engines.errors import ProfileError
 from engines.sim.profile import load_profile, profile_names
 from hmas.lab.profiles.build import HOST, MODELS, one
 from hmas.lab.profiles.check import GPU, compare, halves, median_error, read_rows
+from hmas.lab.profiles.check_layers import compare_layers
 from hmas.lab.profiles.compose import NO_HOST, compose, step_cost
 from hmas.lab.profiles.gpus import load_gpu
+from hmas.lab.profiles.kernels import DataSheetKernels
 from hmas.lab.profiles.models import load_model
 from hmas.lab.profiles.shares import measured_shares
 from hmas.lab.profiles.tables import data_folder, read_tables
@@ -100,10 +103,6 @@ def test_kernels_alone_are_too_fast_and_host_work_explains_most_of_it(compared):
 
 
 def test_the_roofline_s_shares_are_those_of_measured_gpus(tables):
-    from statistics import median
-
-    from hmas.lab.profiles.kernels import DataSheetKernels
-
     shares = measured_shares(tables)
     for field, used in (
         ("flop", "FLOP_SHARE"),
@@ -139,3 +138,13 @@ def test_fp8_weights_take_half_the_room_and_decode_faster(tables):
     assert fp8.name == "h100-llama-3-70b-fp8-tp4"
     assert fp8.weight_bytes < 0.55 * bf16.weight_bytes
     assert fp8.decode_line(1)[0] < 0.95 * bf16.decode_line(1)[0]
+
+
+def test_small_gemms_agree_with_a_second_source_and_large_ones_are_faster(tables):
+    layers = compare_layers(data_folder(), tables)
+    assert len(layers) > 7000
+    small = [layer.error for layer in layers if layer.gpu == "a100_sxm" and layer.tokens <= 256]
+    large = [layer.error for layer in layers if layer.tokens > 256]
+    assert abs(median(small)) < 0.05
+    assert median(map(abs, small)) < 0.08
+    assert -0.25 < median(large) < -0.1

@@ -8,6 +8,7 @@ from engines.errors import ProfileError
 from engines.sim.profile import dump_profile
 from hmas.lab.profiles.build import build, one
 from hmas.lab.profiles.check import GPU, compare, halves, read_rows, report
+from hmas.lab.profiles.check_layers import compare_layers, report_layers
 from hmas.lab.profiles.compose import NO_HOST
 from hmas.lab.profiles.models import BYTES
 from hmas.lab.profiles.shares import measured_shares
@@ -41,13 +42,15 @@ def one_command(*, model: str, gpu: str, tp: int, dtype: str, data_sheet: bool, 
 @click.option("--rows", is_flag=True, help="Show every run.")
 @DATA
 def check_command(*, rows: bool, data: Path | None) -> None:
-    """Composed profiles against ML.ENERGY's vLLM runs on H100."""
+    """Composed profiles against ML.ENERGY's vLLM runs on H100, and their GEMMs against Vidur's."""
     try:
         folder = data_folder(data)
-        compared = compare(read_rows(folder), read_tables(folder)[GPU], NO_HOST)
+        tables = read_tables(folder)
+        compared = compare(read_rows(folder), tables[GPU], NO_HOST)
+        layers = compare_layers(folder, tables)
     except ProfileError as error:
         raise click.ClickException(str(error)) from error
-    click.echo("\n".join(report(compared, halves(compared), rows=rows)))
+    click.echo("\n".join((*report(compared, halves(compared), rows=rows), *report_layers(layers))))
 
 
 @main.command(name="shares")

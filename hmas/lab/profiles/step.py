@@ -25,16 +25,21 @@ class StepCost:
 
     def tokens_ms(self, tokens: int) -> float:
         """Everything that depends only on how many tokens a step has: all but attention and the output head."""
-        model, tp, kernels = self.model, self.tp, self.kernels
-        kv_size = kv_heads_per_gpu(model, tp) * model.head_dim
-        layer = kernels.gemm_ms(tokens, model.q_size // tp + 2 * kv_size, model.hidden_size, self.dtype)
-        layer += kernels.gemm_ms(tokens, model.hidden_size, model.q_size // tp, self.dtype)
-        layer += self._experts_ms(tokens) if model.num_experts else self._mlp_ms(tokens)
+        model, kernels = self.model, self.kernels
+        layer = self.matrices_ms(tokens)
         layer += sum(kernels.stream_ms(tokens * moved) for moved in self._streams())
         layer += 2 * kernels.all_reduce_ms(tokens * model.hidden_size)
         # Beside the layers: the embedding with its all-reduce and the last norm.
         beside = kernels.all_reduce_ms(tokens * model.hidden_size) + 2 * kernels.stream_ms(tokens * 4.0 * model.hidden_size)
         return model.num_hidden_layers * layer + beside
+
+    def matrices_ms(self, tokens: int) -> float:
+        """One layer's GEMMs: queries, keys and values in one, their way out, and the MLP or the experts."""
+        model, tp, kernels = self.model, self.tp, self.kernels
+        kv_size = kv_heads_per_gpu(model, tp) * model.head_dim
+        ms = kernels.gemm_ms(tokens, model.q_size // tp + 2 * kv_size, model.hidden_size, self.dtype)
+        ms += kernels.gemm_ms(tokens, model.hidden_size, model.q_size // tp, self.dtype)
+        return ms + (self._experts_ms(tokens) if model.num_experts else self._mlp_ms(tokens))
 
     def head_ms(self, rows: int) -> float:
         """Output head, gathering of the logits and sampling for so many sequences."""
