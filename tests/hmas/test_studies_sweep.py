@@ -154,8 +154,14 @@ def test_ray_is_asked_for_only_when_wanted(monkeypatch):
         on_ray()
 
 
+class ClusterError(Exception):
+    pass
+
+
 class ClusterOfOne:
     """What the backend asks of Ray, done at once in this process: the order of answers is the opposite of the tasks'."""
+
+    exceptions = SimpleNamespace(RayError=ClusterError)
 
     def __init__(self):
         self.log = []
@@ -204,6 +210,27 @@ def test_the_ray_backend_hands_out_and_collects(monkeypatch):
     cut.close()
     assert cluster.log.count("shutdown") == 2
     assert "cancel ref-10" in cluster.log
+
+
+def test_a_task_that_breaks_on_the_cluster_is_told(monkeypatch):
+    cluster = ClusterOfOne()
+    monkeypatch.setitem(sys.modules, "ray", cluster)
+
+    def lost(_task):
+        raise ClusterError("a long story\nthe node died")
+
+    with pytest.raises(StudyError, match=r"Ray cluster failed.*the node died"):
+        list(on_ray()(lost, [b"1"]))
+    assert cluster.log[-1] == "shutdown"
+
+
+@pytest.mark.slow
+def test_a_real_ray_gives_the_same_results(done, tmp_path):
+    pytest.importorskip("ray")
+    points, kept = done
+    other = Kept(tmp_path / "results.jsonl")
+    run_points(points, other, on_ray(), lambda row, left: None)
+    assert other.of(points) == kept.of(points)
 
 
 def test_means_and_curves(done):

@@ -56,6 +56,8 @@ def on_ray(address: str = "") -> Backend:
             raise StudyError(f"Ray at {address or 'its default address'}: {error}") from error
         try:
             yield from _on_cluster(ray, work, tasks)
+        except ray.exceptions.RayError as error:
+            raise StudyError(f"a task on the Ray cluster failed; what was finished is kept: {str(error).splitlines()[-1]}") from error
         finally:
             ray.shutdown()
 
