@@ -1,25 +1,25 @@
 """Turns a trace into arrivals: times scaled to what the engines can serve, texts written for rows that have lengths only."""
 
-import math
 from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 
 from controller.core.errors import TraceError
-from controller.core.types import TaskType
 from engines.tokens import estimate_tokens
 from hmas.lab.arrivals import ArrivalSpec, arrival_times
 from hmas.lab.dataset import KindSpec, Mixture, PromptData, quantile, rank
 from hmas.lab.prompts import PromptWriter
 from hmas.lab.streams import Draws, stream
 from hmas.lab.traces import Trace, TraceRow
-from hmas.lab.workload import Arrival, Shape, Turn, draw_importances, fit, make_arrival, pick, score_rank
+from hmas.lab.workload import Arrival, Shape, Turn, draw_importances, fit, make_arrival, pick
+from hmas.lab.workloads.columns import TASKS, Floats, Ints
+from hmas.lab.workloads.requests import declared_caps, kind_of, own_ranks, tasks_by_rank
 
 BLOCK_TOKENS = 512
 """Tokens of one prompt block in Mooncake's traces."""
-CODE_OUTPUT_MEDIAN = 40
-"""A trace whose median output is below this is taken for code completion (Azure: code 13, conversation 114)."""
+LEAST_KNOWN = 10
+"""So many known outputs make a distribution of their own."""
 
 
 class ReplaySpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,20 +52,21 @@ def arrivals_from_trace(trace: Trace, spec: ReplaySpec, mixture: Mixture, prompt
     rows = [row for row, at_s in zip(trace.rows, times, strict=True) if not spec.duration_s or at_s < spec.duration_s]
     if not rows:
         raise TraceError(f"{trace.source}: nothing arrives within {spec.duration_s} s")
-    kind_name = spec.kind or _guess_kind(rows, mixture)
+    known = np.array([row.output_tokens for row in rows if row.output_tokens is not None], np.int64)
+    kind_name = spec.kind or (kind_of(mixture, known) if len(known) else next(iter(mixture.kinds)))
     if kind_name not in mixture.kinds:
         raise TraceError(f"kind is {kind_name!r}; allowed: {', '.join(mixture.kinds)}")
     kind = mixture.kinds[kind_name]
-    order = _output_ranks(rows, kind)
+    order = _output_ranks(rows, kind, known)
     importances = draw_importances(spec.seed, len(rows))
     draws = {name: stream(spec.seed, name).random(len(rows)) for name in ("tasks", "lengths", "tenants")}
-    writer, guess = PromptWriter(prompts), _TaskGuess(kind, mixture.level_spread)
+    writer, guessed = PromptWriter(prompts), tasks_by_rank(kind, mixture.level_spread, order, draws["tasks"])
     arrivals, cut = [], 0
     for i, (row, at_s) in enumerate(zip(rows, times, strict=False)):
-        task = row.task_type or guess.draw(order[i], draws["tasks"][i])
+        task = row.task_type or TASKS[guessed[i]]
         output = row.output_tokens or int(quantile(kind.output_tokens, np.array([draws["lengths"][i]]))[0])
         prompt = row.prompt_tokens or sum(estimate_tokens(content) for _, content in row.messages)
-        shape = Shape(kind_name, task, prompt, output, _cap(kind, output))
+        shape = Shape(kind_name, task, prompt, output, int(declared_caps(kind, np.array([output]))[0]))
         fitted = fit(shape, spec.context_tokens) if spec.context_tokens else shape
         cut += fitted[2:4] != shape[2:4]
         arrival = make_arrival(
@@ -99,43 +100,12 @@ def _times(trace: Trace, spec: ReplaySpec) -> list[float]:
     return [float(t) for t in drawn[:count]]
 
 
-def _guess_kind(rows: Sequence[TraceRow], mixture: Mixture) -> str:
-    known = sorted(row.output_tokens for row in rows if row.output_tokens is not None)
-    if known and known[len(known) // 2] < CODE_OUTPUT_MEDIAN and "code" in mixture.kinds:
-        return "code"
-    return next(iter(mixture.kinds))
-
-
-def _cap(kind: KindSpec, output: int) -> int:
-    """The cap declared: the kind's, doubled until the output fits, so that it says no more about one request than its magnitude class."""
-    cap = kind.max_tokens
-    while cap < output:
-        cap *= 2
-    return cap
-
-
-def _output_ranks(rows: Sequence[TraceRow], kind: KindSpec) -> list[float]:
-    """Where each output stands among the trace's own, 0 to 1; by the kind's table where the trace has no lengths."""
-    known = sorted(row.output_tokens for row in rows if row.output_tokens is not None)
-    if len(known) < 10:
-        return [0.5 if row.output_tokens is None else rank(kind.output_tokens, row.output_tokens) for row in rows]
-    places = {value: (place + 0.5) / len(known) for place, value in enumerate(known)}
-    return [0.5 if row.output_tokens is None else places[row.output_tokens] for row in rows]
-
-
-class _TaskGuess:
-    """Task types by how likely each is for an output of a given rank: the model of `draw_shapes`, read backwards."""
-
-    def __init__(self, kind: KindSpec, spread: float) -> None:
-        self._tasks = kind.tasks
-        self._spread = spread
-        self._scores = np.linspace(-6.0, 6.0, 241)
-        self._ranks = np.array([score_rank(kind, "output_level", score, spread) for score in self._scores])
-
-    def draw(self, output_rank: float, u: float) -> TaskType:
-        score = float(np.interp(output_rank, self._ranks, self._scores))
-        chances = {t: s.weight * math.exp(-0.5 * ((score - s.output_level) / self._spread) ** 2) for t, s in self._tasks.items()}
-        return pick(chances, u)
+def _output_ranks(rows: Sequence[TraceRow], kind: KindSpec, known: Ints) -> Floats:
+    """Where each output stands among the trace's own, 0 to 1; by the kind's table where the trace has few lengths."""
+    ranks = np.full(len(rows), 0.5)
+    told = np.array([row.output_tokens is not None for row in rows])
+    ranks[told] = own_ranks(known) if len(known) >= LEAST_KNOWN else [rank(kind.output_tokens, tokens) for tokens in known.tolist()]
+    return ranks
 
 
 def _text(row: TraceRow, shape: Shape, writer: PromptWriter, seed: int, index: int) -> str:
