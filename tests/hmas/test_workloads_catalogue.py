@@ -7,9 +7,11 @@ import pytest
 
 from controller.core.errors import TraceError
 from hmas.lab.workloads import build
-from hmas.lab.workloads.catalogue import WORKLOADS
+from hmas.lab.workloads.catalogue import SESSIONS, WORKLOADS
 from hmas.lab.workloads.columns import COLUMNS
-from hmas.lab.workloads.options import parse
+from hmas.lab.workloads.options import parse, read_options
+
+DOCS = (Path(__file__).resolve().parents[2] / "docs" / "workloads.md").read_text()
 
 DIGEST = """
 import hashlib, sys
@@ -68,6 +70,17 @@ def test_specifications(text, name, path, options):
 def test_a_bad_specification_says_what_is_allowed(text, message):
     with pytest.raises(TraceError, match=message):
         build(text)
+
+
+@pytest.mark.parametrize("name", [*WORKLOADS, *SESSIONS])
+def test_examples_are_read_and_every_option_is_in_the_docs(name):
+    entry = {**WORKLOADS, **SESSIONS}[name]
+    spec = parse(entry.example)
+    assert spec.name == name
+    assert isinstance(read_options(spec, entry.options), entry.options)
+    assert f"| `{name}` |" in DOCS
+    assert f"`{entry.example}`" in DOCS
+    assert [option for option in entry.options.__struct_fields__ if f"`{option}`" not in DOCS] == []
 
 
 def test_json_and_text_name_the_same_workload():

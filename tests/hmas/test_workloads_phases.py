@@ -90,6 +90,12 @@ def test_a_burst_that_the_end_cuts_short():
     assert workload.at_s[-1] < 59.0
 
 
+def test_bursts_far_shorter_than_a_second():
+    workload = build("burst:rate=2000,duration=10,height=4,burst=0.02,period=0.1")
+    counts = np.histogram(workload.at_s, bins=np.arange(0, 10.0001, 0.02))[0].reshape(-1, 5).sum(axis=0)
+    assert counts[4] / counts.sum() == pytest.approx(0.8, abs=0.02)
+
+
 def test_the_mix_drifts_evenly_at_a_steady_rate():
     workload = build("drift:rate=100,first=0.2,last=0.8")
     assert rates(workload, np.arange(0, 601, 100)) == pytest.approx([100.0] * 6, rel=0.04)

@@ -107,7 +107,8 @@ class BurstOptions(SliceOptions, frozen=True, kw_only=True):
 
     Attributes:
         height: Rate within a burst, as a multiple of the mean. The Azure trace's peak second has 3.9 times its mean (H-MAS section 2).
-        burst: Length of a burst, seconds: with the height it brings the 3.8 s worth of extra requests of the trace's largest.
+        burst: Length of a burst, seconds. With that height 1.3 s add what 3.8 s bring at the mean; the trace's largest burst adds 3.7 s'
+            worth (167 requests at 45.15 a second).
         period: From one burst to the next, seconds.
     """
 
@@ -130,10 +131,10 @@ def burst(options: BurstOptions, _path: Path | None) -> Workload:
         )
     starts = np.arange(0.0, options.duration, options.period)
     # A burst closes its period, so that a run begins with a base to compare it to.
-    edges = np.unique(np.concatenate((starts, starts + options.period - options.burst, [options.duration])))
-    edges = edges[edges <= options.duration]
-    inside = (edges[:-1] % options.period) >= options.period - options.burst - 1e-9
-    at_s = piecewise_times(edges, np.where(inside, options.height, rest) * options.rate, stream(options.seed, "arrivals"))
+    edges = np.column_stack((starts, starts + options.period - options.burst)).ravel()
+    factors = np.tile([rest, options.height], len(starts))[edges < options.duration]
+    edges = np.append(edges[edges < options.duration], options.duration)
+    at_s = piecewise_times(edges, factors * options.rate, stream(options.seed, "arrivals"))
     mixture, _ = load_mixture()
     requests = draw_requests(mixture, len(at_s), options.seed, [whole_mixture(mixture)])
     return annotate("burst", at_s, requests, options, duration_s=options.duration)
