@@ -31,6 +31,8 @@ class Loop:
     n_run: int = 0
     policy: str = "fcfs"
     overdue: str = "shed"
+    overdue_service_share: float = 0.0
+    tpot_guard: float = 0.0
     fence: bool = False
     statera: StateraModel | None = None
     meta: MetaModel | None = None
@@ -44,7 +46,9 @@ class Loop:
         names = [f"engine-{i + 1}" for i in range(self.engines)]
         self._history = History() if history is None else history
         self._scheduler = Scheduler(
-            settings=SchedulerSettings(overdue=self.overdue, fence=self.fence),
+            settings=SchedulerSettings(
+                overdue=self.overdue, overdue_service_share=self.overdue_service_share, tpot_guard=self.tpot_guard, fence=self.fence
+            ),
             instances=[InstanceSpec(name=name, capacity_n_run=self.profile.max_num_seqs) for name in names],
             router=make_router("least-loaded"),
             policy=self.policy,
@@ -52,7 +56,6 @@ class Loop:
         for name in names:
             self._scheduler.set_controls(name, Controls(n_run=self.n_run or self.profile.max_num_seqs))
         models = {name: EngineModel(self.profile) for name in names}
-        # Dispatches of completions need the slack of a queue: whatever ends is seen at the next cycle, as over the bus.
         controls = [Periodic(every_s=self.period_s, run=self._cycle)]
         return simulate(arrivals, models, self._scheduler, controls=controls, on_end=self._ended)
 

@@ -1,6 +1,7 @@
 """The policy pool Omega (H-MAS C.2): every queueing discipline by its name, and the change from one to another."""
 
 from collections.abc import Mapping
+from operator import attrgetter
 from types import MappingProxyType
 
 from controller.core.errors import PolicyError
@@ -48,5 +49,5 @@ def make_policy(name: str, hints: Mapping[str, float] | None = None) -> QueuePol
 
 def rebuild(old: QueuePolicy, new: QueuePolicy, now_s: float) -> QueuePolicy:
     """Moves every waiting entry from one policy to another, in the order of arrival, in place of a restart (H-MAS C.1)."""
-    new.load(sorted(old.entries(), key=lambda entry: entry.seq), now_s)
+    new.load(sorted(old.entries(), key=attrgetter("seq")), now_s)
     return new

@@ -1,6 +1,7 @@
 """Where short requests end and long ones begin."""
 
 from collections import deque
+from collections.abc import Sequence
 
 _KEEP = 512
 _REFRESH = 32
@@ -12,11 +13,16 @@ class ServiceSplit:
 
     A fixed one where given; else a quantile of the last 512 requests, brought up to date every 32. Until 32 have been seen,
     nothing counts as long: with no picture of the mix yet, no request is put on the slow side.
+
+    Attributes:
+        hints: What it was made from: the fixed threshold in milliseconds, 0 for none, and the quantile.
+        threshold_ms: The split in force.
     """
 
-    __slots__ = ("_fixed", "_quantile", "_recent", "_since", "threshold_ms")
+    __slots__ = ("_fixed", "_quantile", "_recent", "_since", "hints", "threshold_ms")
 
     def __init__(self, threshold_ms: float, quantile: float) -> None:
+        self.hints = (threshold_ms, quantile)
         self._fixed = threshold_ms > 0
         self._quantile = quantile
         self._recent: deque[float] = deque(maxlen=_KEEP)
@@ -29,11 +35,22 @@ class ServiceSplit:
             return
         self._recent.append(total_ms)
         self._since += 1
-        if self._since >= _REFRESH and len(self._recent) >= _LEAST:
-            self._since = 0
-            ordered = sorted(self._recent)
-            self.threshold_ms = ordered[min(len(ordered) - 1, int(self._quantile * len(ordered)))]
+        if self._since >= _REFRESH:
+            self._refresh()
+
+    def learn_all(self, totals_ms: Sequence[float]) -> None:
+        """Takes many into account at once: the last 512 of them."""
+        if self._fixed:
+            return
+        self._recent.extend(totals_ms[-_KEEP:])
+        self._refresh()
 
     def is_long(self, total_ms: float) -> bool:
         """Whether a request belongs on the slow side."""
         return total_ms > self.threshold_ms
+
+    def _refresh(self) -> None:
+        self._since = 0
+        if len(self._recent) >= _LEAST:
+            ordered = sorted(self._recent)
+            self.threshold_ms = ordered[min(len(ordered) - 1, int(self._quantile * len(ordered)))]

@@ -71,7 +71,7 @@ class WaitingRoom:
         first = make_policy(policy, hints)
         self.policy_name = first.name
         self.hints = dict(first.hints)
-        self._split = self._new_split()
+        self._split = ServiceSplit(*self._split_hints())
         self.groups: list[Group] = []
         self._by_model: dict[str, Group] = {}
         self._default: Group
@@ -196,11 +196,11 @@ class WaitingRoom:
         self.hints = dict(fresh.hints)
         for group in self.groups:
             group.policy = rebuild(group.policy, make_policy(name, hints), now_s)
-        self._split = self._new_split()
-        for waiting in self._waiting.values():
-            self._split.learn(waiting.entry.estimates.total_ms)
-        for waiting in self._waiting.values():
-            self._count_long(waiting)
+        if self._split_hints() != self._split.hints:
+            self._split = ServiceSplit(*self._split_hints())
+            self._split.learn_all([waiting.entry.estimates.total_ms for waiting in self._waiting.values()])
+            for waiting in self._waiting.values():
+                self._count_long(waiting)
         return True
 
     def regroup(self, now_s: float) -> None:
@@ -250,6 +250,6 @@ class WaitingRoom:
         self.long += is_long - waiting.long
         waiting.long = is_long
 
-    def _new_split(self) -> ServiceSplit:
+    def _split_hints(self) -> tuple[float, float]:
         hints = {**TwoLane.default_hints, **(self.hints if self.policy_name == TwoLane.name else {})}
-        return ServiceSplit(hints["threshold_ms"], hints["slow_quantile"])
+        return hints["threshold_ms"], hints["slow_quantile"]

@@ -16,7 +16,8 @@ An offset, not a class of its own: a request can be put off by its priority for 
 
 def priority_offset_s(entry: QueueEntry) -> float:
     """Seconds to add to a key for the client's priority (lower goes first), between -100 and 100."""
-    return PRIORITY_STEP_S * max(-PRIORITY_LIMIT, min(PRIORITY_LIMIT, entry.request.priority))
+    priority = entry.request.priority
+    return PRIORITY_STEP_S * max(-PRIORITY_LIMIT, min(PRIORITY_LIMIT, priority)) if priority else 0.0
 
 
 class KeyedPolicy(ABC):

@@ -64,13 +64,12 @@ class TwoLane:
         self._lanes[lane].push(entry.request.id, _slack_key(entry), entry.seq, entry)
 
     def load(self, entries: Iterable[QueueEntry], now_s: float) -> None:  # noqa: ARG002  the protocol's argument
-        """Takes many in at once; the split is learned from all of them before the first is placed."""
-        waiting = list(entries)
-        for entry in waiting:
-            self._split.learn(entry.estimates.total_ms)
+        """Takes many in at once; the split is learned from the last 512 before the first is placed."""
+        waiting = [(entry, entry.estimates.total_ms) for entry in entries]
+        self._split.learn_all([total_ms for _, total_ms in waiting])
         lanes: dict[str, list[tuple[str, float, int, QueueEntry]]] = {FAST: [], SLOW: []}
-        for entry in waiting:
-            lane = SLOW if self._split.is_long(entry.estimates.total_ms) else FAST
+        for entry, total_ms in waiting:
+            lane = SLOW if self._split.is_long(total_ms) else FAST
             lanes[lane].append((entry.request.id, _slack_key(entry), entry.seq, entry))
         for lane, items in lanes.items():
             if items:
