@@ -1,6 +1,7 @@
 """The engine's heartbeat: runs the model's steps in real time and hands out their tokens."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from engines.sim.model import EngineModel, SimRequest, StepResult
 from engines.sim.streams import Sink
@@ -14,13 +15,19 @@ class Driver:
 
     Each step begins where the one before it ended, not when the timer fired, so timer error does not add up.
 
+    Args:
+        model: The engine.
+        settle: Awaited before each step: on a loop in virtual time it returns when nothing more can reach the engine at this moment. A
+            loop in real time has no such moment, so None waits for nothing.
+
     Attributes:
         model: The engine.
         stalled_s: Time lost to a host too busy to step in time, seconds since start.
     """
 
-    def __init__(self, model: EngineModel) -> None:
+    def __init__(self, model: EngineModel, settle: Callable[[], Awaitable[None]] | None = None) -> None:
         self.model = model
+        self._settle = settle
         self.stalled_s = 0.0
         self._sinks: dict[str, Sink] = {}
         self._wake = asyncio.Event()
@@ -58,13 +65,15 @@ class Driver:
             if late_s > 0:
                 self.stalled_s += late_s
                 begin_s += late_s
+            if self._settle is not None:
+                await self._settle()
             result = self.model.step(begin_s)
             if result is None:
                 self._wake.clear()
                 await self._wake.wait()
                 begin_s = loop.time()
                 continue
-            await asyncio.sleep(max(0.0, result.end_s - loop.time()))
+            await until(loop, result.end_s)
             self._deliver(result)
             begin_s = result.end_s
 
@@ -80,3 +89,18 @@ class Driver:
                 del sinks[event.id]
             elif not listens:
                 self.drop(event.id)
+
+
+async def until(loop: asyncio.AbstractEventLoop, at_s: float) -> None:
+    """Returns at `at_s` of the loop's time; `asyncio.sleep` of the difference would add a rounding to every step."""
+    reached: asyncio.Future[None] = loop.create_future()
+    timer = loop.call_at(at_s, _reach, reached)
+    try:
+        await reached
+    finally:
+        timer.cancel()
+
+
+def _reach(reached: "asyncio.Future[None]") -> None:
+    if not reached.done():
+        reached.set_result(None)

@@ -49,10 +49,20 @@ class SimServer:
         name: The instance's name in snapshots.
         now_s: Seconds since the epoch, never going back.
         fault: Misbehaviour from the start on.
+        settle: As in `Driver`.
     """
 
-    def __init__(self, model: EngineModel, model_name: str, name: str, *, now_s: Callable[[], float], fault: Fault | None) -> None:
-        self._driver = Driver(model)
+    def __init__(
+        self,
+        model: EngineModel,
+        model_name: str,
+        name: str,
+        *,
+        now_s: Callable[[], float],
+        fault: Fault | None,
+        settle: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self._driver = Driver(model, settle)
         self._model_name = model_name
         self._name = name
         self._now_s = now_s
@@ -171,6 +181,8 @@ class SimServer:
             prefix = "chatcmpl" if ask.chat else "cmpl"
             reply = Reply(ask, answer_id=f"{prefix}-{outer}", model=self._model_name, created_s=int(self._now_s()))
             fault = self._take_fault()
+            if model.profile.request_ms:
+                await asyncio.sleep(model.profile.request_ms / 1000.0)
             answer = await (self._stream if ask.stream else self._whole)(request, ask, reply, inner, fault)
             ended = ask.finish if ask.finish == "length" else "stop"
         finally:

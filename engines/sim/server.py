@@ -12,7 +12,7 @@ import asyncio
 import logging
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import uvloop
 from aiohttp import web
@@ -29,7 +29,13 @@ logger = logging.getLogger(__name__)
 
 
 def create_app(
-    model: EngineModel, model_name: str, name: str, *, now_s: Callable[[], float] | None = None, fault: Fault | None = None
+    model: EngineModel,
+    model_name: str,
+    name: str,
+    *,
+    now_s: Callable[[], float] | None = None,
+    fault: Fault | None = None,
+    settle: Callable[[], Awaitable[None]] | None = None,
 ) -> web.Application:
     """The application. Serve it with `handler_cancellation=True`, so that a client who leaves is seen at once.
 
@@ -39,8 +45,9 @@ def create_app(
         name: The instance's name in snapshots.
         now_s: Seconds since the epoch, never going back; None takes a clock of its own.
         fault: Misbehaviour from the start on.
+        settle: As in `engines.sim.driver.Driver`; None in real time.
     """
-    server = SimServer(model, model_name, name, now_s=now_s or process_clock(), fault=fault)
+    server = SimServer(model, model_name, name, now_s=now_s or process_clock(), fault=fault, settle=settle)
     app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[server.guard])
     app.add_routes(
         [

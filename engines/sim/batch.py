@@ -1,0 +1,353 @@
+"""The running batch of an engine model: who is computed in the next step, who joins, who has to leave."""
+
+from engines.sim.blocks import BlockPool
+from engines.sim.decoding import DecodeGroup
+from engines.sim.profile import Profile
+from engines.sim.queueing import EngineQueue
+from engines.sim.request import Sequence, TokenEvent
+from engines.sim.stretch import Stretch
+
+
+class _Work:
+    """What one step computes: decodes, and pieces of contexts."""
+
+    __slots__ = ("decodes", "kv_tokens", "pairs", "prefilled", "tokens")
+
+    def __init__(self, decodes: int, kv_tokens: int) -> None:
+        self.decodes = decodes
+        self.kv_tokens = kv_tokens
+        self.tokens = 0
+        self.pairs = 0
+        self.prefilled: list[Sequence] = []
+
+    def take(self, sequence: Sequence, count: int) -> None:
+        """Computes `count` more tokens of a sequence; one that lacks its latest token only decodes."""
+        computed = sequence.computed
+        if sequence.tokens - computed == 1 and sequence.tokens > sequence.context_tokens:
+            self.decodes += 1
+            self.kv_tokens += sequence.tokens
+        else:
+            self.tokens += count
+            self.pairs += count * computed + count * (count + 1) // 2
+        sequence.computed = computed + count
+        self.prefilled.append(sequence)
+
+
+class Batch:
+    """Sequences that run, and the blocks and the queue they come from.
+
+    Nearly always all of them decode but for one, the latest, whose prompt is computed in chunks: then a plan costs as much as what changes
+    (`plan`). Where the token budget or the blocks do not suffice for all that decode, each is looked at, in order (`_plan_crowded`).
+
+    Attributes:
+        n_run, budget: Knobs in force.
+        pool: KV blocks. `queue`: those that wait. `group`: those that decode. `partial`: the one whose prompt is under way.
+        preemptions, prompt_tokens, generation_tokens: Totals since the start.
+    """
+
+    __slots__ = (
+        "_by_priority",
+        "_pause_ms",
+        "_paused",
+        "_profile",
+        "_swap_ms_per_block",
+        "_swaps",
+        "budget",
+        "generation_tokens",
+        "group",
+        "n_run",
+        "partial",
+        "pool",
+        "preemptions",
+        "prompt_tokens",
+        "queue",
+    )
+
+    def __init__(self, profile: Profile, n_run: int, budget: int, *, by_priority: bool, swaps: bool) -> None:
+        self.n_run = n_run
+        self.budget = budget
+        self.pool = BlockPool(profile.kv_blocks, profile.block_size)
+        self.queue = EngineQueue()
+        self.group = DecodeGroup(profile.block_size)
+        self.partial: Sequence | None = None
+        self.preemptions = 0
+        self.prompt_tokens = 0
+        self.generation_tokens = 0
+        self._profile = profile
+        self._by_priority = by_priority
+        self._swaps = swaps
+        self._swap_ms_per_block = (
+            profile.block_size * profile.kv_bytes_per_token / (1e6 * profile.swap_gb_per_s) if profile.swap_gb_per_s else 0.0
+        )
+        # Transfers between host and GPU that the next step has to wait for.
+        self._pause_ms = 0.0
+        self._paused: dict[str, Sequence] = {}
+
+    @property
+    def running(self) -> int:
+        """Sequences in the batch."""
+        return len(self.group.members) + (self.partial is not None)
+
+    def may_admit(self, sequence: Sequence) -> bool:
+        """Whether a sequence that was just queued could join at the next step, as far as can be told in passing."""
+        members = len(self.group.members)
+        if members + (self.partial is not None) >= self.n_run or members >= self.budget or self.queue.head() is not sequence:
+            return False
+        return bool(sequence.hashes) or self.pool.needed(sequence.tokens) - sequence.blocks <= self.pool.free
+
+    def plan(self, now_s: float) -> Stretch:
+        """Puts the next step together and runs it; or, where the batch only decodes, plans all up to the next change and runs none."""
+        group, pool, partial = self.group, self.pool, self.partial
+        members = len(group.members)
+        need = group.blocks_for(1) if members else 0
+        room = self.budget - members
+        if room < 0 or need > pool.free:
+            return self._plan_crowded(now_s)
+        chunk = 0
+        if partial is not None:
+            chunk = min(partial.tokens - partial.computed, room)
+            if need + pool.needed(partial.computed + chunk) - partial.blocks > pool.free:
+                return self._plan_crowded(now_s)
+        first = self._admit(need) if partial is None and room and members < self.n_run else None
+        if first is None and not members and partial is None:
+            first = self._admit_to_empty()
+        if first is None and not chunk and not self._pause_ms:
+            fixed_ms, kv_ms = self._profile.decode_line(members)
+            stretch = Stretch(now_s, group.steps_within(pool.free), fixed_ms, kv_ms=kv_ms, seqs=members, kv=group.kv_tokens)
+            stretch.joined = group.joined
+            return stretch
+        work = _Work(members, group.kv_tokens)
+        pool.take(need)
+        if chunk:
+            assert partial is not None, "a chunk belongs to a partial prompt"
+            room -= self._compute(partial, room, work)
+            first = self._admit(0) if room and members + 1 < self.n_run else None
+        while first is not None:
+            room -= self._compute(first, room, work)
+            running = members + len(work.prefilled)
+            first = self._admit(0) if room and running < self.n_run else None
+        joined = group.joined
+        stretch = self._run(now_s, work)
+        stretch.joined = joined
+        before = self.generation_tokens
+        if members:
+            self.decode(stretch, 1, blocks_taken=True)
+        self._place(work.prefilled, stretch)
+        stretch.tokens_per_step = self.generation_tokens - before
+        return stretch
+
+    def decode(self, stretch: Stretch, steps: int, *, blocks_taken: bool = False) -> None:
+        """Runs decode steps of the group; those that stop at the last of them are put into the stretch's lists."""
+        group = self.group
+        if not blocks_taken:
+            self.pool.take(group.blocks_for(steps))
+        self.generation_tokens += steps * len(group.members)
+        for joined, sequence in group.advance(steps):
+            stretch.stopped.append((joined, self._stop(sequence, stretch)))
+
+    def drop(self, sequence: Sequence) -> None:
+        """Takes a sequence out for good, wherever it is."""
+        if sequence.place == "running":
+            self._take_out(sequence)
+        elif sequence.place == "waiting":
+            self.queue.forget(sequence)
+        self._paused.pop(sequence.id, None)
+        sequence.place = "gone"
+        self.pool.release(sequence)
+
+    def unpause(self, sequence: Sequence) -> None:
+        """A tool has answered: what it returned belongs to the context now, and the sequence may queue again."""
+        del self._paused[sequence.id]
+        pause, sequence.pauses = sequence.pauses[0], sequence.pauses[1:]
+        sequence.context_tokens += pause.return_tokens
+        sequence.tokens += pause.return_tokens
+        sequence.stop_at = sequence.pauses[0].at_tokens if sequence.pauses else sequence.output_tokens
+
+    def _admit(self, held_back: int) -> Sequence | None:
+        """Takes the queue's head into the batch if its whole context fits beside `held_back` blocks; nobody passes one that does not."""
+        head = self.queue.head()
+        if head is None or not self.pool.admit(head, held_back):
+            return None
+        return self.queue.pop()
+
+    def _admit_to_empty(self) -> Sequence | None:
+        """The same where nothing runs: then what paused or waiting sequences hold has to yield, or the engine would stand still."""
+        while (first := self._admit(0)) is None:
+            if not self._strip(keep=self.queue.head()):
+                return None
+        return first
+
+    def _strip(self, keep: Sequence | None) -> bool:
+        """Takes the blocks of one paused or waiting sequence, the latest first; it is computed again. False where none holds any."""
+        holders = [s for s in (*self._paused.values(), *self.queue.waiting()) if s.blocks and s is not keep]
+        if not holders:
+            return False
+        victim = max(holders, key=lambda sequence: sequence.key)
+        self.pool.release(victim)
+        victim.computed = 0
+        self.preemptions += 1
+        return True
+
+    def _compute(self, sequence: Sequence, room: int, work: "_Work") -> int:
+        """Schedules a piece of a sequence's context; returns its tokens."""
+        count = min(sequence.tokens - sequence.computed, room)
+        grown = self.pool.reserve(sequence, sequence.computed + count)
+        assert grown, "admission has seen to the blocks"
+        if sequence.swapped:
+            sequence.swapped = False
+            self._pause_ms += self._swap_ms_per_block * sequence.blocks
+        work.take(sequence, count)
+        if sequence.hashes:
+            self.pool.register(sequence, sequence.computed)
+        return count
+
+    def _run(self, now_s: float, work: "_Work") -> Stretch:
+        """The step that computes this work."""
+        duration_s = self._profile.step_duration_s(
+            prefill_tokens=work.tokens, prefill_pairs=work.pairs, decode_seqs=work.decodes, decode_kv_tokens=work.kv_tokens
+        )
+        stretch = Stretch(now_s, 1, 1000.0 * duration_s + self._pause_ms)
+        self._pause_ms = 0.0
+        stretch.decode_seqs = work.decodes
+        stretch.prefill_tokens = work.tokens
+        stretch.begun = 1
+        return stretch
+
+    def _place(self, prefilled: list[Sequence], stretch: Stretch) -> None:
+        """Those whose context has been computed get a token and decode from now on; one that has not is the partial one."""
+        if prefilled:
+            self.partial = None
+        for sequence in prefilled:
+            self._place_one(sequence, stretch)
+
+    def _place_one(self, sequence: Sequence, stretch: Stretch) -> None:
+        if sequence.computed < sequence.tokens:
+            self.partial = sequence
+            return
+        sequence.tokens += 1
+        self.generation_tokens += 1
+        produced = sequence.tokens - sequence.context_tokens
+        if produced == 1:
+            self.prompt_tokens += sequence.context_tokens
+        if produced >= sequence.stop_at:
+            stretch.first.append(self._stop(sequence, stretch))
+        else:
+            stretch.first.append(TokenEvent(sequence.id, produced, False, produced == 1))
+            self.group.join(sequence)
+
+    def _stop(self, sequence: Sequence, stretch: Stretch) -> TokenEvent:
+        """A sequence has produced what it was to: it is finished, or waits for a tool. Returns its latest token."""
+        produced = sequence.tokens - sequence.context_tokens
+        done = produced >= sequence.output_tokens
+        event = TokenEvent(sequence.id, produced, done, produced == 1)
+        if done:
+            stretch.finished.append(event)
+            sequence.place = "gone"
+            self.pool.release(sequence)
+            return event
+        stretch.paused.append(sequence.id)
+        sequence.place = "paused"
+        self._paused[sequence.id] = sequence
+        mode = sequence.pauses[0].mode
+        if mode == "swap":
+            self._swap_out(sequence)
+        elif mode == "discard":
+            self.pool.release(sequence)
+            sequence.computed = 0
+        return event
+
+    def _swap_out(self, sequence: Sequence) -> None:
+        computed = sequence.computed
+        self._pause_ms += self._swap_ms_per_block * sequence.blocks
+        self.pool.release(sequence)
+        sequence.computed = computed
+        sequence.swapped = True
+
+    def _take_out(self, sequence: Sequence) -> None:
+        if sequence is self.partial:
+            self.partial = None
+        else:
+            self.group.leave(sequence)
+
+    def _plan_crowded(self, now_s: float) -> Stretch:
+        """One step where not all that decode can have their token: each is looked at in order, and the latest have to leave."""
+        running = self.group.dissolve()
+        if self.partial is not None:
+            running.append(self.partial)
+        preempted: list[str] = []
+        while True:
+            room, victims = self._share_out(running)
+            preempted += victims
+            while not victims and room and len(running) < self.n_run:
+                first = self._admit(0) if running else self._admit_to_empty()
+                if first is None:
+                    break
+                first.scheduled = min(first.tokens - first.computed, room)
+                room -= first.scheduled
+                self.pool.reserve(first, first.computed + first.scheduled)
+                running.append(first)
+            # A sequence that could only preempt itself leaves the round empty: schedule again, as vLLM does without a step.
+            if not victims or room < self.budget:
+                break
+        return self._run_crowded(now_s, running, preempted)
+
+    def _share_out(self, running: list[Sequence]) -> tuple[int, list[str]]:
+        """Gives running sequences their tokens; returns what is left of the budget, and who was preempted on the way."""
+        room = self.budget
+        preempted: list[str] = []
+        index = 0
+        while index < len(running) and room:
+            sequence = running[index]
+            count = min(sequence.tokens - sequence.computed, room)
+            while not self.pool.reserve(sequence, sequence.computed + count):
+                if self._strip(keep=None):
+                    continue
+                at = max(range(len(running)), key=lambda i: running[i].key) if self._by_priority else len(running) - 1
+                victim = running.pop(at)
+                if at < index:
+                    index -= 1
+                    room += victim.scheduled
+                self._preempt(victim)
+                preempted.append(victim.id)
+                if victim is sequence:
+                    return room, preempted
+            sequence.scheduled = count
+            room -= count
+            index += 1
+        return room, preempted
+
+    def _preempt(self, sequence: Sequence) -> None:
+        sequence.scheduled = 0
+        self.preemptions += 1
+        if self._swaps:
+            self._swap_out(sequence)
+        else:
+            self.pool.release(sequence)
+            sequence.computed = 0
+        self.queue.push(sequence)
+
+    def _run_crowded(self, now_s: float, running: list[Sequence], preempted: list[str]) -> Stretch:
+        work = _Work(0, 0)
+        self.partial = None
+        for sequence in running:
+            if sequence.scheduled:
+                if sequence.swapped:
+                    sequence.swapped = False
+                    self._pause_ms += self._swap_ms_per_block * sequence.blocks
+                work.take(sequence, sequence.scheduled)
+                sequence.scheduled = 0
+                if sequence.hashes:
+                    self.pool.register(sequence, sequence.computed)
+        stretch = self._run(now_s, work)
+        stretch.preempted = preempted
+        computed = {sequence.id for sequence in work.prefilled}
+        for sequence in running:
+            if sequence.id in computed:
+                self._place_one(sequence, stretch)
+            elif sequence.tokens - sequence.computed == 1 and sequence.tokens > sequence.context_tokens:
+                self.group.join(sequence)
+            else:
+                self.partial = sequence
+        stretch.produced = stretch.first
+        stretch.tokens_per_step = len(stretch.first)
+        return stretch

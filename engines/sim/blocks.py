@@ -1,0 +1,133 @@
+"""The paged KV cache of an engine model: blocks by count, and a prefix cache over the hashes of prompts."""
+
+from collections import OrderedDict
+
+from engines.sim.request import Sequence
+
+
+class _Unit:
+    """One cached piece of a prompt: how many sequences hold it, and how many blocks it takes."""
+
+    __slots__ = ("blocks", "holders")
+
+    def __init__(self, blocks: int) -> None:
+        self.blocks = blocks
+        self.holders = 1
+
+
+class BlockPool:
+    """KV blocks of one engine.
+
+    Blocks are counted, not numbered. A unit of a prompt that a hash stands for is shared by all that hold it; one that nobody holds stays
+    cached, counts as free, and is dropped when its blocks are wanted, the one unused for longest first, and of one prompt the tail before
+    the head (vLLM V1's order).
+
+    Attributes:
+        size: Tokens per block.
+        total: Blocks in all.
+        free: Blocks that can be taken: unused ones, and those of cached units that nobody holds.
+        hit_tokens: Prompt tokens found in the cache, since the start; `asked_tokens`: those looked up.
+    """
+
+    __slots__ = ("_idle", "_idle_blocks", "_units", "asked_tokens", "free", "hit_tokens", "size", "total")
+
+    def __init__(self, total: int, size: int) -> None:
+        self.total = total
+        self.size = size
+        self.free = total
+        self.hit_tokens = 0
+        self.asked_tokens = 0
+        self._units: dict[int, _Unit] = {}
+        self._idle: OrderedDict[int, None] = OrderedDict()
+        self._idle_blocks = 0
+
+    def needed(self, tokens: int) -> int:
+        """Blocks that so many tokens take."""
+        return -(-tokens // self.size)
+
+    def reserve(self, sequence: Sequence, tokens: int) -> bool:
+        """Grows a sequence to hold `tokens`; False, and nothing taken, where too few blocks are free."""
+        more = -(-tokens // self.size) - sequence.blocks
+        if more > self.free:
+            return False
+        if more > 0:
+            sequence.blocks += more
+            self.take(more)
+        return True
+
+    def take(self, blocks: int) -> None:
+        """Takes blocks that are known to be free."""
+        self.free -= blocks
+        while self._idle_blocks > self.free:
+            unit = self._units.pop(self._idle.popitem(last=False)[0])
+            self._idle_blocks -= unit.blocks
+
+    def release(self, sequence: Sequence) -> None:
+        """Gives back what a sequence holds; its cached units stay behind for others."""
+        shared = 0
+        for name in reversed(sequence.refs or ()):
+            unit = self._units[name]
+            unit.holders -= 1
+            shared += unit.blocks
+            if not unit.holders:
+                self._idle[name] = None
+                self._idle_blocks += unit.blocks
+                self.free += unit.blocks
+        self.free += sequence.blocks - shared
+        sequence.blocks = 0
+        sequence.refs = None
+        sequence.units_seen = 0
+
+    def admit(self, sequence: Sequence, held_back: int) -> bool:
+        """Gives a waiting sequence what it finds of its prompt in the cache, if the rest of its tokens fits too, beside `held_back` blocks.
+
+        False, and nothing changes: it has to wait. The rest of its blocks is not taken yet.
+        """
+        units = self._found(sequence) if sequence.hashes and not sequence.computed else 0
+        if not units:
+            fits = self.needed(sequence.tokens) - sequence.blocks + held_back <= self.free
+            if fits and sequence.hashes and not sequence.computed:
+                self.asked_tokens += sequence.tokens
+            return fits
+        per_unit = sequence.hash_tokens // self.size
+        names = sequence.hashes[:units]
+        idle = sum(not self._units[name].holders for name in names)
+        if self.needed(sequence.tokens) - (units - idle) * per_unit + held_back > self.free:
+            return False
+        for name in names:
+            unit = self._units[name]
+            if not unit.holders:
+                del self._idle[name]
+                self._idle_blocks -= unit.blocks
+                self.free -= unit.blocks
+            unit.holders += 1
+        sequence.refs = list(names)
+        sequence.units_seen = units
+        sequence.blocks = units * per_unit
+        sequence.computed = units * sequence.hash_tokens
+        self.asked_tokens += sequence.tokens
+        self.hit_tokens += sequence.computed
+        return True
+
+    def register(self, sequence: Sequence, computed: int) -> None:
+        """Puts the units of a sequence's prompt that `computed` tokens cover into the cache, as far as they are not there yet.
+
+        A unit that another sequence has put there meanwhile stays a copy of its own: it is not shared and ends with this sequence.
+        """
+        units = min(computed // sequence.hash_tokens, len(sequence.hashes))
+        for name in sequence.hashes[sequence.units_seen : units]:
+            if name not in self._units:
+                self._units[name] = _Unit(sequence.hash_tokens // self.size)
+                if sequence.refs is None:
+                    sequence.refs = []
+                sequence.refs.append(name)
+        sequence.units_seen = max(units, sequence.units_seen)
+
+    def _found(self, sequence: Sequence) -> int:
+        """Leading units of a prompt that are cached. At least one token is left to compute, as the first output comes from it."""
+        units, most = 0, (sequence.tokens - 1) // sequence.hash_tokens
+        for name in sequence.hashes[:most]:
+            if name not in self._units:
+                break
+            units += 1
+        return units

@@ -1,0 +1,129 @@
+"""The sequences of an engine model that decode, as one group: what they cost together, without touching each at every step."""
+
+import heapq
+from collections.abc import Iterator
+
+from engines.sim.request import Sequence
+
+
+class DecodeGroup:
+    """All sequences that take exactly one token per step, in the order in which they joined the batch.
+
+    As each step gives each of them one token, everything about them follows from the number of steps: the cached tokens they read grow by
+    their number, a new KV block is needed where a length leaves a multiple of the block size, and each stops (finishes or pauses) at a step
+    that is known when it joins. So a run of steps costs as much as one.
+
+    Attributes:
+        members: By id, in the order of the batch.
+        steps: Decode steps of the group since the start. A member's tokens are its `base` plus this.
+        joined: How many have joined so far: the place of the latest in the order of the batch.
+    """
+
+    __slots__ = ("_by_residue", "_kv_base", "_size", "_stops", "joined", "members", "steps")
+
+    def __init__(self, block_size: int) -> None:
+        self.members: dict[str, Sequence] = {}
+        self.steps = 0
+        self._size = block_size
+        self.joined = 0
+        self._kv_base = 0
+        # How many members need a new block at steps of each residue modulo the block size.
+        self._by_residue = [0] * block_size
+        self._stops: list[tuple[int, int, Sequence]] = []
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    @property
+    def kv_tokens(self) -> int:
+        """Cached tokens that the next step reads."""
+        return self._kv_base + len(self.members) * self.steps
+
+    def join(self, sequence: Sequence) -> None:
+        """Takes in a sequence with exactly one token left to compute."""
+        base = sequence.base = sequence.tokens - self.steps
+        self.joined += 1
+        sequence.joined = self.joined
+        self.members[sequence.id] = sequence
+        self._kv_base += base
+        self._by_residue[(1 - base) % self._size] += 1
+        heapq.heappush(self._stops, (sequence.stop_at + sequence.context_tokens - base, self.joined, sequence))
+
+    def leave(self, sequence: Sequence) -> None:
+        """Takes a sequence out; its own counts are brought up to date."""
+        self.settle(sequence)
+        del self.members[sequence.id]
+        self._kv_base -= sequence.base
+        self._by_residue[(1 - sequence.base) % self._size] -= 1
+        sequence.joined = 0
+
+    def settle(self, sequence: Sequence) -> None:
+        """Brings a member's own counts up to date."""
+        sequence.tokens = sequence.base + self.steps
+        sequence.computed = sequence.tokens - 1
+        sequence.blocks = -(-sequence.computed // self._size)
+
+    def dissolve(self) -> list[Sequence]:
+        """Takes all out, in the order of the batch."""
+        members = list(self.members.values())
+        for sequence in members:
+            self.settle(sequence)
+            sequence.joined = 0
+        self.members = {}
+        self._kv_base = 0
+        self._by_residue = [0] * self._size
+        self._stops = []
+        return members
+
+    def blocks_for(self, steps: int) -> int:
+        """New KV blocks that so many steps take."""
+        size = self._size
+        rounds, rest = divmod(steps, size)
+        need = rounds * len(self.members)
+        if rest:
+            counts, at = self._by_residue, self.steps
+            for step in range(at, at + rest):
+                need += counts[step % size]
+        return need
+
+    def steps_within(self, free_blocks: int) -> int:
+        """Steps until one needs more blocks than are free, at most up to the next stop."""
+        most = self._next_stop() - self.steps
+        if not self.members or self.blocks_for(most) <= free_blocks:
+            return most
+        # Whole rounds first: each takes one block per member.
+        steps = max(0, free_blocks // len(self.members) - 1) * self._size
+        left = free_blocks - self.blocks_for(steps)
+        while steps < most:
+            left -= self._by_residue[(self.steps + steps) % self._size]
+            if left < 0:
+                break
+            steps += 1
+        return steps
+
+    def advance(self, steps: int) -> list[tuple[int, Sequence]]:
+        """Runs so many steps, none beyond the next stop.
+
+        Returns:
+            Those that stop at the last of them, out of the group already, each with its place in the order of the batch.
+        """
+        self.steps += steps
+        stopped: list[tuple[int, Sequence]] = []
+        stops = self._stops
+        while stops and stops[0][0] <= self.steps:
+            _, joined, sequence = heapq.heappop(stops)
+            if sequence.joined == joined:
+                self.leave(sequence)
+                stopped.append((joined, sequence))
+        return stopped
+
+    def tokens(self) -> Iterator[tuple[str, int]]:
+        """Id and output tokens so far of each member."""
+        steps = self.steps
+        return ((name, sequence.base + steps - sequence.context_tokens) for name, sequence in self.members.items())
+
+    def _next_stop(self) -> int:
+        stops = self._stops
+        while stops and stops[0][2].joined != stops[0][1]:
+            heapq.heappop(stops)
+        return stops[0][0] if stops else self.steps

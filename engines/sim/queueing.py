@@ -1,0 +1,51 @@
+"""The engine model's own queue of sequences that wait for a place in the batch."""
+
+import heapq
+from collections.abc import Iterator
+
+from engines.sim.request import Sequence
+
+
+class EngineQueue:
+    """Sequences by key, lowest first; one that is taken out by id is skipped when it comes up."""
+
+    __slots__ = ("_heap", "live")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[tuple[int, float, int], Sequence]] = []
+        self.live = 0
+
+    def push(self, sequence: Sequence) -> None:
+        """Puts a sequence in."""
+        sequence.place = "waiting"
+        self.live += 1
+        heapq.heappush(self._heap, (sequence.key, sequence))
+
+    def head(self) -> Sequence | None:
+        """The first, None where nothing waits."""
+        heap = self._heap
+        while heap and heap[0][1].place != "waiting":
+            heapq.heappop(heap)
+        return heap[0][1] if heap else None
+
+    def pop(self) -> Sequence:
+        """Takes out what `head` has just shown."""
+        self.live -= 1
+        sequence = heapq.heappop(self._heap)[1]
+        sequence.place = "running"
+        return sequence
+
+    def forget(self, sequence: Sequence) -> None:
+        """Takes a waiting sequence out for good."""
+        sequence.place = "gone"
+        self.live -= 1
+        if len(self._heap) > 2 * self.live + 16:
+            self._heap = [entry for entry in self._heap if entry[1].place == "waiting"]
+            heapq.heapify(self._heap)
+
+    def waiting(self) -> Iterator[Sequence]:
+        """All that wait, in no particular order."""
+        return (sequence for _, sequence in self._heap if sequence.place == "waiting")
+
+    def __len__(self) -> int:
+        return len(self._heap)
