@@ -41,7 +41,7 @@ class InstanceState(Protocol):
 
     @property
     def in_flight_tokens(self) -> int:
-        """Their prompt plus produced tokens so far."""
+        """Their prompts plus the output expected of them when they were sent."""
         ...
 
     @property

@@ -1,7 +1,8 @@
 """The scheduler's account of one engine instance and of what runs there."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from controller.core.messages import InstanceView, LengthBound
 from controller.core.types import Controls, Estimates
@@ -14,8 +15,24 @@ from engines.base import EngineSnapshot
 _PRESSURE_QUANTILE = 0.9
 _LULL_S = 5.0
 _BUSY_DECAY = 0.99
-_SPAN_TOKENS = 8
-"""Tokens over which a pace is taken: a read of the stream may bring several at once, or a part of one."""
+_SAMPLE_TOKENS = 8
+"""Tokens that a sample of the pace needs: a read of a stream may bring several at once, or a part of one."""
+
+
+class TokenSource(Protocol):
+    """Who knows how many tokens an instance has produced, where nobody reports each: an engine model in virtual time."""
+
+    def tokens(self, now_s: float) -> Iterable[tuple[str, int]]:
+        """Id and output tokens so far of each request that is past its first token."""
+        ...
+
+    def last_step_s(self, now_s: float) -> float:
+        """When they had the latest of them."""
+        ...
+
+    def generated(self, now_s: float) -> int:
+        """Output tokens of all its requests since the start."""
+        ...
 
 
 @dataclass(slots=True)
@@ -28,7 +45,7 @@ class Running:
         tokens: Output tokens so far.
         first_s: When the first token came, None before it. `last_s`: when the latest came.
         alone: Whether no other prompt was waiting for its first token beside this one.
-        mark_s, mark_tokens: Where the present span of tokens began, for the instance's pace.
+        expected_tokens: Prompt and expected output at dispatch.
     """
 
     entry: QueueEntry
@@ -42,8 +59,7 @@ class Running:
     first_s: float | None = None
     last_s: float = 0.0
     alone: bool = True
-    mark_s: float = 0.0
-    mark_tokens: int = 0
+    expected_tokens: int = 0
 
     def tpot_over_slo(self, now_s: float) -> float | None:
         """Mean TPOT so far over its target, None before two tokens. A stream that has stopped counts as slow while it stands."""
@@ -82,8 +98,9 @@ class Instance:
         max_token_budget: Ceiling of tokens per step as the engine states it, 0 until then.
         running: In flight, by request id.
         in_flight, in_flight_tokens, prefill_tokens: As in `InstanceState`.
+        source: Who is asked for tokens, None where each is reported by `progress`.
         pace: How fast it works.
-        version: Grows with everything that changes what is in flight.
+        version: Grows with every start, first token and end.
         draining: Takes no new requests. `engine`: the engine's last snapshot.
     """
 
@@ -91,9 +108,17 @@ class Instance:
         "_awaiting",
         "_busy",
         "_controlled",
+        "_decoded",
+        "_decoding",
         "_fenced",
+        "_first_tokens",
+        "_fresh_s",
+        "_fresh_version",
         "_on_time_s",
         "_prefill_until_s",
+        "_sampled",
+        "_seq_s",
+        "_since_s",
         "_stated_n_run",
         "capacity_n_run",
         "draining",
@@ -108,6 +133,7 @@ class Instance:
         "pace",
         "prefill_tokens",
         "running",
+        "source",
         "spec",
         "token_budget",
         "version",
@@ -127,7 +153,16 @@ class Instance:
         self.in_flight_tokens = 0
         self.prefill_tokens = 0
         self.pace = Pace()
+        self.source: TokenSource | None = None
         self.version = 0
+        self._decoding = 0
+        self._decoded = 0
+        self._first_tokens = 0
+        self._sampled = 0
+        self._seq_s = 0.0
+        self._since_s = 0.0
+        self._fresh_s = float("-inf")
+        self._fresh_version = -1
         self._awaiting: dict[str, Running] = {}
         self._prefill_until_s = 0.0
         self._busy = 0.0
@@ -195,7 +230,10 @@ class Instance:
         if usage is None:
             usage = self.fence.share if self.fence.capacity_tokens else -1.0
         request = entry.request
-        run = Running(entry, self, policy, now_s, entry.estimates, self.in_flight, usage, alone=not self._awaiting)
+        expected = request.prompt_tokens + int(entry.estimates.output_tokens)
+        run = Running(
+            entry, self, policy, now_s, entry.estimates, self.in_flight, usage, alone=not self._awaiting, expected_tokens=expected
+        )
         for other in self._awaiting.values():
             other.alone = False
         if request.stream:
@@ -203,7 +241,7 @@ class Instance:
         self._prefill_until_s = max(now_s, self._prefill_until_s) + self.prefill_ms(entry) / 1000.0
         self.running[request.id] = run
         self.in_flight += 1
-        self.in_flight_tokens += request.prompt_tokens
+        self.in_flight_tokens += expected
         self.prefill_tokens += request.prompt_tokens
         self.fence.commit(request.id, tokens)
         self.version += 1
@@ -216,29 +254,57 @@ class Instance:
         """A running request has produced `tokens` output tokens so far."""
         request = run.entry.request
         if run.first_s is None:
-            run.first_s = run.mark_s = now_s
-            run.mark_tokens = tokens
+            run.first_s = now_s
             self.prefill_tokens -= request.prompt_tokens
             self._prefilled(run, now_s)
-        elif tokens - run.mark_tokens >= _SPAN_TOKENS:
-            self.pace.decoded(1000.0 * (now_s - run.mark_s) / (tokens - run.mark_tokens))
-            run.mark_s, run.mark_tokens = now_s, tokens
+            self._tally(now_s)
+            self._decoding += 1
+            self._first_tokens += 1
+            self._decoded -= 1
+            self.version += 1
         run.last_s = now_s
         if tokens > run.tokens:
-            self.in_flight_tokens += tokens - run.tokens
+            self._decoded += tokens - run.tokens
             run.tokens = tokens
             self.fence.outgrow(request.id, request.prompt_tokens + tokens)
-        self.version += 1
 
-    def finish(self, run: Running) -> None:
+    def refresh(self, now_s: float) -> None:
+        """Brings the tokens of all in flight up to date, where they are not reported one by one. O(in flight), once a moment."""
+        if self.source is None or (self._fresh_s == now_s and self._fresh_version == self.version):
+            return
+        self._fresh_s, self._fresh_version = now_s, self.version
+        running, outgrow, last_s = self.running, self.fence.outgrow, self.source.last_step_s(now_s)
+        for request_id, tokens in self.source.tokens(now_s):
+            run = running.get(request_id)
+            if run is not None and tokens > run.tokens:
+                run.tokens, run.last_s = tokens, last_s
+                outgrow(request_id, run.entry.request.prompt_tokens + tokens)
+
+    def sample(self, now_s: float) -> None:
+        """Learns the pace from what has been decoded since the last sample: sequence-seconds over tokens."""
+        self._tally(now_s)
+        decoded = self._decoded if self.source is None else self.source.generated(now_s) - self._first_tokens
+        tokens = decoded - self._sampled
+        if tokens >= _SAMPLE_TOKENS:
+            self.pace.decoded(1000.0 * self._seq_s / tokens)
+            self._sampled, self._seq_s = decoded, 0.0
+
+    def _tally(self, now_s: float) -> None:
+        self._seq_s += self._decoding * (now_s - self._since_s)
+        self._since_s = now_s
+
+    def finish(self, run: Running, now_s: float) -> None:
         """Takes a request out of the books."""
         request = run.entry.request
         del self.running[request.id]
         self._awaiting.pop(request.id, None)
         self.in_flight -= 1
-        self.in_flight_tokens -= request.prompt_tokens + run.tokens
+        self.in_flight_tokens -= run.expected_tokens
         if run.first_s is None:
             self.prefill_tokens -= request.prompt_tokens
+        else:
+            self._tally(now_s)
+            self._decoding -= 1
         self.fence.release(request.id)
         self.version += 1
 
@@ -266,15 +332,17 @@ class Instance:
 
     def tpot_pressure(self, now_s: float) -> float:
         """90 % quantile over those decoding of mean TPOT so far over its target, 0 with none. O(in flight)."""
+        self.refresh(now_s)
         ratios = sorted(ratio for run in self.running.values() if (ratio := run.tpot_over_slo(now_s)) is not None)
         return ratios[min(len(ratios) - 1, int(_PRESSURE_QUANTILE * len(ratios)))] if ratios else 0.0
 
     def view(self, now_s: float) -> InstanceView:
-        """The account as it goes to the agents."""
+        """The account as it goes to the agents. O(in flight)."""
+        self.refresh(now_s)
         return InstanceView(
             name=self.name,
             in_flight=self.in_flight,
-            in_flight_tokens=self.in_flight_tokens,
+            in_flight_tokens=sum(run.entry.request.prompt_tokens + run.tokens for run in self.running.values()),
             n_run=self.n_run,
             token_budget=self.token_budget or 0,
             kv_committed=self.fence.share,

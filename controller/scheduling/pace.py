@@ -1,7 +1,8 @@
 """How fast an instance works, learned from its own tokens: no profile and no prediction is needed."""
 
-_SPAN_STEP = 0.1
-_FLOOR_STEP = 0.02
+_SAMPLE_STEP = 0.8
+"""A tick's sample is already a mean over all that decode: smoothing it much would only make the pace lag behind the batch."""
+_FLOOR_STEP = 0.05
 _PREFILL_DECAY = 0.98
 
 
@@ -9,7 +10,7 @@ class Pace:
     """Speed of one instance as it is loaded now.
 
     Attributes:
-        token_ms: Time per output token over recent spans of tokens, None before the first.
+        token_ms: Time per output token over recent samples, None before the first.
         floor_ms: About the 5 % quantile of the same, the instance's pace when it has little to do; None before the first.
     """
 
@@ -22,11 +23,11 @@ class Pace:
         self._prefill_tokens = 0.0
 
     def decoded(self, ms_per_token: float) -> None:
-        """A request got a span of tokens at this pace."""
+        """Those that decode got their tokens at this pace since the last sample, on average."""
         if self.token_ms is None or self.floor_ms is None:
             self.token_ms = self.floor_ms = ms_per_token
             return
-        self.token_ms += _SPAN_STEP * (ms_per_token - self.token_ms)
+        self.token_ms += _SAMPLE_STEP * (ms_per_token - self.token_ms)
         # A step down for values below it and a 19 times smaller one up for values above: settles at the 5 % quantile.
         self.floor_ms += _FLOOR_STEP * self.floor_ms * (0.05 if ms_per_token > self.floor_ms else -0.95)
 

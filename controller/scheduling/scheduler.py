@@ -8,7 +8,7 @@ from controller.core.placement import Router
 from controller.core.types import Controls, Estimates, OutcomeKind, Request
 from controller.scheduling import endings
 from controller.scheduling.drain_rate import DrainRate
-from controller.scheduling.instance import Instance, Running
+from controller.scheduling.instance import Instance, Running, TokenSource
 from controller.scheduling.outcomes import Counts, Dispatch, Dropped, Ended, InstanceSpec, Refusal, SchedulerSettings
 from controller.scheduling.queue_entry import QueueEntry
 from controller.scheduling.waiting_room import WaitingRoom
@@ -133,10 +133,13 @@ class Scheduler:
         return sent
 
     def expire(self, now_s: float) -> list[Dropped]:
-        """Ends waiting requests whose time is up: past their deadline (timed out), and overdue ones where `overdue` is `shed`.
+        """The gateway's tick: ends waiting requests whose time is up, and samples how fast the instances work.
 
+        Up is the time of those past their deadline (timed out), and of overdue ones where `overdue` is `shed`.
         Running requests are not touched: whoever streams them watches their deadline and calls `end`.
         """
+        for instance in self._instances.values():
+            instance.sample(now_s)
         self._room.sweep(now_s)
         dropped = [self._drop(entry, OutcomeKind.TIMED_OUT, now_s) for entry in self._room.expired()]
         if self.settings.overdue == "shed":
@@ -161,7 +164,7 @@ class Scheduler:
         if not any(instance.available for instance in others):
             return False
         del self._running[request_id]
-        run.instance.finish(run)
+        run.instance.finish(run, now_s)
         run.entry.tried = frozenset({run.instance.name})
         self._room.add(run.entry, now_s, returned=True)
         return True
@@ -180,7 +183,9 @@ class Scheduler:
         """
         run = self._running.pop(request_id, None)
         if run is not None:
-            run.instance.finish(run)
+            if kind is not OutcomeKind.COMPLETED:
+                run.instance.refresh(now_s)
+            run.instance.finish(run, now_s)
             self._ended[kind] += 1
             return endings.ended_running(run, kind, now_s, output_tokens)
         entry = None if kind is OutcomeKind.COMPLETED else self._room.remove(request_id)
@@ -246,6 +251,14 @@ class Scheduler:
             SchedulingError: Unknown instance.
         """
         self._instance(instance).draining = draining
+
+    def attach(self, instance: str, source: TokenSource | None) -> None:
+        """Names who is asked for the tokens of an instance, in place of a report of each by `progress`; None to end that.
+
+        Raises:
+            SchedulingError: Unknown instance.
+        """
+        self._instance(instance).source = source
 
     def set_models(self, instance: str, models: frozenset[str] | None, now_s: float) -> None:
         """Says anew which models an instance serves, None for any. O(n log n).

@@ -61,6 +61,7 @@ class TpotGuard:
         cached = self._least.get(instance.name)
         if cached is not None and cached[0] == now_s and cached[1] == instance.version:
             return cached[2]
+        instance.refresh(now_s)
         token_ms, pending_ms = instance.pace.token_ms, instance.pending_prefill_ms(now_s)
         rooms = (run.tpot_room_ms(now_s, token_ms, pending_ms) for run in instance.running.values())
         least = min((room for room in rooms if room is not None and room >= 0.0), default=float("inf"))

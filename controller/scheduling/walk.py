@@ -65,8 +65,7 @@ class Walk:
         found: Found | None = None
         while len(passed) <= LOOK_AHEAD and (entry := source.pop(now_s)) is not None:
             tokens = upper_tokens(entry, self.bounds)
-            candidates = self._candidates(entry, tokens, group.instances, now_s, late=late)
-            choice = self._router.choose(entry, [i for i in candidates if i.name not in kept_free]) if candidates else None
+            choice = self._place(entry, tokens, group.instances, kept_free, now_s, late=late)
             if choice is not None:
                 found = Found(entry, tokens, choice, late)
                 break
@@ -78,16 +77,31 @@ class Walk:
             source.put_back(entry, now_s)
         return found
 
-    def _candidates(self, entry: QueueEntry, tokens: int, instances: Sequence[Instance], now_s: float, *, late: bool) -> list[Instance]:
-        return [
+    def _place(
+        self, entry: QueueEntry, tokens: int, instances: Sequence[Instance], kept_free: set[str], now_s: float, *, late: bool
+    ) -> Choice | None:
+        """The router's choice among the instances with a slot; where fence or guard refuse it, its next one.
+
+        Asked in this order, because fence and guard have to look at all that is in flight on an instance.
+        """
+        candidates = [
             instance
             for instance in instances
             if instance.open
             and (not late or instance.in_flight < instance.late_window(self._late_share, now_s))
             and instance.name not in entry.tried
-            and instance.fence.admits(tokens)
-            and self.guard.admits(entry, instance, now_s, late=late)
+            and instance.name not in kept_free
         ]
+        while candidates:
+            choice = self._router.choose(entry, candidates)
+            if choice is None:
+                return None
+            chosen = next(instance for instance in candidates if instance.name == choice.instance)
+            chosen.refresh(now_s)
+            if chosen.fence.admits(tokens) and self.guard.admits(entry, chosen, now_s, late=late):
+                return choice
+            candidates.remove(chosen)
+        return None
 
 
 def _roomiest(entry: QueueEntry, instances: Sequence[Instance], kept_free: set[str]) -> set[str]:

@@ -1,37 +1,22 @@
 """The event loop of virtual time."""
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from controller.core.errors import SchedulingError
-from controller.core.types import Estimates, OutcomeKind, Request
+from controller.core.types import OutcomeKind, Request
 from controller.scheduling.outcomes import Dispatch, Ended, Refusal
 from controller.scheduling.scheduler import Scheduler
+from controller.simulation.arrivals import Arrival, ArrivalFeed
 from controller.simulation.result import EngineTotals, RequestRecord, SimulationResult, record_of, record_of_live, record_of_refused
 from engines.errors import EngineError
-from engines.sim.model import EngineModel, SimRequest, StepResult
+from engines.sim.model import EngineModel, SimRequest
 
 _GRACE_S = 600.0
 
 Control = Callable[[float, Scheduler, Mapping[str, EngineModel]], None]
 """A control law: `(now_s, scheduler, engines by name)`. It may read and steer both, as agents do through the gateway."""
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """One request to come, at `request.arrival_s`.
-
-    Attributes:
-        estimate: What is believed when it comes: `(request, now_s)` to estimates, asked at its arrival.
-        output_tokens: The true output length, 1 or more: the engine alone gets it.
-        weight: Its tenant's weight.
-    """
-
-    request: Request
-    estimate: Callable[[Request, float], Estimates]
-    output_tokens: int
-    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +28,13 @@ class Periodic:
 
 
 def simulate(
-    arrivals: Sequence[Arrival],
+    arrivals: Iterable[Arrival],
     engines: Mapping[str, EngineModel],
     scheduler: Scheduler,
     *,
     controls: Sequence[Periodic] = (),
     on_end: Callable[[Ended, float], None] | None = None,
+    followups: Callable[[Ended, float], Iterable[Arrival]] | None = None,
     tick_s: float = 0.1,
     until_s: float | None = None,
 ) -> SimulationResult:
@@ -58,59 +44,90 @@ def simulate(
     engines, deadlines), then control laws in the order given, then dispatch, then the next steps of idle engines. The same
     input gives the same result, always.
 
+    Cost grows with what happens: O(log n) for each arrival, dispatch, first token and end, O(instances) for each tick, whatever the
+    number of tokens.
+
     Args:
-        arrivals: Requests; sorted by arrival here, equal times in the order given.
+        arrivals: Requests by rising arrival, equal times in the order given. A generator will do: it is read one ahead.
         engines: Engine models by the names of the scheduler's instances.
         scheduler: Fresh, or warm from an earlier run that has ended.
         controls: Control laws.
         on_end: Called with each request that the scheduler ends, as telemetry would be.
+        followups: Requests that follow from the end of one, each at `now_s` or later: a user who asks again, the next call of a session.
         tick_s: The gateway's tick.
         until_s: When to stop in any case; None for 600 s after the last arrival. It stops earlier when all is done.
 
     Raises:
-        SchedulingError: The scheduler dispatches to an engine that is not there, or a sum does not come out.
+        SchedulingError: Arrivals are not sorted, the scheduler dispatches to an engine that is not there, or a sum does not come out.
     """
     if tick_s <= 0 or any(control.every_s <= 0 for control in controls):
         raise SchedulingError("tick_s and every control's every_s must be more than 0")
-    ordered = sorted(arrivals, key=lambda arrival: arrival.request.arrival_s)
-    last_s = ordered[-1].request.arrival_s if ordered else 0.0
-    kernel = _Kernel(ordered, engines, scheduler, on_end, last_s + _GRACE_S if until_s is None else until_s)
+    kernel = _Kernel(ArrivalFeed(arrivals), engines, scheduler, until_s)
+    kernel.on_end = on_end
+    kernel.followups = followups
     kernel.every(tick_s, kernel.tick)
     for control in controls:
-        kernel.every(control.every_s, _bind(control.run, scheduler, engines))
-    return kernel.run()
+        kernel.every(control.every_s, kernel.bind(control.run))
+    for name, model in engines.items():
+        scheduler.attach(name, model)
+    try:
+        return kernel.run()
+    finally:
+        for name in engines:
+            scheduler.attach(name, None)
+
+
+class _Live:
+    """A request between arrival and end: its place in the records, and what only the engine knows."""
+
+    __slots__ = ("arrival", "instance", "number", "output_tokens", "pauses")
+
+    def __init__(self, arrival: Arrival, number: int) -> None:
+        request = arrival.request
+        cap = arrival.output_tokens if request.max_output_tokens is None else request.max_output_tokens
+        self.arrival = arrival
+        self.number = number
+        self.output_tokens = max(1, min(arrival.output_tokens, cap))
+        self.instance = ""
+        self.pauses = 0
+
+
+class _Engine:
+    """An engine under way. `version` tells the end of the stretch in force from those of stretches that were cut."""
+
+    __slots__ = ("begun_s", "busy_s", "model", "name", "steps", "version")
+
+    def __init__(self, name: str, model: EngineModel) -> None:
+        self.name = name
+        self.model = model
+        self.version = 0
+        self.begun_s = 0.0
+        self.steps = 0
+        self.busy_s = 0.0
 
 
 class _Kernel:
     """The state of one run."""
 
-    def __init__(
-        self,
-        arrivals: list[Arrival],
-        engines: Mapping[str, EngineModel],
-        scheduler: Scheduler,
-        on_end: Callable[[Ended, float], None] | None,
-        until_s: float,
-    ) -> None:
-        self._arrivals = arrivals
-        self._next = 0
-        self._engines = engines
+    def __init__(self, feed: ArrivalFeed, engines: Mapping[str, EngineModel], scheduler: Scheduler, until_s: float | None) -> None:
+        self._feed = feed
+        self._models = engines
+        self._engines = {name: _Engine(name, model) for name, model in engines.items()}
         self._scheduler = scheduler
-        self._on_end = on_end
         self._until_s = until_s
-        self._now_s = arrivals[0].request.arrival_s if arrivals else 0.0
-        # Rank 0: step ends by instance order; 1 and up: periodic work. Arrivals come between, in `_advance`.
-        self._events: list[tuple[float, int, int, Callable[[float], None]]] = []
+        self._now_s = feed.last_s
+        # Rank 0: ends of stretches; 1 and up: periodic work. Arrivals come between, in `_advance`.
+        self._events: list[tuple[float, int, int, Callable[[float], None] | _Engine, int]] = []
         self._pushed = 0
         self._periodic = 0
-        self._busy: dict[str, StepResult | None] = dict.fromkeys(engines)
-        self._steps = dict.fromkeys(engines, 0)
-        self._busy_s = dict.fromkeys(engines, 0.0)
-        self._true_tokens: dict[str, int] = {}
+        self._touched: dict[str, _Engine] = {}
         # Whether something has happened after which the gateway asks for dispatches: tokens alone are no such thing.
         self._stirred = False
-        self._sent: dict[str, tuple[str, float]] = {}
-        self._records: dict[str, RequestRecord] = {}
+        self._live: dict[str, _Live] = {}
+        self._deadlines: list[tuple[float, int, str]] = []
+        self._records: list[RequestRecord | None] = []
+        self.on_end: Callable[[Ended, float], None] | None = None
+        self.followups: Callable[[Ended, float], Iterable[Arrival]] | None = None
 
     def every(self, every_s: float, work: Callable[[float], None]) -> None:
         """Schedules periodic work, in the order of the calls where times are equal."""
@@ -127,11 +144,23 @@ class _Kernel:
 
         self._push(start_s + every_s, rank, fire)
 
+    def bind(self, run: Control) -> Callable[[float], None]:
+        """A control law as periodic work. It sees engines as they are now, and what it turns counts from the step under way on."""
+
+        def work(now_s: float) -> None:
+            for engine in self._engines.values():
+                engine.model.sync(now_s)
+            run(now_s, self._scheduler, self._models)
+            self._stirred = True
+            self._touched.update(self._engines)
+
+        return work
+
     def run(self) -> SimulationResult:
         """Goes through all events."""
-        for name, model in self._engines.items():
-            self._scheduler.observe(model.snapshot(name, self._now_s))
-        while self._live():
+        for name, engine in self._engines.items():
+            self._scheduler.observe(engine.model.snapshot(name, self._now_s))
+        while self._live or self._feed.next_s != float("inf"):
             now_s = self._advance()
             if now_s is None:
                 break
@@ -139,124 +168,188 @@ class _Kernel:
                 self._stirred = False
                 for dispatch in self._scheduler.dispatch(now_s):
                     self._send(dispatch, now_s)
-            for name in self._engines:
-                if self._busy[name] is None:
-                    self._step(name, now_s)
+            if self._touched:
+                self._step(now_s)
         return self._result()
 
     def tick(self, now_s: float) -> None:
         """What the gateway does on its tick: engine snapshots in; deadlines out, waiting and running."""
         self._stirred = True
-        for name, model in self._engines.items():
-            self._scheduler.observe(model.snapshot(name, now_s))
+        for name, engine in self._engines.items():
+            engine.model.sync(now_s)
+            self._scheduler.observe(engine.model.snapshot(name, now_s))
         for dropped in self._scheduler.expire(now_s):
             self._ended(dropped.ended, now_s)
-        late = [(request_id, name) for request_id, (name, deadline_s) in self._sent.items() if deadline_s <= now_s]
-        for request_id, name in late:
-            self._engines[name].abort(request_id)
-            self._ended(self._scheduler.end(request_id, OutcomeKind.TIMED_OUT, now_s), now_s)
-
-    def _live(self) -> bool:
-        if self._next < len(self._arrivals):
-            return True
-        counts = self._scheduler.counts()
-        return counts.queued + counts.running > 0
+        while self._deadlines and self._deadlines[0][0] <= now_s:
+            _, number, request_id = heapq.heappop(self._deadlines)
+            live = self._live.get(request_id)
+            if live is not None and live.number == number:
+                self._touched[live.instance] = self._engines[live.instance]
+                ended = self._scheduler.end(request_id, OutcomeKind.TIMED_OUT, now_s)
+                self._models[live.instance].abort(request_id)
+                self._ended(ended, now_s)
 
     def _advance(self) -> float | None:
         """Goes to the next moment at which something happens and lets it happen; None where that lies past the end."""
-        coming_s = self._arrivals[self._next].request.arrival_s if self._next < len(self._arrivals) else float("inf")
-        now_s = min(coming_s, self._events[0][0])
-        if now_s > self._until_s:
+        feed = self._feed
+        now_s = min(feed.next_s, self._events[0][0])
+        until_s = self._until_s
+        if until_s is None:
+            until_s = feed.last_s + _GRACE_S if feed.next_s == float("inf") else now_s
+        if now_s > until_s:
             return None
         assert now_s >= self._now_s, "virtual time does not go back"
         self._now_s = now_s
         self._fire(now_s, last_rank=0)
-        while self._next < len(self._arrivals) and self._arrivals[self._next].request.arrival_s <= now_s:
-            self._submit(self._arrivals[self._next], now_s)
-            self._next += 1
+        while feed.next_s <= now_s:
+            self._submit(feed.pop(), now_s)
         self._fire(now_s, last_rank=self._periodic)
         return now_s
 
     def _fire(self, now_s: float, *, last_rank: int) -> None:
-        while self._events[0][0] <= now_s and self._events[0][1] <= last_rank:
-            heapq.heappop(self._events)[3](now_s)
+        events = self._events
+        while events[0][0] <= now_s and events[0][1] <= last_rank:
+            _, _, _, work, version = heapq.heappop(events)
+            if not isinstance(work, _Engine):
+                work(now_s)
+            elif work.version == version:
+                self._finish(work, now_s)
 
-    def _push(self, at_s: float, rank: int, work: Callable[[float], None]) -> None:
+    def _push(self, at_s: float, rank: int, work: "Callable[[float], None] | _Engine", version: int = 0) -> None:
         self._pushed += 1
-        heapq.heappush(self._events, (at_s, rank, self._pushed, work))
+        heapq.heappush(self._events, (at_s, rank, self._pushed, work, version))
 
     def _submit(self, arrival: Arrival, now_s: float) -> None:
         self._stirred = True
         request = arrival.request
         outcome = self._scheduler.submit(request, arrival.estimate(request, now_s), now_s, arrival.weight)
         if isinstance(outcome, Refusal):
-            self._records[request.id] = record_of_refused(request, outcome)
+            self._records.append(record_of_refused(request, outcome))
             return
-        cap = arrival.output_tokens if request.max_output_tokens is None else request.max_output_tokens
-        self._true_tokens[request.id] = max(1, min(arrival.output_tokens, cap))
+        if len(arrival.tool_s) != len(arrival.pauses):
+            raise SchedulingError(f"request {request.id!r} has {len(arrival.pauses)} pauses and {len(arrival.tool_s)} durations (tool_s)")
+        self._live[request.id] = _Live(arrival, len(self._records))
+        self._records.append(None)
 
     def _send(self, dispatch: Dispatch, now_s: float) -> None:
         request = dispatch.entry.request
-        if dispatch.instance not in self._engines:
+        engine = self._engines.get(dispatch.instance)
+        if engine is None:
             raise SchedulingError(f"instance {dispatch.instance!r} has no engine model; there are: {', '.join(self._engines)}")
-        sent = SimRequest(request.id, max(1, request.prompt_tokens), self._true_tokens[request.id], request.priority, now_s)
-        try:
-            self._engines[dispatch.instance].add(sent)
-        except EngineError as error:
-            ended = self._scheduler.end(request.id, OutcomeKind.FAILED, now_s)
-            self._ended(ended, now_s, reason=str(error))
-            return
+        live = self._live[request.id]
+        live.instance = dispatch.instance
         if request.deadline_s != float("inf"):
-            self._sent[request.id] = (dispatch.instance, request.deadline_s)
+            heapq.heappush(self._deadlines, (request.deadline_s, live.number, request.id))
+        front_end_ms = engine.model.profile.request_ms
+        if front_end_ms:
+            self._push(now_s + front_end_ms / 1000.0, 0, lambda at_s: self._enter(live, engine, at_s))
+        else:
+            self._enter(live, engine, now_s)
 
-    def _step(self, name: str, now_s: float) -> None:
-        result = self._engines[name].step(now_s)
-        self._busy[name] = result
-        if result is None:
+    def _enter(self, live: _Live, engine: _Engine, now_s: float) -> None:
+        """A request has come through the engine's front end."""
+        request = live.arrival.request
+        if self._live.get(request.id) is not live:
             return
-        self._steps[name] += 1
-        self._busy_s[name] += result.end_s - now_s
-        self._push(result.end_s, 0, lambda at_s: self._finish_step(name, at_s))
+        engine.model.sync(now_s)
+        self._touched[engine.name] = engine
+        try:
+            engine.model.add(_sim_request(request, live, now_s))
+        except EngineError as error:
+            self._ended(self._scheduler.end(request.id, OutcomeKind.FAILED, now_s), now_s, reason=str(error))
 
-    def _finish_step(self, name: str, now_s: float) -> None:
-        result = self._busy[name]
-        self._busy[name] = None
-        assert result is not None, "only a step under way can end"
-        progress = self._scheduler.progress
-        for event in result.produced:
-            progress(event.id, event.tokens_so_far, now_s)
-            if event.finished and event.id in self._true_tokens:
-                self._ended(self._scheduler.end(event.id, OutcomeKind.COMPLETED, now_s), now_s)
+    def _step(self, now_s: float) -> None:
+        """Lets engines that were touched begin what comes next, or end sooner what was cut."""
+        for engine in self._touched.values():
+            model = engine.model
+            due_s = model.due_s
+            if due_s is not None and due_s <= now_s:
+                # Cut at a step's end that is this very moment: nothing happens there but that a new stretch begins.
+                self._finish(engine, now_s)
+                due_s = None
+            if due_s is None:
+                engine.begun_s = now_s
+                due_s = model.begin(now_s)
+            if due_s is not None:
+                engine.version += 1
+                self._push(due_s, 0, engine, engine.version)
+        self._touched.clear()
+
+    def _finish(self, engine: _Engine, now_s: float) -> None:
+        """A stretch has ended: tells the scheduler of first tokens and of those that are done."""
+        self._touched[engine.name] = engine
+        stretch = engine.model.end()
+        engine.version += 1
+        engine.steps += stretch.steps
+        engine.busy_s += now_s - engine.begun_s
+        scheduler, live = self._scheduler, self._live
+        for event in stretch.first:
+            if event.first:
+                scheduler.progress(event.id, 1, now_s)
+        for request_id in stretch.paused:
+            if request_id in live:
+                self._pause(live[request_id], now_s)
+        for event in stretch.finished:
+            if event.id in live:
+                if not event.first:
+                    scheduler.progress(event.id, event.tokens_so_far, now_s)
+                self._ended(scheduler.end(event.id, OutcomeKind.COMPLETED, now_s), now_s)
+
+    def _pause(self, live: _Live, now_s: float) -> None:
+        """A request calls a tool: it comes back when the tool has answered."""
+        took_s = live.arrival.tool_s[live.pauses]
+        live.pauses += 1
+        engine = self._engines[live.instance]
+
+        def resume(at_s: float) -> None:
+            engine.model.sync(at_s)
+            if engine.model.resume(live.arrival.request.id):
+                self._touched[engine.name] = engine
+
+        self._push(now_s + took_s, 0, resume)
 
     def _ended(self, ended: Ended, now_s: float, reason: str = "") -> None:
         self._stirred = True
-        request_id = ended.entry.request.id
-        self._records[request_id] = record_of(ended, reason)
-        self._true_tokens.pop(request_id, None)
-        self._sent.pop(request_id, None)
-        if self._on_end is not None:
-            self._on_end(ended, now_s)
+        live = self._live.pop(ended.entry.request.id)
+        self._records[live.number] = record_of(ended, reason)
+        if self.on_end is not None:
+            self.on_end(ended, now_s)
+        if self.followups is not None:
+            for arrival in self.followups(ended, now_s):
+                self._feed.push(arrival, now_s)
 
     def _result(self) -> SimulationResult:
         self._scheduler.check_conservation()
+        for live in self._live.values():
+            self._records[live.number] = record_of_live(live.arrival.request)
         totals: dict[str, EngineTotals] = {}
-        for name, model in self._engines.items():
-            snapshot = model.snapshot(name, self._now_s)
+        for name, engine in self._engines.items():
+            engine.model.sync(self._now_s)
+            snapshot = engine.model.snapshot(name, self._now_s)
             totals[name] = EngineTotals(
-                steps=self._steps[name],
-                busy_s=self._busy_s[name],
+                steps=engine.steps,
+                busy_s=engine.busy_s,
                 prompt_tokens=snapshot.prompt_tokens_total,
                 generation_tokens=snapshot.generation_tokens_total,
                 preemptions=snapshot.preemptions_total,
             )
-        come = (arrival.request for arrival in self._arrivals[: self._next])
         return SimulationResult(
-            records=[self._records.get(request.id) or record_of_live(request) for request in come],
+            records=[record for record in self._records if record is not None],
             counts=self._scheduler.counts(),
             engines=totals,
             end_s=self._now_s,
         )
 
 
-def _bind(run: Control, scheduler: Scheduler, engines: Mapping[str, EngineModel]) -> Callable[[float], None]:
-    return lambda now_s: run(now_s, scheduler, engines)
+def _sim_request(request: Request, live: _Live, now_s: float) -> SimRequest:
+    arrival = live.arrival
+    return SimRequest(
+        request.id,
+        max(1, request.prompt_tokens),
+        live.output_tokens,
+        request.priority,
+        now_s,
+        arrival.block_hashes,
+        arrival.hash_tokens,
+        arrival.pauses,
+    )

@@ -6,7 +6,7 @@ from controller.core.types import OutcomeKind, Request, Slo
 from controller.scheduling.outcomes import Counts, Ended, Refusal
 
 
-class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
+class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One request's outcome; conventions as in `controller.core.messages.Completion` (-1 for what did not happen).
 
     Attributes:

@@ -28,7 +28,10 @@ def submit(made, number, *, prompt=1000, output=50.0, tpot_slo_ms=40.0, ttft_ms=
 
 def decode(made, number, *, from_s, tokens, every_s=0.02, start=1):
     for i in range(tokens):
-        made.progress(f"{number:03d}", start + i, from_s + i * every_s)
+        now_s = from_s + i * every_s
+        made.progress(f"{number:03d}", start + i, now_s)
+        if i % 10 == 9:
+            made.expire(now_s)
 
 
 def ids(sent):
