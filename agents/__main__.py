@@ -14,6 +14,7 @@ from controller.core.errors import ConfigError, HmasError
 from controller.runtime import logs
 from controller.runtime.clock import SystemClock
 from controller.runtime.notify import Notifier
+from controller.runtime.priority import yield_to_serving
 from controller.runtime.signals import stop_flags
 
 
@@ -30,6 +31,7 @@ def main(argv: Sequence[str] | None = None, env: Mapping[str, str] | None = None
             raise ConfigError(
                 "bus.url is empty: name a Redis server there or in HMAS_BUS__URL (`hmas up` does so for the agents it starts)"
             )
+        yield_to_serving(config.agents.nice)
         logs.configure(config.logging.level, config.logging.format, options.name)
         asyncio.run(_serve(options.name, config, env))
     except HmasError as error:

@@ -145,6 +145,9 @@ class AgentsConfig(Section, frozen=True):
     """The five agents and their pace."""
 
     enabled: Annotated[bool, Meta(description="false: static control; policy and window stay as configured")] = True
+    nice: Annotated[
+        int, Meta(ge=0, le=19, description="niceness of the agents' processes: where CPU is short, serving goes before steering")
+    ] = 10
     perception_min_confidence: Annotated[Share, Meta(description="below it a task type is `unknown`")] = 0.5
     prediction_model: Annotated[str, Meta(description="CatBoost model file; empty takes the shipped one")] = ""
     qos_short_window_s: Annotated[Seconds, Meta(description="span of V_short's latency figures")] = 5.0

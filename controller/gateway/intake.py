@@ -37,6 +37,7 @@ class Call:
         max_output_tokens: The client's cap over all choices, None where it set none.
         priority: The body's `priority`, None where it has none. LOWER goes first.
         has_tools: Whether tool definitions came along.
+        turns: Messages of the chat, 0 for a plain prompt.
         cache_key: The body's `prompt_cache_key`: requests that share it share a prefix. Empty where there is none.
         document: The parsed body.
     """
@@ -50,6 +51,7 @@ class Call:
     max_output_tokens: int | None
     priority: int | None
     has_tools: bool
+    turns: int
     cache_key: str
     document: dict[str, Any]
 
@@ -98,6 +100,7 @@ def parse_call(path: str, body: bytes) -> Call:
         max_output_tokens=_read_cap(document),
         priority=_read_int(document, "priority", -INT_LIMIT, INT_LIMIT),
         has_tools=bool(tools),
+        turns=len(document["messages"]) if path == CHAT else 0,
         cache_key=cache_key[:CACHE_KEY_LIMIT] if isinstance(cache_key := document.get("prompt_cache_key"), str) else "",
         document=document,
     )

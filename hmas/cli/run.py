@@ -17,6 +17,7 @@ from controller.core.errors import ConfigError
 from controller.runtime import logs
 from controller.runtime.clock import SystemClock
 from controller.runtime.notify import Notifier
+from controller.runtime.priority import yield_to_serving
 from controller.runtime.signals import stop_flags
 from hmas.cli.settings import config_option, read_config
 
@@ -137,6 +138,7 @@ async def _tell_stopping(stop: asyncio.Event, notifier: Notifier) -> None:
 
 
 async def _agent(name: str, config: Config) -> None:
+    yield_to_serving(config.agents.nice)
     bus = RedisBus(config.bus.url, config.bus.key_prefix)
     try:
         with stop_flags() as flags:

@@ -51,6 +51,11 @@ def test_tool_definitions_cost_tokens():
     assert not chat_call("hi", tools=[]).has_tools
 
 
+def test_the_turns_of_a_chat_are_counted():
+    assert chat_call("you are helpful", "say hi", "hi", "and now?").turns == 4
+    assert parse_call(COMPLETIONS, orjson.dumps({"model": "m", "prompt": "say hi"})).turns == 0
+
+
 @pytest.mark.parametrize(("prompt", "tokens"), [([1, 2, 3], 3), ([[1, 2], [3]], 3), (["", ""], 1), ([], None), ([True], None)])
 def test_prompts_as_token_ids(prompt: object, tokens: int | None):
     body = orjson.dumps({"model": "m", "prompt": prompt})

@@ -96,7 +96,7 @@ async def test_tool_calls_survive(tmp_path: Path):
     deltas = [choice["delta"] for event in streamed.events[:-1] for choice in event["choices"]]
     assert any(call["function"].get("name") == "get_weather" for delta in deltas for call in delta.get("tool_calls", []))
     assert whole.json["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "get_weather"
-    assert all(notice.has_tools for notice in notices)
+    assert all(notice.has_tools and notice.turns == 1 for notice in notices)
 
 
 async def test_response_headers(tmp_path: Path):
