@@ -1,0 +1,108 @@
+"""An event loop in virtual time: real sockets inside one process, and nobody waits."""
+
+import asyncio
+import selectors
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
+from typing import Any, TypeVar, TypeVarTuple
+
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
+
+QUIET_POLLS = 3
+"""Polls in a row that find nothing before a moment counts as over. Loopback delivers within the call that sends; the rest is prudence."""
+
+
+class Deadlock(RuntimeError):
+    """Nothing is ready, no timer is set: a process in real time would hang here for ever."""
+
+
+class _JumpingSelector(selectors.DefaultSelector):
+    """Never waits: where the loop would, `over` is called instead."""
+
+    def __init__(self, over: Callable[[], None]) -> None:
+        super().__init__()
+        self._over = over
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """What is ready. Without anything, and where the loop would wait, the moment is over."""
+        polls = QUIET_POLLS if timeout is None or timeout > 0 else 1
+        for _ in range(polls):
+            ready = super().select(0)
+            if ready:
+                return ready
+        if polls > 1:
+            self._over()
+        return []
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Time stands still while anything can be done, then jumps to the next timer.
+
+    Both ends of every connection have to live on this loop: what another process or thread does takes no virtual time and would
+    come at a random moment. For the same reason work for an executor (`asyncio.to_thread`, name look-ups) is done at once, in
+    this thread. A program that does so runs the same way every time.
+
+    Args:
+        start_s: Time at the start. Small figures keep more digits of a float: 1000 s resolves 1e-13 s, today's epoch 2e-7 s.
+    """
+
+    def __init__(self, start_s: float = 1000.0) -> None:
+        self._now_s = start_s
+        self._moments: list[asyncio.Future[None]] = []
+        super().__init__(_JumpingSelector(self._over))
+
+    def time(self) -> float:
+        """Virtual seconds."""
+        return self._now_s
+
+    def now_s(self) -> float:
+        """Likewise: the loop is a `controller.runtime.clock.Clock`."""
+        return self._now_s
+
+    async def settled(self) -> None:
+        """Returns when everything that can happen at this moment has happened, and before time moves on.
+
+        Those who wait for it go on together, in the order in which they came; what they then do belongs to the same moment.
+        """
+        moment: asyncio.Future[None] = self.create_future()
+        self._moments.append(moment)
+        await moment
+
+    def run_in_executor(
+        self,
+        executor: Executor | None,  # noqa: ARG002 - there is no other thread
+        func: Callable[[*Args], T],
+        *args: *Args,
+    ) -> asyncio.Future[T]:
+        """Does the work at once."""
+        future: asyncio.Future[T] = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as error:  # noqa: BLE001 - it goes to whoever awaits the future
+            future.set_exception(error)
+        return future
+
+    def _over(self) -> None:
+        """Ends the moment: first for those who wait for its end, then by going to the next timer."""
+        moments, self._moments = self._moments, []
+        if moments:
+            for moment in moments:
+                if not moment.done():
+                    moment.set_result(None)
+            return
+        timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
+        if not timers:
+            raise Deadlock("nothing is ready and no timer is set")
+        self._now_s = max(self._now_s, timers[0].when())
+
+
+def run_virtual(main: Callable[[VirtualLoop], Coroutine[Any, Any, T]], *, start_s: float = 1000.0) -> T:
+    """Runs a coroutine on a loop of its own and returns its result.
+
+    Raises:
+        Deadlock: It waits for something that cannot happen any more.
+    """
+    loop = VirtualLoop(start_s)
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        return runner.run(main(loop))
