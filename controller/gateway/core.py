@@ -55,6 +55,7 @@ class Gateway:
         engines: Sequence[tuple[EngineConfig, Engine]],
         clock: Clock,
         on_cycle: Callable[[], None] | None = None,
+        scheduler: Scheduler | None = None,
     ) -> None:
         """Puts the parts together.
 
@@ -64,6 +65,7 @@ class Gateway:
             engines: Every configured engine with its adapter, closed by the caller.
             clock: Tells the time.
             on_cycle: Called after every finished cycle, for the service manager's watchdog.
+            scheduler: A fresh one from `make_scheduler` of the same configuration, such as one that keeps a log; None makes it here.
         """
         self.config = config
         self.bus = bus
@@ -78,7 +80,7 @@ class Gateway:
         self.journal = Journal(bus, clock)
         self.metrics = Metrics(config.tenants)
         self.fleet = Fleet(engines, clock, self.journal)
-        self.scheduler = make_scheduler(config)
+        self.scheduler = make_scheduler(config) if scheduler is None else scheduler
         self.control = Control(
             config=config, scheduler=self.scheduler, fleet=self.fleet, journal=self.journal, metrics=self.metrics, clock=clock
         )
@@ -100,6 +102,7 @@ class Gateway:
         self.watch = OverrideWatch(
             overrides_dir(config), control=self.control, fleet=self.fleet, bus=bus, journal=self.journal, clock=clock
         )
+        self.watch.on_held = self.desk.pump_soon
         self.door = self._make_door()
 
     async def start(self) -> None:
@@ -191,7 +194,7 @@ class Gateway:
                     stranded_s = now_s
                     self.desk.give_up_stranded()
                 self.control.tick()
-                self.desk.pump(now_s)
+                self.desk.pump_soon()
                 self._look_at_bus()
                 self.bus.post(self.scheduler.snapshot(now_s, self.name, self.control.directives.forced))
                 if self._on_cycle is not None:
@@ -232,14 +235,14 @@ class Gateway:
         return self.metrics.exposition(snapshot, bus_connected=health.connected, bus_dropped=health.dropped)
 
 
-def make_scheduler(config: Config) -> Scheduler:
-    """The scheduler that a configuration describes.
+def make_scheduler(config: Config, kind: Callable[..., Scheduler] = Scheduler) -> Scheduler:
+    """The scheduler that a configuration describes; `kind` makes it, and may make a subclass.
 
     Raises:
         HmasError: The policy, the router or two engine names do not fit.
     """
     settings = config.scheduler
-    return Scheduler(
+    return kind(
         # Every setting that both sides know goes by the same name on both.
         settings=SchedulerSettings(
             **{name: getattr(settings, name) for name in SchedulerSettings.__struct_fields__ if hasattr(settings, name)}

@@ -105,6 +105,7 @@ class Desk:
         self._idle = asyncio.Event()
         self._idle.set()
         self._recent: deque[Completion] = deque(maxlen=RECENT_KEPT)
+        self._pumping = False
 
     def admit(self, live: Live) -> None:
         """Queues a request; it may be dispatched before this returns.
@@ -127,7 +128,7 @@ class Desk:
         self.pump(now_s)
 
     def pump(self, now_s: float | None = None) -> None:
-        """Wakes every request that may go now. Called whenever something has changed."""
+        """Wakes every request that may go now. Called, here or by `pump_soon`, whenever something has changed."""
         if not self.scheduler.counts().queued:
             return
         for dispatch in self.scheduler.dispatch(self._clock.now_s() if now_s is None else now_s):
@@ -137,6 +138,20 @@ class Desk:
             # A task that was cancelled this very moment has a cancelled future; it books its own ending when it wakes.
             if not live.turn.done():
                 live.turn.set_result(dispatch)
+
+    def pump_soon(self) -> None:
+        """Asks for one `pump` after everything that has come in by now is booked.
+
+        The tokens and endings of one engine step come together; a slot that is given away in between would be given on figures
+        that are half of one step and half of the next.
+        """
+        if not self._pumping:
+            self._pumping = True
+            asyncio.get_running_loop().call_soon(self._pump_now)
+
+    def _pump_now(self) -> None:
+        self._pumping = False
+        self.pump()
 
     def expire(self) -> None:
         """Takes out what waited too long and cuts what ran too long."""
@@ -208,7 +223,7 @@ class Desk:
         now_s = self._clock.now_s()
         ended = self.scheduler.end(live.request.id, kind, now_s, output_tokens)
         self._book(live, ended, status, reason, now_s=now_s, cached_tokens=cached_tokens)
-        self.pump(now_s)
+        self.pump_soon()
 
     async def wait_idle(self) -> None:
         """Returns when no request is under way."""
@@ -276,6 +291,7 @@ class Desk:
             tpot_slo_ms=declared.tpot_ms or 0.0,
             max_output_tokens=request.max_output_tokens or 0,
             has_tools=call.has_tools,
+            turns=call.turns,
         )
 
     def _book(self, live: Live, ended: Ended, status: int, reason: str, *, now_s: float, cached_tokens: int = 0) -> None:

@@ -16,6 +16,7 @@ from controller.gateway.core import Gateway
 from controller.gateway.operations import GatewayOperations
 from controller.gateway.server import HttpServer
 from controller.runtime.clock import Clock
+from controller.scheduling.scheduler import Scheduler
 from engines.base import Engine
 from engines.connect import connect_engine
 
@@ -41,6 +42,7 @@ async def serve(
     stop: asyncio.Event | None = None,
     hurry: asyncio.Event | None = None,
     env: Mapping[str, str] | None = None,
+    scheduler: Scheduler | None = None,
 ) -> None:
     """Serves until `stop` is set, then drains and returns; cancelled, it ends without draining.
 
@@ -53,6 +55,7 @@ async def serve(
         stop: Begins the drain.
         hurry: Ends the drain early.
         env: Where the engines' API keys are looked up; the process's own by default.
+        scheduler: As for `Gateway`.
 
     Raises:
         ConfigError: The gateway may not serve like this (no authentication beyond loopback, an engine's key is missing).
@@ -62,7 +65,7 @@ async def serve(
     await bus.start()
     async with AsyncExitStack() as stack:
         engines = await _connect(config, keys, stack)
-        gateway = Gateway(config, bus=bus, engines=engines, clock=clock, on_cycle=on_cycle)
+        gateway = Gateway(config, bus=bus, engines=engines, clock=clock, on_cycle=on_cycle, scheduler=scheduler)
         stack.push_async_callback(gateway.close)
         await gateway.start()
         settings = config.gateway

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from controller.bus.base import Bus
@@ -27,12 +28,14 @@ class OverrideWatch:
         held: Overrides in force, by id.
         errors: What is wrong with files, by file name.
         path: The directory.
+        on_held: Called when something else is in force than before: what waits may go now.
     """
 
     def __init__(self, directory: Path, *, control: Control, fleet: Fleet, bus: Bus, journal: Journal, clock: Clock) -> None:
         self.held: dict[str, Override] = {}
         self.errors: dict[str, str] = {}
         self.path = directory
+        self.on_held: Callable[[], None] = lambda: None
         self._directory = OverrideDirectory(directory)
         self._control = control
         self._fleet = fleet
@@ -71,6 +74,7 @@ class OverrideWatch:
             if announce or not _same(notice, self._control.notice):
                 self._control.hold(notice)
                 self._bus.post(notice)
+                self.on_held()
 
     def check(self, override: Override) -> None:
         """Whether this gateway could apply it.
