@@ -1,9 +1,12 @@
+import contextlib
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from controller.core.errors import TraceError
 from hmas.lab.workloads import build
@@ -12,6 +15,16 @@ from hmas.lab.workloads.columns import COLUMNS
 from hmas.lab.workloads.options import parse, read_options
 
 DOCS = (Path(__file__).resolve().parents[2] / "docs" / "workloads.md").read_text()
+
+
+def _more(name):
+    """A name with options that are half right."""
+    option = st.tuples(
+        st.sampled_from(["rate", "count", "seed", "cv", "lengths", "x", "duration"]), st.sampled_from(["3", "-1", "nan", "", "a", "1e3"])
+    )
+    pairs = st.lists(option.map("=".join), max_size=3).map(",".join)
+    return st.tuples(st.sampled_from([f"{name}:", f"{name}?", f"{name}:no/such/file?", f'{{"name": "{name}"']), pairs).map("".join)
+
 
 DIGEST = """
 import hashlib, sys
@@ -72,6 +85,13 @@ def test_a_bad_specification_says_what_is_allowed(text, message):
         build(text)
 
 
+@settings(max_examples=100)
+@given(st.one_of(st.text(max_size=60), st.sampled_from([*WORKLOADS, *SESSIONS]).flatmap(_more)))
+def test_no_text_does_anything_but_build_or_explain(text):
+    with contextlib.suppress(TraceError):
+        assert len(build(text)) <= 1_000_000
+
+
 @pytest.mark.parametrize("name", [*WORKLOADS, *SESSIONS])
 def test_examples_are_read_and_every_option_is_in_the_docs(name):
     entry = {**WORKLOADS, **SESSIONS}[name]
@@ -96,7 +116,7 @@ def test_every_workload_that_needs_no_file_builds_with_its_defaults(name):
 
 
 def test_the_same_seed_gives_the_same_bytes_whatever_the_hash_seed():
-    specs = [f"{name}?seed=7" for name, entry in WORKLOADS.items() if entry.path != "must"]
+    specs = [f"{name}?seed=7,rate=5" for name, entry in WORKLOADS.items() if entry.path != "must"]
     found = [
         subprocess.run(
             [sys.executable, "-c", DIGEST, *specs],

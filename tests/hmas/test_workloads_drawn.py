@@ -47,9 +47,9 @@ def test_renewal_gaps_have_the_stated_mean_and_cv(family, cv):
 
 
 def test_a_bursty_process_starts_in_the_middle_not_with_a_burst():
-    counts = [len(renewal_times("gamma", 1.0, 5.0, 50.0, stream(seed, "arrivals"))) for seed in range(3000)]
-    # Var(N) is near cv^2 * 50, so the mean over 3,000 has a standard error of about 0.65. Starting with a whole gap would give 62.
-    assert np.mean(counts) == pytest.approx(50.0, abs=2.6)
+    counts = [len(renewal_times("gamma", 1.0, 5.0, 50.0, stream(seed, "arrivals"))) for seed in range(2000)]
+    # Var(N) is near cv^2 * 50, so the mean over 2,000 has a standard error of about 0.8. Starting with a whole gap would give 62.
+    assert np.mean(counts) == pytest.approx(50.0, abs=3.2)
 
 
 def test_length_biased_gaps_have_the_mean_that_theory_gives():

@@ -1,8 +1,11 @@
+import contextlib
 import gzip
 import json
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from controller.core.errors import TraceError
 from controller.core.slo import slo_for
@@ -11,6 +14,15 @@ from hmas.lab.workloads import TASKS, build
 from hmas.lab.workloads.columns import COLUMNS
 from hmas.lab.workloads.files import read_workload, write_workload
 
+CELLS = [
+    b"at_s,prompt_tokens,output_tokens\n",
+    b"0,1,1\n",
+    b'{"at_s": 1, "prompt_tokens": 1, "output_tokens": 1}\n',
+    b"# {",
+    b"1e999",
+    b'"',
+    b"\x00",
+]
 HEAD = "at_s,prompt_tokens,output_tokens\n"
 
 
@@ -118,6 +130,15 @@ def test_a_bad_line_is_named_and_nothing_is_half_read(tmp_path, text, message):
 def test_bad_json_lines(tmp_path, text, message):
     with pytest.raises(TraceError, match=message):
         read_workload(put(tmp_path, "bad.jsonl", text))
+
+
+@settings(max_examples=100)
+@given(st.sampled_from([".csv", ".jsonl"]), st.lists(st.one_of(st.binary(max_size=30), st.sampled_from(CELLS)), max_size=12))
+def test_no_bytes_do_anything_but_load_or_explain(tmp_path_factory, suffix, parts):
+    path = tmp_path_factory.getbasetemp() / f"noise{suffix}"
+    path.write_bytes(b"".join(parts))
+    with contextlib.suppress(TraceError):
+        assert len(read_workload(path)) > 0
 
 
 def test_files_that_are_no_workloads(tmp_path):
