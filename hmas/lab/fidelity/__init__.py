@@ -1,0 +1,1 @@
+"""How far the simulator can be trusted: predictions of loads that it was not fitted to, against what real engines did."""

@@ -1,0 +1,133 @@
+"""Time per token against batch size: a profile fitted to some batch sizes of an engine, the others predicted by simulation."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+
+import msgspec
+import numpy as np
+
+from engines.sim.profile import Profile
+from hmas.lab.fidelity.closed_loop import run_closed_loop
+from hmas.lab.fidelity.energy_data import Point, Sweep
+from hmas.lab.fidelity.timed import TimedEngine
+from hmas.lab.fitting.robust import robust_nnls
+from hmas.lab.streams import stream
+
+PROMPT_TOKENS = 256
+"""The sweeps do not state their prompts' lengths. It is the same at every batch size of a task, so the fit takes up the difference."""
+LEAST_POINTS = 4
+_ANSWERS_PER_USER = 3
+_SPREAD = 0.5
+"""Lengths are drawn evenly from 1 - this to 1 + this times the mean, so that sequences do not end in step."""
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    """One held-out point: `error` is signed and relative."""
+
+    sweep: Sweep
+    batch: int
+    itl_ms: float
+    predicted_ms: float
+
+    @property
+    def error(self) -> float:
+        """Relative error, signed."""
+        return self.predicted_ms / self.itl_ms - 1.0
+
+
+def every_other(points: Sequence[Point], *, odd: bool = False) -> tuple[list[Point], list[Point]]:
+    """Splits a sweep into points to fit and points to predict: every second batch size is predicted, never the smallest or the largest.
+
+    With `odd` the inner points change sides, so that both splits together predict each inner point once.
+    """
+    held = [point for place, point in enumerate(points) if 0 < place < len(points) - 1 and place % 2 == (0 if odd else 1)]
+    return [point for point in points if point not in held], held
+
+
+def fit_engine(name: str, seen: Mapping[Sweep, Sequence[Point]]) -> Profile:
+    """A profile from sweeps of one engine.
+
+    A step of n sequences over K cached tokens takes `curve(n) + d K`: the curve bends at the batch sizes that were seen, and nowhere falls.
+    (It is no straight line: a mixture of experts reads more of its weights the more sequences there are.) One d for all tasks of the
+    engine: their answers differ in length, and that tells what reading the cache costs. Prefills cost what the throughput lacks towards
+    `n / ITL`.
+    """
+    knots = sorted({point.batch for points in seen.values() for point in points})
+    rows, measured, shortfalls = [], [], []
+    for points in seen.values():
+        for point in points:
+            climb = [1.0, *(_climbed(point.running, low, high) for low, high in pairwise(knots))]
+            rows.append([*climb, _cached(point) * 1e-3])
+            measured.append(point.itl_ms)
+            # What each answer's prompt adds to the batch's time, per prompt token.
+            lost_ms = 1000.0 * point.running / point.tokens_per_s - point.itl_ms
+            shortfalls.append(max(0.0, lost_ms) * point.output_tokens / point.running / PROMPT_TOKENS)
+    found = robust_nnls(np.array(rows), np.array(measured))
+    levels = np.cumsum(found[:-1])
+    any_sweep = next(iter(seen))
+    most = max(knots)
+    return Profile(
+        name=name,
+        gpu=any_sweep.gpu.lower(),
+        model=any_sweep.model,
+        source="Fitted to ML.ENERGY's sweeps of vLLM by `hmas lab fidelity`.",
+        tp=any_sweep.gpus,
+        step_ms=0.0,
+        token_curve=tuple((knot, float(f"{level:.6g}")) for knot, level in zip(knots, levels, strict=True)),
+        prefill_ms_per_token=float(f"{np.median(shortfalls):.6g}"),
+        prefill_ms_per_ktoken_sq=0.0,
+        decode_ms_per_seq=0.0,
+        decode_ms_per_kv_ktoken=float(f"{found[-1]:.6g}"),
+        kv_blocks=1 << 24,
+        kv_bytes_per_token=1,
+        max_num_seqs=most,
+        max_num_batched_tokens=most + 8192,
+        max_model_len=1 << 20,
+    )
+
+
+def predict_itl_ms(profile: Profile, point: Point, *, seed: int = 1) -> float:
+    """The median ITL of an engine kept full with `point.batch` sequences, by simulation; the point's times are not looked at."""
+    engine = TimedEngine(profile, n_run=profile.max_num_seqs)
+    rng = stream(seed, "energy", point.batch)
+    users = max(1, round(point.running))
+    spread = rng.uniform(1.0 - _SPREAD, 1.0 + _SPREAD, size=max(64, users))
+    lengths = [(PROMPT_TOKENS, max(2, round(point.output_tokens * share))) for share in spread.tolist()]
+    step_s = profile.step_duration_s(prefill_tokens=0, prefill_pairs=0, decode_seqs=users, decode_kv_tokens=round(_cached(point)))
+    run_closed_loop(engine, lengths, users=users, seconds=_ANSWERS_PER_USER * step_s * point.output_tokens, seed=seed)
+    return engine.gap_median_ms()
+
+
+def study(sweeps: Mapping[Sweep, Sequence[Point]], *, odd: bool = False) -> list[Prediction]:
+    """Predicts every second batch size of each engine's sweeps from the others."""
+    engines: dict[tuple[object, ...], dict[Sweep, Sequence[Point]]] = {}
+    for sweep, points in sweeps.items():
+        if len(points) >= LEAST_POINTS:
+            engines.setdefault(sweep.engine, {})[sweep] = points
+    found: list[Prediction] = []
+    for number, group in enumerate(engines.values()):
+        split = {sweep: every_other(points, odd=odd) for sweep, points in group.items()}
+        profile = fit_engine(f"engine-{number}", {sweep: seen for sweep, (seen, _) in split.items()})
+        for sweep, (_, held) in split.items():
+            found += [
+                Prediction(sweep=sweep, batch=point.batch, itl_ms=point.itl_ms, predicted_ms=predict_itl_ms(profile, point))
+                for point in held
+            ]
+    return found
+
+
+def median_error(predictions: Iterable[Prediction]) -> float:
+    """Median absolute relative error; not a number without any."""
+    errors = [abs(one.error) for one in predictions]
+    return float(np.median(errors)) if errors else math.nan
+
+
+def _climbed(running: float, low: int, high: int) -> float:
+    """How far along a stretch of the curve a batch of `running` stands, 0 to 1."""
+    return min(1.0, max(0.0, (running - low) / (high - low)))
+
+
+def _cached(point: Point) -> float:
+    """Cached tokens that a step reads: in the mean each sequence has half of its answer."""
+    return point.running * (PROMPT_TOKENS + point.output_tokens / 2.0)

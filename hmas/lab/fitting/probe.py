@@ -1,0 +1,218 @@
+"""Sends the designed load to a live engine and reads prefill and decode times from its streams."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import aiohttp
+import msgspec
+import numpy as np
+import orjson
+
+from engines.tokens import estimate_tokens
+from hmas.lab.fitting.answers import TokenTimes
+from hmas.lab.fitting.coefficients import Decode, Prefill
+from hmas.lab.fitting.design import Batch
+from hmas.lab.fitting.target import CHAT, ProbeError, Target, headers_with, refusal
+from hmas.lab.streams import stream
+
+_LETTERS = "abcdefghijklmnoprstuvw"
+_CONNECT_S = 10.0
+_LEAST_STEPS = 3
+
+
+class Findings(msgspec.Struct, kw_only=True):
+    """What a probe saw.
+
+    Attributes:
+        prefills: Single prompts. `decodes`: steps of batches that did nothing but decode.
+        sent: Batches that were sent; `planned`: that were to be.
+        tokens: Prompt and output tokens that the engine worked through.
+        elapsed_s: How long it took.
+    """
+
+    prefills: list[Prefill]
+    decodes: list[Decode]
+    sent: int = 0
+    planned: int = 0
+    tokens: int = 0
+    elapsed_s: float = 0.0
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """One stream: when it was sent, when its content came, and the prompt's length by the engine's count."""
+
+    sent_s: float
+    times_s: list[float]
+    prompt_tokens: int
+    output_tokens: int
+
+
+async def probe(
+    target: Target,
+    batches: Sequence[Batch],
+    *,
+    api_key: str = "",
+    max_seconds: float = 120.0,
+    seed: int = 1,
+    on_progress: Callable[[int, int, float], None] | None = None,
+) -> Findings:
+    """Sends batch after batch, each when the one before has ended, and stops in time.
+
+    Args:
+        target: The engine.
+        batches: As `hmas.lab.fitting.design.plan` makes them.
+        api_key: Sent as a bearer token; empty for none.
+        max_seconds: No batch begins after this; one that has begun is waited for as long again.
+        seed: The prompts' words follow from it. No two prompts share a beginning, so that no prefix cache helps.
+        on_progress: Called after each batch with the batches sent, those planned, and the seconds since the start.
+
+    Raises:
+        ProbeError: The engine refuses, breaks off, does not stream, or a batch takes longer than `max_seconds`.
+    """
+    loop = asyncio.get_running_loop()
+    findings = Findings(prefills=[], decodes=[], planned=len(batches))
+    begun_s = loop.time()
+    connector = aiohttp.TCPConnector(limit=0)
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as session:
+        asker = Asker(session, target, api_key, seed)
+        for batch in batches:
+            if loop.time() - begun_s >= max_seconds:
+                break
+            try:
+                async with asyncio.timeout(max_seconds):
+                    answers = await asker.together(batch)
+            except TimeoutError as error:
+                raise ProbeError(
+                    f"{batch.seqs} requests of {batch.prompt_tokens} prompt tokens took longer than {max_seconds:g} s; "
+                    "allow more with --max-seconds"
+                ) from error
+            _note(findings, batch, answers)
+            findings.sent += 1
+            findings.elapsed_s = loop.time() - begun_s
+            if on_progress is not None:
+                on_progress(findings.sent, findings.planned, findings.elapsed_s)
+    return findings
+
+
+class Asker:
+    """Sends requests whose answers run to their full length, in whatever way this engine takes such an order."""
+
+    def __init__(self, session: aiohttp.ClientSession, target: Target, api_key: str, seed: int) -> None:
+        self._session = session
+        self._target = target
+        self._headers = headers_with(api_key)
+        self._rng = stream(seed, "probe")
+        self._words_per_token = 0.5
+        self._full_length: dict[str, Any] = {"ignore_eos": True}
+
+    async def together(self, batch: Batch) -> list[Answer]:
+        """All answers of a batch, in the order of sending."""
+        texts = [self.text(batch.prompt_tokens) for _ in range(batch.seqs)]
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._guarded(text, batch.output_tokens)) for text in texts]
+        outcomes = [task.result() for task in tasks]
+        for outcome in outcomes:
+            if isinstance(outcome, ProbeError):
+                raise outcome
+        answers = [outcome for outcome in outcomes if isinstance(outcome, Answer)]
+        words = sum(text.count(" ") + 1 for text in texts)
+        tokens = sum(answer.prompt_tokens for answer in answers)
+        if batch.prompt_tokens >= 32 and tokens:
+            self._words_per_token = min(2.0, max(0.05, words / tokens))
+        return answers
+
+    async def calibrate(self) -> None:
+        """Learns how many words make a token, from one short answer."""
+        await self.together(Batch(kind="warm-up", seqs=1, prompt_tokens=128, output_tokens=2))
+
+    async def _guarded(self, text: str, output_tokens: int) -> Answer | ProbeError:
+        """The answer, or the error as a value: a task group wraps what is raised in it."""
+        try:
+            return await self.ask(text, output_tokens)
+        except ProbeError as error:
+            return error
+
+    async def ask(self, text: str, output_tokens: int) -> Answer:
+        """One answer, streamed to its end.
+
+        Raises:
+            ProbeError: The engine refuses, breaks off, or does not stream.
+        """
+        body: dict[str, Any] = {
+            "model": self._target.model,
+            "messages": [{"role": "user", "content": text}],
+            "max_tokens": output_tokens,
+            "temperature": 0.0,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        loop = asyncio.get_running_loop()
+        url = self._target.url
+        reader = TokenTimes()
+        data = orjson.dumps(body | self._full_length)
+        sent_s = loop.time()
+        try:
+            async with self._session.post(url + CHAT, data=data, headers=self._headers) as response:
+                if response.status != 200:
+                    answer = await response.read()
+                    if response.status in (400, 422) and self._full_length and b"ignore_eos" in answer:
+                        # The public API's own servers refuse what they do not know; their answers may end early.
+                        self._full_length = {}
+                        return await self.ask(text, output_tokens)
+                    raise ProbeError(refusal(url, CHAT, response.status, answer))
+                if response.content_type != "text/event-stream":
+                    raise ProbeError(
+                        f"{url}{CHAT} answers with {response.content_type}: it does not stream, and without a stream no token has a time"
+                    )
+                async for chunk, _ in response.content.iter_chunks():
+                    reader.feed(chunk, loop.time())
+        except (aiohttp.ClientError, OSError) as error:
+            raise ProbeError(f"{url}{CHAT}: the engine broke off ({str(error) or type(error).__name__})") from error
+        if reader.error or not reader.times_s:
+            raise ProbeError(f"{url}{CHAT}: {reader.error or f'a stream of {reader.events} events and no token'}")
+        prompt = reader.prompt_tokens or estimate_tokens(text)
+        return Answer(sent_s, reader.times_s, prompt, reader.output_tokens or len(reader.times_s))
+
+    def text(self, tokens: int) -> str:
+        """Words without sense, about so many tokens of them by what the engine counted so far."""
+        count = max(1, round(tokens * self._words_per_token))
+        letters = self._rng.integers(0, len(_LETTERS), size=(count, 4))
+        return " ".join("".join(_LETTERS[index] for index in word) for word in letters.tolist())
+
+
+def _note(findings: Findings, batch: Batch, answers: Sequence[Answer]) -> None:
+    findings.tokens += sum(answer.prompt_tokens + answer.output_tokens for answer in answers)
+    if batch.kind == "prefill":
+        findings.prefills += [
+            Prefill(prompt_tokens=answer.prompt_tokens, ttft_ms=1000.0 * (answer.times_s[0] - answer.sent_s)) for answer in answers
+        ]
+    elif batch.kind == "decode":
+        found = decode_steps(answers)
+        if found is not None:
+            findings.decodes.append(found)
+
+
+def decode_steps(answers: Sequence[Answer]) -> Decode | None:
+    """The median step while all of a batch decoded; None where that was too short.
+
+    Only the time between the last one's first token and the first one's last token counts. Each stream's gaps there are steps; the
+    first is left out, since a prompt may still have been computed in it.
+    """
+    begin_s = max(answer.times_s[0] for answer in answers)
+    end_s = min(answer.times_s[-1] for answer in answers)
+    gaps: list[float] = []
+    read: list[float] = []
+    for answer in answers:
+        # An event may carry several tokens where the engine or the network lumps them together.
+        per_event = max(1.0, answer.output_tokens / len(answer.times_s))
+        inside = [time_s for time_s in answer.times_s if begin_s <= time_s <= end_s]
+        gaps += [(after - before) / per_event for before, after in pairwise(inside[1:])]
+        if inside:
+            before = sum(time_s < begin_s for time_s in answer.times_s)
+            read.append(answer.prompt_tokens + per_event * (before + len(inside) / 2.0))
+    if len(gaps) < _LEAST_STEPS * len(answers) or len(read) < len(answers):
+        return None
+    return Decode(seqs=len(answers), kv_tokens=sum(read), step_ms=1000.0 * float(np.median(gaps)))

@@ -1,0 +1,130 @@
+"""The engine that is to be measured: whether it answers, what it serves, what it states about itself."""
+
+import re
+from collections.abc import Mapping
+
+import aiohttp
+import msgspec
+import orjson
+
+from controller.core.errors import HmasError
+from engines.connect import connect_engine
+from engines.errors import EngineError
+
+CHAT = "/v1/chat/completions"
+_TIMEOUT_S = 10.0
+_BLOCK_SIZE = re.compile(rb'block_size="(\d+)"')
+
+
+class ProbeError(HmasError):
+    """An engine that cannot be measured; says what it answered and what to change."""
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """An engine as it describes itself; None for what it does not say.
+
+    Attributes:
+        url: Base address without /v1.
+        model: The model asked for. `root`: what stands behind that name, such as a path on the Hub.
+        kind: As `engines.connect` tells it apart: `vllm`, `sim` or `openai`.
+        version: In the engine's own words.
+        max_model_len: Prompt and output of one request together, tokens.
+        kv_tokens: Tokens its KV cache holds. `block_size`: in blocks of so many.
+        max_num_seqs, max_num_batched_tokens: Its scheduler's limits.
+    """
+
+    url: str
+    model: str
+    root: str = ""
+    kind: str = "openai"
+    version: str = ""
+    max_model_len: int | None = None
+    kv_tokens: int | None = None
+    block_size: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+
+
+async def look_at(url: str, *, model: str = "", api_key: str = "") -> Target:
+    """Asks an engine what it is.
+
+    Args:
+        url: Base address without /v1.
+        model: The model to measure; empty for the first that is served.
+        api_key: Sent as a bearer token; empty for none.
+
+    Raises:
+        ProbeError: Nothing answers, it wants a key, lists no model, or not this one.
+    """
+    card = await _card(url, model, headers_with(api_key))
+    engine = await connect_engine(name="target", url=url, api_key=api_key)
+    try:
+        snapshot = await engine.snapshot(0.0)
+        version = engine.capabilities.version
+        _status, metrics = await engine.get("/metrics")
+    except EngineError:
+        metrics, version = b"", ""
+    finally:
+        await engine.close()
+    block = _BLOCK_SIZE.search(metrics)
+    length = card.get("max_model_len")
+    return Target(
+        url=url,
+        model=str(card["id"]),
+        root=str(card.get("root") or ""),
+        kind=engine.capabilities.kind,
+        version=version,
+        max_model_len=length if isinstance(length, int) else None,
+        kv_tokens=snapshot.kv_capacity_tokens,
+        block_size=int(block[1]) if block else None,
+        max_num_seqs=snapshot.max_num_seqs_ceiling or snapshot.max_num_seqs,
+        max_num_batched_tokens=snapshot.max_num_batched_tokens_ceiling or snapshot.max_num_batched_tokens,
+    )
+
+
+def headers_with(api_key: str) -> dict[str, str]:
+    """The headers of a request with this key, empty for none."""
+    headers = {"content-type": "application/json"}
+    return headers | {"authorization": f"Bearer {api_key}"} if api_key else headers
+
+
+def refusal(url: str, path: str, status: int, body: bytes) -> str:
+    """What an answer that is no success means, in words."""
+    where = f"{url}{path} answers {status}"
+    if status in (401, 403):
+        return f"{where}: it wants an API key, or another one; name the environment variable that holds it with --api-key-env"
+    return f"{where}: {_message(body)}"
+
+
+async def _card(url: str, wanted: str, headers: Mapping[str, str]) -> dict[str, object]:
+    path = "/v1/models"
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S)) as session,
+            session.get(url + path, headers=headers) as response,
+        ):
+            status, body = response.status, await response.read()
+    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        raise ProbeError(f"{url}{path}: nothing answers ({str(error) or type(error).__name__}); give the engine's base address") from error
+    if status != 200:
+        raise ProbeError(refusal(url, path, status, body))
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise ProbeError(f"{url}{path} answers with no JSON: {body[:80]!r}") from error
+    cards = document.get("data") if isinstance(document, dict) else None
+    served = [card for card in cards or () if isinstance(card, dict) and card.get("id")]
+    if not served:
+        raise ProbeError(f"{url}{path} lists no model: {body[:80]!r}")
+    for card in served:
+        if wanted in ("", card["id"]):
+            return card
+    raise ProbeError(f"model {wanted!r} is not served; allowed: {', '.join(str(card['id']) for card in served)}")
+
+
+def _message(body: bytes) -> str:
+    try:
+        error = orjson.loads(body)["error"]
+        return str(error["message"] if isinstance(error, dict) else error)
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return repr(body[:120])
