@@ -48,7 +48,7 @@ def latencies(path: Path, results: Sequence[Result]) -> None:
 
     def draw(figure: Figure) -> None:
         left, right = figure.subplots(1, 2)
-        _cdf(left, [r.ttft_ms for r in results if r.ttft_ms >= 0.0], len(results), "TTFT, ms")
+        _cdf(left, [r.ttft_ms / 1000.0 for r in results if r.ttft_ms >= 0.0], len(results), "TTFT, s")
         tpots = [r.tpot_ms for r in results if r.tpot_ms >= 0.0]
         _cdf(right, tpots, len(tpots), "TPOT, ms")
         left.set_ylabel("share of requests")

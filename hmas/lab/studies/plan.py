@@ -164,6 +164,7 @@ def _worth(wish: Wish, kinds: Sequence[Kind], backend: Backend, tell: Callable[[
             case=msgspec.structs.replace(wish.case, fleet=alone(kind, 1), limit=few),
             share=wish.share,
             tolerance=ROUGH_TOLERANCE,
+            stride=2.0,
             start=wish.load / wish.case.fleet.size,
         )
         for kind in kinds
@@ -198,9 +199,9 @@ def cheapest(wish: Wish, needed: Mapping[str, Needed], tell: Callable[[str], Non
         if tried == MIX_RUNS:
             return cheapest, tried, False
         fleet = Fleet(groups=[Group(kind=kind, count=n) for kind, n in zip(kinds, counts, strict=True) if n])
-        result = probe(msgspec.structs.replace(wish.case, fleet=fleet, load=wish.load))
+        result = probe(msgspec.structs.replace(wish.case, fleet=fleet, load=wish.load), wish.share)
         tried += 1
-        tell(f"{fleet.name} at {fleet.price:g} an hour: {result.share:.1%} within their targets")
+        tell(f"{fleet.name} at {fleet.price:g} an hour: {_within(result)} within their targets")
         if result.share >= wish.share:
             return _enough(fleet, result), tried, len(candidates) < MIX_CANDIDATES
         failed.append(counts)
@@ -229,6 +230,10 @@ def _mixes(kinds: Sequence[tuple[Kind, int]], below: float) -> Iterator[tuple[in
 
 def _price(counts: tuple[int, ...], kinds: Sequence[Kind]) -> float:
     return sum(n * kind.price for n, kind in zip(counts, kinds, strict=True))
+
+
+def _within(result: Probe) -> str:
+    return f"{result.share:.1%}" if result.whole else f"less than {result.share:.1%}"
 
 
 def _enough(fleet: Fleet, at: Probe) -> Enough:

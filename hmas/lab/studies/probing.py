@@ -2,18 +2,22 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import msgspec
 
+from controller.scheduling.outcomes import Ended
+from controller.scheduling.scheduler import Scheduler
 from hmas.lab.studies.case import Case
 from hmas.lab.studies.errors import StudyError
 from hmas.lab.studies.fleet import Fleet, Group, Kind
-from hmas.lab.studies.running import run_case
+from hmas.lab.studies.loads import open_load
+from hmas.lab.studies.running import Watch, run_case
 
 LEAST, MOST = 2.0**-10, 2.0**12
 """Multiples of a workload's own rate between which the search looks."""
-STRIDE, STRIDE_MOST = 1.25, 4.0
-"""Factor of the search's first step away from where it begins, squared with each further one up to the most."""
+STRIDE_MOST = 4.0
+"""A search steps away from where it begins by a factor that is squared with each further step, up to this."""
 MAX_COUNT = 1024
 """Instances of one kind beyond which none are added."""
 
@@ -24,6 +28,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         share: Of requests that kept both targets. goodput_rps: those per second of the arrivals.
         duration_s: Length of the arrivals at this load.
+        whole: Whether it went to its end. It is given up as soon as too many have missed: `share` is then what it could have reached yet.
     """
 
     load: float
@@ -31,6 +36,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     share: float
     goodput_rps: float
     duration_s: float
+    whole: bool = True
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,12 +72,19 @@ class Needed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HoldTask(msgspec.Struct, frozen=True, kw_only=True, tag="hold"):
-    """What does this fleet hold? `start` is where the search begins, `wanted` a load that is run in any case, 0 for none."""
+    """What does this fleet hold?
+
+    Attributes:
+        start: Where the search begins; 0 says that nothing is held.
+        stride: Factor of its first step, above 1: small where the start is a good guess.
+        wanted: A load that is run in any case, 0 for none.
+    """
 
     case: Case
     share: float
     tolerance: float
     start: float
+    stride: float = 1.1
     wanted: float = 0.0
 
 
@@ -84,34 +97,70 @@ class NeedTask(msgspec.Struct, frozen=True, kw_only=True, tag="need"):
     guess: int
 
 
-def probe(case: Case) -> Probe:
-    """Runs a case and counts.
+class _Hopeless(Exception):
+    """So many requests have missed that the wanted share is out of reach."""
+
+
+@dataclass(slots=True)
+class _Misses:
+    """Counts requests that are sure to miss a target, and gives a run up that has too many of them."""
+
+    allowed: float
+    warmup_s: float
+    ended: int = 0
+    sure: int = 0
+
+    def count(self, ended: Ended) -> None:
+        self.ended += not ended.slo_met and ended.entry.request.arrival_s >= self.warmup_s
+
+    def judge(self, scheduler: Scheduler, now_s: float) -> None:
+        # Those that wait past their target are lost already; what came in the warm-up may be among them.
+        waiting = scheduler.snapshot(now_s, "probe").overdue if self.warmup_s == 0.0 else 0
+        self.sure = self.ended + waiting
+        if self.sure > self.allowed:
+            raise _Hopeless
+
+
+def probe(case: Case, share: float = 0.0) -> Probe:
+    """Runs a case and counts. With a share that is wanted the run is given up when it is out of reach.
 
     Raises:
         StudyError: The independent checker found the run at fault.
     """
-    run = run_case(case)
-    if run.violations:
-        raise StudyError(f"the simulation broke its own rules, so nothing is planned with it: {run.violations[0]}")
-    scored = [record for record in run.records if record.arrival_s >= case.warmup_s]
-    good = sum(record.slo_met for record in scored)
-    span_s = max(run.load.duration_s - case.warmup_s, 1e-9)
+    load = open_load(case)
+    scored = int((load.workload.at_s >= case.warmup_s).sum())
+    span_s = max(load.duration_s - case.warmup_s, 1e-9)
+    misses = _Misses(allowed=(1.0 - share) * scored + 1e-9, warmup_s=case.warmup_s)
+    try:
+        run = run_case(case, Watch(ended=misses.count, look=misses.judge), load)
+    except _Hopeless:
+        whole, good = False, scored - misses.sure
+    else:
+        if run.violations:
+            raise StudyError(f"the simulation broke its own rules, so nothing is planned with it: {run.violations[0]}")
+        whole, good = True, sum(record.slo_met for record in run.records if record.arrival_s >= case.warmup_s)
     return Probe(
         load=case.load,
-        rate_rps=run.load.rate_rps,
-        share=good / len(scored) if scored else 0.0,
+        rate_rps=load.rate_rps,
+        share=good / scored if scored else 0.0,
         goodput_rps=good / span_s,
-        duration_s=run.load.duration_s,
+        duration_s=load.duration_s,
+        whole=whole,
     )
 
 
 def answer(task: bytes) -> bytes:
     """An encoded question to its encoded answer: a plain function, so that any process can take it."""
     question = msgspec.json.decode(task, type=HoldTask | NeedTask)
-    if isinstance(question, HoldTask):
-        return msgspec.json.encode(hold(question, lambda load: probe(msgspec.structs.replace(question.case, load=load))))
-    case, kind = question.case, question.kind
-    return msgspec.json.encode(need(question, lambda count: probe(msgspec.structs.replace(case, fleet=alone(kind, count)))))
+    case, share = question.case, question.share
+    if isinstance(question, NeedTask):
+        kind = question.kind
+        return msgspec.json.encode(need(question, lambda count: probe(msgspec.structs.replace(case, fleet=alone(kind, count)), share)))
+    wanted = question.wanted
+    # The wanted load is told of whether it is held or not: that run goes to its end.
+    return msgspec.json.encode(
+        hold(question, lambda load: probe(msgspec.structs.replace(case, load=load), 0.0 if load == wanted else share))
+    )
 
 
 def alone(kind: Kind, count: int) -> Fleet:
@@ -131,7 +180,7 @@ def hold(task: HoldTask, ask: Callable[[float], Probe]) -> Held:
             probes[load] = ask(load)
         return probes[load].share >= task.share
 
-    low, high, stride = 0.0, 0.0, STRIDE
+    low, high, stride = 0.0, 0.0, task.stride
     # A start of 0 says that nothing at all is held by what the fleet is made of: the search would only find the same at great length.
     at, last = min(MOST, max(LEAST, task.start)), 0.0
     while task.start > 0.0 and not (low and high) and at != last:

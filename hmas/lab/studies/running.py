@@ -38,10 +38,14 @@ class Watch:
     Attributes:
         tell: Called now and then with how far it is.
         stop: Whether the run is to end early; asked now and then.
+        ended: Called with each request that ends.
+        look: Called now and then with the scheduler and the time. Where it raises, the run is given up without a result.
     """
 
     tell: Callable[[Told], None] = lambda _told: None
     stop: Callable[[], bool] = lambda: False
+    ended: Callable[[Ended], None] = lambda _ended: None
+    look: Callable[[Scheduler, float], None] = lambda _scheduler, _now_s: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,7 @@ def run_case(case: Case, watch: Watch | None = None, load: Load | None = None) -
 
     def on_end(ended: Ended, now_s: float) -> None:
         steering.on_end(ended, now_s)
+        guard.watch.ended(ended)
         guard.ended(now_s)
 
     arrivals = guard.passed(load.arrivals(case.fleet.model(case.model), estimate))
@@ -177,6 +182,7 @@ class _Guard:
         if self._since < TELL_EVERY or self.stopped_s is not None:
             return
         self._since = 0
+        self.watch.look(self.scheduler, self.now_s)
         self.watch.tell(Told(now_s=self.now_s, come=self.come, done=self.done, planned=self.planned))
         if self.watch.stop():
             self.stopped_s = self.now_s

@@ -69,7 +69,7 @@ def plan_text(plan: Plan) -> str:
         one = plan.needed[kind.name]
         price = f"{one.count * kind.price:.2f}" if kind.price and one.count else ""
         with_it = f"{one.at.share:.2%}" if one.at else ""
-        without = f"{one.fewer.share:.2%}" if one.fewer else ""
+        without = f"{'' if one.fewer.whole else '<'}{one.fewer.share:.2%}" if one.fewer else ""
         rows.append((f"{kind.name} alone", str(one.count) if one.count else "never", price, with_it, without))
     if plan.mix is not None:
         rows.append((f"cheapest found: {plan.mix.fleet}", str(plan.mix.instances), f"{plan.mix.price:.2f}", f"{plan.mix.share:.2%}", ""))
