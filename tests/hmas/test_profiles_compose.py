@@ -1,13 +1,14 @@
 """Profiles from a data sheet: they need no data, follow from the shapes, and refuse what does not fit."""
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from engines.errors import ProfileError
-from engines.sim.profile import load_profile, parse_profile
+from engines.sim.profile import load_profile, parse_profile, profile_names
 from hmas.lab.profiles.__main__ import main
 from hmas.lab.profiles.build import DATA_SHEET, HOST
 from hmas.lab.profiles.compose import Host, compose, profile_name, step_cost
@@ -15,6 +16,7 @@ from hmas.lab.profiles.gpus import load_gpu, load_gpus
 from hmas.lab.profiles.memory import kv_blocks
 from hmas.lab.profiles.models import load_model
 from hmas.lab.profiles.reduce import least_squares
+from hmas.lab.profiles.summary import reduction, table
 
 LLAMA = load_model("llama-3-8b")
 QWEN_MOE = load_model("qwen3-30b-a3b")
@@ -134,3 +136,10 @@ def test_shipped_data_sheet_profiles_are_what_the_code_makes(gpu, model, tp):
     assert [ms for _, ms in made.token_curve] == pytest.approx([ms for _, ms in shipped.token_curve], rel=1e-3)
     assert made.decode_line(16) == pytest.approx(shipped.decode_line(16), rel=1e-3)
     assert (made.kv_blocks, made.source) == (shipped.kv_blocks, shipped.source)
+
+
+def test_the_page_shows_the_shipped_profiles():
+    page = (Path(__file__).resolve().parents[2] / "docs" / "profiles.md").read_text().splitlines()
+    for line in (*table(), *reduction()):
+        assert line in page, "write the page's tables again: python -m hmas.lab.profiles table"
+    assert f"{len(profile_names())} come with" in " ".join(page)

@@ -4,6 +4,7 @@ import pytest
 
 from engines.errors import ProfileError
 from hmas.lab.profiles.curves import Line, Sheet, between
+from hmas.lab.profiles.spikes import without_spikes
 from hmas.lab.profiles.tables import Tables, data_folder, read_tables
 
 
@@ -96,3 +97,22 @@ def test_missing_and_broken_data_say_where(tmp_path, monkeypatch):
     (tmp_path / "aic_gemm.csv.gz").write_bytes(b"no gzip")
     with pytest.raises(ProfileError, match=r"aic_gemm\.csv\.gz"):
         read_tables(tmp_path)
+
+
+def grid(**changed):
+    ms = {(m, n): float(m * n) for m in (1, 2, 4, 8) for n in (1, 2, 4, 8)}
+    return ms | {(int(key[1]), int(key[2])): value for key, value in changed.items()}
+
+
+def test_a_measurement_that_stands_out_from_its_neighbours_is_replaced():
+    clean, count = without_spikes(grid(p22=9.0))
+    assert count == 1
+    assert clean[2, 2] == pytest.approx(4.0)
+    assert {point: ms for point, ms in clean.items() if point != (2, 2)} == {point: ms for point, ms in grid().items() if point != (2, 2)}
+
+
+def test_what_badly_filled_tiles_a_cache_s_end_or_an_edge_explain_stays():
+    assert without_spikes(grid(p22=6.0))[1] == 0, "half as slow again"
+    assert without_spikes(grid(p28=90.0))[1] == 0, "an edge has neighbours along one axis only"
+    beyond_the_cache = {(m, n): float(m * n) * (4 if m * n >= 8 else 1) for m in (1, 2, 4, 8) for n in (1, 2, 4, 8)}
+    assert without_spikes(beyond_the_cache)[1] == 0, "everything larger is slow too"

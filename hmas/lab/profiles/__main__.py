@@ -9,9 +9,11 @@ from engines.sim.profile import dump_profile
 from hmas.lab.profiles.build import build, one
 from hmas.lab.profiles.check import GPU, compare, halves, read_rows, report
 from hmas.lab.profiles.check_layers import compare_layers, report_layers
+from hmas.lab.profiles.check_prompts import compare_prompts, report_prompts
 from hmas.lab.profiles.compose import NO_HOST
 from hmas.lab.profiles.models import BYTES
-from hmas.lab.profiles.shares import measured_shares
+from hmas.lab.profiles.shares import measured_shares, roofline_errors
+from hmas.lab.profiles.summary import reduction, table
 from hmas.lab.profiles.tables import data_folder, read_tables
 
 DATA = click.option("--data", type=click.Path(path_type=Path), help="Folder of the measured data; default $HMAS_DATA_DIR.")
@@ -42,15 +44,21 @@ def one_command(*, model: str, gpu: str, tp: int, dtype: str, data_sheet: bool, 
 @click.option("--rows", is_flag=True, help="Show every run.")
 @DATA
 def check_command(*, rows: bool, data: Path | None) -> None:
-    """Composed profiles against ML.ENERGY's vLLM runs on H100, and their GEMMs against Vidur's."""
+    """Composed profiles against ML.ENERGY's vLLM runs on H100, their GEMMs against Vidur's, their prefill against Splitwise's."""
     try:
         folder = data_folder(data)
         tables = read_tables(folder)
         compared = compare(read_rows(folder), tables[GPU], NO_HOST)
-        layers = compare_layers(folder, tables)
+        layers, prompts = compare_layers(folder, tables), compare_prompts(folder, tables)
     except ProfileError as error:
         raise click.ClickException(str(error)) from error
-    click.echo("\n".join((*report(compared, halves(compared), rows=rows), *report_layers(layers))))
+    click.echo("\n".join((*report(compared, halves(compared), rows=rows), *report_layers(layers), *report_prompts(prompts))))
+
+
+@main.command(name="table")
+def table_command() -> None:
+    """The shipped profiles at a glance and how far they are from what they were made of, in Markdown."""
+    click.echo("\n".join((*table(), "", *reduction())))
 
 
 @main.command(name="shares")
@@ -61,8 +69,10 @@ def shares_command(*, data: Path | None) -> None:
         tables = read_tables(data_folder(data))
     except ProfileError as error:
         raise click.ClickException(str(error)) from error
+    errors = roofline_errors(tables)
     for gpu, shares in sorted(measured_shares(tables).items()):
-        click.echo(f"{gpu:10} " + "  ".join(f"{field} {value:.2f}" for field, value in shares._asdict().items()))
+        found = "  ".join(f"{field} {value:.2f}" for field, value in shares._asdict().items())
+        click.echo(f"{gpu:10} {found}  data-sheet profile off by {errors[gpu][0]:+.0%} to {errors[gpu][1]:+.0%}")
 
 
 main.add_command(build, name="build")

@@ -20,7 +20,7 @@ USEFUL_TOKENS = 16384
 
 HOST = Host(
     step_ms=0.804,
-    ms_per_seq=0.0319,
+    ms_per_seq=0.0318,
     note="from every other one of ML.ENERGY's vLLM runs on H100 (on the rest the median error is 6 %, without it 17 %)",
 )
 """What `python -m hmas.lab.profiles check` finds: host work, launches, gaps, and sampling beyond a plain draw."""

@@ -90,7 +90,10 @@ class MeasuredKernels:
         )
         spikes, all_gemms = self._tables.gemm_spikes(self._dtype)
         if spikes:
-            text += f" {spikes} of {all_gemms} GEMM measurements stand out from all their neighbours and were replaced by what those imply."
+            text += (
+                f" {spikes} of {all_gemms} GEMM measurements and a few of attention stand out from all their neighbours; what those imply "
+                f"stands in for them."
+            )
         if self._folds > 1:
             text += f" Estimated: decode attention, one sequence's KV heads taken as {self._folds} sequences'."
         if self._tp > 2 and not self._gpu.has_link:

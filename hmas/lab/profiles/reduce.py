@@ -21,6 +21,11 @@ DECODES = tuple(
 PREFILLS = tuple(
     (prompts, tokens) for prompts in (1, 2, 4, 8, 16, 32) for tokens in (128, 256, 512, 1024, 2048, 4096, 8192) if prompts * tokens <= 8192
 )
+TOLERATED = 0.02
+"""Relative error up to which steps are fitted by least squares."""
+
+ROUNDS = 10
+
 DIGITS = 5
 """Significant digits that are kept: more than the data has, and few enough to be the same on every machine."""
 
@@ -91,7 +96,9 @@ def reduce_cost(cost: StepCost, *, kv_capacity_tokens: int, max_tokens: int) -> 
     """The profile's numbers for a step's cost.
 
     The curve is taken as it is at its breakpoints (raised where a larger step would measure faster, as some GEMM shapes do). What is left
-    of each step, attention and the head, is fitted in relative error; decode and prefill weigh the same.
+    of each step, attention and the head, is fitted in relative error; decode and prefill weigh the same. Steps that a linear form misses
+    by more than `TOLERATED` pull with their error and not with its square (Huber's loss, by reweighting), so that a few extremes, such as
+    long contexts over few heads, do not spoil the ordinary steps.
 
     Args:
         cost: What steps cost.
@@ -101,17 +108,27 @@ def reduce_cost(cost: StepCost, *, kv_capacity_tokens: int, max_tokens: int) -> 
     curve = _curve(cost)
     decodes, prefills = decode_steps(cost, kv_capacity_tokens), prefill_steps(cost, max_tokens)
     breakpoints = np.array([tokens for tokens, _ in curve]), np.array([ms for _, ms in curve])
-    rows, rest, weights = [], [], []
+    rows, rest, relative, shares = [], [], [], []
     for steps in (decodes, prefills):
         for step in steps:
             rows.append((1.0, step.prefill_tokens, step.prefill_pairs * 1e-6, step.decode_seqs, step.decode_kv_tokens * 1e-3))
             rest.append(step.ms - float(np.interp(step.prefill_tokens + step.decode_seqs, *breakpoints)))
-            weights.append(1.0 / (step.ms * len(steps) ** 0.5))
+            relative.append(1.0 / step.ms)
+            shares.append(len(steps) ** -0.5)
     constant, per_token, per_pair, per_seq, per_kv = (
-        rounded(value) for value in least_squares(np.array(rows), np.array(rest), np.array(weights))
+        rounded(value) for value in _robust(np.array(rows), np.array(rest), np.array(relative), np.array(shares))
     )
     reduced = Reduced(curve, constant, per_token, per_pair, per_seq, per_kv, NO_ERRORS, NO_ERRORS)
     return reduced._replace(decode=_errors(reduced, decodes), prefill=_errors(reduced, prefills))
+
+
+def _robust(rows: Floats, values: Floats, relative: Floats, shares: Floats) -> Floats:
+    """Huber's loss of relative residuals, each equation weighing its share, by least squares over and over."""
+    numbers = least_squares(rows, values, relative * shares)
+    for _ in range(ROUNDS):
+        missed = np.abs(rows @ numbers - values) * relative
+        numbers = least_squares(rows, values, relative * shares * np.sqrt(TOLERATED / np.maximum(missed, TOLERATED)))
+    return numbers
 
 
 def least_squares(rows: Floats, values: Floats, weights: Floats) -> Floats:

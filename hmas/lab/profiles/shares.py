@@ -5,11 +5,18 @@ from typing import NamedTuple
 
 import numpy as np
 
+from engines.sim.profile import Profile
+from hmas.lab.profiles.compose import compose
 from hmas.lab.profiles.gpus import load_gpus
+from hmas.lab.profiles.models import load_model
 from hmas.lab.profiles.tables import Tables
 
 LARGE = ((6144, 4096), (4096, 4096), (16384, 5120), (5120, 16384), (10240, 8192), (8192, 8192), (16384, 16384))
 """Shapes (n, k) of a size that models of 8 to 70 billion parameters have, all measured."""
+
+
+STEPS = ((0, 1), (0, 32), (0, 128), (512, 0), (2048, 0), (8192, 0))
+"""Steps of (prompt tokens, decoding sequences) that data-sheet profiles are tried on."""
 
 
 class Shares(NamedTuple):
@@ -54,6 +61,29 @@ def measured_shares(tables: Mapping[str, Tables]) -> dict[str, Shares]:
         ]
         result[name] = Shares(*map(_median, (flop, weight, pair, kv, link)))
     return result
+
+
+def roofline_errors(tables: Mapping[str, Tables], names: Sequence[str] = ("llama-3-8b", "qwen3-14b")) -> dict[str, tuple[float, float]]:
+    """What a data-sheet profile is worth, on GPUs where the composed one is known: its least and its largest relative error, by GPU.
+
+    Args:
+        tables: Measured tables by the GPU's name.
+        names: Models, each on one GPU, over steps of 1, 32 and 128 decoding sequences and prefills of 512, 2048 and 8192 tokens.
+    """
+    result = {}
+    for gpu, table in tables.items():
+        errors = []
+        for model in map(load_model, names):
+            sheet, composed = compose(model, gpu), compose(model, gpu, tables=table)
+            errors += [_step_s(sheet, *step) / _step_s(composed, *step) - 1.0 for step in STEPS]
+        result[gpu] = (min(errors), max(errors))
+    return result
+
+
+def _step_s(profile: Profile, prompt: int, seqs: int) -> float:
+    return profile.step_duration_s(
+        prefill_tokens=prompt, prefill_pairs=prompt * (prompt + 1) // 2, decode_seqs=seqs, decode_kv_tokens=1024 * seqs
+    )
 
 
 def _median(values: Sequence[float]) -> float:

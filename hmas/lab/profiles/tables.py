@@ -36,7 +36,9 @@ class Tables:
     def __init__(self, gpu: str) -> None:
         self.gpu = gpu
         self._gemm_points: dict[str, dict[Point, list[float]]] = defaultdict(lambda: defaultdict(list))
-        self._attention_points: dict[str, dict[Heads, dict[int, Points]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+        self._attention_points: dict[str, dict[Heads, dict[Point, list[float]]]] = defaultdict(
+            lambda: defaultdict(lambda: defaultdict(list))
+        )
         self._reduce_points: dict[int, Points] = defaultdict(list)
         self._gemms: dict[str, _Gemms] = {}
         self._sheets: dict[tuple[str, Heads], Sheet] = {}
@@ -85,8 +87,8 @@ class Tables:
         elif kind == "attention":
             if row["kv_cache_dtype"] == "bfloat16" and int(row["head_dim"]) == HEAD_DIM:
                 heads = (int(row["num_heads"]), int(row["num_key_value_heads"]))
-                rows = self._attention_points[row["op_name"]][heads]
-                rows[int(row["batch_size"])].append((int(row["isl"]) + int(row["step"]), float(row["latency_ms"])))
+                point = (int(row["batch_size"]), int(row["isl"]) + int(row["step"]))
+                self._attention_points[row["op_name"]][heads][point].append(float(row["latency_ms"]))
         elif row["op_name"] == "all_reduce" and row["kernel_source"] == "vLLM_custom_graph":
             self._reduce_points[int(row["num_gpus"])].append((int(row["message_elements"]), float(row["latency_ms"])))
 
@@ -98,7 +100,10 @@ class Tables:
     def _sheet(self, op: str, heads: Heads) -> Sheet:
         if (op, heads) not in self._sheets:
             growth = 2.0 if op == "context_attention" else 1.0
-            self._sheets[op, heads] = Sheet({count: Line(points, growth) for count, points in self._attention_points[op][heads].items()})
+            rows: dict[int, Points] = defaultdict(list)
+            for (seqs, tokens), ms in without_spikes(_means(self._attention_points[op][heads]))[0].items():
+                rows[seqs].append((tokens, ms))
+            self._sheets[op, heads] = Sheet({seqs: Line(points, growth) for seqs, points in rows.items()})
         return self._sheets[op, heads]
 
     def _blend(self, op: str, heads: int, kv_heads: int) -> "Blend":
@@ -112,11 +117,15 @@ class Tables:
         raise ProfileError(f"{self.gpu}: no {op} near {heads} query and {kv_heads} KV heads was measured; use a data-sheet profile")
 
 
+def _means(points: Mapping[Point, list[float]]) -> dict[Point, float]:
+    return {point: sum(ms) / len(ms) for point, ms in points.items()}
+
+
 class _Gemms:
     """One dtype's GEMMs, without spikes."""
 
     def __init__(self, points: Mapping[Point, list[float]]) -> None:
-        clean, self.spikes = without_spikes({point: sum(ms) / len(ms) for point, ms in points.items()})
+        clean, self.spikes = without_spikes(_means(points))
         by_shape: dict[tuple[int, int], Points] = defaultdict(list)
         for (m, n, k), ms in clean.items():
             by_shape[n, k].append((m, ms))
