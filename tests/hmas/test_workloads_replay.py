@@ -110,6 +110,14 @@ def test_a_later_lap_shares_nothing_with_the_one_before(tmp_path):
     assert len(first) == len(second)
 
 
+def test_a_cut_prompt_keeps_the_blocks_that_it_has(tmp_path):
+    path, _ = mooncake(tmp_path)
+    workload = build(f"mooncake:{path}?context=1024")
+    assert set(workload.prompt_tokens.tolist()) == {int(1024 * 0.95) - 256}
+    assert {len(ids) for ids in workload.block_hashes} == {2}
+    assert {len(ids) for ids in build(f"mooncake:{path}").block_hashes} == {3}
+
+
 def test_fine_times_are_left_alone(tmp_path):
     rows = [{"timestamp": 137 * n, "input_length": 10, "output_length": 5, "hash_ids": []} for n in range(40)]
     workload = build(f"mooncake:{put(tmp_path, 't.jsonl', ''.join(json.dumps(r) + chr(10) for r in rows))}")

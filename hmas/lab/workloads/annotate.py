@@ -34,6 +34,10 @@ def annotate(
         cap = np.minimum(cap, max(1, options.context // 4))
         prompt = np.clip(prompt, 1, np.maximum(1, int(options.context * 0.95) - cap))
         output = np.clip(output, 1, cap)
+        if block_hashes is not None:
+            # A cut prompt ends in the block that the cut lies in; ids beyond it would name tokens that it does not have.
+            blocks = (-(-prompt // hash_tokens)).tolist()
+            block_hashes = tuple(ids[:most] for ids, most in zip(block_hashes, blocks, strict=True))
     return Workload(
         name=name,
         at_s=at_s,
