@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from engines.errors import ProfileError
 from engines.sim.profile import load_profile, parse_profile, profile_names
+from hmas.cli.pace import faster
 from hmas.lab.profiles.__main__ import main
 from hmas.lab.profiles.build import DATA_SHEET, HOST
 from hmas.lab.profiles.compose import Host, compose, profile_name, step_cost
@@ -143,3 +144,11 @@ def test_the_page_shows_the_shipped_profiles():
     for line in (*table(), *reduction()):
         assert line in page, "write the page's tables again: python -m hmas.lab.profiles table"
     assert f"{len(profile_names())} come with" in " ".join(page)
+
+
+def test_a_faster_run_of_a_composed_profile_is_faster_in_every_part():
+    profile = load_profile("h100-llama-3-8b")
+    quick = faster(profile, 4.0)
+    work = {"prefill_tokens": 700, "prefill_pairs": 700 * 701 // 2, "decode_seqs": 20, "decode_kv_tokens": 30_000}
+    assert quick.step_duration_s(**work) == pytest.approx(profile.step_duration_s(**work) / 4)
+    assert quick.swap_gb_per_s == pytest.approx(4 * profile.swap_gb_per_s)
