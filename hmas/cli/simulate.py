@@ -19,7 +19,7 @@ from hmas.lab.studies.fleet import read_fleet, read_kinds
 from hmas.lab.studies.grid import AXES, make_grid, points_of, read_grid
 from hmas.lab.studies.loads import Load, open_load
 from hmas.lab.studies.progress import Teller, interrupts
-from hmas.lab.studies.report import figures, instance_figures, rounded
+from hmas.lab.studies.report import make_report, rounded
 from hmas.lab.studies.running import Watch, run_case
 from hmas.lab.studies.sweep import Kept, Row, run_points
 from hmas.lab.workloads.catalogue import WORKLOADS
@@ -30,6 +30,7 @@ _TRACES = {".csv": "azure", ".jsonl": "mooncake"}
 ADMISSION = f"What is admitted and kept: {', '.join(PRESETS)}, or settings such as overdue=shed,share=0.5,guard=0.3,fence=no."
 FLEET = "Such as 2xa100-qwen3-8b,1xmy.json:n_run=48, or a fleet file (JSON, YAML)."
 WORKLOAD = f"NAME:PATH or NAME:option=value,... with NAME one of {', '.join(WORKLOADS)}."
+WARMUP = "Seconds at the start that are served, not scored."
 DURATION = "Only what arrives within so many seconds of the workload's own time; 0 for all."
 
 
@@ -39,7 +40,6 @@ def study_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--model", default="", help="Model that requests ask for; default: what the fleet serves."),
         click.option("--duration", type=click.FloatRange(0), default=0.0, help=DURATION),
         click.option("--limit", type=click.IntRange(0), default=0, help="Only the first so many requests; 0 for all."),
-        click.option("--warmup", type=click.FloatRange(0), default=0.0, help="Seconds at the start that are served, not scored."),
     )
     for option in reversed(options):
         command = option(command)
@@ -58,6 +58,7 @@ def study_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="Mean rate to scale to, requests/s, instead of --load.")
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="What is drawn follows from it.")
 @study_options
+@click.option("--warmup", type=click.FloatRange(0), default=0.0, help=WARMUP)
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("build/simulate"), show_default=True, help="Folder.")
 @click.option("--no-requests", is_flag=True, help="Write no requests.csv.")
 @click.option("--no-plots", is_flag=True, help="Draw nothing.")
@@ -96,11 +97,12 @@ def simulate(ctx: click.Context, /, **options: Any) -> None:
     case, load = _opened(case, options["rate"])
     with interrupts() as asked:
         run = run_case(case, Watch(tell=Teller(load).tell, stop=asked), load)
-    report = write_run(run, options["out"], requests=not options["no_requests"], plots=not options["no_plots"])
+    report = make_report(run)
+    document = write_run(report, options["out"], requests=not options["no_requests"], plots=not options["no_plots"])
     if options["as_json"]:
-        say_json(report)
+        say_json(document)
     else:
-        say(words.run_tables(figures(run), instance_figures(run)))
+        say(words.run_tables(report))
     hint(f"report: {options['out'] / 'report.json'}")
     for text in run.violations:
         complain(f"broken: {text}")
@@ -124,6 +126,7 @@ def simulate(ctx: click.Context, /, **options: Any) -> None:
 @click.option("--seed", help="Seeds: 1,2,5 or 1..5.")
 @click.option("--slo", help="Targets for all requests: ttft=MS,tpot=MS.")
 @study_options
+@click.option("--warmup", type=click.FloatRange(0), default=0.0, help=WARMUP)
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("build/sweep"), show_default=True, help="Folder.")
 @click.option("--backend", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="Where it runs.")
 @click.option("--workers", type=click.IntRange(0), default=0, help="Processes of the local backend; default: one per core.")
@@ -244,7 +247,7 @@ def _common(options: dict[str, Any]) -> dict[str, Any]:
         "model": options["model"],
         "duration_s": options["duration"],
         "limit": options["limit"],
-        "warmup_s": options["warmup"],
+        "warmup_s": options.get("warmup", 0.0),
     }
 
 
@@ -254,8 +257,6 @@ def _opened(case: Case, rate: float | None) -> tuple[Case, Load]:
     if rate is not None:
         case = msgspec.structs.replace(case, load=rate / load.own_rps)
         load = open_load(case)
-    if case.warmup_s >= load.duration_s:
-        raise ConfigError(f"--warmup is {case.warmup_s:g} s; allowed: less than the arrivals' {load.duration_s:g} s")
     shortest = min(kind.profile.max_model_len for kind in case.fleet.kinds)
     over = load.longer_than(shortest)
     if over:

@@ -90,7 +90,7 @@ def test_a_probe_counts_what_was_kept():
 def wish(**more):
     kinds = read_kinds("demo-small:price=1.0,demo-small:n_run=12:price=0.7")
     values = {
-        "case": Case(workload="poisson:rate=3,duration=40", fleet=read_fleet("1xdemo-small"), slo=SloTarget(ttft_ms=3000, tpot_ms=80)),
+        "case": Case(workload="poisson:rate=3,duration=25", fleet=read_fleet("1xdemo-small"), slo=SloTarget(ttft_ms=3000, tpot_ms=80)),
         "share": 0.9, "load": 2.0, "kinds": kinds, "tolerance": 0.1,
     }  # fmt: skip
     return planning.Wish(**(values | more))

@@ -16,10 +16,11 @@ from hmas.cli.main import main
 from hmas.lab.studies import charts
 from hmas.lab.studies.case import Case, read_admission
 from hmas.lab.studies.fleet import read_fleet
-from hmas.lab.studies.report import document, figures, instance_figures, results_of, rounded
+from hmas.lab.studies.report import document, make_report, rounded
 from hmas.lab.studies.running import TELL_EVERY, Watch, run_case
 
 ROOT = Path(__file__).parents[2]
+DATA = os.environ.get("HMAS_DATA_DIR", "")
 BUSY = "poisson:rate=9,duration=40"
 
 
@@ -35,7 +36,7 @@ def run():
 
 def test_figures_are_those_of_the_records(run):
     assert run.violations == []
-    scored = figures(run)
+    scored = make_report(run).score
     good = sum(record.slo_met for record in run.records)
     assert scored.submitted == len(run.records) == run.load.count
     assert scored.good == good
@@ -47,14 +48,14 @@ def test_figures_are_those_of_the_records(run):
 
 
 def test_tasks_and_targets_are_those_of_the_workload(run):
-    for i, result in enumerate(results_of(run)):
+    for i, result in enumerate(make_report(run).results):
         assert result.task_type is run.load.task(i)
         assert result.slo.ttft_ms == run.load.workload.slo_ttft_ms[i]
         assert result.at_s == run.load.workload.at_s[i]
 
 
 def test_instances_add_up(run):
-    parts = instance_figures(run)
+    parts = make_report(run).instances
     assert list(parts) == ["demo-small-1", "demo-small-2"]
     assert sum(part.requests for part in parts.values()) == sum(bool(record.instance) for record in run.records)
     assert sum(part.generation_tokens for part in parts.values()) == sum(record.output_tokens for record in run.records)
@@ -67,7 +68,7 @@ def test_instances_add_up(run):
 def test_a_warm_up_is_served_and_not_scored(run):
     warm = run_case(case(warmup_s=20.0))
     assert warm.records == run.records
-    assert figures(warm).submitted == sum(record.arrival_s >= 20.0 for record in run.records)
+    assert make_report(warm).score.submitted == sum(record.arrival_s >= 20.0 for record in run.records)
 
 
 def test_settings_reach_the_scheduler():
@@ -87,7 +88,7 @@ def test_agents_steer_and_are_heard():
     assert steered.actions > 10
     assert steered.violations == []
     assert steered.records != alone.records
-    told = document(steered)["agents"]
+    told = document(make_report(steered))["agents"]
     assert told["actions"] == steered.actions
     assert all(change["before"] != change["after"] for change in told["policy_changes"])
 
@@ -111,10 +112,10 @@ def test_stopping_early_leaves_a_report_of_the_part():
     assert all(record.arrival_s <= run.stopped_s for record in run.records)
     # What had been sent was served; what waited was left, and is scored as nothing.
     unfinished = sum(record.outcome is None for record in run.records)
-    scored = figures(run)
+    scored = make_report(run).score
     assert scored.submitted == len(run.records) - unfinished
     assert scored.lost == 0
-    report = document(run)
+    report = document(make_report(run))
     assert report["interrupted"] is True
     assert report["simulated"]["unfinished"] == unfinished
     assert report["simulated"]["stopped_s"] == run.stopped_s
@@ -132,9 +133,9 @@ def test_plots_are_the_same_bytes_each_time(run, tmp_path):
     for name in ("one", "two"):
         folder = tmp_path / name
         folder.mkdir()
-        charts.latencies(folder / "latency.svg", results_of(run))
-        charts.timeline(folder / "timeline.svg", results_of(run), 40.0)
-        charts.instances(folder / "instances.svg", instance_figures(run))
+        charts.latencies(folder / "latency.svg", make_report(run).results)
+        charts.timeline(folder / "timeline.svg", make_report(run).results, 40.0)
+        charts.instances(folder / "instances.svg", make_report(run).instances)
     for path in sorted((tmp_path / "one").iterdir()):
         assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
         assert b"<dc:date>" not in path.read_bytes()
@@ -143,10 +144,21 @@ def test_plots_are_the_same_bytes_each_time(run, tmp_path):
 
 def test_nothing_served_is_still_a_report(tmp_path):
     run = run_case(case(workload="poisson:rate=1,duration=20,ttft_ms=1", admission=read_admission("shed,share=1")))
-    assert figures(run).good == 0
-    charts.latencies(tmp_path / "latency.svg", results_of(run))
-    charts.timeline(tmp_path / "timeline.svg", results_of(run), 20.0)
-    assert json.dumps(rounded(document(run)))
+    assert make_report(run).score.good == 0
+    charts.latencies(tmp_path / "latency.svg", make_report(run).results)
+    charts.timeline(tmp_path / "timeline.svg", make_report(run).results, 20.0)
+    assert json.dumps(rounded(document(make_report(run))))
+
+
+@pytest.mark.skipif(not DATA, reason="HMAS_DATA_DIR names no folder of public data")
+@pytest.mark.parametrize(
+    "workload",
+    ["azure:{}/azure_llm_2023_conv.csv.gz?rate=6", "azure:{}/azure_llm_2023_code.csv.gz", "mooncake:{}/mooncake_conversation.jsonl.gz"],
+)
+def test_real_traces_keep_the_rules(workload):
+    run = run_case(case(workload=workload.format(Path(DATA) / "arrivals"), limit=300, fleet=read_fleet("2xa100-qwen3-8b:n_run=32")))
+    assert run.violations == []
+    assert make_report(run).score.good > 0
 
 
 def hmas(capsys, *arguments):
@@ -183,7 +195,7 @@ def test_a_rate_is_reached_and_bad_words_are_refused(capsys, tmp_path):
         (["--policy", "lifo"], "lifo"),
         (["--agents", "qos+robot"], "robot"),
         (["--model", "Qwen3-8B"], "is for model 'Llama-3.1-8B'"),
-        (["--warmup", 1000], "--warmup is 1000 s"),
+        (["--warmup", 1000], "warm-up is 1000 s"),
         (["--slo", "ttft=soon"], "ttft=soon"),
     ):
         code, _, err = hmas(capsys, *command, *more)

@@ -19,7 +19,7 @@ from hmas.lab.studies.errors import StudyError
 from hmas.lab.studies.files import write_sweep
 from hmas.lab.studies.grid import make_grid, points_of, read_grid
 from hmas.lab.studies.running import run_case
-from hmas.lab.studies.sweep import Kept, Row, csv_text, document, run_points
+from hmas.lab.studies.sweep import Kept, Row, csv_text, run_points, sweep_document
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = {"workload": "poisson:rate=5,duration=12", "fleet": ["1xdemo-small"], "policy": ["fcfs", "edf"], "seed": [1, 2]}
@@ -118,9 +118,9 @@ def test_an_interrupt_keeps_what_is_done(done, tmp_path):
         run_points(points, Kept(path), on_cores(1), interrupt)
     part = Kept(path)
     assert len(part.rows) == 2
-    assert document(grid(), points, part.of(points))["complete"] is False
+    assert sweep_document(grid(), points, part.of(points))["complete"] is False
     run_points(points, part, on_cores(1), lambda row, left: None)
-    assert document(grid(), points, part.of(points)) == document(grid(), points, kept.of(points))
+    assert sweep_document(grid(), points, part.of(points)) == sweep_document(grid(), points, kept.of(points))
 
 
 def test_a_case_that_fails_is_told_and_tried_again(tmp_path):

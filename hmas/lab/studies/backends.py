@@ -4,7 +4,7 @@ import importlib
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
@@ -12,7 +12,8 @@ from typing import Any
 from hmas.lab.studies.errors import StudyError
 
 Work = Callable[[bytes], bytes]
-Backend = Callable[[Work, Sequence[bytes]], Iterator[tuple[int, bytes]]]
+Answers = Generator[tuple[int, bytes], None, None]
+Backend = Callable[[Work, Sequence[bytes]], Answers]
 """Maps a module-level function over tasks and yields (place of the task, answer) as they finish. Closing it early ends what still runs."""
 
 RAY_MISSING = "the Ray backend needs the package ray; install it with: pip install 'h-mas[ray]'"
@@ -29,7 +30,7 @@ def on_cores(workers: int = 0) -> Backend:
     """Processes on this machine, 0 for one per core; with 1 the work is done right here."""
     count = workers or cores()
 
-    def run(work: Work, tasks: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
+    def run(work: Work, tasks: Sequence[bytes]) -> Answers:
         if count == 1 or len(tasks) == 1:
             yield from ((place, work(task)) for place, task in enumerate(tasks))
             return
@@ -49,7 +50,7 @@ def on_ray(address: str = "") -> Backend:
     except ImportError as error:
         raise StudyError(RAY_MISSING) from error
 
-    def run(work: Work, tasks: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
+    def run(work: Work, tasks: Sequence[bytes]) -> Answers:
         try:
             ray.init(address=address or None, log_to_driver=False)
         except (ConnectionError, RuntimeError, ValueError) as error:
@@ -64,7 +65,7 @@ def on_ray(address: str = "") -> Backend:
     return run
 
 
-def _in_processes(work: Work, tasks: Sequence[bytes], workers: int) -> Iterator[tuple[int, bytes]]:
+def _in_processes(work: Work, tasks: Sequence[bytes], workers: int) -> Answers:
     before = set(multiprocessing.active_children())
     # Fresh interpreters: nothing of this process's threads or settings can leak into a result.
     executor = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=_leave_interrupts_to_parent)
@@ -88,7 +89,7 @@ def _leave_interrupts_to_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _on_cluster(ray: Any, work: Work, tasks: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
+def _on_cluster(ray: Any, work: Work, tasks: Sequence[bytes]) -> Answers:
     remote = ray.remote(num_cpus=1, max_retries=2)(work)
     most = max(1, int(IN_FLIGHT * ray.cluster_resources().get("CPU", 1)))
     coming = iter(enumerate(tasks))

@@ -1,40 +1,40 @@
 """The files that studies leave behind."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from controller.core.errors import ConfigError
-from hmas.lab.studies import report as reporting
 from hmas.lab.studies.curves import curves, means
 from hmas.lab.studies.grid import Grid, Point
-from hmas.lab.studies.running import Run
-from hmas.lab.studies.sweep import Row, csv_text, document
+from hmas.lab.studies.report import Report, arrivals_end_s, document, rounded, write_requests
+from hmas.lab.studies.sweep import Row, csv_text, sweep_document
 
 DRAWN_MAX = 12
 """Lines in one plot of a sweep: the best so many by what is drawn."""
 PLOTTED = (("goodput_rate", "goodput rate"), ("goodput_rps", "goodput, requests/s"), ("ttft_ms_p95", "TTFT p95, ms"))
 
 
-def write_run(run: Run, out: Path, *, requests: bool, plots: bool) -> dict[str, Any]:
-    """Writes report.json, requests.csv and plots of one run, and returns the report.
+def write_run(report: Report, out: Path, *, requests: bool, plots: bool) -> dict[str, Any]:
+    """Writes report.json, requests.csv and plots of one run, and returns the report's document.
 
     Raises:
         ConfigError: A file cannot be written.
     """
-    report: dict[str, Any] = reporting.rounded(reporting.document(run))
-    write_json(out / "report.json", report)
+    whole: dict[str, Any] = rounded(document(report))
+    write_json(out / "report.json", whole)
     if requests:
-        write(out / "requests.csv", reporting.request_rows(run))
+        with _opened(out / "requests.csv") as handle:
+            write_requests(report.run, handle)
     if plots:
         from hmas.lab.studies import charts  # noqa: PLC0415 - Matplotlib takes a while to import
 
-        results = reporting.results_of(run)
-        charts.latencies(out / "latency.svg", results)
-        charts.timeline(out / "timeline.svg", results, reporting.arrivals_end_s(run))
-        charts.instances(out / "instances.svg", reporting.instance_figures(run))
-    return report
+        charts.latencies(out / "latency.svg", report.results)
+        charts.timeline(out / "timeline.svg", report.results, arrivals_end_s(report.run))
+        charts.instances(out / "instances.svg", report.instances)
+    return whole
 
 
 def write_sweep(grid: Grid, points: Sequence[Point], rows: Sequence[Row], out: Path, *, plots: bool) -> dict[str, Any]:
@@ -43,9 +43,10 @@ def write_sweep(grid: Grid, points: Sequence[Point], rows: Sequence[Row], out: P
     Raises:
         ConfigError: A file cannot be written.
     """
-    whole = document(grid, points, rows)
+    whole = sweep_document(grid, points, rows)
     write_json(out / "sweep.json", whole)
-    write(out / "sweep.csv", csv_text(rows))
+    with _opened(out / "sweep.csv") as handle:
+        handle.write(csv_text(rows))
     if plots and rows:
         from hmas.lab.studies import charts  # noqa: PLC0415 - Matplotlib takes a while to import
 
@@ -59,23 +60,22 @@ def write_sweep(grid: Grid, points: Sequence[Point], rows: Sequence[Row], out: P
     return whole
 
 
-def write_json(path: Path, document: Any) -> None:
+def write_json(path: Path, whole: Any) -> None:
     """Writes a JSON document.
 
     Raises:
         ConfigError: It cannot be written.
     """
-    write(path, json.dumps(document, indent=1) + "\n")
+    with _opened(path) as handle:
+        handle.write(json.dumps(whole, indent=1) + "\n")
 
 
-def write(path: Path, text: str) -> None:
-    """Writes a text file, its folder too.
-
-    Raises:
-        ConfigError: It cannot be written.
-    """
+@contextmanager
+def _opened(path: Path) -> Iterator[TextIO]:
+    """A text file to write, its folder made where it is missing."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        with path.open("w", encoding="utf-8", newline="") as handle:
+            yield handle
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written ({error.strerror})") from error

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import msgspec
@@ -126,14 +127,15 @@ def make_plan(wish: Wish, load: Load, backend: Backend, tell: Callable[[str], No
     ]
     helds: dict[int, Held] = {}
     needed = {kind.name: Needed(count=0, at=None, fewer=None, tried=0) for kind in wish.kinds}
-    for place, reply in backend(answer, [msgspec.json.encode(task) for task in tasks]):
-        if place < len(fleets):
-            helds[place] = msgspec.json.decode(reply, type=Held)
-            tell(f"{fleets[place].name} holds {helds[place].load:.3g} times the workload's rate")
-        else:
-            kind = asked[place - len(fleets)]
-            needed[kind.name] = msgspec.json.decode(reply, type=Needed)
-            tell(f"{needed[kind.name].count or 'no number'} of {kind.name} alone hold {wish.load:g} times the workload's rate")
+    with closing(backend(answer, [msgspec.json.encode(task) for task in tasks])) as answers:
+        for place, reply in answers:
+            if place < len(fleets):
+                helds[place] = msgspec.json.decode(reply, type=Held)
+                tell(f"{fleets[place].name} holds {helds[place].load:.3g} times the workload's rate")
+            else:
+                kind = asked[place - len(fleets)]
+                needed[kind.name] = msgspec.json.decode(reply, type=Needed)
+                tell(f"{needed[kind.name].count or 'no number'} of {kind.name} alone hold {wish.load:g} times the workload's rate")
     held = helds[0]
     mix, tried, sure = cheapest(wish, needed, tell)
     return Plan(
@@ -170,10 +172,11 @@ def _worth(wish: Wish, kinds: Sequence[Kind], backend: Backend, tell: Callable[[
         for kind in kinds
     ]
     worth = dict.fromkeys((kind.name for kind in kinds), 0.0)
-    for place, reply in backend(answer, [msgspec.json.encode(task) for task in tasks]):
-        found = msgspec.json.decode(reply, type=Held)
-        worth[kinds[place].name] = found.at.rate_rps if found.at is not None else 0.0
-        tell(f"one {kinds[place].name} alone holds about {worth[kinds[place].name]:.3g} requests/s")
+    with closing(backend(answer, [msgspec.json.encode(task) for task in tasks])) as answers:
+        for place, reply in answers:
+            found = msgspec.json.decode(reply, type=Held)
+            worth[kinds[place].name] = found.at.rate_rps if found.at is not None else 0.0
+            tell(f"one {kinds[place].name} alone holds about {worth[kinds[place].name]:.3g} requests/s")
     return worth
 
 

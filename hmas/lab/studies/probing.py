@@ -106,44 +106,40 @@ class _Misses:
     """Counts requests that are sure to miss a target, and gives a run up that has too many of them."""
 
     allowed: float
-    warmup_s: float
     ended: int = 0
     sure: int = 0
 
     def count(self, ended: Ended) -> None:
-        self.ended += not ended.slo_met and ended.entry.request.arrival_s >= self.warmup_s
+        self.ended += not ended.slo_met
 
     def judge(self, scheduler: Scheduler, now_s: float) -> None:
-        # Those that wait past their target are lost already; what came in the warm-up may be among them.
-        waiting = scheduler.snapshot(now_s, "probe").overdue if self.warmup_s == 0.0 else 0
-        self.sure = self.ended + waiting
+        # Those that wait past their target are lost already.
+        self.sure = self.ended + scheduler.snapshot(now_s, "probe").overdue
         if self.sure > self.allowed:
             raise _Hopeless
 
 
 def probe(case: Case, share: float = 0.0) -> Probe:
-    """Runs a case and counts. With a share that is wanted the run is given up when it is out of reach.
+    """Runs a case and counts all of its requests, whatever its warm-up. With a share that is wanted the run is given up when it is lost.
 
     Raises:
         StudyError: The independent checker found the run at fault.
     """
     load = open_load(case)
-    scored = int((load.workload.at_s >= case.warmup_s).sum())
-    span_s = max(load.duration_s - case.warmup_s, 1e-9)
-    misses = _Misses(allowed=(1.0 - share) * scored + 1e-9, warmup_s=case.warmup_s)
+    misses = _Misses(allowed=(1.0 - share) * load.count + 1e-9)
     try:
         run = run_case(case, Watch(ended=misses.count, look=misses.judge), load)
     except _Hopeless:
-        whole, good = False, scored - misses.sure
+        whole, good = False, load.count - misses.sure
     else:
         if run.violations:
             raise StudyError(f"the simulation broke its own rules, so nothing is planned with it: {run.violations[0]}")
-        whole, good = True, sum(record.slo_met for record in run.records if record.arrival_s >= case.warmup_s)
+        whole, good = True, sum(record.slo_met for record in run.records)
     return Probe(
         load=case.load,
         rate_rps=load.rate_rps,
-        share=good / scored if scored else 0.0,
-        goodput_rps=good / span_s,
+        share=good / load.count,
+        goodput_rps=good / load.duration_s,
         duration_s=load.duration_s,
         whole=whole,
     )

@@ -1,9 +1,9 @@
 """From a run to its report: figures named as in `build/demo.json`, and one row per request."""
 
 import csv
-import io
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TextIO
 
 import msgspec
 
@@ -54,20 +54,26 @@ class InstanceFigures(msgspec.Struct, frozen=True, kw_only=True):
     preemptions: int
 
 
-def results_of(run: Run) -> list[Result]:
-    """The records as their clients would see them. Of a run that was stopped, those that had no end by then are left out."""
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a run came to, worked out once.
+
+    Attributes:
+        results: The records as their clients would see them. Of a run that was stopped, those that had no end by then are left out.
+    """
+
+    run: Run
+    results: list[Result]
+    score: Score
+    instances: dict[str, InstanceFigures]
+
+
+def make_report(run: Run) -> Report:
+    """Scores a run."""
     kept = ((i, record) for i, record in enumerate(run.records) if record.outcome is not None or run.stopped_s is None)
-    return [_result(i, record, run.load.task(i), run.load.kind) for i, record in kept]
-
-
-def figures(run: Run, results: Sequence[Result] | None = None) -> Score:
-    """The run's score."""
-    return score(
-        results_of(run) if results is None else results,
-        warmup_s=run.case.warmup_s,
-        arrivals_end_s=arrivals_end_s(run),
-        run_end_s=run.result.end_s,
-    )
+    results = [_result(i, record, run.load.task(i), run.load.kind) for i, record in kept]
+    scored = score(results, warmup_s=run.case.warmup_s, arrivals_end_s=arrivals_end_s(run), run_end_s=run.result.end_s)
+    return Report(run=run, results=results, score=scored, instances=_instance_figures(run))
 
 
 def arrivals_end_s(run: Run) -> float:
@@ -75,7 +81,7 @@ def arrivals_end_s(run: Run) -> float:
     return run.load.duration_s if run.stopped_s is None else min(run.load.duration_s, run.stopped_s)
 
 
-def instance_figures(run: Run) -> dict[str, InstanceFigures]:
+def _instance_figures(run: Run) -> dict[str, InstanceFigures]:
     """Figures by instance, in the fleet's order."""
     first_s = run.records[0].arrival_s if run.records else 0.0
     last_s = max((r.arrival_s + max(0.0, r.total_ms) / 1000.0 for r in run.records), default=first_s)
@@ -103,10 +109,9 @@ def instance_figures(run: Run) -> dict[str, InstanceFigures]:
     return found
 
 
-def document(run: Run) -> dict[str, Any]:
+def document(report: Report) -> dict[str, Any]:
     """The whole report. It holds nothing of the machine or the time it was made: the same case gives the same bytes."""
-    scored = figures(run)
-    case = run.case
+    run, case = report.run, report.run.case
     return {
         "version": VERSION,
         "interrupted": run.stopped_s is not None,
@@ -123,8 +128,8 @@ def document(run: Run) -> dict[str, Any]:
             "stopped_s": run.stopped_s,
             "end_s": run.result.end_s,
         },
-        **msgspec.to_builtins(scored),
-        "instances": {name: msgspec.to_builtins(one) for name, one in instance_figures(run).items()},
+        **msgspec.to_builtins(report.score),
+        "instances": {name: msgspec.to_builtins(one) for name, one in report.instances.items()},
         "cost_per_hour": case.fleet.price,
         "agents": {"actions": run.actions, "policy_changes": msgspec.to_builtins(run.changes)},
         "violations": run.violations,
@@ -140,13 +145,11 @@ def rounded(value: Any) -> Any:
     return [rounded(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def request_rows(run: Run) -> str:
-    """The requests as CSV with a header, one row per request of the part that was simulated; times in seconds and milliseconds."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
+def write_requests(run: Run, handle: TextIO) -> None:
+    """Writes CSV with a header and one row per request of the part that was simulated; times in seconds and milliseconds."""
+    writer = csv.writer(handle, lineterminator="\n")
     writer.writerow(COLUMNS)
     writer.writerows(_rows(run))
-    return text.getvalue()
 
 
 def _rows(run: Run) -> Iterable[tuple[object, ...]]:

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from controller.core.errors import ConfigError
 from controller.core.types import Controls, Estimates, Request
 from controller.routing import make_router
 from controller.scheduling.outcomes import Ended, InstanceSpec
@@ -84,6 +85,8 @@ def run_case(case: Case, watch: Watch | None = None, load: Load | None = None) -
     """
     case.check()
     load = load or open_load(case)
+    if case.warmup_s >= load.duration_s:
+        raise ConfigError(f"warm-up is {case.warmup_s:g} s; allowed: less than the arrivals' {load.duration_s:g} s")
     steering = Steering(case)
     scheduler, engines = build(case)
     guard = _Guard(watch or Watch(), scheduler, list(engines), load.count)

@@ -3,6 +3,7 @@
 import csv
 import io
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from controller.core.errors import HmasError
 from hmas.lab.studies.backends import Backend
 from hmas.lab.studies.errors import StudyError
 from hmas.lab.studies.grid import AXES, Grid, Point
-from hmas.lab.studies.report import figures, instance_figures, rounded
+from hmas.lab.studies.report import make_report, rounded
 from hmas.lab.studies.running import run_case
 
 VERSION = 1
@@ -39,11 +40,11 @@ def run_point(task: bytes) -> bytes:
         run = run_case(point.case)
     except HmasError as error:
         return msgspec.json.encode(Row(key=point.case.key, axes=point.axes, figures={}, error=str(error)))
-    scored = figures(run)
+    report = make_report(run)
+    scored, parts = report.score, report.instances.values()
     plain: dict[str, float] = {name: getattr(scored, name) for name in FIGURES}
     for name in LATENCIES:
         plain |= {f"{name}_{q}": value for q, value in msgspec.structs.asdict(getattr(scored, name)).items()}
-    parts = instance_figures(run).values()
     plain["rate_rps"] = run.load.rate_rps
     plain["utilisation"] = sum(part.utilisation for part in parts) / len(parts)
     plain["preemptions"] = sum(part.preemptions for part in parts)
@@ -62,18 +63,13 @@ def run_points(points: Sequence[Point], kept: "Kept", backend: Backend, tell: Ca
         tell: Called with each new row and how many are still missing.
     """
     missing = [point for point in points if point.case.key not in kept.rows]
-    answers = backend(run_point, [msgspec.json.encode(point) for point in missing])
     left = len(missing)
-    try:
+    with closing(backend(run_point, [msgspec.json.encode(point) for point in missing])) as answers:
         for _, answer in answers:
             row = msgspec.json.decode(answer, type=Row)
             kept.add(row)
             left -= 1
             tell(row, left)
-    finally:
-        close = getattr(answers, "close", None)
-        if close is not None:
-            close()
 
 
 class Kept:
@@ -123,7 +119,7 @@ def csv_text(rows: Sequence[Row]) -> str:
     return text.getvalue()
 
 
-def document(grid: Grid, points: Sequence[Point], rows: Sequence[Row]) -> dict[str, Any]:
+def sweep_document(grid: Grid, points: Sequence[Point], rows: Sequence[Row]) -> dict[str, Any]:
     """The whole sweep, in the grid's order: the same grid gives the same bytes, whatever ran first."""
     return {
         "version": VERSION,

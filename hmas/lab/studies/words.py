@@ -4,17 +4,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from hmas.cli.output import table
-from hmas.lab.score import Score
 from hmas.lab.studies.curves import Mean, means, varied
 from hmas.lab.studies.plan import Plan
-from hmas.lab.studies.report import InstanceFigures
+from hmas.lab.studies.report import Report
 from hmas.lab.studies.sweep import Row
 
 ROWS_SHOWN = 20
 
 
-def run_tables(figures: Score, instances: dict[str, InstanceFigures]) -> str:
+def run_tables(report: Report) -> str:
     """One run: its figures, its tenants and its instances."""
+    figures = report.score
     ttft, tpot = figures.ttft_ms, figures.tpot_ms
     rows = [
         ("goodput", f"{figures.goodput_rps:.3f} requests/s"),
@@ -33,7 +33,7 @@ def run_tables(figures: Score, instances: dict[str, InstanceFigures]) -> str:
     ]
     engines = [
         (name, one.requests, one.good, f"{one.utilisation:.1%}", f"{one.in_flight_mean:.1f}", f"{one.tokens_per_step:.0f}", one.preemptions)
-        for name, one in instances.items()
+        for name, one in report.instances.items()
     ]
     parts = [
         table(["figure", "value"], rows),
