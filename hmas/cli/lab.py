@@ -1,0 +1,22 @@
+"""`hmas lab`: experiments whose figures the documentation quotes; each can be run again."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import click
+
+from hmas.cli.lazy import LazyGroup
+
+COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "fidelity": ("hmas.lab.fidelity.cli:fidelity", "How far the simulator can be trusted: predicted against measured."),
+        "parity": ("hmas.lab.parity.cli:parity", "Whether simulation and live gateway decide alike, entry by entry."),
+        "hetero": ("hmas.lab.hetero.cli:hetero", "HeteroServe's cluster: uniform dispatch against queue feedback."),
+    }
+)
+"""Every experiment: where it is, and its line in `hmas lab --help`."""
+
+
+@click.group(cls=LazyGroup, lazy=COMMANDS)
+def lab() -> None:
+    """Run the experiments behind the documentation's figures."""

@@ -1,0 +1,96 @@
+"""The scenario through the simulation."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from controller.core.messages import Completion
+from controller.core.types import Controls, Estimates, Request
+from controller.gateway.core import make_scheduler
+from controller.scheduling.history import History
+from controller.scheduling.outcomes import Ended
+from controller.scheduling.scheduler import Scheduler
+from controller.simulation import Arrival, Periodic, simulate
+from engines.base import Knobs
+from engines.sim.model import EngineModel
+from hmas.lab.parity.log import Decision, LoggedScheduler
+from hmas.lab.parity.scenario import CHANGE_EVERY_S, ENGINES, MODEL, TENANTS, Call, Scenario, config_of, trace
+
+_NOWHERE = "http://127.0.0.1:1"
+
+
+def run_simulated(scenario: Scenario) -> list[Decision]:
+    """The simulation's decision log."""
+    log: list[Decision] = []
+    config = config_of(scenario, dict.fromkeys(ENGINES, _NOWHERE), "")
+    scheduler = make_scheduler(config, partial(LoggedScheduler, log=log))
+    for name, profile in ENGINES.items():
+        scheduler.set_models(name, frozenset({MODEL}), scenario.first_s)
+        scheduler.set_controls(name, Controls(n_run=profile.max_num_seqs))
+    history = History()
+    simulate(
+        [_arrival(call, scenario, history) for call in trace(scenario)],
+        {name: EngineModel(profile) for name, profile in ENGINES.items()},
+        scheduler,
+        controls=[Periodic(CHANGE_EVERY_S, _changes(scenario))],
+        on_end=lambda ended, now_s: history.learn(_completion(ended, now_s)),
+        tick_s=scenario.tick_s,
+    )
+    return log
+
+
+def _arrival(call: Call, scenario: Scenario, history: History) -> Arrival:
+    request = Request(
+        id=f"{call.index:06d}",
+        tenant=call.tenant,
+        model=MODEL,
+        arrival_s=call.at_s,
+        prompt_tokens=call.prompt_tokens,
+        max_output_tokens=call.max_tokens,
+        declared_slo=call.slo,
+        deadline_s=call.at_s + scenario.timeout_s,
+        session=str(call.index),
+    )
+    return Arrival(
+        request=request,
+        estimate=lambda asked, _now_s: history.estimate(asked),
+        output_tokens=call.output_tokens,
+        weight=TENANTS[call.tenant],
+    )
+
+
+def _changes(scenario: Scenario) -> Callable[[float, Scheduler, Mapping[str, EngineModel]], None]:
+    """The operator's changes as a control law: one a beat, in order."""
+    left = iter(scenario.changes())
+
+    def law(now_s: float, scheduler: Scheduler, engines: Mapping[str, EngineModel]) -> None:
+        _, change = next(left, (now_s, None))
+        if change is None:
+            return
+        if change.policy:
+            scheduler.set_policy(change.policy, now_s)
+        for name, n_run in change.n_run.items():
+            scheduler.set_controls(name, Controls(n_run=n_run))
+            engines[name].apply_knobs(Knobs(n_run=n_run))
+
+    return law
+
+
+def _completion(ended: Ended, now_s: float) -> Completion:
+    """What the gateway's history learns from."""
+    request: Request = ended.entry.request
+    estimates: Estimates = ended.predicted
+    return Completion(
+        request_id=request.id,
+        sent_s=now_s,
+        tenant=request.tenant,
+        model=request.model,
+        outcome=ended.kind,
+        arrival_s=request.arrival_s,
+        policy=ended.policy,
+        prompt_tokens=request.prompt_tokens,
+        output_tokens=ended.output_tokens,
+        service_ttft_ms=ended.service_ttft_ms,
+        tpot_ms=ended.tpot_ms,
+        ttft_slo_ms=estimates.slo.ttft_ms,
+        tpot_slo_ms=estimates.slo.tpot_ms,
+    )

@@ -1,0 +1,47 @@
+"""One seeded trace through the simulation and through the live gateway under a virtual clock: the same decisions, entry by entry."""
+
+from collections import Counter
+
+import pytest
+
+from controller.scheduling.pool import POLICIES
+from hmas.lab.parity.live import run_live
+from hmas.lab.parity.log import Decision, first_difference
+from hmas.lab.parity.scenario import Scenario, scenarios
+from hmas.lab.parity.simulated import run_simulated
+
+
+def assert_equal(simulated: list[Decision], live: list[Decision]) -> None:
+    at = first_difference(simulated, live)
+    if at is not None:
+        near = slice(max(0, at - 3), at + 3)
+        shown = "\n".join(f"simulated {one}\nlive      {other}" for one, other in zip(simulated[near], live[near], strict=False))
+        pytest.fail(f"entry {at} of {len(simulated)} and {len(live)}:\n{shown}")
+
+
+def test_a_short_trace_is_decided_alike():
+    scenario = Scenario(policy="edf", then="two-lane", requests=60, seed=3)
+    assert_equal(run_simulated(scenario), run_live(scenario))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", scenarios(sorted(POLICIES)), ids=lambda s: f"{s.policy}-{s.overdue}")
+def test_every_policy_is_decided_alike(scenario: Scenario):
+    simulated = run_simulated(scenario)
+    assert_equal(simulated, run_live(scenario))
+    kinds = Counter(entry.kind for entry in simulated)
+    assert sum(number for kind, number in kinds.items() if kind != "dispatched") == scenario.requests >= 500
+    assert kinds["completed"] >= 100
+    assert {entry.instance for entry in simulated if entry.kind == "dispatched"} == {"fast", "slow"}
+    assert {entry.policy for entry in simulated if entry.kind == "dispatched"} == {scenario.policy, scenario.then}
+
+
+def test_a_difference_is_found_where_it_is():
+    log = run_simulated(Scenario(requests=40))
+    other = run_simulated(Scenario(requests=40, tpot_guard=0.0, timeout_s=0.3))
+    at = first_difference(log, other)
+    assert at is not None
+    assert log[:at] == other[:at]
+    assert log[at] != other[at]
+    assert first_difference(log, log) is None
+    assert first_difference(log, log[:-1]) == len(log) - 1
