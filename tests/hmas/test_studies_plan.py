@@ -11,7 +11,9 @@ from hmas.lab.studies.backends import on_cores
 from hmas.lab.studies.case import Case, SloTarget, read_admission
 from hmas.lab.studies.fleet import read_fleet, read_kinds
 from hmas.lab.studies.loads import open_load
+from hmas.lab.studies.mixes import cheapest
 from hmas.lab.studies.probing import LEAST, MAX_COUNT, MOST, HoldTask, NeedTask, Probe, hold, need, probe
+from hmas.lab.studies.wish import Wish, check_wish
 from hmas.lab.studies.words import plan_text
 
 CASE = Case(workload="poisson:rate=4,duration=60", fleet=read_fleet("1xdemo-small"), slo=SloTarget(ttft_ms=3000, tpot_ms=80))
@@ -93,13 +95,13 @@ def wish(**more):
         "case": Case(workload="poisson:rate=3,duration=25", fleet=read_fleet("1xdemo-small"), slo=SloTarget(ttft_ms=3000, tpot_ms=80)),
         "share": 0.9, "load": 2.0, "kinds": kinds, "tolerance": 0.1,
     }  # fmt: skip
-    return planning.Wish(**(values | more))
+    return Wish(**(values | more))
 
 
 @pytest.fixture(scope="module")
 def plan():
     made = wish()
-    planning.check_wish(made)
+    check_wish(made)
     return planning.make_plan(made, open_load(made.case), on_cores(1), lambda text: None)
 
 
@@ -151,7 +153,7 @@ def test_a_plan_says_what_it_assumed(plan):
 
 
 def test_without_prices_there_is_no_cheapest(plan):
-    mix, tried, _ = planning.cheapest(wish(kinds=read_kinds("demo-small,demo-small:n_run=12:price=0.7")), plan.needed, lambda text: None)
+    mix, tried, _ = cheapest(wish(kinds=read_kinds("demo-small,demo-small:n_run=12:price=0.7")), plan.needed, lambda text: None)
     assert (mix, tried) == (None, 0)
 
 
@@ -177,7 +179,7 @@ def test_a_target_that_no_engine_keeps():
 )
 def test_wishes_that_cannot_be_answered(more, said):
     with pytest.raises(ConfigError, match=said):
-        planning.check_wish(wish(**more))
+        check_wish(wish(**more))
 
 
 def hmas(capsys, *arguments):

@@ -1,0 +1,94 @@
+"""`hmas plan`: a capacity planner's questions."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from controller.core.errors import ConfigError
+from controller.routing import ROUTERS
+from hmas.cli.output import hint, json_option, say, say_json
+from hmas.cli.studies import ADMISSION, FLEET, WORKLOAD, common_settings, study_options
+from hmas.lab.studies.backends import on_cores
+from hmas.lab.studies.case import Case, read_admission, read_policy, read_slo
+from hmas.lab.studies.files import write_json
+from hmas.lab.studies.fleet import read_fleet, read_kinds
+from hmas.lab.studies.loads import open_load
+from hmas.lab.studies.plan import document, make_plan
+from hmas.lab.studies.report import rounded
+from hmas.lab.studies.wish import Wish, check_wish
+from hmas.lab.studies.words import plan_text
+from hmas.lab.workloads.catalogue import WORKLOADS
+
+_TRACES = {".csv": "azure", ".jsonl": "mooncake"}
+
+
+@click.command()
+@click.option("--trace", "workload", required=True, help=f"A trace file (Azure CSV, Mooncake JSONL), or a workload: {WORKLOAD}")
+@click.option("--slo", required=True, help="ttft=MS,tpot=MS[,share=0.95]; a target left out is each request's own.")
+@click.option("--fleet", required=True, help=FLEET + " Prices an hour: 4xa100-qwen3-8b:price=1.9.")
+@click.option("--kinds", default="", help="Kinds that could be added, in the same form; default: those of the fleet.")
+@click.option("--load", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True, help="Wanted load, times the own rate.")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Wanted rate, requests/s, instead of --load.")
+@click.option("--policy", default="edf", show_default=True, help="Order of the queue.")
+@click.option("--router", type=click.Choice(list(ROUTERS)), default="least-loaded", show_default=True, help="How an instance is chosen.")
+@click.option("--admission", default="gateway", show_default=True, help=ADMISSION)
+@click.option("--tolerance", type=click.FloatRange(0.001, 0.5), default=0.02, show_default=True, help="Of the loads found, relative.")
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="What is drawn follows from it.")
+@study_options
+@click.option("--workers", type=click.IntRange(0), default=0, help="Processes; default: one per core.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the plan as JSON here, too.")
+@json_option
+def plan(**options: Any) -> None:
+    """Answer a capacity planner: what load is held, what is needed, what the next instance buys.
+
+    A load is held when at least the wanted share of requests keeps both targets. All runs have the same requests, only denser or thinner.
+
+    \b
+    Examples:
+      hmas plan --trace AzureLLMInferenceTrace_conv.csv --slo ttft=2000,tpot=60 --fleet 4xa100-qwen3-8b
+      hmas plan --trace azure:conv.csv?limit=5000 --slo ttft=2000,tpot=60,share=0.99 --rate 40 \\
+                --fleet 4xa100-qwen3-8b:price=1.9 --kinds a100-qwen3-8b:price=1.9,h100-qwen3-8b:price=3.2
+    """  # noqa: D301 - click reads \b as "do not rewrap"
+    slo, share = read_slo(options["slo"])
+    policy, hints = read_policy(options["policy"])
+    case = Case(
+        workload=_workload_of(options["workload"]),
+        fleet=read_fleet(options["fleet"]),
+        policy=policy,
+        hints=hints,
+        router=options["router"],
+        admission=read_admission(options["admission"]),
+        slo=slo,
+        seed=options["seed"],
+        **common_settings(options),
+    )
+    case.check()
+    load = open_load(case)
+    wish = Wish(
+        case=case,
+        share=share,
+        load=options["rate"] / load.own_rps if options["rate"] else options["load"],
+        kinds=read_kinds(options["kinds"]) if options["kinds"] else case.fleet.kinds,
+        tolerance=options["tolerance"],
+    )
+    check_wish(wish)
+    made = make_plan(wish, load, on_cores(options["workers"]), hint)
+    whole = rounded(document(made))
+    if options["out"]:
+        write_json(options["out"], whole)
+    if options["as_json"]:
+        say_json(whole)
+    else:
+        say(plan_text(made))
+
+
+def _workload_of(text: str) -> str:
+    """A workload's text as it is, or a file's path with the reader that its name speaks for."""
+    if text.partition(":")[0].partition("?")[0] in WORKLOADS or text.lstrip().startswith("{"):
+        return text
+    path = Path(text.partition("?")[0])
+    suffix = (path.with_suffix("") if path.suffix == ".gz" else path).suffix
+    if suffix not in _TRACES:
+        raise ConfigError(f"--trace is {text!r}; allowed: a file of type {', '.join(_TRACES)} (also .gz), or {WORKLOAD}")
+    return f"{_TRACES[suffix]}:{text}"

@@ -1,0 +1,121 @@
+"""`hmas sweep`: every combination of settings in virtual time."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from controller.core.errors import ConfigError
+from hmas.cli.output import EXIT_FAILED, complain, hint, json_option, say, say_json
+from hmas.cli.studies import ADMISSION, EXIT_INTERRUPTED, FLEET, WARMUP, WORKLOAD, common_settings, study_options
+from hmas.lab.studies.backends import on_cores, on_ray
+from hmas.lab.studies.files import write_sweep
+from hmas.lab.studies.grid import AXES, make_grid, points_of, read_grid
+from hmas.lab.studies.loads import open_load
+from hmas.lab.studies.sweep import Kept, Row, run_points
+from hmas.lab.studies.words import sweep_table
+
+
+@click.command()
+@click.option("--grid", type=click.Path(dir_okay=False, path_type=Path), help="Settings as a JSON object; options below go before it.")
+@click.option("--workload", help=WORKLOAD)
+@click.option("--fleet", multiple=True, help=FLEET + " Repeat it for more.")
+@click.option("--policy", help="Orders, with commas between.")
+@click.option("--n-run", help="Windows of all instances, with commas between; 0 for the fleet's own.")
+@click.option("--load", help="Multiples of the workload's own rate, with commas between.")
+@click.option("--router", help="Routers, with commas between.")
+@click.option("--admission", multiple=True, help=ADMISSION + " Repeat it for more.")
+@click.option("--agents", help="Such as none,statera,statera+meta.")
+@click.option("--seed", help="Seeds: 1,2,5 or 1..5.")
+@click.option("--slo", help="Targets for all requests: ttft=MS,tpot=MS.")
+@study_options
+@click.option("--warmup", type=click.FloatRange(0), default=0.0, help=WARMUP)
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("build/sweep"), show_default=True, help="Folder.")
+@click.option("--backend", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="Where it runs.")
+@click.option("--workers", type=click.IntRange(0), default=0, help="Processes of the local backend; default: one per core.")
+@click.option("--ray-address", default="", help="Ray cluster; default: what RAY_ADDRESS names, else a local one.")
+@click.option("--no-plots", is_flag=True, help="Draw nothing.")
+@json_option
+@click.pass_context
+def sweep(ctx: click.Context, /, **options: Any) -> None:
+    """Run every combination of settings, on all cores or a Ray cluster.
+
+    Each result is appended to results.jsonl as it finishes; then sweep.csv, sweep.json and plots are made of them. The same command again
+    goes on where the last one stopped. Ctrl-C keeps what is done (exit code 130); a case that failed gives exit code 1 and is tried again
+    next time. On a Ray cluster, files that the workload names must lie at the same path on every node.
+
+    \b
+    Examples:
+      hmas sweep --workload poisson:rate=8,duration=300 --fleet 2xdemo-small --policy fcfs,edf,sjf --n-run 16,32,64 --seed 1..3
+      hmas sweep --grid grid.json --backend ray --ray-address auto
+    """  # noqa: D301 - click reads \b as "do not rewrap"
+    grid = make_grid(_grid_settings(options))
+    points = points_of(grid)
+    # A workload that cannot be made is told before a thousand workers find it out.
+    open_load(points[0].case)
+    out: Path = options["out"]
+    out.mkdir(parents=True, exist_ok=True)
+    kept = Kept(out / "results.jsonl")
+    had = len(kept.of(points))
+    if had:
+        hint(f"{had} of {len(points)} cases are done already")
+    backend = on_ray(options["ray_address"]) if options["backend"] == "ray" else on_cores(options["workers"])
+    errors: list[Row] = []
+    interrupted = False
+    try:
+        run_points(points, kept, backend, _row_teller(len(points), errors))
+    except KeyboardInterrupt:
+        interrupted = True
+    rows = kept.of(points)
+    document = write_sweep(grid, points, rows, out, plots=not options["no_plots"])
+    if options["as_json"]:
+        say_json(document)
+    elif rows:
+        say(sweep_table(rows))
+    hint(f"results: {out / 'sweep.csv'}")
+    for row in errors:
+        complain(f"failed: {row.axes}: {row.error}")
+    broken = sum(row.figures["violations"] > 0 for row in rows)
+    if broken:
+        complain(f"broken: the independent checker finds {broken} results at fault; `hmas simulate` of one of them says how")
+    if interrupted:
+        hint(f"stopped; {len(rows)} of {len(points)} cases are done, the same command goes on from there")
+        ctx.exit(EXIT_INTERRUPTED)
+    if errors or broken:
+        ctx.exit(EXIT_FAILED)
+
+
+def _grid_settings(options: dict[str, Any]) -> dict[str, Any]:
+    settings = dict(read_grid(options["grid"])) if options["grid"] else {}
+    for name in ("workload", "slo"):
+        if options[name]:
+            settings[name] = options[name]
+    for name in ("fleet", "admission"):
+        if options[name]:
+            settings[name] = list(options[name])
+    for name in ("policy", "n_run", "load", "router", "agents"):
+        if options[name]:
+            settings[name] = [part.strip() for part in options[name].split(",")]
+    if options["seed"]:
+        settings["seed"] = _seeds(options["seed"])
+    return settings | {name: value for name, value in common_settings(options).items() if value}
+
+
+def _seeds(text: str) -> list[int]:
+    first, dots, last = text.partition("..")
+    try:
+        return list(range(int(first), int(last) + 1)) if dots else [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"--seed is {text!r}; allowed: such as 1,2,5 or 1..5") from None
+
+
+def _row_teller(total: int, errors: list[Row]) -> Callable[[Row, int], None]:
+    def tell(row: Row, left: int) -> None:
+        chosen = ", ".join(f"{name} {row.axes[name]}" for name in AXES)
+        if row.error:
+            errors.append(row)
+        came = f"failed: {row.error}" if row.error else f"goodput rate {row.figures['goodput_rate']:.4f}"
+        hint(f"{total - left} of {total}: {chosen}: {came}")
+
+    return tell
