@@ -174,6 +174,7 @@ def _energy_text(energy: Mapping[str, Any]) -> str:
     return (
         f"ML.ENERGY, {energy['gpu']}: median absolute error of the TPOT on {energy['runs']} batch sizes held out\n"
         + table(["task", "TPOT"], rows)
+        + f"\n\nfrom three batch sizes alone: {_percent(energy['three_points']['median']['tpot'])} on {energy['three_points']['runs']}"
         + "\n\nthe worst of them\n"
         + table(["engine", "task", "batch", "TPOT"], worst)
     )

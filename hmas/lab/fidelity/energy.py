@@ -1,7 +1,7 @@
 """Time per token against batch size: a profile fitted to some batch sizes of an engine, the others predicted by simulation."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -14,9 +14,12 @@ from hmas.lab.fidelity.timed import TimedEngine
 from hmas.lab.fitting.robust import robust_nnls
 from hmas.lab.streams import stream
 
-PROMPT_TOKENS = 256
-"""The sweeps do not state their prompts' lengths. It is the same at every batch size of a task, so the fit takes up the difference."""
+PROMPT_TOKENS = 1
+"""The sweeps do not state their prompts' lengths. So a prompt is one token here, and all that it costs is in that token's price."""
 LEAST_POINTS = 4
+_CORRECTIONS = 2
+_PROMPTS_PER_STEP = 0.3
+"""New prompts per step below which the median step has none."""
 _ANSWERS_PER_USER = 3
 _SPREAD = 0.5
 """Lengths are drawn evenly from 1 - this to 1 + this times the mean, so that sequences do not end in step."""
@@ -36,13 +39,17 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
         return self.predicted_ms / self.itl_ms - 1.0
 
 
-def every_other(points: Sequence[Point], *, odd: bool = False) -> tuple[list[Point], list[Point]]:
-    """Splits a sweep into points to fit and points to predict: every second batch size is predicted, never the smallest or the largest.
+def every_other(points: Sequence[Point], *, odd: bool = False) -> list[Point]:
+    """The points to predict: every second batch size, never the smallest or the largest.
 
     With `odd` the inner points change sides, so that both splits together predict each inner point once.
     """
-    held = [point for place, point in enumerate(points) if 0 < place < len(points) - 1 and place % 2 == (0 if odd else 1)]
-    return [point for point in points if point not in held], held
+    return [point for place, point in enumerate(points) if 0 < place < len(points) - 1 and place % 2 == (0 if odd else 1)]
+
+
+def all_but_three(points: Sequence[Point]) -> list[Point]:
+    """The points to predict: all but the smallest, the middle one and the largest."""
+    return [point for place, point in enumerate(points) if place not in (0, len(points) // 2, len(points) - 1)]
 
 
 def fit_engine(name: str, seen: Mapping[Sweep, Sequence[Point]]) -> Profile:
@@ -50,17 +57,29 @@ def fit_engine(name: str, seen: Mapping[Sweep, Sequence[Point]]) -> Profile:
 
     A step of n sequences over K cached tokens takes `curve(n) + d K`: the curve bends at the batch sizes that were seen, and nowhere falls.
     (It is no straight line: a mixture of experts reads more of its weights the more sequences there are.) One d for all tasks of the
-    engine: their answers differ in length, and that tells what reading the cache costs. Prefills cost what the throughput lacks towards
-    `n / ITL`.
+    engine: their answers differ in length, and that tells what reading the cache costs. A prompt costs what the throughput lacks towards
+    `n / ITL`. Where prompts come at every other step or more, the measured median holds some of that already: so the fit is made again,
+    twice, with each point moved by what the simulator got wrong there.
     """
+    aims = {id(point): point.itl_ms for points in seen.values() for point in points}
+    profile = _fitted(name, seen, aims)
+    disturbed = [point for points in seen.values() for point in points if point.running > _PROMPTS_PER_STEP * point.output_tokens]
+    for _ in range(_CORRECTIONS if disturbed else 0):
+        for point in disturbed:
+            aims[id(point)] *= min(1.25, max(0.8, point.itl_ms / predict_itl_ms(profile, point)))
+        profile = _fitted(name, seen, aims)
+    return profile
+
+
+def _fitted(name: str, seen: Mapping[Sweep, Sequence[Point]], aims: Mapping[int, float]) -> Profile:
     knots = sorted({point.batch for points in seen.values() for point in points})
     rows, measured, shortfalls = [], [], []
     for points in seen.values():
         for point in points:
             climb = [1.0, *(_climbed(point.running, low, high) for low, high in pairwise(knots))]
             rows.append([*climb, _cached(point) * 1e-3])
-            measured.append(point.itl_ms)
-            # What each answer's prompt adds to the batch's time, per prompt token.
+            measured.append(aims[id(point)])
+            # What each answer's prompt adds to the batch's time.
             lost_ms = 1000.0 * point.running / point.tokens_per_s - point.itl_ms
             shortfalls.append(max(0.0, lost_ms) * point.output_tokens / point.running / PROMPT_TOKENS)
     found = robust_nnls(np.array(rows), np.array(measured))
@@ -99,21 +118,23 @@ def predict_itl_ms(profile: Profile, point: Point, *, seed: int = 1) -> float:
     return engine.gap_median_ms()
 
 
-def study(sweeps: Mapping[Sweep, Sequence[Point]], *, odd: bool = False) -> list[Prediction]:
-    """Predicts every second batch size of each engine's sweeps from the others."""
+def study(sweeps: Mapping[Sweep, Sequence[Point]], held_of: Callable[[Sequence[Point]], list[Point]]) -> list[Prediction]:
+    """Predicts the points of each engine's sweeps that `held_of` picks, from the others."""
     engines: dict[tuple[object, ...], dict[Sweep, Sequence[Point]]] = {}
     for sweep, points in sweeps.items():
         if len(points) >= LEAST_POINTS:
             engines.setdefault(sweep.engine, {})[sweep] = points
     found: list[Prediction] = []
     for number, group in enumerate(engines.values()):
-        split = {sweep: every_other(points, odd=odd) for sweep, points in group.items()}
-        profile = fit_engine(f"engine-{number}", {sweep: seen for sweep, (seen, _) in split.items()})
-        for sweep, (_, held) in split.items():
-            found += [
-                Prediction(sweep=sweep, batch=point.batch, itl_ms=point.itl_ms, predicted_ms=predict_itl_ms(profile, point))
-                for point in held
-            ]
+        held = {sweep: held_of(points) for sweep, points in group.items()}
+        profile = fit_engine(
+            f"engine-{number}", {sweep: [point for point in points if point not in held[sweep]] for sweep, points in group.items()}
+        )
+        found += [
+            Prediction(sweep=sweep, batch=point.batch, itl_ms=point.itl_ms, predicted_ms=predict_itl_ms(profile, point))
+            for sweep, points in held.items()
+            for point in points
+        ]
     return found
 
 

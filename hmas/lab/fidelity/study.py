@@ -142,7 +142,9 @@ def _figures(measured: Mapping[str, Any]) -> dict[str, float]:
 
 def _energy(path: Path, gpu: str, *, plots: Path | None, say: Tell) -> dict[str, Any]:
     sweeps = read_energy(path, gpu=gpu)
-    found = sorted(energy.study(sweeps) + energy.study(sweeps, odd=True), key=lambda one: (one.sweep, one.batch))
+    found = energy.study(sweeps, energy.every_other) + energy.study(sweeps, lambda points: energy.every_other(points, odd=True))
+    found.sort(key=lambda one: (one.sweep, one.batch))
+    sparse = energy.study(sweeps, energy.all_but_three)
     say(f"ML.ENERGY: {len(found)} batch sizes of {len({one.sweep for one in found})} sweeps on {gpu} predicted")
     if plots is not None:
         _energy_plot(plots / "fidelity-batch.svg", sweeps, found)
@@ -153,6 +155,7 @@ def _energy(path: Path, gpu: str, *, plots: Path | None, say: Tell) -> dict[str,
         "sweeps": len({one.sweep for one in found}),
         "median": {"tpot": round(energy.median_error(found), 5)},
         "p90": {"tpot": _quantile((abs(one.error) for one in found), 0.9)},
+        "three_points": {"runs": len(sparse), "median": {"tpot": round(energy.median_error(sparse), 5)}},
         "by_task": {
             task: round(energy.median_error(one for one in found if one.sweep.task == task), 5)
             for task in sorted({one.sweep.task for one in found})
