@@ -31,7 +31,8 @@ def against(path: Path, panels: Mapping[str, Sequence[Cloud]], goals: Mapping[st
         for axis, (title, clouds) in zip(axes, panels.items(), strict=True):
             _panel(axis, title, clouds, goals.get(title, 0.0))
         axes[0].set_ylabel("predicted")
-        axes[0].legend(fontsize=7, frameon=False)
+        if axes[0].get_legend_handles_labels()[0]:
+            axes[0].legend(fontsize=7, frameon=False)
 
     save(path, draw, width=3.6 * max(1, len(panels)), height=3.6)
 
@@ -50,7 +51,8 @@ def sweeps(path: Path, lines: Mapping[str, tuple[Sequence[tuple[float, float]], 
         axis.set_yscale("log")
         axis.set_xlabel("sequences that decode together")
         axis.set_ylabel("median ITL, ms (line: measured, cross: predicted)")
-        axis.legend(fontsize=6, frameon=False, ncols=2)
+        if lines:
+            axis.legend(fontsize=6, frameon=False, ncols=2)
 
     save(path, draw, width=8.0, height=5.0)
 

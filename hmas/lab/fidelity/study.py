@@ -199,8 +199,12 @@ def _pilot_plot(path: Path, held: Sequence[Held]) -> None:
 def _energy_plot(path: Path, sweeps: Mapping[Sweep, Sequence[Point]], found: Sequence[energy.Prediction]) -> None:
     from hmas.lab.fidelity.plots import sweeps as draw_sweeps  # noqa: PLC0415 - as above
 
+    predicted_sweeps = sorted({one.sweep for one in found})
+    tasks = [sweep.task for sweep in predicted_sweeps]
+    # One task's sweeps make a picture that can still be read.
+    shown = max(sorted(set(tasks)), key=tasks.count, default="")
     lines = {}
-    for sweep in sorted({one.sweep for one in found if one.sweep.task == "lm-arena-chat"}):
+    for sweep in (one for one in predicted_sweeps if one.task == shown):
         measured = [(float(point.batch), point.itl_ms) for point in sweeps[sweep]]
         predicted = [(float(one.batch), one.predicted_ms) for one in found if one.sweep == sweep]
         lines[f"{sweep.model.rsplit('/', 1)[-1]}, {sweep.gpus} x {sweep.gpu}"] = (measured, predicted)
