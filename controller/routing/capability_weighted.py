@@ -1,0 +1,98 @@
+"""HeteroServe's dispatcher: what an instance's hardware is capable of, damped by what already waits there."""
+
+import math
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from controller.core.errors import PolicyError
+from controller.core.placement import Choice, InstanceState, Routable
+from controller.core.types import Request
+
+WINDOW = 128
+"""Requests from whose prompts the regime is read (3.2)."""
+REGIMES: tuple[tuple[float, tuple[float, float, float]], ...] = (
+    (192, (0.55, 0.15, 0.30)),
+    (768, (0.40, 0.30, 0.30)),
+    (math.inf, (0.20, 0.50, 0.30)),
+)
+"""Exponents (alpha, beta, gamma) of Eq. 2 by the largest median prompt length they stand for (3.2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """What a data sheet says of an instance: F (TFLOP/s), M (GB) and B (TB/s) of Eq. 2, each more than 0."""
+
+    tflops: float
+    memory_gb: float
+    bandwidth_tb_s: float
+
+
+class CapabilityWeighted:
+    """The highest weight kappa_i exp(-lambda q_i / Q_max), kappa_i = F^alpha M^beta B^gamma (HeteroServe Eq. 2 and 5).
+
+    Eq. 3 divides all weights by the same sum and so changes no choice. The queue depth q_i counts requests without a first token.
+    Instances whose q_i has reached Q_max are passed over while another has room. Ties go to the order given.
+
+    Args:
+        capabilities: By instance; one that is not named counts as the least capable of the named.
+        q_max: Q_max. `damping`: lambda. Both more than 0.
+
+    Raises:
+        PolicyError: There is no capability, or a figure is not more than 0.
+    """
+
+    name: ClassVar[str] = "capability-weighted"
+
+    def __init__(self, capabilities: Mapping[str, Capability], *, q_max: float = 32.0, damping: float = 2.0) -> None:
+        if not capabilities:
+            raise PolicyError("capabilities: there is none; allowed: one for each instance")
+        for name, one in capabilities.items():
+            if not min(one.tflops, one.memory_gb, one.bandwidth_tb_s) > 0.0:
+                raise PolicyError(f"capability of instance {name!r} is {one}; allowed: figures more than 0")
+        if not (q_max > 0.0 and damping > 0.0):
+            raise PolicyError(f"q_max {q_max!r} and damping {damping!r}; allowed: more than 0")
+        # One table a regime: what a choice needs of Eq. 2 is a look-up.
+        self._kappa = [{name: _kappa(one, exponents) for name, one in capabilities.items()} for _, exponents in REGIMES]
+        self._q_max = q_max
+        self._damping = damping
+        self._recent: OrderedDict[str, int] = OrderedDict()
+        self._ordered: list[int] = []
+
+    def choose(self, entry: Routable, instances: Sequence[InstanceState]) -> Choice | None:
+        """The one of `instances` with the highest weight, None where there is none."""
+        if not instances:
+            return None
+        self._learn(entry.request)
+        kappa = self._kappa[self._regime()]
+        least = min(kappa.values())
+        best: InstanceState | None = None
+        highest = (False, 0.0)
+        for instance in instances:
+            depth = instance.awaiting
+            weight = (depth < self._q_max, kappa.get(instance.name, least) * math.exp(-self._damping * depth / self._q_max))
+            if best is None or weight > highest:
+                best, highest = instance, weight
+        assert best is not None, "there is at least one"
+        return Choice(best.name, f"weight {highest[1]:.3g}, the highest of {len(instances)}")
+
+    def _learn(self, request: Request) -> None:
+        """Takes a prompt into the window, once: a request may be looked at many times before it goes."""
+        if request.id in self._recent:
+            return
+        if len(self._recent) >= WINDOW:
+            _, oldest = self._recent.popitem(last=False)
+            del self._ordered[bisect_left(self._ordered, oldest)]
+        self._recent[request.id] = request.prompt_tokens
+        insort(self._ordered, request.prompt_tokens)
+
+    def _regime(self) -> int:
+        median = self._ordered[len(self._ordered) // 2]
+        return next(index for index, (limit, _) in enumerate(REGIMES) if median <= limit)
+
+
+def _kappa(one: Capability, exponents: tuple[float, float, float]) -> float:
+    alpha, beta, gamma = exponents
+    return float(one.tflops**alpha * one.memory_gb**beta * one.bandwidth_tb_s**gamma)

@@ -1,0 +1,129 @@
+"""Routers for instances of unlike kinds."""
+
+import dataclasses
+import itertools
+from collections import Counter
+from dataclasses import dataclass
+
+import pytest
+
+from controller.core.errors import PolicyError
+from controller.core.types import Estimates, Request, Slo
+from controller.routing.capability_weighted import Capability, CapabilityWeighted
+from controller.routing.latency_aware import LatencyAware
+from controller.routing.weighted_round_robin import WeightedRoundRobin
+from controller.scheduling.queue_entry import QueueEntry
+
+H100 = Capability(tflops=989, memory_gb=80, bandwidth_tb_s=3.35)
+A100 = Capability(tflops=312, memory_gb=80, bandwidth_tb_s=2.0)
+L40S = Capability(tflops=362, memory_gb=48, bandwidth_tb_s=0.864)
+
+
+@dataclass
+class State:
+    name: str
+    n_run: int = 10
+    in_flight: int = 0
+    in_flight_tokens: int = 0
+    prefill_tokens: int = 0
+    awaiting: int = 0
+    kv_committed: float = 0.0
+
+
+_ids = itertools.count()
+
+
+def entry(prompt_tokens: int = 100) -> QueueEntry:
+    request = Request(id=f"r{next(_ids)}", tenant="t", model="m", arrival_s=0.0, prompt_tokens=prompt_tokens)
+    return QueueEntry(request=request, estimates=Estimates(slo=Slo(ttft_ms=1, tpot_ms=1)), seq=0)
+
+
+@pytest.mark.parametrize("router", [LatencyAware(), WeightedRoundRobin(), CapabilityWeighted({"only": H100})], ids=lambda r: r.name)
+def test_no_instance_is_no_choice_and_one_is_the_choice(router):
+    assert router.choose(entry(), []) is None
+    choice = router.choose(entry(), [State("only")])
+    assert choice.instance == "only"
+    assert choice.reason
+
+
+def test_latency_aware_goes_by_the_wait_not_by_the_count():
+    router = LatencyAware({"quick": 4.0, "slow": 1.0})
+    assert router.choose(entry(), [State("slow"), State("quick", in_flight=9, awaiting=2)]).instance == "quick"
+    assert router.choose(entry(), [State("slow"), State("quick", awaiting=4)]).instance == "slow"
+    assert router.choose(entry(), [State("slow", awaiting=1), State("quick", awaiting=4)]).instance == "quick"
+    # One that nobody has measured counts as the mean: 2.5.
+    assert router.choose(entry(), [State("quick", awaiting=4), State("new", awaiting=2)]).instance == "new"
+    assert router.choose(entry(), [State("quick", awaiting=3), State("new", awaiting=2)]).instance == "quick"
+
+
+def test_latency_aware_breaks_ties_by_tokens_in_flight_then_order():
+    router = LatencyAware()
+    assert router.choose(entry(), [State("a", in_flight_tokens=5), State("b", in_flight_tokens=4)]).instance == "b"
+    assert router.choose(entry(), [State("b"), State("a")]).instance == "b"
+
+
+def test_weighted_round_robin_keeps_the_shares_and_spreads_them():
+    router = WeightedRoundRobin({"a": 5.0, "b": 3.0})
+    states = [State("a"), State("b"), State("c")]
+    chosen = [router.choose(entry(), states).instance for _ in range(90)]
+    assert Counter(chosen) == {"a": 50, "b": 30, "c": 10}
+    for start in range(0, 90, 9):
+        assert Counter(chosen[start : start + 9]) == {"a": 5, "b": 3, "c": 1}
+    assert router.choose(entry(), [State("c")]).instance == "c"
+
+
+def test_capability_weighted_prefers_the_strong_until_enough_waits_there():
+    router = CapabilityWeighted({"h": H100, "a": A100, "l": L40S})
+    states = {name: State(name) for name in "lah"}
+    order = []
+    for _ in range(60):
+        chosen = router.choose(entry(512), list(states.values())).instance
+        order.append(chosen)
+        states[chosen].awaiting += 1
+    assert order[:5] == ["h"] * 5
+    assert order.index("h") < order.index("a") < order.index("l")
+    depth = Counter(order)
+    # Eq. 5 settles where the weights are equal: the depths differ by Q_max / lambda times the log of the ratio of kappa.
+    assert depth["h"] > depth["a"] > depth["l"]
+    # ln(1.85) * 32 / 2, with the exponents of medium prompts.
+    assert depth["h"] - depth["a"] == pytest.approx(9.8, abs=1.5)
+
+
+def test_capability_weighted_passes_over_a_full_queue():
+    router = CapabilityWeighted({"h": H100, "l": L40S}, q_max=4.0, damping=0.001)
+    assert router.choose(entry(100), [State("h", awaiting=3), State("l")]).instance == "h"
+    assert router.choose(entry(100), [State("h", awaiting=4), State("l", awaiting=3)]).instance == "l"
+    # With every queue full, the weight alone decides.
+    assert router.choose(entry(100), [State("h", awaiting=5), State("l", awaiting=4)]).instance == "h"
+
+
+def test_capability_weighted_reads_the_regime_from_the_last_prompts():
+    # Much compute against much memory: which one is wanted depends on the prompts.
+    router = CapabilityWeighted({"compute": dataclasses.replace(A100, tflops=900.0), "memory": dataclasses.replace(A100, memory_gb=240.0)})
+    states = [State("compute"), State("memory")]
+    assert {router.choose(entry(64), states).instance for _ in range(200)} == {"compute"}
+    longs = [router.choose(entry(3000), states).instance for _ in range(200)]
+    assert longs[0] == "compute"
+    assert set(longs[-100:]) == {"memory"}
+
+
+def test_capability_weighted_counts_a_request_once_however_often_it_is_looked_at():
+    router = CapabilityWeighted({"compute": dataclasses.replace(A100, tflops=900.0), "memory": dataclasses.replace(A100, memory_gb=240.0)})
+    states = [State("compute"), State("memory")]
+    for _ in range(10):
+        router.choose(entry(64), states)
+    waiting = entry(3000)
+    assert {router.choose(waiting, states).instance for _ in range(300)} == {"compute"}
+
+
+def test_figures_that_make_no_sense_are_refused():
+    with pytest.raises(PolicyError, match=r"speed of instance 'x' is 0"):
+        LatencyAware({"x": 0.0})
+    with pytest.raises(PolicyError, match=r"weight of instance 'x' is -1"):
+        WeightedRoundRobin({"x": -1.0})
+    with pytest.raises(PolicyError, match="capabilities"):
+        CapabilityWeighted({})
+    with pytest.raises(PolicyError, match="'x'"):
+        CapabilityWeighted({"x": Capability(tflops=1.0, memory_gb=0.0, bandwidth_tb_s=1.0)})
+    with pytest.raises(PolicyError, match="q_max"):
+        CapabilityWeighted({"x": H100}, q_max=0.0)
