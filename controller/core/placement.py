@@ -50,6 +50,11 @@ class InstanceState(Protocol):
         ...
 
     @property
+    def awaiting(self) -> int:
+        """Requests with a stream that were sent and have no first token yet."""
+        ...
+
+    @property
     def kv_committed(self) -> float:
         """Share of the KV fence taken, 0 to 1; 0 without a fence."""
         ...

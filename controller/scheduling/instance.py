@@ -1,7 +1,7 @@
 """The scheduler's account of one engine instance and of what runs there."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from controller.core.messages import InstanceView, LengthBound
@@ -22,7 +22,7 @@ _SAMPLE_TOKENS = 8
 class TokenSource(Protocol):
     """Who knows how many tokens an instance has produced, where nobody reports each: an engine model in virtual time."""
 
-    def tokens(self, now_s: float) -> Iterable[tuple[str, int]]:
+    def tokens(self, now_s: float) -> Sequence[tuple[str, int]]:
         """Id and output tokens so far of each request that is past its first token."""
         ...
 
@@ -35,7 +35,7 @@ class TokenSource(Protocol):
         ...
 
 
-@dataclass(slots=True)
+@dataclass
 class Running:
     """A request in flight.
 
@@ -46,6 +46,7 @@ class Running:
         first_s: When the first token came, None before it. `last_s`: when the latest came.
         alone: Whether no other prompt was waiting for its first token beside this one.
         expected_tokens: Prompt and expected output at dispatch.
+        streams, tpot_slo_ms, tpot_ms, length: Whether it streams, its TPOT target, predicted TPOT and predicted output length.
     """
 
     entry: QueueEntry
@@ -60,31 +61,44 @@ class Running:
     last_s: float = 0.0
     alone: bool = True
     expected_tokens: int = 0
+    streams: bool = field(init=False)
+    tpot_slo_ms: float = field(init=False)
+    tpot_ms: float = field(init=False)
+    length: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.streams = self.entry.request.stream
+        self.believe(self.entry.estimates)
+
+    def believe(self, estimates: Estimates) -> None:
+        """Takes new estimates. What the guard reads of them stands by itself: it reads it for all in flight at every dispatch."""
+        self.entry.estimates = estimates
+        self.tpot_slo_ms = estimates.slo.tpot_ms
+        self.tpot_ms = estimates.tpot_ms
+        self.length = estimates.output_tokens
 
     def tpot_over_slo(self, now_s: float) -> float | None:
         """Mean TPOT so far over its target, None before two tokens. A stream that has stopped counts as slow while it stands."""
         if self.first_s is None or self.tokens < 2:
             return None
         mean_s = max((self.last_s - self.first_s) / (self.tokens - 1), (now_s - self.first_s) / self.tokens)
-        return 1000.0 * mean_s / self.entry.estimates.slo.tpot_ms
+        return 1000.0 * mean_s / self.tpot_slo_ms
 
-    def tpot_room_ms(self, now_s: float, token_ms: float | None, pending_ms: float) -> float | None:
-        """How long its decoding may stop without costing it its TPOT target; less than 0 where that is lost. None where it has none.
+    def tpot_room_ms(self, now_s: float, token_ms: float | None, pending_ms: float) -> float:
+        """How long its decoding may stop without costing it its TPOT target; less than 0 where that is lost. Only where it streams.
 
         Args:
             now_s: Now.
             token_ms: The instance's pace, None to take the prediction.
             pending_ms: Prefill of others that it has to sit through in any case.
         """
-        if not self.entry.request.stream:
-            return None
-        estimates = self.entry.estimates
-        pace_ms = estimates.tpot_ms if token_ms is None else token_ms
-        length = max(estimates.output_tokens, self.tokens + 1.0, 2.0)
+        pace_ms = self.tpot_ms if token_ms is None else token_ms
+        tokens = self.tokens
+        length = max(self.length, tokens + 1.0, 2.0)
         if self.first_s is None:
-            return (estimates.slo.tpot_ms - pace_ms) * (length - 1.0)
+            return (self.tpot_slo_ms - pace_ms) * (length - 1.0)
         elapsed_ms = 1000.0 * (now_s - self.first_s)
-        return estimates.slo.tpot_ms * (length - 1.0) - elapsed_ms - (length - self.tokens) * pace_ms - pending_ms
+        return self.tpot_slo_ms * (length - 1.0) - elapsed_ms - (length - tokens) * pace_ms - pending_ms
 
 
 class Instance:
@@ -192,6 +206,11 @@ class Instance:
         if now_s - self._on_time_s > _LULL_S:
             return self.n_run
         return max(1.0, share * min(self.n_run, self._busy))
+
+    @property
+    def awaiting(self) -> int:
+        """Requests with a stream that were sent and have no first token yet."""
+        return len(self._awaiting)
 
     @property
     def kv_committed(self) -> float:

@@ -56,7 +56,8 @@ class LazyHeap(Generic[T]):
         heap, live = self._heap, self._live
         while heap:
             place = heap[0]
-            if live.get(place[3]) is place:
+            current = live.get(place[3])
+            if current is not None and current[2] == place[2]:
                 return place[0], place[4]
             heapq.heappop(heap)
             self.moves += 1
@@ -68,7 +69,8 @@ class LazyHeap(Generic[T]):
         while heap:
             place = heapq.heappop(heap)
             self.moves += 1
-            if live.get(place[3]) is place:
+            current = live.get(place[3])
+            if current is not None and current[2] == place[2]:
                 del live[place[3]]
                 return place[4]
         return None

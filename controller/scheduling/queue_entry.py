@@ -7,7 +7,7 @@ from typing import ClassVar, Protocol
 from controller.core.types import Estimates, Request
 
 
-@dataclass(slots=True)
+@dataclass
 class QueueEntry:
     """One waiting or running request with what is believed about it.
 

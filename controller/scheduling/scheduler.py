@@ -112,7 +112,7 @@ class Scheduler:
             return True
         run = self._running.get(request_id)
         if run is not None:
-            run.entry.estimates = estimates
+            run.believe(estimates)
             run.instance.rebook(run, self._walk.bounds)
         return False
 

@@ -63,7 +63,11 @@ class TpotGuard:
             return cached[2]
         instance.refresh(now_s)
         token_ms, pending_ms = instance.pace.token_ms, instance.pending_prefill_ms(now_s)
-        rooms = (run.tpot_room_ms(now_s, token_ms, pending_ms) for run in instance.running.values())
-        least = min((room for room in rooms if room is not None and room >= 0.0), default=float("inf"))
+        least = float("inf")
+        for run in instance.running.values():
+            if run.streams:
+                room_ms = run.tpot_room_ms(now_s, token_ms, pending_ms)
+                if 0.0 <= room_ms < least:
+                    least = room_ms
         self._least[instance.name] = (now_s, instance.version, least)
         return least

@@ -36,7 +36,7 @@ class Group:
         self.late: QueuePolicy = Fcfs({})
 
 
-@dataclass(slots=True)
+@dataclass
 class Waiting:
     """One waiting request: `place` is the structure that holds it, `overdue` and `long` are what it is counted as."""
 

@@ -18,7 +18,7 @@ PATIENCE = 16
 """How often an entry may be passed; after that an instance is kept free for it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Found:
     """What a walk found: the entry, out of its queue now; its KV tokens at the upper length; where it goes; whether it was demoted."""
 
@@ -54,10 +54,10 @@ class Walk:
 
     def find(self, group: Group, now_s: float) -> Found | None:
         """The next of a group, None where none can go. O(1) in the waiting requests where no instance has a slot."""
-        if not any(instance.open for instance in group.instances):
-            return None
         late = not len(group.policy)
         if late and not (self._serves_late and len(group.late)):
+            return None
+        if not any(instance.open for instance in group.instances):
             return None
         source = group.late if late else group.policy
         passed: list[QueueEntry] = []
@@ -97,7 +97,8 @@ class Walk:
             if choice is None:
                 return None
             chosen = next(instance for instance in candidates if instance.name == choice.instance)
-            chosen.refresh(now_s)
+            if chosen.fence.capacity_tokens:
+                chosen.refresh(now_s)
             if chosen.fence.admits(tokens) and self.guard.admits(entry, chosen, now_s, late=late):
                 return choice
             candidates.remove(chosen)

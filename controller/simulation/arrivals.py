@@ -9,7 +9,7 @@ from controller.core.types import Estimates, Request
 from engines.sim.request import Pause
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Arrival:
     """One request to come, at `request.arrival_s`.
 

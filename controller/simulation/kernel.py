@@ -19,7 +19,7 @@ Control = Callable[[float, Scheduler, Mapping[str, EngineModel]], None]
 """A control law: `(now_s, scheduler, engines by name)`. It may read and steer both, as agents do through the gateway."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Periodic:
     """A control law that runs every `every_s` of virtual time, more than 0; first one period after the start."""
 

@@ -4,7 +4,8 @@ from engines.sim.blocks import BlockPool
 from engines.sim.decoding import DecodeGroup
 from engines.sim.profile import Profile
 from engines.sim.queueing import EngineQueue
-from engines.sim.request import Sequence, TokenEvent
+from engines.sim.request import TokenEvent
+from engines.sim.sequence import Sequence
 from engines.sim.stretch import Stretch
 
 
@@ -42,6 +43,7 @@ class Batch:
     Attributes:
         n_run, budget: Knobs in force.
         pool: KV blocks. `queue`: those that wait. `group`: those that decode. `partial`: the one whose prompt is under way.
+        aside: Those that were preempted after their first token, until they have their next.
         preemptions, prompt_tokens, generation_tokens: Totals since the start.
     """
 
@@ -52,6 +54,7 @@ class Batch:
         "_profile",
         "_swap_ms_per_block",
         "_swaps",
+        "aside",
         "budget",
         "generation_tokens",
         "group",
@@ -69,6 +72,7 @@ class Batch:
         self.pool = BlockPool(profile.kv_blocks, profile.block_size)
         self.queue = EngineQueue()
         self.group = DecodeGroup(profile.block_size)
+        self.aside: dict[str, Sequence] = {}
         self.partial: Sequence | None = None
         self.preemptions = 0
         self.prompt_tokens = 0
@@ -154,6 +158,7 @@ class Batch:
         self._paused.pop(sequence.id, None)
         sequence.place = "gone"
         self.pool.release(sequence)
+        self.aside.pop(sequence.id, None)
 
     def unpause(self, sequence: Sequence) -> None:
         """A tool has answered: what it returned belongs to the context now, and the sequence may queue again."""
@@ -224,6 +229,7 @@ class Batch:
         if sequence.computed < sequence.tokens:
             self.partial = sequence
             return
+        self.aside.pop(sequence.id, None)
         sequence.tokens += 1
         self.generation_tokens += 1
         produced = sequence.tokens - sequence.context_tokens
@@ -319,6 +325,8 @@ class Batch:
     def _preempt(self, sequence: Sequence) -> None:
         sequence.scheduled = 0
         self.preemptions += 1
+        if sequence.tokens > sequence.context_tokens:
+            self.aside[sequence.id] = sequence
         if self._swaps:
             self._swap_out(sequence)
         else:

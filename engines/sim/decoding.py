@@ -1,9 +1,8 @@
 """The sequences of an engine model that decode, as one group: what they cost together, without touching each at every step."""
 
 import heapq
-from collections.abc import Iterator
 
-from engines.sim.request import Sequence
+from engines.sim.sequence import Sequence
 
 
 class DecodeGroup:
@@ -117,10 +116,10 @@ class DecodeGroup:
                 stopped.append((joined, sequence))
         return stopped
 
-    def tokens(self) -> Iterator[tuple[str, int]]:
-        """Id and output tokens so far of each member."""
-        steps = self.steps
-        return ((name, sequence.base + steps - sequence.context_tokens) for name, sequence in self.members.items())
+    def tokens(self, behind: int) -> list[tuple[str, int]]:
+        """Id and output tokens of each member `behind` steps ago."""
+        steps = self.steps - behind
+        return [(name, sequence.base + steps - sequence.context_tokens) for name, sequence in self.members.items()]
 
     def _next_stop(self) -> int:
         stops = self._stops

@@ -12,7 +12,6 @@ times, to the last bit, because every time is computed from the stretch's beginn
 The same object runs in virtual time and behind the HTTP server: it reads no clock, draws no number and does no I/O.
 """
 
-from collections.abc import Iterator
 from operator import itemgetter
 from typing import Literal
 
@@ -20,7 +19,8 @@ from engines.base import EngineSnapshot, KnobReport, Knobs
 from engines.errors import EngineError
 from engines.sim.batch import Batch
 from engines.sim.profile import Profile
-from engines.sim.request import Pause, PauseMode, Sequence, SimRequest, StepResult, TokenEvent
+from engines.sim.request import Pause, PauseMode, SimRequest, StepResult, TokenEvent
+from engines.sim.sequence import Sequence
 from engines.sim.stretch import Stretch
 
 __all__ = ["EngineModel", "Pause", "PauseMode", "Preemption", "QueueOrder", "SimRequest", "StepResult", "TokenEvent"]
@@ -66,6 +66,7 @@ class EngineModel:
         self._stretch: Stretch | None = None
         self._added = 0
         self._ended_s = 0.0
+        self._unheard = 0
 
     @property
     def running(self) -> int:
@@ -132,6 +133,7 @@ class EngineModel:
 
     def abort(self, request_id: str) -> bool:
         """Drops a request at once, running, waiting or paused; False where the engine does not have it (any more)."""
+        self._forgo(request_id)
         sequence = self._live.pop(request_id, None)
         if sequence is None:
             return False
@@ -191,12 +193,20 @@ class EngineModel:
         self._ended_s = stretch.end_s
         return stretch
 
-    def tokens(self, now_s: float) -> Iterator[tuple[str, int]]:
-        """Id and output tokens of each sequence that decodes, as of the steps that have ended by `now_s`."""
+    def tokens(self, now_s: float) -> list[tuple[str, int]]:
+        """Id and output tokens of each sequence that is past its first token, as of the steps that have ended by `now_s`."""
         self.sync(now_s)
-        stretch = self._stretch
-        ahead = stretch is not None and stretch.end_of(stretch.begun) > now_s
-        return ((name, tokens - ahead) for name, tokens in self._batch.group.tokens())
+        stretch, batch = self._stretch, self._batch
+        told = [(name, sequence.tokens - sequence.context_tokens) for name, sequence in batch.aside.items()]
+        if stretch is None or stretch.end_of(stretch.begun) <= now_s:
+            return told + batch.group.tokens(0)
+        # Whose last token comes with the step under way has left the group already.
+        told += [(event.id, event.tokens_so_far - 1) for event in stretch.finished]
+        told += [(event.id, event.tokens_so_far - 1) for _, event in stretch.stopped if not event.finished]
+        if stretch.produced is None:
+            return told + batch.group.tokens(1)
+        got = {event.id for event in stretch.produced}
+        return told + [(name, tokens - (name in got)) for name, tokens in batch.group.tokens(0)]
 
     def last_step_s(self, now_s: float) -> float:
         """When the latest step that has ended by `now_s` did so, or the idle time before the one under way."""
@@ -208,11 +218,11 @@ class EngineModel:
         return end_s if end_s <= now_s else stretch.end_of(stretch.begun - 1)
 
     def generated(self, now_s: float) -> int:
-        """Output tokens of all sequences since the start, as of the steps that have ended by `now_s`."""
+        """Output tokens that somebody got, of all sequences since the start, as of the steps that have ended by `now_s`."""
         self.sync(now_s)
         stretch = self._stretch
-        ahead = stretch is not None and stretch.end_of(stretch.begun) > now_s
-        return self._batch.generation_tokens - (stretch.tokens_per_step if stretch is not None and ahead else 0)
+        heard = self._batch.generation_tokens - self._unheard
+        return heard if stretch is None or stretch.end_of(stretch.begun) <= now_s else heard - stretch.tokens_per_step
 
     def apply_knobs(self, knobs: Knobs) -> KnobReport:
         """Sets the knobs in force between 1 and their start-up values. Lowering `n_run` evicts nothing: the excess runs out."""
@@ -273,6 +283,19 @@ class EngineModel:
         self._batch.queue.push(sequence)
         if self._stretch is not None and self._batch.may_admit(sequence):
             self._cut()
+
+    def _forgo(self, request_id: str) -> None:
+        """The token that the step under way computes for a request will reach nobody."""
+        stretch = self._stretch
+        if stretch is None:
+            return
+        if stretch.produced is None:
+            coming = request_id in self._batch.group.members or any(event.id == request_id for event in stretch.finished)
+        else:
+            coming = any(event.id == request_id for event in stretch.produced)
+        if coming:
+            self._unheard += 1
+            stretch.tokens_per_step -= 1
 
     def _cut(self) -> None:
         """Lets the stretch end with the step under way: what comes after it is planned anew."""

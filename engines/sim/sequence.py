@@ -1,0 +1,63 @@
+"""A request inside an engine model."""
+
+from typing import Literal
+
+from engines.sim.request import Pause, SimRequest
+
+
+class Sequence:
+    """A request inside the engine.
+
+    Attributes:
+        key: Its place in the engine's queue.
+        context_tokens: Tokens that were given to it, not produced: the prompt and what tools returned.
+        tokens: Given and produced so far. While it decodes it is `base` plus the decode steps of its group, and stale itself.
+        computed: Tokens whose KV is there; stale likewise.
+        blocks: KV blocks it occupies, shared ones too; stale likewise.
+        refs: Cached prefix units that it holds a reference to. `units_seen`: units of its prompt that were looked up or registered.
+        scheduled: Tokens it computes in the step that is being put together.
+        stop_at: Output tokens at which it finishes or pauses next.
+        place: Where it is.
+        swapped: Whether its KV lies on the host.
+    """
+
+    __slots__ = (
+        "base",
+        "blocks",
+        "computed",
+        "context_tokens",
+        "hash_tokens",
+        "hashes",
+        "id",
+        "joined",
+        "key",
+        "output_tokens",
+        "pauses",
+        "place",
+        "refs",
+        "scheduled",
+        "stop_at",
+        "swapped",
+        "tokens",
+        "units_seen",
+    )
+
+    def __init__(self, request: SimRequest, key: tuple[int, float, int]) -> None:
+        self.id = request.id
+        self.key = key
+        self.context_tokens = request.prompt_tokens
+        self.output_tokens = request.output_tokens
+        self.tokens = request.prompt_tokens
+        self.computed = 0
+        self.blocks = 0
+        self.base = 0
+        self.joined = 0
+        self.scheduled = 0
+        self.hashes = request.block_hashes
+        self.hash_tokens = request.hash_tokens
+        self.units_seen = 0
+        self.refs: list[int] | None = None
+        self.pauses: tuple[Pause, ...] = request.pauses
+        self.stop_at = request.pauses[0].at_tokens if request.pauses else request.output_tokens
+        self.swapped = False
+        self.place: Literal["waiting", "running", "paused", "gone"] = "waiting"
