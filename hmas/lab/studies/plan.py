@@ -9,13 +9,14 @@ import msgspec
 
 from hmas.lab.studies.backends import Backend
 from hmas.lab.studies.fleet import Kind
+from hmas.lab.studies.guess import guess_rps
 from hmas.lab.studies.loads import Load
 from hmas.lab.studies.mixes import Enough, cheapest
 from hmas.lab.studies.probing import MAX_COUNT, Held, HoldTask, Needed, NeedTask, alone, answer
 from hmas.lab.studies.wish import Wish, assumptions, distinct
 
 VERSION = 1
-ROUGH_REQUESTS = 2000
+ROUGH_REQUESTS = 1000
 ROUGH_TOLERANCE = 0.1
 """What one instance is worth, roughly, is found out on the first so many requests, to this relative distance."""
 
@@ -71,7 +72,7 @@ def make_plan(wish: Wish, load: Load, backend: Backend, tell: Callable[[str], No
         tell: Called with a line whenever an answer is there.
     """
     kinds = distinct([*wish.case.fleet.kinds, *wish.kinds])
-    worth = _worth(wish, kinds, backend, tell)
+    worth = _worth(wish, kinds, load, backend, tell)
     fleets = [wish.case.fleet, *(wish.case.fleet.with_one_more(kind) for kind in wish.kinds)]
     tasks: list[HoldTask | NeedTask] = [
         HoldTask(
@@ -119,7 +120,7 @@ def make_plan(wish: Wish, load: Load, backend: Backend, tell: Callable[[str], No
     )
 
 
-def _worth(wish: Wish, kinds: Sequence[Kind], backend: Backend, tell: Callable[[str], None]) -> dict[str, float]:
+def _worth(wish: Wish, kinds: Sequence[Kind], load: Load, backend: Backend, tell: Callable[[str], None]) -> dict[str, float]:
     """Requests per second that one instance of each kind holds by itself, roughly: where the searches begin, no answer by itself."""
     few = min(wish.case.limit or ROUGH_REQUESTS, ROUGH_REQUESTS)
     tasks = [
@@ -127,8 +128,8 @@ def _worth(wish: Wish, kinds: Sequence[Kind], backend: Backend, tell: Callable[[
             case=msgspec.structs.replace(wish.case, fleet=alone(kind, 1), limit=few),
             share=wish.share,
             tolerance=ROUGH_TOLERANCE,
-            stride=2.0,
-            start=wish.load / wish.case.fleet.size,
+            stride=1.5,
+            start=guess_rps(kind, load, wish.case.slo) / load.own_rps,
         )
         for kind in kinds
     ]
