@@ -75,21 +75,23 @@ def check(
     *,
     profiles: Mapping[str, Profile] | None = None,
     n_run: Mapping[str, int] | int | None = None,
+    followed: bool = False,
 ) -> list[str]:
     """Judges a result.
 
     Args:
-        arrivals: All that could arrive, those that followed from others too; any order. Those after the result's end need no record.
+        arrivals: All that could arrive; any order. Those after the result's end need no record.
         result: Of a run with a fresh scheduler and fresh engines.
         profiles: By instance; what is bounded by speed or memory is judged for those named only.
         n_run: The largest window that was ever in force, of all instances or by instance; None leaves windows unjudged.
+        followed: Whether more may have come that followed from what ended. Of those only the records are judged.
 
     Returns:
         Violations in words, none where all holds. At most five of a kind are told, the rest are counted.
     """
     notes = _Notes()
     asked: dict[str, int] = {}
-    loose = _match(arrivals, result, asked, notes)
+    loose = _match(arrivals, result, asked, notes, followed=followed)
     _check_counts(result, notes)
     profiles = profiles or {}
     by_instance: dict[str, list[RequestRecord]] = {}
@@ -115,11 +117,14 @@ def check(
         if window is not None:
             _check_window(name, records, window, notes)
         if name in profiles:
+            if not result.counts.running:
+                # Where work was cut off, tokens are counted of steps that are not.
+                _check_work(name, records, totals, profiles[name], notes, loose=loose)
             _check_capacity(name, records, totals, profiles[name], notes, loose=loose)
     return notes.lines()
 
 
-def _match(arrivals: Iterable[Arrived], result: SimulationResult, asked: dict[str, int], notes: _Notes) -> bool:
+def _match(arrivals: Iterable[Arrived], result: SimulationResult, asked: dict[str, int], notes: _Notes, *, followed: bool) -> bool:
     """Finds each arrival's record and compares them; fills `asked` with the output each was to produce.
 
     Returns whether blocks may be shared or given up on the way, so that no bound on prompts and KV can be told from the records.
@@ -150,7 +155,7 @@ def _match(arrivals: Iterable[Arrived], result: SimulationResult, asked: dict[st
             was, told = getattr(request, field), getattr(found, field)
             if was != told:
                 notes.add("conservation", f"request {request.id} arrived with {field} {was!r}, its record says {told!r}")
-    for request_id in records.keys() - asked.keys():
+    for request_id in () if followed else (name for name in records if name not in asked):
         notes.add("conservation", f"request {request_id} has a record and never arrived")
     return loose
 
@@ -252,8 +257,20 @@ def _check_totals(
     if not 0.0 <= totals.busy_s <= _busy_until_s(result, whole=whole) - first_s + EPSILON_S:
         notes.add("causality", f"instance {name} was busy for {totals.busy_s} s between {first_s} s and {result.end_s} s")
     longest = max((record.output_tokens for record in records), default=0)
-    if totals.steps < longest:
+    if totals.steps < longest and not result.counts.running:
         notes.add("conservation", f"instance {name} counts {totals.steps} steps, one request alone took {longest}")
+
+
+def _check_work(name: str, records: list[RequestRecord], totals: EngineTotals, profile: Profile, notes: _Notes, *, loose: bool) -> None:
+    """Steps take their time, and no step does more than its budget."""
+    least_s = totals.steps * _least_step_ms(profile) / 1000.0
+    if totals.busy_s < least_s * (1.0 - 1e-9) - EPSILON_S:
+        notes.add("speed", f"instance {name} made {totals.steps} steps in {totals.busy_s} s, which take {least_s} s at least")
+    # A request's first token comes out of the step that ends its prompt: it costs no token of the budget.
+    started = sum(record.ttft_ms >= 0.0 for record in records)
+    tokens = totals.prompt_tokens + totals.generation_tokens - started
+    if not loose and tokens > totals.steps * profile.max_num_batched_tokens:
+        notes.add("speed", f"instance {name} computed {tokens} tokens in {totals.steps} steps of {profile.max_num_batched_tokens} at most")
 
 
 def _busy_until_s(result: SimulationResult, *, whole: bool) -> float:

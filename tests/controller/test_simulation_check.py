@@ -38,8 +38,8 @@ def run(arrivals, *, n_run=4, policy="edf", profile=PROFILE, until_s=None, **mor
     return simulate(arrivals, {name: EngineModel(profile) for name in NAMES}, scheduler, until_s=until_s)
 
 
-def judge(arrivals, result, *, n_run=4, profile=PROFILE):
-    return check(arrivals, result, profiles=dict.fromkeys(NAMES, profile), n_run=n_run)
+def judge(arrivals, result, *, n_run=4, profile=PROFILE, **more):
+    return check(arrivals, result, profiles=dict.fromkeys(NAMES, profile), n_run=n_run, **more)
 
 
 ROWS = [(0.05 * i, 100 + 37 * (i % 11) ** 2, 1 + 5 * (i % 9)) for i in range(60)]
@@ -77,6 +77,11 @@ def test_deadlines_caps_and_refusals_are_no_violations():
     kinds = {record.outcome for record in result.records}
     assert {OutcomeKind.TIMED_OUT, OutcomeKind.REJECTED, OutcomeKind.COMPLETED, OutcomeKind.FAILED} <= kinds
     assert judge(arrivals, result) == []
+
+
+def test_a_run_cut_off_in_the_middle_of_a_long_answer_is_sound():
+    arrivals = [arrival(i, 0.0, output=2000) for i in range(64)]
+    assert judge(arrivals, run(arrivals, n_run=32, until_s=20.0), n_run=32) == []
 
 
 def changed(result, place, **fields):
@@ -140,6 +145,24 @@ def test_nobody_is_faster_than_the_engine(result):
     faster = changed(result, 10, service_ttft_ms=quick, ttft_ms=record.queue_ms + quick)
     assert "its prompt alone takes" in found(ARRIVALS, faster)
     assert "the least step takes 17.550 ms" in found(ARRIVALS, changed(result, 12, tpot_ms=17.0))
+
+
+def test_no_step_is_shorter_or_larger_than_a_step(result):
+    name = result.records[0].instance
+    totals = result.engines[name]
+    for fields, text in (
+        ({"busy_s": totals.steps * 0.017}, "which take"),
+        ({"steps": 30, "prompt_tokens": 100_000}, "steps of 2048 at most"),
+    ):
+        wrong = msgspec.structs.replace(totals, **fields)
+        assert text in found(ARRIVALS, msgspec.structs.replace(result, engines=result.engines | {name: wrong})), fields
+
+
+def test_what_followed_from_others_is_judged_by_its_records(result):
+    known = ARRIVALS[::2]
+    assert "never arrived" in found(known, result)
+    assert judge(known, result, followed=True) == []
+    assert "slo: request 0003" in found(known, changed(result, 3, slo_met=not result.records[3].slo_met), followed=True)
 
 
 def test_the_window(result):
