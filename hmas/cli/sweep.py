@@ -7,11 +7,12 @@ from typing import Any
 import click
 
 from controller.core.errors import ConfigError
-from hmas.cli.output import EXIT_FAILED, complain, hint, json_option, say, say_json
+from controller.runtime.clock import SystemClock
+from hmas.cli.output import EXIT_FAILED, complain, duration_words, hint, json_option, say, say_json
 from hmas.cli.studies import ADMISSION, EXIT_INTERRUPTED, FLEET, WARMUP, WORKLOAD, common_settings, study_options
 from hmas.lab.studies.backends import on_cores, on_ray
 from hmas.lab.studies.files import write_sweep
-from hmas.lab.studies.grid import AXES, make_grid, points_of, read_grid
+from hmas.lab.studies.grid import AXES, Grid, make_grid, points_of, read_grid
 from hmas.lab.studies.loads import open_load
 from hmas.lab.studies.sweep import Kept, Row, run_points
 from hmas.lab.studies.words import sweep_table
@@ -64,7 +65,7 @@ def sweep(ctx: click.Context, /, **options: Any) -> None:
     errors: list[Row] = []
     interrupted = False
     try:
-        run_points(points, kept, backend, _row_teller(len(points), errors))
+        run_points(points, kept, backend, _row_teller(grid, len(points), len(points) - had, errors))
     except KeyboardInterrupt:
         interrupted = True
     rows = kept.of(points)
@@ -110,12 +111,18 @@ def _seeds(text: str) -> list[int]:
         raise ConfigError(f"--seed is {text!r}; allowed: such as 1,2,5 or 1..5") from None
 
 
-def _row_teller(total: int, errors: list[Row]) -> Callable[[Row, int], None]:
+def _row_teller(grid: Grid, total: int, missing: int, errors: list[Row]) -> Callable[[Row, int], None]:
+    """Tells each result by what distinguishes it, and how long the rest may take."""
+    axes = [axis for axis in AXES if len(getattr(grid, axis)) > 1]
+    clock = SystemClock()
+    start_s = clock.now_s()
+
     def tell(row: Row, left: int) -> None:
-        chosen = ", ".join(f"{name} {row.axes[name]}" for name in AXES)
         if row.error:
             errors.append(row)
+        chosen = "".join(f"{name} {row.axes[name]}, " for name in axes)
         came = f"failed: {row.error}" if row.error else f"goodput rate {row.figures['goodput_rate']:.4f}"
-        hint(f"{total - left} of {total}: {chosen}: {came}")
+        left_s = (clock.now_s() - start_s) / max(1, missing - left) * left
+        hint(f"{total - left} of {total}: {chosen}{came}" + (f"; about {duration_words(left_s)} left" if left else ""))
 
     return tell
