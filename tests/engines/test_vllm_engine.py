@@ -8,6 +8,7 @@ import asyncio
 import os
 import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -170,3 +171,41 @@ async def test_a_prompt_beyond_the_context_is_its_400(engine):
     response = await ask(engine, messages=[{"role": "user", "content": "word " * 20_000}])
     assert response.status == 400
     assert b"maximum context length" in b"".join([chunk async for chunk in response.chunks()])
+
+
+LOAD_GENERATOR = """
+import argparse
+from vllm.benchmarks.serve import add_cli_args, main
+parser = argparse.ArgumentParser()
+add_cli_args(parser)
+main(parser.parse_args())
+"""
+"""What `vllm bench serve` runs; the CPU build's own command line does not find its version."""
+
+
+def test_vllm_bench_serve_through_a_gateway_with_all_agents(vllm_url, tmp_path):
+    python, model = (os.environ.get(f"HMAS_VLLM_{name}") for name in ("PYTHON", "MODEL"))
+    if not (python and model):
+        pytest.skip("needs vLLM's own load generator: set HMAS_VLLM_PYTHON and HMAS_VLLM_MODEL")
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "HMAS_STATE_DIR": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    up = [sys.executable, "-m", "hmas", "up", "--json", "--no-auth", "--port", "0", "--admin-port", "0", "--engine", f"vllm={vllm_url}"]
+    with (tmp_path / "up.log").open("wb") as log, subprocess.Popen(up, stdout=subprocess.PIPE, stderr=log, env=environment) as gateway:
+        try:
+            text = b""
+            for line in gateway.stdout:
+                text += line
+                if line == b"}\n":
+                    break
+            result = tmp_path / "result.json"
+            command = [str(ROOT / python), "-c", LOAD_GENERATOR, "--backend", "openai-chat", "--endpoint", "/v1/chat/completions"]
+            command += ["--base-url", orjson.loads(text)["gateway"], "--model", "tiny", "--tokenizer", str(ROOT / model)]
+            command += ["--dataset-name", "random", "--random-input-len", "128", "--random-output-len", "32", "--num-prompts", "40"]
+            command += ["--request-rate", "8", "--goodput", "ttft:20000", "tpot:1000", "--save-result", "--result-filename", str(result)]
+            ran = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
+            assert ran.returncode == 0, ran.stderr[-2000:]
+        finally:
+            gateway.terminate()
+            gateway.wait(60)
+    report = orjson.loads(result.read_bytes())
+    assert (report["completed"], report["failed"], report["total_output_tokens"]) == (40, 0, 40 * 32)
+    assert report["request_goodput"] > 0
