@@ -8,7 +8,7 @@ VLLM_VENV ?= build/vllm
 VLLM_VERSION := 0.32.0
 COMPILED := build/compiled
 
-.PHONY: help demo test lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled
+.PHONY: help demo test lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s $$'\t'
@@ -64,6 +64,9 @@ format: $(VENV)/.dev  ## format the sources and mend what the linter can mend
 bench: $(VENV)/.core  ## what the gateway and the scheduler cost; writes build/bench/*.json
 	$(BIN)/python benchmarks/bench_gateway.py
 	$(BIN)/python benchmarks/bench_scheduler.py
+
+bench-sim: $(COMPILED)/.ready  ## the simulator's speed, memory and fidelity; writes build/bench/sim.json and plots
+	PYTHONPATH=$(COMPILED) HMAS_DATASETS_DIR=$(CURDIR)/datasets $(BIN)/python benchmarks/bench_sim.py
 
 docs: $(VENV)/.core  ## write again the pages that are made from the code
 	$(BIN)/hmas config reference > docs/configuration.md
