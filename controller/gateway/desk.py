@@ -131,13 +131,15 @@ class Desk:
         """Wakes every request that may go now. Called, here or by `pump_soon`, whenever something has changed."""
         if not self.scheduler.counts().queued:
             return
-        for dispatch in self.scheduler.dispatch(self._clock.now_s() if now_s is None else now_s):
+        for place, dispatch in enumerate(self.scheduler.dispatch(self._clock.now_s() if now_s is None else now_s)):
             live = self.lives[dispatch.entry.request.id]
             live.instance = dispatch.instance
             live.dispatched_s = self._clock.now_s()
-            # A task that was cancelled this very moment has a cancelled future; it books its own ending when it wakes.
-            if not live.turn.done():
-                live.turn.set_result(dispatch)
+            if place == 0:
+                _wake(live.turn, dispatch)
+            else:
+                # The one that is being admitted just now goes on without a pause: it would overtake those before it on the way to the engine.
+                asyncio.get_running_loop().call_soon(_wake, live.turn, dispatch)
 
     def pump_soon(self) -> None:
         """Asks for one `pump` after everything that has come in by now is booked.
@@ -354,6 +356,12 @@ class Desk:
         self._history.learn(completion)
         self._metrics.ended(completion)
         self._recent.append(completion)
+
+
+def _wake(turn: "asyncio.Future[Dispatch]", dispatch: Dispatch) -> None:
+    # A task that was cancelled this very moment has a cancelled future; it books its own ending when it wakes.
+    if not turn.done():
+        turn.set_result(dispatch)
 
 
 def _whole_in_time(request: Request, ended: Ended) -> bool:

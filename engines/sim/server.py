@@ -21,7 +21,7 @@ from engines.errors import EngineError
 from engines.sim.faults import Fault, parse_fault
 from engines.sim.handlers import SimServer
 from engines.sim.model import EngineModel
-from engines.sim.profile import load_profile, profile_names
+from engines.sim.profile import load_profile
 
 MAX_BODY_BYTES = 64 << 20
 
@@ -115,7 +115,7 @@ async def serve(app: web.Application, *, host: str, port: int, grace_s: float) -
 def main() -> None:
     """Command line of one embedded engine."""
     parser = argparse.ArgumentParser(prog="python -m engines.sim.server", description="An OpenAI-compatible engine that needs no GPU.")
-    parser.add_argument("--profile", default="demo-small", help=f"one of {', '.join(profile_names())}, or a .json file")
+    parser.add_argument("--profile", default="demo-small", help="name of a shipped profile (docs/profiles.md lists them), or a .json file")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8101, help="0 takes a free one and logs it")
     parser.add_argument("--name", default="sim", help="the instance's name in its snapshots")

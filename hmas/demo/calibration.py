@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, median
 
 import msgspec
+import numpy as np
 
 from controller.core.types import Slo
 from engines.sim.profile import Profile
@@ -142,6 +143,24 @@ def operating_point(curve: Sequence[CapPoint], *, load: float, headroom: float, 
         slo_scale=round(headroom * knee.tpot_ms / fmean(slo.tpot_ms for slo in slos), 3),
         curve=list(curve),
     )
+
+
+def smoothed(points: Sequence[CapPoint]) -> list[CapPoint]:
+    """One point per window out of repeated measurements on a machine that is not quiet.
+
+    Throughput is the mean of a window's measurements. TPOT grows linearly with the batch, so it is read off the line through all points:
+    one disturbed measurement then moves the targets a little instead of setting them.
+    """
+    caps = sorted({point.n_run for point in points})
+    slope, offset = np.polyfit([p.n_run for p in points], [p.tpot_ms for p in points], 1) if len(caps) > 1 else (0.0, points[0].tpot_ms)
+    return [
+        CapPoint(
+            n_run=cap,
+            throughput_rps=fmean(p.throughput_rps for p in points if p.n_run == cap),
+            tpot_ms=float(offset + slope * cap),
+        )
+        for cap in caps
+    ]
 
 
 def sweep(

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from controller.runtime.clock import SystemClock
-from hmas.demo.calibration import Calibration, CapPoint, SweepPoint, middle_rps, operating_point
+from hmas.demo.calibration import Calibration, CapPoint, SweepPoint, middle_rps, operating_point, smoothed
 from hmas.demo.field_load import FieldLoad
 from hmas.demo.field_settings import FieldSettings
 from hmas.demo.live import LiveRun, live_run
@@ -87,7 +87,7 @@ class FieldStudy:
         span = settings.run_span
         one_s = span.duration_s + span.warmup_s + 6.0
         sweeping_s = 2 * len(settings.sweep_caps) * (settings.sweep_span.duration_s + span.warmup_s + 3.0)
-        phases = [(STARTING, 60.0), (CALIBRATING, 20.0 * len(settings.capacity_caps)), (SWEEPING, sweeping_s)]
+        phases = [(STARTING, 60.0), (CALIBRATING, 20.0 * settings.capacity_rounds * len(settings.capacity_caps)), (SWEEPING, sweeping_s)]
         self._reporter = Reporter(self._clock, [*phases, *((f"block {i + 1}", 4 * one_s) for i in range(settings.blocks))])
 
     def run(self) -> FieldResult:
@@ -128,17 +128,18 @@ class FieldStudy:
         """Works off a backlog at each window; rate and SLO scale follow."""
         backlog = self._load.backlog()
         span = Span(warmup_s=0.0, duration_s=1.0, drain_s=BACKLOG_DRAIN_S)
-        curve = []
-        for cap in self._settings.capacity_caps:
-            run = await self._one(Variant(name=f"capacity-{cap}", n_run=cap), backlog, span)
-            ends = [r.at_s + r.total_ms / 1000.0 for r in run.results if r.outcome == "completed"]
-            tpots = [r.tpot_ms for r in run.results if r.tpot_ms >= 0]
-            if len(ends) < len(backlog) // 2 or not tpots:
-                raise DemoBroken(f"only {len(ends)} of {len(backlog)} requests completed while measuring capacity at a window of {cap}")
-            curve.append(CapPoint(n_run=cap, throughput_rps=middle_rps(ends), tpot_ms=median(tpots)))
-            self._reporter.say(f"window {cap}: {curve[-1].throughput_rps:.1f} requests/s, TPOT {curve[-1].tpot_ms:.1f} ms")
         settings = self._settings
-        return operating_point(curve, load=settings.load, headroom=settings.tpot_headroom, slos=[a.slo for a in backlog])
+        points = []
+        for number in range(settings.capacity_rounds):
+            for cap in settings.capacity_caps if number % 2 == 0 else reversed(settings.capacity_caps):
+                run = await self._one(Variant(name=f"capacity-{cap}", n_run=cap), backlog, span)
+                ends = [r.at_s + r.total_ms / 1000.0 for r in run.results if r.outcome == "completed"]
+                tpots = [r.tpot_ms for r in run.results if r.tpot_ms >= 0]
+                if len(ends) < len(backlog) // 2 or not tpots:
+                    raise DemoBroken(f"only {len(ends)} of {len(backlog)} requests completed while measuring capacity at a window of {cap}")
+                points.append(CapPoint(n_run=cap, throughput_rps=middle_rps(ends), tpot_ms=median(tpots)))
+                self._reporter.say(f"window {cap}: {points[-1].throughput_rps:.1f} requests/s, TPOT {points[-1].tpot_ms:.1f} ms")
+        return operating_point(smoothed(points), load=settings.load, headroom=settings.tpot_headroom, slos=[a.slo for a in backlog])
 
     async def _sweep(self, calibration: Calibration) -> tuple[list[SweepPoint], dict[str, int]]:
         """Tries every window with and without shedding, live, on a piece of the trace that no block uses."""

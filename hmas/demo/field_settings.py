@@ -19,24 +19,26 @@ class FieldSettings(msgspec.Struct, frozen=True, kw_only=True):
         length_scale: Prompt and output lengths over the trace's own, so that a CPU serves enough requests for a share to mean something.
         context_tokens: Prompt and declared cap are cut to fit in this.
         tpot_headroom: Mean TPOT target over the TPOT at the knee of the throughput curve.
-        capacity_caps: Windows at which the curve is measured. `sweep_caps`: windows that the baselines are tuned over.
+        capacity_caps: Windows at which the curve is measured, each `capacity_rounds` times, there and back.
+        sweep_caps: Windows that the baselines are tuned over.
         retries: How often a run is repeated that the machine's noise has spoilt.
         control_period_s: Seconds between statera's actions.
     """
 
     seed: int = 1
-    load: Annotated[float, Meta(gt=0, le=2)] = 0.9
-    period_s: Annotated[float, Meta(gt=0)] = 8.0
+    load: Annotated[float, Meta(gt=0, le=2)] = 0.8
+    period_s: Annotated[float, Meta(gt=0)] = 16.0
     high: float = 1.8
     low: float = 0.2
-    periods: Annotated[int, Meta(ge=1, le=30)] = 4
-    sweep_periods: Annotated[int, Meta(ge=1, le=30)] = 2
+    periods: Annotated[int, Meta(ge=1, le=30)] = 2
+    sweep_periods: Annotated[int, Meta(ge=1, le=30)] = 1
     blocks: Annotated[int, Meta(ge=1, le=20)] = 3
     length_scale: Annotated[float, Meta(gt=0, le=1)] = 0.25
     context_tokens: int = 2048
     tpot_headroom: float = 2.0
     backlog: int = 240
-    capacity_caps: tuple[int, ...] = (8, 16, 24, 32, 48)
+    capacity_caps: tuple[int, ...] = (16, 24, 32, 48)
+    capacity_rounds: Annotated[int, Meta(ge=1, le=5)] = 2
     sweep_caps: tuple[int, ...] = (16, 24, 32, 48)
     retries: int = 2
     drain_s: float = 40.0
