@@ -18,7 +18,7 @@ from hmas.lab.studies.plan import document, make_plan
 from hmas.lab.studies.report import rounded
 from hmas.lab.studies.wish import Wish, check_wish
 from hmas.lab.studies.words import plan_text
-from hmas.lab.workloads.catalogue import WORKLOADS
+from hmas.lab.workloads.catalogue import SESSIONS, WORKLOADS
 
 _TRACES = {".csv": "azure", ".jsonl": "mooncake"}
 
@@ -85,7 +85,7 @@ def plan(**options: Any) -> None:
 
 def _workload_of(text: str) -> str:
     """A workload's text as it is, or a file's path with the reader that its name speaks for."""
-    if text.partition(":")[0].partition("?")[0] in WORKLOADS or text.lstrip().startswith("{"):
+    if text.partition(":")[0].partition("?")[0] in {*WORKLOADS, *SESSIONS} or text.lstrip().startswith("{"):
         return text
     path = Path(text.partition("?")[0])
     suffix = (path.with_suffix("") if path.suffix == ".gz" else path).suffix

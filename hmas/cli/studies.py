@@ -6,13 +6,13 @@ from typing import Any
 import click
 
 from hmas.lab.studies.case import PRESETS
-from hmas.lab.workloads.catalogue import WORKLOADS
+from hmas.lab.workloads.catalogue import SESSIONS, WORKLOADS
 
 EXIT_INTERRUPTED = 130
 
 ADMISSION = f"What is admitted and kept: {', '.join(PRESETS)}, or settings such as overdue=shed,share=0.5,guard=0.3,fence=no."
 FLEET = "Such as 2xa100-qwen3-8b,1xmy.json:n_run=48, or a fleet file (JSON, YAML)."
-WORKLOAD = f"NAME:PATH or NAME:option=value,... with NAME one of {', '.join(WORKLOADS)}."
+WORKLOAD = f"NAME:PATH or NAME:option=value,... with NAME one of {', '.join([*WORKLOADS, *SESSIONS])}."
 WARMUP = "Seconds at the start that are served, not scored."
 DURATION = "Only what arrives within so many seconds of the workload's own time; 0 for all."
 

@@ -156,8 +156,10 @@ def test_a_load_is_cut_scaled_and_given_targets():
     aimed = open_load(case(slo=SloTarget(tpot_ms=33.0)))
     assert set(aimed.workload.slo_tpot_ms) == {33.0}
     assert (aimed.workload.slo_ttft_ms == whole.workload.slo_ttft_ms).all()
-    assert whole.longest() == (whole.workload.prompt_tokens + whole.workload.output_tokens).max()
-    assert whole.longer_than(whole.longest() - 1) >= 1
+    lengths = whole.workload.prompt_tokens + whole.workload.output_tokens
+    assert whole.longer_than(lengths.max()) == 0
+    assert whole.longer_than(lengths.max() - 1) == (lengths == lengths.max()).sum()
+    assert whole.means().output_tokens == pytest.approx(whole.workload.output_tokens.mean())
 
 
 def test_seeds_come_from_the_case_unless_the_workload_names_one():

@@ -14,7 +14,7 @@ import pytest
 from controller.core.types import OutcomeKind
 from hmas.cli.main import main
 from hmas.lab.studies import charts
-from hmas.lab.studies.case import Case, read_admission
+from hmas.lab.studies.case import Case, SloTarget, read_admission
 from hmas.lab.studies.fleet import read_fleet
 from hmas.lab.studies.report import document, make_report, rounded
 from hmas.lab.studies.running import TELL_EVERY, Watch, run_case
@@ -49,7 +49,7 @@ def test_figures_are_those_of_the_records(run):
 
 def test_tasks_and_targets_are_those_of_the_workload(run):
     for i, result in enumerate(make_report(run).results):
-        assert result.task_type is run.load.task(i)
+        assert result.task_type is run.load.task(i, "")
         assert result.slo.ttft_ms == run.load.workload.slo_ttft_ms[i]
         assert result.at_s == run.load.workload.at_s[i]
 
@@ -148,6 +148,45 @@ def test_nothing_served_is_still_a_report(tmp_path):
     charts.latencies(tmp_path / "latency.svg", make_report(run).results)
     charts.timeline(tmp_path / "timeline.svg", make_report(run).results, 20.0)
     assert json.dumps(rounded(document(make_report(run))))
+
+
+STEPS = ("extract_keywords", "generate_candidate_x", "generate_candidate_x", "revise")
+
+
+@pytest.fixture
+def workflows(tmp_path):
+    """A file of text-to-SQL workflows of four calls each."""
+    calls = [{"i": i, "step": step, "input_tokens": 400 + 100 * i, "output_tokens": 30 + 10 * i} for i, step in enumerate(STEPS)]
+    rows = [json.dumps({"workflow_id": f"w-{i}", "trace": "d", "n_calls": len(calls), "calls": calls}) for i in range(3)]
+    (tmp_path / "workflows.jsonl").write_text("\n".join(rows) + "\n")
+    return f"text2sql:{tmp_path / 'workflows.jsonl'}?rate=1,duration=30"
+
+
+def test_sessions_run_call_by_call(workflows):
+    run = run_case(case(workload=workflows))
+    assert run.violations == []
+    report = document(make_report(run))
+    assert len(run.records) == run.load.count == 4 * report["sessions"]["ended"]
+    assert report["sessions"]["completed"] == report["sessions"]["ended"] > 10
+    assert report["sessions"]["duration_s"]["p50"] > 1.0
+    assert set(make_report(run).score.per_task) == {run.load.task(0, record.request_id).value for record in run.records}
+    dense = run_case(case(workload=workflows, load=4.0, slo=SloTarget(ttft_ms=1.0)))
+    assert dense.load.rate_rps == pytest.approx(4 * run.load.rate_rps)
+    assert dense.load.own_rps == run.load.own_rps
+    assert make_report(dense).score.good == 0
+    few = run_case(case(workload=workflows, limit=5))
+    assert len(few.records) == 20
+    early = run_case(case(workload=workflows, duration_s=10.0))
+    assert 0 < len(early.records) < len(run.records)
+
+
+def test_sessions_that_are_stopped_leave_no_loose_ends(workflows):
+    told = []
+    longer = workflows.replace("duration=30", "duration=90")
+    run = run_case(case(workload=longer, load=3.0), Watch(tell=told.append, stop=lambda: len(told) == 1))
+    assert run.stopped_s is not None
+    assert run.violations == []
+    assert len(run.records) < run.load.count
 
 
 @pytest.mark.skipif(not DATA, reason="HMAS_DATA_DIR names no folder of public data")

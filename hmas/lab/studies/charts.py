@@ -69,7 +69,7 @@ def timeline(path: Path, results: Sequence[Result], end_s: float) -> None:
         top.plot(middles, come, label="arrived", linewidth=1.0, color="0.45")
         top.plot(middles, good, label="answered within both targets", linewidth=1.4, color="tab:blue")
         top.set_ylabel("requests/s")
-        top.legend(fontsize=8, frameon=False)
+        top.legend(loc="upper right", fontsize=8, frameon=False)
         bottom.plot(edges, _waiting(results, edges), linewidth=1.2, color="tab:orange")
         bottom.set_ylabel("waiting requests")
         bottom.set_xlabel("virtual time, s")

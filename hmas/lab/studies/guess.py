@@ -13,9 +13,9 @@ def guess_rps(kind: Kind, load: Load, slo: SloTarget) -> float:
     In a steady batch of B each request takes part in as many steps as it has output tokens, and is held up by one prefill per request that
     ends meanwhile: B requests take `output * step(B) + B * prefill`.
     """
-    profile, workload = kind.profile, load.workload
-    prompt, output = float(np.mean(workload.prompt_tokens)), float(np.mean(workload.output_tokens))
-    tpot_ms = slo.tpot_ms or float(np.mean(workload.slo_tpot_ms))
+    profile = kind.profile
+    prompt, output, own_tpot_ms = load.means()
+    tpot_ms = slo.tpot_ms or own_tpot_ms
     prefill_ms = profile.prefill_ms_per_token * prompt + profile.prefill_ms_per_ktoken_sq * prompt * prompt / 2.0 * 1e-6
     prefill_ms += profile.curve_ms(int(prompt)) - profile.curve_ms(0)
     held = prompt + output / 2.0

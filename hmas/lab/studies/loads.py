@@ -1,68 +1,120 @@
 """What arrives in a case: a workload of the catalogue, cut, scaled and given targets as the case says."""
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
 from controller.core.errors import ConfigError, TraceError
 from controller.core.types import TaskType
+from controller.scheduling.outcomes import Ended
 from controller.simulation import Arrival
 from hmas.lab.studies.case import Case
 from hmas.lab.workloads import TASKS, Workload, build
-from hmas.lab.workloads.options import parse
+from hmas.lab.workloads.catalogue import SESSIONS, build_sessions
+from hmas.lab.workloads.options import Spec, parse
+from hmas.lab.workloads.session_driver import SessionEnd
+from hmas.lab.workloads.sessions import SessionPlan
 from hmas.lab.workloads.table import Believe
 
 BASES = 2
 """Workloads kept as read, before anything is cut or scaled: neighbouring cases of a study share them."""
 
 
+class Means(NamedTuple):
+    """Mean lengths in tokens, and the mean TPOT target."""
+
+    prompt_tokens: float
+    output_tokens: float
+    slo_tpot_ms: float
+
+
 @dataclass(frozen=True, slots=True)
-class Load:
-    """A case's workload, ready to run.
+class Feed:
+    """One run's arrivals.
 
     Attributes:
-        kind: Its kind of traffic, a word for the report's classes.
-        own_rps: Its rate before it was scaled.
+        arrivals: By time, read once.
+        followups: Those that follow from the end of others; None where none do.
+        issued: Every arrival that was handed out, where they cannot be had a second time.
+        ended: Sessions that are over, where there are any.
     """
 
-    workload: Workload
+    arrivals: Iterator[Arrival]
+    followups: Callable[[Ended, float], Iterable[Arrival]] | None = None
+    issued: list[Arrival] | None = None
+    ended: list[SessionEnd] | None = None
+
+
+class Load(ABC):
+    """A case's workload, ready to run as often as needed.
+
+    Attributes:
+        name: What it is.
+        kind: Its kind of traffic, a word for the report's classes.
+        own_rps: Its rate in requests per second before it was scaled.
+        count: Requests. Of sessions: the calls they make if each goes to its end.
+        duration_s: Length of the arrivals.
+    """
+
+    name: str
     kind: str
     own_rps: float
-
-    @property
-    def count(self) -> int:
-        """Requests."""
-        return len(self.workload)
-
-    @property
-    def duration_s(self) -> float:
-        """Length of the arrivals."""
-        return self.workload.duration_s
+    count: int
+    duration_s: float
 
     @property
     def rate_rps(self) -> float:
-        """Mean rate, as scaled."""
-        return self.workload.rate_rps
+        """Mean rate as scaled, requests per second."""
+        return self.count / self.duration_s
 
-    def task(self, row: int) -> TaskType:
-        """Task type of one request by its place among the arrivals."""
+    @abstractmethod
+    def task(self, row: int, request_id: str) -> TaskType:
+        """Task type of one request by its place among the records and its id."""
+
+    @abstractmethod
+    def longer_than(self, tokens: int) -> int:
+        """How many requests are longer, prompt and output together."""
+
+    @abstractmethod
+    def means(self) -> Means:
+        """Means over all requests."""
+
+    @abstractmethod
+    def feed(self, model: str, estimate: Believe | None) -> Feed:
+        """What one simulation is fed."""
+
+
+class OpenLoad(Load):
+    """Requests that come when they come."""
+
+    def __init__(self, workload: Workload, kind: str, own_rps: float) -> None:
+        self.workload = workload
+        self.name = workload.name
+        self.kind = kind
+        self.own_rps = own_rps
+        self.count = len(workload)
+        self.duration_s = workload.duration_s
+
+    def task(self, row: int, request_id: str) -> TaskType:  # noqa: ARG002 - sessions go by the id
+        """As `Load`."""
         return TASKS[int(self.workload.task[row])]
 
-    def longest(self) -> int:
-        """Tokens of the longest request, prompt and output together."""
-        if not self.count:
-            return 0
-        return int((self.workload.prompt_tokens.astype(np.int64) + self.workload.output_tokens).max())
-
     def longer_than(self, tokens: int) -> int:
-        """How many requests are longer than an engine's context."""
+        """As `Load`."""
         return int((self.workload.prompt_tokens.astype(np.int64) + self.workload.output_tokens > tokens).sum())
 
-    def arrivals(self, model: str, estimate: Believe | None) -> Iterator[Arrival]:
-        """What the simulation is fed."""
-        return self.workload.arrivals(model=model, estimate=estimate)
+    def means(self) -> Means:
+        """As `Load`."""
+        columns = (self.workload.prompt_tokens, self.workload.output_tokens, self.workload.slo_tpot_ms)
+        return Means(*(float(np.mean(column)) for column in columns))
+
+    def feed(self, model: str, estimate: Believe | None) -> Feed:
+        """As `Load`."""
+        return Feed(self.workload.arrivals(model=model, estimate=estimate))
 
 
 def open_load(case: Case) -> Load:
@@ -71,7 +123,14 @@ def open_load(case: Case) -> Load:
     Raises:
         TraceError: The workload cannot be made, or the case leaves nothing of it.
     """
-    workload, kind = _base(case.workload, case.seed)
+    spec = parse(case.workload)
+    if not spec.name:
+        raise ConfigError("the workload is empty; allowed: such as azure:FILE or poisson:rate=40,duration=600")
+    if spec.name in SESSIONS:
+        from hmas.lab.studies.session_load import open_sessions  # noqa: PLC0415 - it builds on this file
+
+        return open_sessions(case, _sessions(case.workload, case.seed), spec.name)
+    workload = _requests(case.workload, case.seed)
     if case.duration_s and case.duration_s < workload.duration_s:
         workload = workload.window(0.0, case.duration_s)
     if case.limit and case.limit < len(workload):
@@ -85,7 +144,7 @@ def open_load(case: Case) -> Load:
     if targets:
         columns = {name: np.full(len(workload), value, np.float32) for name, value in targets.items()}
         workload = replace(workload, **columns)  # type: ignore[arg-type]  # the columns by their names
-    return Load(workload=workload, kind=kind, own_rps=own_rps)
+    return OpenLoad(workload, spec.name, own_rps)
 
 
 def states_seed(workload: str) -> bool:
@@ -97,10 +156,17 @@ def states_seed(workload: str) -> bool:
     return "seed" in parse(workload).options
 
 
-@lru_cache(maxsize=BASES)
-def _base(text: str, seed: int) -> tuple[Workload, str]:
-    """The workload as its text says, and its name in the catalogue. A seed in the text goes before the case's."""
+def _seeded(text: str, seed: int) -> Spec:
+    """A seed in the text goes before the case's."""
     spec = parse(text)
-    if not spec.name:
-        raise ConfigError("the workload is empty; allowed: such as azure:FILE or poisson:rate=40,duration=600")
-    return build(spec._replace(options={"seed": seed, **spec.options})), spec.name
+    return spec._replace(options={"seed": seed, **spec.options})
+
+
+@lru_cache(maxsize=BASES)
+def _requests(text: str, seed: int) -> Workload:
+    return build(_seeded(text, seed))
+
+
+@lru_cache(maxsize=BASES)
+def _sessions(text: str, seed: int) -> SessionPlan:
+    return build_sessions(_seeded(text, seed))

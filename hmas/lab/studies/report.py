@@ -7,11 +7,12 @@ from typing import Any, TextIO
 
 import msgspec
 
+from controller.core.objectives import percentile
 from controller.core.slo import BASE_SLO
 from controller.core.types import OutcomeKind, TaskType
 from controller.simulation import RequestRecord
 from hmas.lab.results import ClientOutcome, Result
-from hmas.lab.score import Score, score
+from hmas.lab.score import PERCENTILES, Score, score
 from hmas.lab.studies.running import Run
 
 VERSION = 1
@@ -71,7 +72,7 @@ class Report:
 def make_report(run: Run) -> Report:
     """Scores a run."""
     kept = ((i, record) for i, record in enumerate(run.records) if record.outcome is not None or run.stopped_s is None)
-    results = [_result(i, record, run.load.task(i), run.load.kind) for i, record in kept]
+    results = [_result(i, record, run.load.task(i, record.request_id), run.load.kind) for i, record in kept]
     scored = score(results, warmup_s=run.case.warmup_s, arrivals_end_s=arrivals_end_s(run), run_end_s=run.result.end_s)
     return Report(run=run, results=results, score=scored, instances=_instance_figures(run))
 
@@ -117,7 +118,7 @@ def document(report: Report) -> dict[str, Any]:
         "interrupted": run.stopped_s is not None,
         "case": case.document(),
         "workload": {
-            "name": run.load.workload.name,
+            "name": run.load.name,
             "requests": run.load.count,
             "duration_s": run.load.duration_s,
             "rate_rps": run.load.rate_rps,
@@ -130,10 +131,20 @@ def document(report: Report) -> dict[str, Any]:
         },
         **msgspec.to_builtins(report.score),
         "instances": {name: msgspec.to_builtins(one) for name, one in report.instances.items()},
+        **_session_figures(run),
         "cost_per_hour": case.fleet.price,
         "agents": {"actions": run.actions, "policy_changes": msgspec.to_builtins(run.changes)},
         "violations": run.violations,
     }
+
+
+def _session_figures(run: Run) -> dict[str, Any]:
+    """How many sessions ended, how many of them with all calls answered, and how long those took; nothing where there are none."""
+    if run.sessions is None:
+        return {}
+    took_s = sorted(one.end_s - one.start_s for one in run.sessions if one.completed)
+    quantiles = {f"p{q}": percentile(took_s, q) for q in PERCENTILES}
+    return {"sessions": {"ended": len(run.sessions), "completed": len(took_s), "duration_s": quantiles}}
 
 
 def rounded(value: Any) -> Any:
@@ -156,7 +167,7 @@ def _rows(run: Run) -> Iterable[tuple[object, ...]]:
     for i, record in enumerate(run.records):
         slo = record.slo
         yield (
-            *(record.request_id, record.tenant, run.load.task(i).value, f"{record.arrival_s:.6f}", record.prompt_tokens),
+            *(record.request_id, record.tenant, run.load.task(i, record.request_id).value, f"{record.arrival_s:.6f}", record.prompt_tokens),
             *(record.output_tokens, record.outcome.value if record.outcome else "unfinished", record.instance, record.policy),
             *(f"{value:.3f}" for value in (record.queue_ms, record.ttft_ms, record.tpot_ms, record.total_ms)),
             *("" if slo is None else f"{value:g}" for value in ((slo.ttft_ms, slo.tpot_ms) if slo else (0.0, 0.0))),

@@ -1,7 +1,7 @@
 """Runs a case: workload, scheduler, engines and agents put together, progress told, and stopped in order when asked to."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from controller.core.errors import ConfigError
@@ -15,9 +15,11 @@ from engines.sim.model import EngineModel
 from engines.sim.profile import Profile
 from hmas.lab.studies.case import Case
 from hmas.lab.studies.fleet import Kind
-from hmas.lab.studies.loads import Load, open_load
+from hmas.lab.studies.loads import Feed, Load, open_load
 from hmas.lab.studies.steering import PolicyChange, Steering
+from hmas.lab.workloads.session_driver import SessionEnd
 
+Followups = Callable[[Ended, float], Iterable[Arrival]]
 TELL_EVERY = 256
 """Arrivals and endings between two looks at whether to tell progress or to stop."""
 
@@ -58,6 +60,7 @@ class Run:
         stopped_s: Virtual time at which it was asked to stop; None where it went to its end. What was running then was served to its
             end, what waited was left: those records have no outcome.
         violations: What the independent checker found.
+        sessions: Sessions that are over, None where the workload has none.
     """
 
     case: Case
@@ -69,6 +72,7 @@ class Run:
     actions: int
     changes: list[PolicyChange]
     instances: dict[str, Kind]
+    sessions: list[SessionEnd] | None = None
 
 
 def run_case(case: Case, watch: Watch | None = None, load: Load | None = None) -> Run:
@@ -99,22 +103,29 @@ def run_case(case: Case, watch: Watch | None = None, load: Load | None = None) -
         guard.watch.ended(ended)
         guard.ended(now_s)
 
-    arrivals = guard.passed(load.arrivals(case.fleet.model(case.model), estimate))
-    result = simulate(arrivals, engines, scheduler, controls=steering.controls(), on_end=on_end)
+    feed = load.feed(case.fleet.model(case.model), estimate)
+    result = simulate(
+        guard.passed(feed.arrivals),
+        engines,
+        scheduler,
+        controls=steering.controls(),
+        on_end=on_end,
+        followups=guard.following(feed.followups),
+    )
     records = list(result.records)
     if guard.stopped_s is not None:
         records = [record for record in records if record.arrival_s <= guard.stopped_s]
-    kinds = case.fleet.instances()
     return Run(
         case=case,
         load=load,
         result=result,
         records=records,
         stopped_s=guard.stopped_s,
-        violations=judge(case, load, result, steering.widest, stopped=guard.stopped_s is not None),
+        violations=judge(case, load, feed, result, steering.widest),
         actions=steering.actions,
         changes=steering.changes,
-        instances=kinds,
+        instances=case.fleet.instances(),
+        sessions=feed.ended,
     )
 
 
@@ -143,12 +154,14 @@ def build(case: Case) -> tuple[Scheduler, dict[str, EngineModel]]:
     return scheduler, {name: EngineModel(kind.profile, n_run=kind.n_run, token_budget=kind.token_budget) for name, kind in kinds.items()}
 
 
-def judge(case: Case, load: Load, result: SimulationResult, widest: Mapping[str, int], *, stopped: bool) -> list[str]:
-    """The independent checker's word on a result. A run that was stopped took in the first arrivals only."""
+def judge(case: Case, load: Load, feed: Feed, result: SimulationResult, widest: Mapping[str, int]) -> list[str]:
+    """The independent checker's word on a result."""
     profiles: dict[str, Profile] = {name: kind.profile for name, kind in case.fleet.instances().items()}
-    arrivals = load.arrivals(case.fleet.model(case.model), None)
-    come = itertools.islice(arrivals, len(result.records)) if stopped else arrivals
-    return check(come, result, profiles=profiles, n_run=widest)
+    arrivals: Iterable[Arrival] | None = feed.issued
+    if arrivals is None:
+        # As many as came: all of them, unless the run was stopped.
+        arrivals = itertools.islice(load.feed(case.fleet.model(case.model), None).arrivals, len(result.records))
+    return check(arrivals, result, profiles=profiles, n_run=widest)
 
 
 @dataclass(slots=True)
@@ -168,11 +181,25 @@ class _Guard:
     def passed(self, arrivals: Iterator[Arrival]) -> Iterator[Arrival]:
         """Hands arrivals on until the run is to stop."""
         for arrival in arrivals:
+            yield arrival
             self.come += 1
             self._look()
             if self.stopped_s is not None:
                 return
-            yield arrival
+
+    def following(self, followups: Followups | None) -> Followups | None:
+        """Likewise with those that follow from others."""
+        if followups is None:
+            return None
+
+        def follow(ended: Ended, now_s: float) -> Iterable[Arrival]:
+            if self.stopped_s is not None:
+                return ()
+            come = list(followups(ended, now_s))
+            self.come += len(come)
+            return come
+
+        return follow
 
     def ended(self, now_s: float) -> None:
         """A request has ended."""

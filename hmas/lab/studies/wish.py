@@ -58,7 +58,7 @@ def assumptions(wish: Wish, load: Load, held: Held) -> list[str]:
     ttft = f"TTFT {slo.ttft_ms:g} ms" if slo.ttft_ms else "each request's own TTFT target"
     tpot = f"TPOT {slo.tpot_ms:g} ms" if slo.tpot_ms else "each request's own TPOT target"
     fence = "on" if admission.fence else "off"
-    own = f"{load.count} requests of {load.workload.name}, {load.own_rps:.4g} a second at their own pace"
+    own = f"{load.count} requests of {case.workload}, {load.own_rps:.4g} a second at their own pace"
     rules = f"Order {case.policy}, router {case.router}, overdue requests: {admission.overdue}, KV fence {fence}"
     said = [
         f"Held means: at least {wish.share:.1%} of all requests complete within {ttft} and {tpot}; refused and dropped ones missed.",

@@ -75,10 +75,10 @@ def plan_text(plan: Plan) -> str:
         rows.append((f"cheapest found: {plan.mix.fleet}", str(plan.mix.instances), f"{plan.mix.price:.2f}", f"{plan.mix.share:.2%}", ""))
     lines.append(table(["fleet", "instances", "price/h", "in targets", "with one fewer"], rows))
     if plan.mix is not None:
-        sure = "every cheaper mix was tried or could not hold it" if plan.mix_sure else "not all cheaper mixes were tried"
+        sure = "cheaper ones are too small by the worth of their parts" if plan.mix_sure else "not all cheaper ones were tried"
         lines.append(f"({plan.mixes_tried} mixed fleets simulated; {sure})")
     lines += ["", "What the next instance buys:"]
-    head = ["one more", "holds then", "more load", "requests/s", "per price/h", "goodput/s at the wanted load"]
+    head = ["one more", "holds then", "more load", "requests/s", "requests/s per price/h", "goodput/s at the wanted load"]
     next_rows = [
         (
             one.kind,
