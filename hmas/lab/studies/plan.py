@@ -123,15 +123,18 @@ def make_plan(wish: Wish, load: Load, backend: Backend, tell: Callable[[str], No
 def _worth(wish: Wish, kinds: Sequence[Kind], load: Load, backend: Backend, tell: Callable[[str], None]) -> dict[str, float]:
     """Requests per second that one instance of each kind holds by itself, roughly: where the searches begin, no answer by itself."""
     few = min(wish.case.limit or ROUGH_REQUESTS, ROUGH_REQUESTS)
+    guesses = [guess_rps(kind, load, wish.case.slo) / load.own_rps for kind in kinds]
     tasks = [
         HoldTask(
             case=msgspec.structs.replace(wish.case, fleet=alone(kind, 1), limit=few),
             share=wish.share,
             tolerance=ROUGH_TOLERANCE,
             stride=1.5,
-            start=guess_rps(kind, load, wish.case.slo) / load.own_rps,
+            start=guess,
+            # An engine that is idle all but a fiftieth of the time serves requests as fast as it ever will.
+            least=guess / 50.0,
         )
-        for kind in kinds
+        for kind, guess in zip(kinds, guesses, strict=True)
     ]
     worth = dict.fromkeys((kind.name for kind in kinds), 0.0)
     with closing(backend(answer, [msgspec.json.encode(task) for task in tasks])) as answers:

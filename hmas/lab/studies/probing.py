@@ -77,6 +77,7 @@ class HoldTask(msgspec.Struct, frozen=True, kw_only=True, tag="hold"):
     Attributes:
         start: Where the search begins; 0 says that nothing is held.
         stride: Factor of its first step, above 1: small where the start is a good guess.
+        least: Load below which it does not look.
         wanted: A load that is run in any case, 0 for none.
     """
 
@@ -85,6 +86,7 @@ class HoldTask(msgspec.Struct, frozen=True, kw_only=True, tag="hold"):
     tolerance: float
     start: float
     stride: float = 1.1
+    least: float = LEAST
     wanted: float = 0.0
 
 
@@ -178,10 +180,10 @@ def hold(task: HoldTask, ask: Callable[[float], Probe]) -> Held:
 
     low, high, stride = 0.0, 0.0, task.stride
     # A start of 0 says that nothing at all is held by what the fleet is made of: the search would only find the same at great length.
-    at, last = min(MOST, max(LEAST, task.start)), 0.0
+    at, last = min(MOST, max(task.least, task.start)), 0.0
     while task.start > 0.0 and not (low and high) and at != last:
         low, high = (at, high) if held(at) else (low, at)
-        at, last = min(MOST, at * stride) if low == at else max(LEAST, at / stride), at
+        at, last = min(MOST, at * stride) if low == at else max(task.least, at / stride), at
         stride = min(STRIDE_MOST, stride * stride)
     while low > 0.0 and high > 0.0 and high / low > 1.0 + task.tolerance:
         middle = math.sqrt(low * high)
