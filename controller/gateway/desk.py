@@ -138,7 +138,7 @@ class Desk:
             if place == 0:
                 _wake(live.turn, dispatch)
             else:
-                # The one that is being admitted just now goes on without a pause: it would overtake those before it on the way to the engine.
+                # Whoever is being admitted just now goes on without a pause and would overtake those before it on the way to the engine.
                 asyncio.get_running_loop().call_soon(_wake, live.turn, dispatch)
 
     def pump_soon(self) -> None:
