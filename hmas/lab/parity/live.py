@@ -82,7 +82,7 @@ async def _change(loop: VirtualLoop, gateway: Gateway, scenario: Scenario) -> No
     for number, (at_s, change) in enumerate(scenario.changes()):
         await until(loop, at_s)
         override = Override(
-            id=f"parity-{number}",
+            id=f"parity-{number:03d}",
             author="parity",
             reason="a change in the middle of the trace",
             expires_s=None,

@@ -1,6 +1,7 @@
 """What both worlds are given: a seeded trace, two unlike engines, and what an operator changes on the way."""
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -87,14 +88,15 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         """Time of the first arrival: one tick after the gateway's start, where the simulation's ticks begin to count."""
         return START_S + self.tick_s
 
-    def changes(self) -> list[tuple[float, Change]]:
-        """When an operator changes what, in order: the fast engine's window down, the policy, both windows."""
-        found = [
-            Change(n_run={"fast": 5}),
-            Change(policy=self.then or self.policy),
-            Change(n_run={"fast": 11, "slow": 3}),
-        ]
-        return [(self.first_s + (index + 1) * CHANGE_EVERY_S, change) for index, change in enumerate(found)]
+    def changes(self) -> Iterator[tuple[float, Change]]:
+        """When an operator changes what, without end: the fast engine's window down, the policy, then both windows to and fro.
+
+        There is one for every beat: in both worlds a beat asks for dispatches.
+        """
+        yield self.first_s + CHANGE_EVERY_S, Change(n_run={"fast": 5})
+        yield self.first_s + 2 * CHANGE_EVERY_S, Change(policy=self.then or self.policy, n_run={"fast": 9})
+        for number in itertools.count(3):
+            yield self.first_s + number * CHANGE_EVERY_S, Change(n_run={"fast": 11, "slow": 3} if number % 2 else {"fast": 7, "slow": 6})
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):

@@ -60,12 +60,10 @@ def _arrival(call: Call, scenario: Scenario, history: History) -> Arrival:
 
 def _changes(scenario: Scenario) -> Callable[[float, Scheduler, Mapping[str, EngineModel]], None]:
     """The operator's changes as a control law: one a beat, in order."""
-    left = iter(scenario.changes())
+    left = scenario.changes()
 
     def law(now_s: float, scheduler: Scheduler, engines: Mapping[str, EngineModel]) -> None:
-        _, change = next(left, (now_s, None))
-        if change is None:
-            return
+        _, change = next(left)
         if change.policy:
             scheduler.set_policy(change.policy, now_s)
         for name, n_run in change.n_run.items():
