@@ -109,6 +109,9 @@ def test_token_times_survive_cuts_anywhere():
             reader.feed(body[start : start + size], float(start))
         assert len(reader.times_s) == 2
         assert (reader.prompt_tokens, reader.output_tokens, reader.error) == (7, 3, "")
+    # Half a character is a token without a text; the end without a delta is none.
+    reader.feed(b'data: {"choices":[{"delta":{"content":""}}]}\n\ndata: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\n', 9.0)
+    assert reader.times_s[2:] == [9.0]
     reader.feed(b'data: {"error": {"message": "no"}}\n\n', 0.0)
     assert "no" in reader.error
 

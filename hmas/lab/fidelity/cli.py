@@ -107,8 +107,10 @@ def vllm_document(outcome: vllm.VllmOutcome) -> dict[str, Any]:
     return {
         "profile": {field: getattr(outcome.profile, field) for field in _COEFFICIENTS},
         "fit": [msgspec.to_builtins(one) for one in outcome.misfits],
-        "full_rate_rps": round(outcome.rate_rps, 3),
-        "loads": [{"share": share} | {key: round(value, 4) for key, value in row.items()} for share, row in vllm.by_share(outcome).items()],
+        "loads": [
+            {"in_flight": in_flight} | {key: round(value, 4) for key, value in row.items()}
+            for in_flight, row in vllm.by_load(outcome).items()
+        ],
         "runs": [msgspec.to_builtins(pair) | {"errors": pair.errors} for pair in outcome.pairs],
     }
 
@@ -145,7 +147,7 @@ def _pilot_text(pilot: Mapping[str, Any]) -> str:
         if key not in pilot:
             continue
         found = pilot[key]
-        rows = [("all", *(_percent(found["median"][name]) for name in GOALS))]
+        rows: list[tuple[object, ...]] = [("all", *(_percent(found["median"][name]) for name in GOALS))]
         rows += [(users, *(_percent(row[name]) for name in GOALS)) for users, row in found["by_users"].items()]
         texts.append(
             f"LLM-Pilot, {title}: median absolute error on {found['runs']} runs held out\n"
@@ -175,6 +177,7 @@ def _energy_text(energy: Mapping[str, Any]) -> str:
         f"ML.ENERGY, {energy['gpu']}: median absolute error of the TPOT on {energy['runs']} batch sizes held out\n"
         + table(["task", "TPOT"], rows)
         + f"\n\nfrom three batch sizes alone: {_percent(energy['three_points']['median']['tpot'])} on {energy['three_points']['runs']}"
+        + f"\nfrom composed profiles, nothing fitted: {_percent(energy['composed']['median']['tpot'])} on {energy['composed']['runs']}"
         + "\n\nthe worst of them\n"
         + table(["engine", "task", "batch", "TPOT"], worst)
     )
@@ -183,7 +186,7 @@ def _energy_text(energy: Mapping[str, Any]) -> str:
 def _vllm_text(found: Mapping[str, Any]) -> str:
     rows = [
         (
-            f"{load['share']:.0%} ({load['rate_rps']:.2f} requests/s)",
+            f"{load['rate_rps']:.2f} requests/s",
             name.upper(),
             round(load[f"{name}_ms_measured"], 2),
             round(load[f"{name}_ms_predicted"], 2),

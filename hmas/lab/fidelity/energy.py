@@ -1,13 +1,14 @@
 """Time per token against batch size: a profile fitted to some batch sizes of an engine, the others predicted by simulation."""
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 import msgspec
 import numpy as np
 
-from engines.sim.profile import Profile
+from engines.sim.profile import Profile, load_profile, profile_names
 from hmas.lab.fidelity.closed_loop import run_closed_loop
 from hmas.lab.fidelity.energy_data import Point, Sweep
 from hmas.lab.fidelity.timed import TimedEngine
@@ -16,6 +17,9 @@ from hmas.lab.streams import stream
 
 PROMPT_TOKENS = 1
 """The sweeps do not state their prompts' lengths. So a prompt is one token here, and all that it costs is in that token's price."""
+ASSUMED_PROMPT_TOKENS = 256
+"""Where nothing is fitted the prompts have to have some length; it moves the answer by the price of reading so much cache."""
+
 LEAST_POINTS = 4
 _CORRECTIONS = 2
 _PROMPTS_PER_STEP = 0.3
@@ -23,6 +27,9 @@ _PROMPTS_PER_STEP = 0.3
 _ANSWERS_PER_USER = 3
 _SPREAD = 0.5
 """Lengths are drawn evenly from 1 - this to 1 + this times the mean, so that sequences do not end in step."""
+
+
+_TUNING = re.compile(r"-(instruct|thinking)(-\d+)?$")
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,14 +113,16 @@ def _fitted(name: str, seen: Mapping[Sweep, Sequence[Point]], aims: Mapping[int,
     )
 
 
-def predict_itl_ms(profile: Profile, point: Point, *, seed: int = 1) -> float:
-    """The median ITL of an engine kept full with `point.batch` sequences, by simulation; the point's times are not looked at."""
+def predict_itl_ms(profile: Profile, point: Point, *, prompt_tokens: int = PROMPT_TOKENS, seed: int = 1) -> float:
+    """The median ITL of an engine kept full with `point.running` sequences, by simulation; the point's times are not looked at."""
     engine = TimedEngine(profile, n_run=profile.max_num_seqs)
     rng = stream(seed, "energy", point.batch)
     users = max(1, round(point.running))
     spread = rng.uniform(1.0 - _SPREAD, 1.0 + _SPREAD, size=max(64, users))
-    lengths = [(PROMPT_TOKENS, max(2, round(point.output_tokens * share))) for share in spread.tolist()]
-    step_s = profile.step_duration_s(prefill_tokens=0, prefill_pairs=0, decode_seqs=users, decode_kv_tokens=round(_cached(point)))
+    lengths = [(prompt_tokens, max(2, round(point.output_tokens * share))) for share in spread.tolist()]
+    step_s = profile.step_duration_s(
+        prefill_tokens=0, prefill_pairs=0, decode_seqs=users, decode_kv_tokens=round(_cached(point, prompt_tokens))
+    )
     run_closed_loop(engine, lengths, users=users, seconds=_ANSWERS_PER_USER * step_s * point.output_tokens, seed=seed)
     return engine.gap_median_ms()
 
@@ -138,6 +147,34 @@ def study(sweeps: Mapping[Sweep, Sequence[Point]], held_of: Callable[[Sequence[P
     return found
 
 
+def unfitted(sweeps: Mapping[Sweep, Sequence[Point]]) -> list[Prediction]:
+    """Every point of the sweeps whose engine has a ready profile, predicted from that: composed from kernels, with nothing fitted here."""
+    found: list[Prediction] = []
+    for sweep, points in sweeps.items():
+        name = ready_profile(sweep)
+        if name is None:
+            continue
+        profile = load_profile(name)
+        fits = [point for point in points if point.running <= profile.max_num_seqs and point.output_tokens < profile.max_model_len / 2]
+        found += [
+            Prediction(
+                sweep=sweep,
+                batch=point.batch,
+                itl_ms=point.itl_ms,
+                predicted_ms=predict_itl_ms(profile, point, prompt_tokens=ASSUMED_PROMPT_TOKENS),
+            )
+            for point in fits
+        ]
+    return found
+
+
+def ready_profile(sweep: Sweep) -> str | None:
+    """Name of the profile that comes with the package for a sweep's engine, None where there is none."""
+    model = _TUNING.sub("", sweep.model.rsplit("/", 1)[-1].lower()).replace("llama-3.1", "llama-3").replace("llama-3.3", "llama-3")
+    name = f"{sweep.gpu.lower()}-{model}" + ("" if sweep.gpus == 1 else f"-tp{sweep.gpus}")
+    return name if sweep.dtype == "bfloat16" and sweep.dp == 1 and name in profile_names() else None
+
+
 def median_error(predictions: Iterable[Prediction]) -> float:
     """Median absolute relative error; not a number without any."""
     errors = [abs(one.error) for one in predictions]
@@ -149,6 +186,6 @@ def _climbed(running: float, low: int, high: int) -> float:
     return min(1.0, max(0.0, (running - low) / (high - low)))
 
 
-def _cached(point: Point) -> float:
+def _cached(point: Point, prompt_tokens: int = PROMPT_TOKENS) -> float:
     """Cached tokens that a step reads: in the mean each sequence has half of its answer."""
-    return point.running * (PROMPT_TOKENS + point.output_tokens / 2.0)
+    return point.running * (prompt_tokens + point.output_tokens / 2.0)

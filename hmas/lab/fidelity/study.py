@@ -145,6 +145,7 @@ def _energy(path: Path, gpu: str, *, plots: Path | None, say: Tell) -> dict[str,
     found = energy.study(sweeps, energy.every_other) + energy.study(sweeps, lambda points: energy.every_other(points, odd=True))
     found.sort(key=lambda one: (one.sweep, one.batch))
     sparse = energy.study(sweeps, energy.all_but_three)
+    composed = energy.unfitted(sweeps)
     say(f"ML.ENERGY: {len(found)} batch sizes of {len({one.sweep for one in found})} sweeps on {gpu} predicted")
     if plots is not None:
         _energy_plot(plots / "fidelity-batch.svg", sweeps, found)
@@ -156,6 +157,12 @@ def _energy(path: Path, gpu: str, *, plots: Path | None, say: Tell) -> dict[str,
         "median": {"tpot": round(energy.median_error(found), 5)},
         "p90": {"tpot": _quantile((abs(one.error) for one in found), 0.9)},
         "three_points": {"runs": len(sparse), "median": {"tpot": round(energy.median_error(sparse), 5)}},
+        "composed": {
+            "runs": len(composed),
+            "profiles": sorted({name for one in composed if (name := energy.ready_profile(one.sweep)) is not None}),
+            "median": {"tpot": round(energy.median_error(composed), 5)},
+            "held_out": [_energy_row(one) for one in composed],
+        },
         "by_task": {
             task: round(energy.median_error(one for one in found if one.sweep.task == task), 5)
             for task in sorted({one.sweep.task for one in found})

@@ -9,7 +9,7 @@ class TokenTimes:
     """Fed with the body's bytes as they arrive and the time of each piece.
 
     Attributes:
-        times_s: When content came, one entry per event with content.
+        times_s: When tokens came, one entry per event that carries one or more.
         prompt_tokens: By `usage`; 0 where the answer has none. `output_tokens` likewise.
         events: Server-sent events in all, content or not.
         error: Message of an error event; empty without one.
@@ -50,10 +50,12 @@ class TokenTimes:
 
 
 def _content(choice: dict[str, Any]) -> bool:
+    """Whether a choice carries a token. One that is half a character has an empty text, as has the opening event, which names the role."""
     delta = choice.get("delta")
     if not isinstance(delta, dict):
-        return bool(choice.get("text"))
-    return bool(delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning"))
+        return choice.get("text") is not None
+    said = delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning")
+    return bool(said) or (delta.get("content") == "" and "role" not in delta)
 
 
 def _count(usage: dict[str, Any], name: str, before: int) -> int:
