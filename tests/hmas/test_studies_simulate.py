@@ -142,6 +142,18 @@ def test_plots_are_the_same_bytes_each_time(run, tmp_path):
     assert b"TTFT, s" in (tmp_path / "one" / "latency.svg").read_bytes()
 
 
+def test_what_is_never_done_counts_as_timed_out():
+    fleet = read_fleet("1xdemo-small:n_run=1")
+    run = run_case(case(workload="poisson:rate=12,duration=60", fleet=fleet, policy="fcfs", admission=read_admission("open")))
+    report = document(make_report(run))
+    unfinished = report["simulated"]["unfinished"]
+    assert unfinished > 0
+    assert report["outcomes"]["timed_out"] == unfinished
+    assert report["lost"] == 0
+    assert report["submitted"] == run.load.count
+    assert run.violations == []
+
+
 def test_nothing_served_is_still_a_report(tmp_path):
     run = run_case(case(workload="poisson:rate=1,duration=20,ttft_ms=1", admission=read_admission("shed,share=1")))
     assert make_report(run).score.good == 0

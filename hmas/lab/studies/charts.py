@@ -125,6 +125,15 @@ def _cdf(axes: Axes, values: Sequence[float], total: int, label: str) -> None:
 def _waiting(results: Sequence[Result], edges: Any) -> Any:
     """Requests that have come and neither gone to an engine nor ended, at each edge."""
     come = np.sort([r.at_s for r in results])
-    waited = (r.queue_ms if r.queue_ms >= 0.0 else max(0.0, r.total_ms) if r.outcome != "lost" else np.inf for r in results)
-    gone = np.sort([r.at_s + ms / 1000.0 for r, ms in zip(results, waited, strict=True)])
+    gone_s = [r.at_s + _waited_ms(r) / 1000.0 for r in results]
+    gone = np.sort(gone_s)
     return np.searchsorted(come, edges, side="right") - np.searchsorted(gone, edges, side="right")
+
+
+def _waited_ms(result: Result) -> float:
+    """How long a request stood in the queue; infinite where it was never taken out of it."""
+    if result.queue_ms >= 0.0:
+        return result.queue_ms
+    if result.total_ms >= 0.0:
+        return result.total_ms
+    return 0.0 if result.outcome == "rejected" else float("inf")

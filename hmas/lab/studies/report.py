@@ -188,12 +188,13 @@ def _result(index: int, record: RequestRecord, task: TaskType, kind: str) -> Res
         prompt_tokens=record.prompt_tokens,
         wanted_tokens=record.output_tokens,
         slo=record.slo or BASE_SLO[task],
-        outcome="lost" if record.outcome is None else OUTCOMES[record.outcome],
+        # Nobody waits for ever: what was not done ten minutes after the last arrival was given up by its client.
+        outcome="timed_out" if record.outcome is None else OUTCOMES[record.outcome],
         ttft_ms=record.ttft_ms,
         tpot_ms=record.tpot_ms,
         total_ms=record.total_ms,
         output_tokens=record.output_tokens,
         policy=record.policy,
         queue_ms=record.queue_ms,
-        detail=record.reason,
+        detail=record.reason if record.outcome else "unfinished when the simulation ended",
     )
