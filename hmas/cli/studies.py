@@ -22,7 +22,7 @@ def study_options(command: Callable[..., Any]) -> Callable[..., Any]:
     options = (
         click.option("--model", default="", help="Model that requests ask for; default: what the fleet serves."),
         click.option("--duration", type=click.FloatRange(0), default=0.0, help=DURATION),
-        click.option("--limit", type=click.IntRange(0), default=0, help="Only the first so many requests; 0 for all."),
+        click.option("--limit", type=click.IntRange(0), default=0, help="Only the first so many requests, or sessions; 0 for all."),
     )
     for option in reversed(options):
         command = option(command)
