@@ -79,7 +79,7 @@ def test_capability_weighted_prefers_the_strong_until_enough_waits_there():
     for _ in range(60):
         chosen = router.choose(entry(512), list(states.values())).instance
         order.append(chosen)
-        states[chosen].awaiting += 1
+        states[chosen].in_flight += 1
     assert order[:5] == ["h"] * 5
     assert order.index("h") < order.index("a") < order.index("l")
     depth = Counter(order)
@@ -91,10 +91,10 @@ def test_capability_weighted_prefers_the_strong_until_enough_waits_there():
 
 def test_capability_weighted_passes_over_a_full_queue():
     router = CapabilityWeighted({"h": H100, "l": L40S}, q_max=4.0, damping=0.001)
-    assert router.choose(entry(100), [State("h", awaiting=3), State("l")]).instance == "h"
-    assert router.choose(entry(100), [State("h", awaiting=4), State("l", awaiting=3)]).instance == "l"
+    assert router.choose(entry(100), [State("h", in_flight=3), State("l")]).instance == "h"
+    assert router.choose(entry(100), [State("h", in_flight=4), State("l", in_flight=3)]).instance == "l"
     # With every queue full, the weight alone decides.
-    assert router.choose(entry(100), [State("h", awaiting=5), State("l", awaiting=4)]).instance == "h"
+    assert router.choose(entry(100), [State("h", in_flight=5), State("l", in_flight=4)]).instance == "h"
 
 
 def test_capability_weighted_reads_the_regime_from_the_last_prompts():
