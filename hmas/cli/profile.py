@@ -11,7 +11,7 @@ from engines.sim.profile import Profile
 from hmas.cli.output import hint, json_option, say, say_json, table
 from hmas.lab.fitting.coefficients import Fit, fit_coefficients
 from hmas.lab.fitting.design import Bounds, plan
-from hmas.lab.fitting.measured import Limits, Stated, document_of, limits_of, profile_of, slug
+from hmas.lab.fitting.measured import Limits, Stated, document_of, limits_of, model_name, profile_of, slug
 from hmas.lab.fitting.probe import Findings, probe
 from hmas.lab.fitting.target import Target, look_at
 
@@ -98,7 +98,7 @@ def profile(
     if findings.sent < findings.planned:
         hint(f"stopped after {findings.elapsed_s:.0f} s with {findings.sent} of {findings.planned} measurements")
     fit = fit_coefficients(findings.prefills, findings.decodes, tokens_per_step=limits.max_num_batched_tokens)
-    path = out or Path(f"{slug(target.root or target.model, stated.gpu)}.json")
+    path = out or Path(f"{slug(model_name(target), stated.gpu)}.json")
     made = profile_of(path.stem, target=target, stated=stated, limits=limits, findings=findings, fit=fit)
     document = document_of(made)
     path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -8,7 +8,7 @@ from engines.sim.profile import Profile, parse_profile
 from hmas.lab.fitting.answers import TokenTimes
 from hmas.lab.fitting.coefficients import Decode, FitImpossible, Prefill, fit_coefficients
 from hmas.lab.fitting.design import Bounds, plan
-from hmas.lab.fitting.measured import Limits, Stated, document_of, limits_of, profile_of, slug
+from hmas.lab.fitting.measured import Limits, Stated, document_of, limits_of, model_name, profile_of, slug
 from hmas.lab.fitting.probe import Answer, Findings, decode_steps
 from hmas.lab.fitting.robust import robust_nnls
 from hmas.lab.fitting.target import ProbeError, Target
@@ -123,8 +123,22 @@ def test_only_steps_in_which_all_decode_are_taken():
     found = decode_steps([first, second])
     assert found.step_ms == pytest.approx(10.0)
     assert found.seqs == 2
-    assert found.kv_tokens == pytest.approx(100 + 3 + 5 + 50 + 5)
+    # In the middle of the measured steps the first has 4 + 1 + 4 of its tokens, the second 2 + 4.
+    assert found.kv_tokens == pytest.approx(100 + 9 + 50 + 6, abs=1.0)
     assert decode_steps([first, Answer(0.0, [5.0, 5.1], 50, 2)]) is None
+
+
+def test_tokens_that_come_in_bursts_make_no_fast_engine():
+    # Steps of 5 ms, handed on every 20 ms.
+    times = [0.02 * -(-n // 4) for n in range(1, 49)]
+    found = decode_steps([Answer(0.0, times, 100, 48)])
+    assert found.step_ms == pytest.approx(5.0)
+    # Two tokens in every event: half as many events, the same steps.
+    found = decode_steps([Answer(0.0, [0.01 * n for n in range(1, 25)], 100, 48)])
+    assert found.step_ms == pytest.approx(5.0)
+    # All at once, each microseconds after the other.
+    assert decode_steps([Answer(0.0, [0.3 + 4e-6 * n for n in range(48)], 100, 48)]) is None
+    assert decode_steps([Answer(0.0, [0.3 + 0.005 * n for n in range(48)], 100, 48)]).step_ms == pytest.approx(5.0)
 
 
 def target(**fields):
@@ -157,6 +171,9 @@ def test_the_profile_states_its_error_and_loads():
     assert isinstance(made, Profile)
 
 
-def test_names_of_files():
+def test_names_of_models_and_files():
+    assert model_name(target(root="/models/tiny/")) == "tiny"
+    assert model_name(target(root="Qwen/Qwen3-8B")) == "Qwen/Qwen3-8B"
+    assert model_name(target()) == "m"
     assert slug("meta-llama/Llama-3.1-8B", "h100_sxm") == "h100-sxm-llama-3.1-8b"
     assert slug("//", "") == "profile"

@@ -93,7 +93,7 @@ def profile_of(name: str, *, target: Target, stated: Stated, limits: Limits, fin
     document: dict[str, Any] = {
         "name": name,
         "gpu": stated.gpu,
-        "model": target.root or target.model,
+        "model": model_name(target),
         "source": source_text(target, limits, findings, fit.misfits),
         "tp": stated.tp,
         "dtype": stated.dtype,
@@ -118,6 +118,11 @@ def source_text(target: Target, limits: Limits, findings: Findings, misfits: tup
         f"on relative errors with a soft-L1 loss. Error of the fit: {errors}. request_ms holds the network and the front end."
     )
     return text + (f" Not stated by the engine, so assumed: {', '.join(limits.assumed)}." if limits.assumed else "")
+
+
+def model_name(target: Target) -> str:
+    """What stands behind the name that is served; of a folder its last part, since the rest says where this machine keeps its files."""
+    return target.root.rstrip("/").rsplit("/", 1)[-1] if target.root.startswith(("/", ".")) else target.root or target.model
 
 
 def slug(model: str, gpu: str) -> str:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from typing import Any
 
 import aiohttp
@@ -20,6 +19,9 @@ from hmas.lab.streams import stream
 _LETTERS = "abcdefghijklmnoprstuvw"
 _CONNECT_S = 10.0
 _LEAST_STEPS = 3
+_LEAST_MOMENTS = 3
+_BURST = 0.1
+"""Tokens closer than this share of their answer's mean pace came together."""
 
 
 class Findings(msgspec.Struct, kw_only=True):
@@ -196,23 +198,39 @@ def _note(findings: Findings, batch: Batch, answers: Sequence[Answer]) -> None:
 
 
 def decode_steps(answers: Sequence[Answer]) -> Decode | None:
-    """The median step while all of a batch decoded; None where that was too short.
+    """The step while all of a batch decoded, the median over its streams; None where that was too short.
 
-    Only the time between the last one's first token and the first one's last token counts. Each stream's gaps there are steps; the
-    first is left out, since a prompt may still have been computed in it.
+    Only the time between the last one's first token and the first one's last token counts, less the first gap, in which a prompt may still
+    have been computed. A stream's step is the time from the first moment to the last at which something came, over the tokens that came
+    after the first: whoever is short of CPU (the engine's front end, or this client) hands tokens on in bursts, where the single gap says
+    nothing. An answer that came in one burst, or nearly so, tells nothing at all.
     """
     begin_s = max(answer.times_s[0] for answer in answers)
     end_s = min(answer.times_s[-1] for answer in answers)
-    gaps: list[float] = []
-    read: list[float] = []
+    steps_ms: list[float] = []
+    read = 0.0
     for answer in answers:
-        # An event may carry several tokens where the engine or the network lumps them together.
+        # An event may carry several tokens, too.
         per_event = max(1.0, answer.output_tokens / len(answer.times_s))
-        inside = [time_s for time_s in answer.times_s if begin_s <= time_s <= end_s]
-        gaps += [(after - before) / per_event for before, after in pairwise(inside[1:])]
-        if inside:
-            before = sum(time_s < begin_s for time_s in answer.times_s)
-            read.append(answer.prompt_tokens + per_event * (before + len(inside) / 2.0))
-    if len(gaps) < _LEAST_STEPS * len(answers) or len(read) < len(answers):
-        return None
-    return Decode(seqs=len(answers), kv_tokens=sum(read), step_ms=1000.0 * float(np.median(gaps)))
+        moments = _moments(answer, begin_s, end_s)[1:]
+        if len(moments) < _LEAST_MOMENTS:
+            return None
+        after = per_event * sum(moments[0] < time_s <= moments[-1] for time_s in answer.times_s)
+        if after < _LEAST_STEPS:
+            return None
+        steps_ms.append(1000.0 * (moments[-1] - moments[0]) / after)
+        before = per_event * sum(time_s <= moments[0] for time_s in answer.times_s)
+        read += answer.prompt_tokens + before + after / 2.0
+    return Decode(seqs=len(answers), kv_tokens=read, step_ms=float(np.median(steps_ms)))
+
+
+def _moments(answer: Answer, begin_s: float, end_s: float) -> list[float]:
+    """When something came between two times: the first token of each burst."""
+    apart_s = _BURST * (answer.times_s[-1] - answer.sent_s) / len(answer.times_s)
+    found: list[float] = []
+    before_s = float("-inf")
+    for time_s in answer.times_s:
+        if begin_s <= time_s <= end_s and time_s - before_s > apart_s:
+            found.append(time_s)
+        before_s = time_s
+    return found
