@@ -1,17 +1,20 @@
 """Virtual time: causality, the engine's own timing, deadlines, control laws, stopping."""
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controller import simulation
 from controller.core.errors import SchedulingError
 from controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from controller.routing import make_router
 from controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
 from controller.scheduling.pool import POLICIES
 from controller.scheduling.scheduler import Scheduler
-from controller.simulation import Arrival, Periodic, simulate
-from engines.sim.model import EngineModel
+from controller.simulation import Arrival, Periodic, SimulationResult
+from controller.simulation.check import check
+from engines.sim.model import EngineModel, Pause
 from engines.sim.profile import load_profile
 
 PROFILE = load_profile("demo-small")
@@ -36,6 +39,13 @@ def build(names=("a",), *, n_run=8, policy="fcfs", **more):
     for name in names:
         scheduler.set_controls(name, Controls(n_run=n_run))
     return scheduler, {name: EngineModel(PROFILE) for name in names}
+
+
+def simulate(arrivals, engines, scheduler, **more) -> SimulationResult:
+    """Every run is judged by the independent checker."""
+    result = simulation.simulate(arrivals, engines, scheduler, **more)
+    assert check(arrivals, result, profiles=dict.fromkeys(engines, PROFILE), followed="followups" in more) == []
+    return result
 
 
 def test_one_request_takes_what_the_engine_takes():
@@ -158,3 +168,81 @@ def test_bad_calls_are_told():
     scheduler, _ = build("ab")
     with pytest.raises(SchedulingError, match=r"'b' has no engine model.*a"):
         simulate([arrival(0), arrival(1)], {"a": EngineModel(PROFILE)}, scheduler)
+
+
+def test_a_stream_is_read_one_ahead():
+    read = []
+
+    def stream():
+        for i in range(50):
+            read.append(i)
+            yield arrival(i, at_s=0.5 * i, output=2)
+
+    scheduler, engines = build()
+    ahead = []
+
+    def ended(one, _now_s):
+        ahead.append(read[-1] - int(one.entry.request.id))
+
+    result = simulation.simulate(stream(), engines, scheduler, on_end=ended)
+    assert len(result.records) == 50
+    assert max(ahead) <= 2
+
+
+def test_a_stream_that_goes_back_in_time_is_refused():
+    scheduler, engines = build()
+    with pytest.raises(SchedulingError, match=r"arrival 2 \('0002'\) comes at 1.0 s, before the one ahead, 2.0 s"):
+        simulation.simulate(iter([arrival(0), arrival(1, at_s=2.0), arrival(2, at_s=1.0)]), engines, scheduler)
+
+
+def test_closed_loop_users_ask_again_when_they_are_answered():
+    scheduler, engines = build(n_run=2)
+    asked = [3]
+
+    def again(ended, now_s):
+        asked[0] += 1
+        return [arrival(asked[0], at_s=now_s + 0.25)] if asked[0] < 40 else []
+
+    result = simulate([arrival(i) for i in range(3)], engines, scheduler, followups=again)
+    assert len(result.records) == result.counts.arrived == 39
+    ends = sorted(record.arrival_s + record.total_ms / 1000 for record in result.records)
+    assert sorted(record.arrival_s for record in result.records)[3:] == pytest.approx([end_s + 0.25 for end_s in ends[:36]])
+    with pytest.raises(SchedulingError, match="before now"):
+        simulation.simulate([arrival(0)], build()[1], build()[0], followups=lambda _ended, now_s: [arrival(1, at_s=now_s - 1)])
+
+
+def test_tools_pause_a_request_for_as_long_as_they_take():
+    def run(tool_s):
+        scheduler, engines = build()
+        return simulate([arrival(0, prompt=100, output=10), paused(1, tool_s)], engines, scheduler).records[1]
+
+    def paused(number, tool_s):
+        plain = arrival(number, prompt=100, output=10)
+        return Arrival(plain.request, plain.estimate, 10, pauses=(Pause(4, 50), Pause(8)), tool_s=(tool_s, 0.5))
+
+    short, long = run(1.0), run(3.0)
+    assert (short.output_tokens, long.output_tokens) == (10, 10)
+    assert long.total_ms - short.total_ms == pytest.approx(2000.0)
+    assert short.total_ms > 1500.0
+    plain = arrival(0)
+    broken = Arrival(plain.request, plain.estimate, 10, pauses=(Pause(4), Pause(8)), tool_s=(1.0,))
+    scheduler, engines = build()
+    with pytest.raises(SchedulingError, match="2 pauses and 1 durations"):
+        simulation.simulate([broken], engines, scheduler)
+
+
+def test_a_shared_prefix_brings_the_first_token_sooner():
+    scheduler, engines = build()
+    rows = [arrival(i, at_s=10.0 * i, prompt=1700) for i in range(2)]
+    first, second = simulate([Arrival(r.request, r.estimate, 20, block_hashes=(7, 8, 9)) for r in rows], engines, scheduler).records
+    assert second.ttft_ms < first.ttft_ms / 3
+
+
+def test_the_front_end_s_share_comes_before_the_engine():
+    slow = msgspec.structs.replace(PROFILE, request_ms=40.0)
+    scheduler, _ = build()
+    (record,) = simulate([arrival(0)], {"a": EngineModel(slow)}, scheduler).records
+    scheduler, engines = build()
+    (plain,) = simulate([arrival(0)], engines, scheduler).records
+    assert record.ttft_ms == pytest.approx(plain.ttft_ms + 40.0)
+    assert (record.queue_ms, record.tpot_ms) == (0.0, pytest.approx(plain.tpot_ms))
