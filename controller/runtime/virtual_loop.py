@@ -1,9 +1,11 @@
 """An event loop in virtual time: real sockets inside one process, and nobody waits."""
 
 import asyncio
+import heapq
 import selectors
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
+from contextvars import Context
 from typing import Any, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
@@ -36,6 +38,18 @@ class _JumpingSelector(selectors.DefaultSelector):
         return []
 
 
+class _Timer(asyncio.TimerHandle):
+    """A timer that stands behind those of the same time that were set before it; asyncio's own heap mixes them."""
+
+    __slots__ = ("number",)
+    number: int
+
+    def __lt__(self, other: object) -> bool:
+        if not isinstance(other, _Timer):
+            return NotImplemented
+        return (self.when(), self.number) < (other.when(), other.number)
+
+
 class VirtualLoop(asyncio.SelectorEventLoop):
     """Time stands still while anything can be done, then jumps to the next timer.
 
@@ -50,6 +64,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self, start_s: float = 1000.0) -> None:
         self._now_s = start_s
         self._moments: list[asyncio.Future[None]] = []
+        self._timers = 0
         super().__init__(_JumpingSelector(self._over))
 
     def time(self) -> float:
@@ -59,6 +74,18 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def now_s(self) -> float:
         """Likewise: the loop is a `controller.runtime.clock.Clock`."""
         return self._now_s
+
+    def call_at(
+        self, when: float, callback: Callable[[*Args], object], *args: *Args, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """As in asyncio; of timers for the same time, the one that was set first fires first."""
+        self._timers += 1
+        timer = _Timer(when, callback, args, self, context)
+        timer.number = self._timers
+        # What `call_at` of the base does, but for the class of the timer.
+        heapq.heappush(self._scheduled, timer)  # type: ignore[attr-defined]
+        timer._scheduled = True  # type: ignore[attr-defined]  # noqa: SLF001
+        return timer
 
     async def settled(self) -> None:
         """Returns when everything that can happen at this moment has happened, and before time moves on.

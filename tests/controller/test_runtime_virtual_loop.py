@@ -27,6 +27,18 @@ def test_an_hour_passes_at_once_and_timers_fire_in_order():
     assert seen == [(0.25, 1000.25), (0.5, 1000.5), (60.0, 1060.0), (3600.0, 4600.0)]
 
 
+def test_timers_for_the_same_time_fire_in_the_order_in_which_they_were_set():
+    async def main(loop: VirtualLoop) -> list[int]:
+        seen: list[int] = []
+        for number in range(100):
+            loop.call_at(7.0 if number % 3 else 6.0, seen.append, number)
+        await asyncio.sleep(10.0)
+        return seen
+
+    expected = [number for number in range(100) if not number % 3] + [number for number in range(100) if number % 3]
+    assert run_virtual(main, start_s=5.0) == expected
+
+
 async def _served(loop: VirtualLoop, calls: int) -> list[tuple[int, int, float]]:
     """Streams of ten chunks, 0.1 s apart, over real sockets: (call, chunk, virtual time)."""
     seen: list[tuple[int, int, float]] = []
