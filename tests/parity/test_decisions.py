@@ -36,6 +36,26 @@ def test_every_policy_is_decided_alike(scenario: Scenario):
     assert {entry.policy for entry in simulated if entry.kind == "dispatched"} == {scenario.policy, scenario.then}
 
 
+OTHER_SETTINGS = {
+    # Five requests leave together with the one that is being admitted: they have to reach the engine in that order.
+    "fast-tick": Scenario(policy="fcfs", then="sjf", seed=839684, requests=519, tick_s=0.02, queue_limit=60, tpot_guard=0.3),
+    # Several requests are in one engine's front end at the same moment.
+    "front-end": Scenario(
+        policy="fcfs", seed=488283, requests=295, tick_s=0.02, tpot_guard=0.0, timeout_s=2.5, routing="round-robin", overdue="demote"
+    ),
+    "no-guard": Scenario(policy="wfq", then="fcfs", overdue="keep", seed=11, requests=500, tpot_guard=0.0, rate=40.0, timeout_s=60.0),
+    "hasty": Scenario(policy="sjf", then="edf", overdue="shed", seed=12, requests=500, overdue_service_share=1.0, timeout_s=1.0),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", OTHER_SETTINGS.values(), ids=list(OTHER_SETTINGS))
+def test_other_settings_are_decided_alike(scenario: Scenario):
+    simulated = run_simulated(scenario)
+    assert_equal(simulated, run_live(scenario))
+    assert len(simulated) > scenario.requests
+
+
 def test_a_difference_is_found_where_it_is():
     log = run_simulated(Scenario(requests=40))
     other = run_simulated(Scenario(requests=40, tpot_guard=0.0, timeout_s=0.3))
