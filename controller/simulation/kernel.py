@@ -220,12 +220,12 @@ class _Kernel:
         heapq.heappush(self._events, (at_s, rank, self._pushed, work, version))
 
     def _submit(self, arrival: Arrival, now_s: float) -> None:
-        self._stirred = True
         request = arrival.request
         outcome = self._scheduler.submit(request, arrival.estimate(request, now_s), now_s, arrival.weight)
         if isinstance(outcome, Refusal):
             self._records.append(record_of_refused(request, outcome))
             return
+        self._stirred = True
         if len(arrival.tool_s) != len(arrival.pauses):
             raise SchedulingError(f"request {request.id!r} has {len(arrival.pauses)} pauses and {len(arrival.tool_s)} durations (tool_s)")
         self._live[request.id] = _Live(arrival, len(self._records))

@@ -45,6 +45,18 @@ OTHER_SETTINGS = {
     ),
     "no-guard": Scenario(policy="wfq", then="fcfs", overdue="keep", seed=11, requests=500, tpot_guard=0.0, rate=40.0, timeout_s=60.0),
     "hasty": Scenario(policy="sjf", then="edf", overdue="shed", seed=12, requests=500, overdue_service_share=1.0, timeout_s=1.0),
+    # Most are refused: a refusal is no reason to look at the queue.
+    "short-queue": Scenario(
+        policy="two-lane",
+        then="sjf",
+        overdue="keep",
+        seed=159738,
+        requests=514,
+        queue_limit=20,
+        tpot_guard=0.3,
+        timeout_s=60.0,
+        routing="round-robin",
+    ),
 }
 
 
