@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from controller.core.errors import TraceError
+from controller.core.errors import HmasError, TraceError
 from hmas.cli.main import main
 from hmas.lab.fidelity.closed_loop import run_bare
 from hmas.lab.fidelity.descent import gauss_newton
@@ -19,6 +19,7 @@ from hmas.lab.fidelity.pilot import leave_out, split, with_lengths
 from hmas.lab.fidelity.pilot_data import REQUEST_COLUMNS, balanced, by_deployment, read_pilot
 from hmas.lab.fidelity.pilot_fit import fit_deployment
 from hmas.lab.fidelity.pilot_model import PARAMETERS, deployed, errors, predict
+from hmas.lab.fidelity.plain import report_from_sources
 from hmas.lab.fidelity.study import ENERGY, REQUESTS, SUMMARY, report
 from hmas.lab.fidelity.tgi import TgiEngine
 
@@ -274,6 +275,18 @@ def test_the_command_reports_and_says_the_same_again(tmp_path, capsys):
     text = capsys.readouterr().out
     assert "fitted at 1, 4, 16 users" in text
     assert "ML.ENERGY" in text
+
+
+@pytest.mark.slow
+def test_a_process_without_the_compiled_form_reports_the_same(tmp_path, monkeypatch):
+    write_logs(tmp_path, users=(1, 4, 16), seconds=5.0)
+    options = ["--data", str(tmp_path), "--fit-users", "1,16"]
+    assert report_from_sources(options) == json.loads(json.dumps(report(tmp_path, fit_users=(1, 16))))
+    with pytest.raises(HmasError, match="ended with status"):
+        report_from_sources(["--data", str(tmp_path / "none")])
+    monkeypatch.setenv("HMAS_FIDELITY_CHILD", "1")
+    with pytest.raises(HmasError, match="uncompiled"):
+        report_from_sources(options)
 
 
 def test_the_command_says_what_is_missing(capsys, monkeypatch):

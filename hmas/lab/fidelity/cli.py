@@ -199,5 +199,5 @@ def _vllm_text(found: Mapping[str, Any]) -> str:
     return "vLLM on this CPU: medians, ms\n" + table(["load", "quantity", "measured", "predicted", "error", "spread of rounds"], rows)
 
 
-def _percent(share: float) -> str:
-    return f"{share:.1%}"
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"

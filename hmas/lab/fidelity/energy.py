@@ -1,8 +1,7 @@
 """Time per token against batch size: a profile fitted to some batch sizes of an engine, the others predicted by simulation."""
 
-import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -22,6 +21,7 @@ ASSUMED_PROMPT_TOKENS = 256
 
 LEAST_POINTS = 4
 _CORRECTIONS = 2
+_LEAST_STEP = 0.05
 _PROMPTS_PER_STEP = 0.3
 """New prompts per step below which the median step has none."""
 _ANSWERS_PER_USER = 3
@@ -73,7 +73,7 @@ def fit_engine(name: str, seen: Mapping[Sweep, Sequence[Point]]) -> Profile:
     disturbed = [point for points in seen.values() for point in points if point.running > _PROMPTS_PER_STEP * point.output_tokens]
     for _ in range(_CORRECTIONS if disturbed else 0):
         for point in disturbed:
-            aims[id(point)] *= min(1.25, max(0.8, point.itl_ms / predict_itl_ms(profile, point)))
+            aims[id(point)] *= min(1.25, max(0.8, point.itl_ms / max(1e-3, predict_itl_ms(profile, point))))
         profile = _fitted(name, seen, aims)
     return profile
 
@@ -90,6 +90,8 @@ def _fitted(name: str, seen: Mapping[Sweep, Sequence[Point]], aims: Mapping[int,
             lost_ms = 1000.0 * point.running / point.tokens_per_s - point.itl_ms
             shortfalls.append(max(0.0, lost_ms) * point.output_tokens / point.running / PROMPT_TOKENS)
     found = robust_nnls(np.array(rows), np.array(measured))
+    # Where cache and batch grow together the fit may give all to the cache; a step without sequences costs something all the same.
+    found[0] = max(found[0], _LEAST_STEP * min(measured))
     levels = np.cumsum(found[:-1])
     any_sweep = next(iter(seen))
     most = max(knots)
@@ -120,10 +122,12 @@ def predict_itl_ms(profile: Profile, point: Point, *, prompt_tokens: int = PROMP
     users = max(1, round(point.running))
     spread = rng.uniform(1.0 - _SPREAD, 1.0 + _SPREAD, size=max(64, users))
     lengths = [(prompt_tokens, max(2, round(point.output_tokens * share))) for share in spread.tolist()]
-    step_s = profile.step_duration_s(
+    decoding_s = profile.step_duration_s(
         prefill_tokens=0, prefill_pairs=0, decode_seqs=users, decode_kv_tokens=round(_cached(point, prompt_tokens))
     )
-    run_closed_loop(engine, lengths, users=users, seconds=_ANSWERS_PER_USER * step_s * point.output_tokens, seed=seed)
+    prompt_s = 1e-3 * profile.prefill_ms_per_token * prompt_tokens
+    answer_s = decoding_s * point.output_tokens + prompt_s * users
+    run_closed_loop(engine, lengths, users=users, seconds=_ANSWERS_PER_USER * answer_s, seed=seed)
     return engine.gap_median_ms()
 
 
@@ -173,12 +177,6 @@ def ready_profile(sweep: Sweep) -> str | None:
     model = _TUNING.sub("", sweep.model.rsplit("/", 1)[-1].lower()).replace("llama-3.1", "llama-3").replace("llama-3.3", "llama-3")
     name = f"{sweep.gpu.lower()}-{model}" + ("" if sweep.gpus == 1 else f"-tp{sweep.gpus}")
     return name if sweep.dtype == "bfloat16" and sweep.dp == 1 and name in profile_names() else None
-
-
-def median_error(predictions: Iterable[Prediction]) -> float:
-    """Median absolute relative error; not a number without any."""
-    errors = [abs(one.error) for one in predictions]
-    return float(np.median(errors)) if errors else math.nan
 
 
 def _climbed(running: float, low: int, high: int) -> float:

@@ -12,6 +12,7 @@ from hmas.lab.fidelity import energy
 from hmas.lab.fidelity.energy_data import Point, Sweep, read_energy
 from hmas.lab.fidelity.pilot import DEFAULT_FIT, Held, Job, leave_out, run_jobs, split
 from hmas.lab.fidelity.pilot_data import COVERED, by_deployment, read_pilot
+from hmas.lab.fidelity.plain import is_compiled, report_from_sources
 
 REQUESTS = "profiles/llm_pilot_requests.csv.gz"
 SUMMARY = "profiles/llm_pilot_summary.csv"
@@ -24,26 +25,26 @@ Tell = Callable[[str], None]
 
 def report(
     data_dir: Path | None,
+    plots: Path | None = None,
     *,
     more: Sequence[Path] = (),
     fit_users: Sequence[int] = DEFAULT_FIT,
     cross_validate: bool = False,
     gpu: str = "H100",
     processes: int = 1,
-    plots: Path | None = None,
     tell: Tell | None = None,
 ) -> dict[str, Any]:
-    """Fits and predicts everything that the data folder holds.
+    """Fits and predicts everything that the data folder holds. Where the engine model is compiled, a process without that does it.
 
     Args:
         data_dir: Folder with LLM-Pilot's logs (`profiles/llm_pilot_*.csv*`) and ML.ENERGY's sweeps (`profiles/ml_energy_llm.csv`); what is
             not there is left out. None takes `more` alone.
+        plots: Folder for `fidelity-pilot.svg` and `fidelity-batch.svg`; None for no plots.
         more: Further files of LLM-Pilot's form; their runs are added to those of the folder.
         fit_users: User counts to fit; every other count is predicted.
         cross_validate: Predicts besides each user count from all others, in turn.
         gpu: Whose sweeps of ML.ENERGY are taken.
         processes: Deployments fitted at once.
-        plots: Folder for `fidelity-pilot.svg` and `fidelity-batch.svg`; None for no plots.
         tell: Hears about progress.
 
     Returns:
@@ -53,6 +54,12 @@ def report(
     Raises:
         TraceError: A file cannot be read, or nothing is there to compare with; names file, row and column.
     """
+    if is_compiled():
+        options = ["--fit-users", ",".join(map(str, fit_users)), "--gpu", gpu, "--processes", str(processes)]
+        options += ["--data", str(data_dir)] if data_dir is not None else []
+        options += ["--out", str(plots)] if plots is not None else []
+        options += [word for path in more for word in ("--llm-pilot", str(path))] + ["--cross-validate"] * cross_validate
+        return report_from_sources(options)
     say = tell or (lambda _text: None)
     document: dict[str, Any] = {"goals": dict(GOALS)}
     files = [path for path in (data_dir / REQUESTS, data_dir / SUMMARY) if path.is_file()] if data_dir is not None else []
@@ -154,18 +161,17 @@ def _energy(path: Path, gpu: str, *, plots: Path | None, say: Tell) -> dict[str,
         "gpu": gpu,
         "runs": len(found),
         "sweeps": len({one.sweep for one in found}),
-        "median": {"tpot": round(energy.median_error(found), 5)},
+        "median": {"tpot": _median(abs(one.error) for one in found)},
         "p90": {"tpot": _quantile((abs(one.error) for one in found), 0.9)},
-        "three_points": {"runs": len(sparse), "median": {"tpot": round(energy.median_error(sparse), 5)}},
+        "three_points": {"runs": len(sparse), "median": {"tpot": _median(abs(one.error) for one in sparse)}},
         "composed": {
             "runs": len(composed),
             "profiles": sorted({name for one in composed if (name := energy.ready_profile(one.sweep)) is not None}),
-            "median": {"tpot": round(energy.median_error(composed), 5)},
+            "median": {"tpot": _median(abs(one.error) for one in composed)},
             "held_out": [_energy_row(one) for one in composed],
         },
         "by_task": {
-            task: round(energy.median_error(one for one in found if one.sweep.task == task), 5)
-            for task in sorted({one.sweep.task for one in found})
+            task: _median(abs(one.error) for one in found if one.sweep.task == task) for task in sorted({one.sweep.task for one in found})
         },
         "worst": [_energy_row(one) for one in worst],
         "held_out": [_energy_row(one) for one in found],
@@ -219,10 +225,11 @@ def _energy_plot(path: Path, sweeps: Mapping[Sweep, Sequence[Point]], found: Seq
     draw_sweeps(path, lines)
 
 
-def _median(values: Iterable[float]) -> float:
+def _median(values: Iterable[float]) -> float | None:
     return _quantile(values, 0.5)
 
 
-def _quantile(values: Iterable[float], share: float) -> float:
+def _quantile(values: Iterable[float], share: float) -> float | None:
+    """Rounded as the report has it; None where there is nothing to take it of."""
     listed = list(values)
-    return round(float(np.quantile(listed, share)), 5) if listed else float("nan")
+    return round(float(np.quantile(listed, share)), 5) if listed else None
