@@ -17,6 +17,9 @@ KIND = "conv"
 """Kind of traffic in datasets/mixed.json that the trace is taken for."""
 
 
+_BACKLOG_STRIDE = 12
+
+
 class FieldLoad:
     """Cuts pieces out of a trace, one after the other, and turns each into arrivals. The same settings give the same arrivals."""
 
@@ -34,8 +37,11 @@ class FieldLoad:
         self._prompts = prompts
 
     def backlog(self) -> list[Arrival]:
-        """Requests that are all there at once, for measuring capacity."""
-        rows = self._scaled(self._trace.rows[-self._settings.backlog :])
+        """Requests that are all there at once, for measuring capacity: spread over the part of the trace that the runs come from.
+
+        Lengths drift along a trace: with outputs that are a quarter shorter, a capacity would promise a quarter too much.
+        """
+        rows = self._scaled(self._trace.rows[: _BACKLOG_STRIDE * self._settings.backlog : _BACKLOG_STRIDE])
         return [msgspec.structs.replace(a, at_s=0.0) for a in self._arrivals(rows, slo_scale=1.0)]
 
     def piece(self, number: int, *, mean_rps: float, duration_s: float, slo_scale: float) -> list[Arrival]:

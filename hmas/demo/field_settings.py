@@ -39,7 +39,7 @@ class FieldSettings(msgspec.Struct, frozen=True, kw_only=True):
     backlog: int = 240
     capacity_caps: tuple[int, ...] = (16, 24, 32, 48)
     capacity_rounds: Annotated[int, Meta(ge=1, le=5)] = 2
-    sweep_caps: tuple[int, ...] = (16, 24, 32, 48)
+    sweep_caps: tuple[int, ...] = (24, 32, 48)
     retries: int = 2
     drain_s: float = 40.0
 

@@ -53,7 +53,9 @@ class VllmServer(msgspec.Struct, frozen=True, kw_only=True):
             "--uvicorn-log-level": "warning",
         }
         words = [word for pair in options.items() for word in pair]
-        return [str(self.python.absolute()), "-m", "vllm.entrypoints.openai.api_server", *words, "--enforce-eager"]
+        # Every run sends the same prompts: with a prefix cache all but the first would skip their prefill.
+        flags = ["--enforce-eager", "--no-enable-prefix-caching"]
+        return [str(self.python.absolute()), "-m", "vllm.entrypoints.openai.api_server", *words, *flags]
 
 
 @asynccontextmanager
