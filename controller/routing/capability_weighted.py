@@ -34,7 +34,8 @@ class CapabilityWeighted:
     """The highest weight kappa_i exp(-lambda q_i / Q_max), kappa_i = F^alpha M^beta B^gamma (HeteroServe Eq. 2 and 5).
 
     Eq. 3 divides all weights by the same sum and so changes no choice. The paper does not say what queue depth q_i counts;
-    here it is the requests in flight, what a dispatcher knows without asking. Instances whose q_i has reached Q_max are passed over while another has room. Ties go to the order given.
+    here it is the requests in flight, what a dispatcher knows without asking. Instances whose q_i has reached Q_max are passed over
+    while another has room. Ties go to the order given.
 
     Args:
         capabilities: By instance; one that is not named counts as the least capable of the named.
