@@ -29,7 +29,7 @@ setup: $(VENV)/.core  ## install H-MAS into .venv
 
 # The same sources, compiled: for long simulations and for a gateway with much traffic. It lies apart from the tree, so that an edited file
 # never runs in an older compiled form.
-$(COMPILED)/.ready: $(VENV)/.dev setup.py pyproject.toml $(shell find engines controller -name '*.py')
+$(COMPILED)/.ready: $(VENV)/.dev setup.py pyproject.toml $(shell find engines controller agents hmas -name '*.py')
 	@echo "compiling scheduler, engine model and simulation into $(COMPILED) (about a minute)"
 	@rm -rf $(COMPILED)
 	@HMAS_COMPILE=1 $(PIP) install -q --no-deps --no-build-isolation --no-index --target $(COMPILED) .

@@ -158,7 +158,7 @@ def fidelity() -> dict[str, Any] | None:
         return None
     from hmas.lab.fidelity import report  # noqa: PLC0415 - scipy takes a second, and speed has no use for it
 
-    return report(Path(folder), Path("build/bench/fidelity"))
+    return report(Path(folder), plots=Path("build/bench/fidelity"))
 
 
 def hetero() -> dict[str, Any]:
