@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from agents.meta.model import MetaModel
 from agents.qos.model import QosModel
 from agents.statera.model import StateraModel
-from controller.core.messages import Completion, ControlAction, LongView, MetaDecision, ShortView
+from controller.core.messages import ControlAction, LongView, MetaDecision, ShortView
 from controller.core.types import Controls, Request
 from controller.routing import make_router
+from controller.scheduling.endings import completion_of
 from controller.scheduling.history import History
 from controller.scheduling.outcomes import Ended, InstanceSpec, SchedulerSettings
 from controller.scheduling.scheduler import Scheduler
@@ -82,37 +83,6 @@ class Loop:
         if action.token_budget:
             engines[action.instance].apply_knobs(Knobs(token_budget=action.token_budget))
         scheduler.set_length_bounds(action.length_bounds)
-
-
-def completion_of(ended: Ended, now_s: float) -> Completion:
-    """The telemetry of one ended request, as the gateway makes it."""
-    request, slo = ended.entry.request, ended.predicted.slo
-    return Completion(
-        request_id=request.id,
-        sent_s=now_s,
-        tenant=request.tenant,
-        model=request.model,
-        outcome=ended.kind,
-        arrival_s=request.arrival_s,
-        policy=ended.policy,
-        instance=ended.instance,
-        task_type=ended.predicted.task_type,
-        prompt_tokens=request.prompt_tokens,
-        output_tokens=ended.output_tokens,
-        queue_ms=ended.queue_ms,
-        ttft_ms=ended.ttft_ms,
-        service_ttft_ms=ended.service_ttft_ms,
-        tpot_ms=ended.tpot_ms,
-        total_ms=ended.total_ms,
-        ttft_slo_ms=slo.ttft_ms,
-        tpot_slo_ms=slo.tpot_ms,
-        predicted_output_tokens=ended.predicted.output_tokens,
-        predicted_ttft_ms=ended.predicted.ttft_ms,
-        predicted_tpot_ms=ended.predicted.tpot_ms,
-        running=ended.running_at_dispatch,
-        kv_usage=ended.kv_usage_at_dispatch,
-        slo_met=ended.slo_met,
-    )
 
 
 def goodput_rps(result: SimulationResult, warm_s: float, end_s: float) -> float:

@@ -5,6 +5,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from controller.bus.base import Bus
 from controller.core.messages import Completion, RequestCost, RequestFeatures, RequestNotice
 from controller.core.types import Estimates, OutcomeKind, Request
@@ -14,6 +16,7 @@ from controller.gateway.fleet import Fleet
 from controller.gateway.intake import Call
 from controller.gateway.metrics import Metrics
 from controller.runtime.clock import Clock
+from controller.scheduling.endings import completion_of
 from controller.scheduling.history import History
 from controller.scheduling.queue_entry import QueueEntry
 from controller.scheduling.scheduler import Dispatch, Ended, Refusal, Scheduler
@@ -299,32 +302,12 @@ class Desk:
     def _book(self, live: Live, ended: Ended, status: int, reason: str, *, now_s: float, cached_tokens: int = 0) -> None:
         """Posts the completion, learns from it and counts it."""
         request, predicted, cost = live.request, ended.predicted, live.cost
-        completion = Completion(
-            request_id=request.id,
-            sent_s=now_s,
-            tenant=request.tenant,
-            model=request.model,
-            outcome=ended.kind,
-            arrival_s=request.arrival_s,
-            policy=ended.policy,
-            instance=ended.instance,
-            task_type=predicted.task_type,
-            prompt_tokens=request.prompt_tokens,
-            output_tokens=ended.output_tokens,
+        completion = msgspec.structs.replace(
+            completion_of(ended, now_s),
             cached_tokens=cached_tokens,
-            queue_ms=ended.queue_ms,
-            ttft_ms=ended.ttft_ms,
-            service_ttft_ms=ended.service_ttft_ms,
-            tpot_ms=ended.tpot_ms,
-            total_ms=ended.total_ms,
-            ttft_slo_ms=predicted.slo.ttft_ms,
-            tpot_slo_ms=predicted.slo.tpot_ms,
-            predicted_output_tokens=predicted.output_tokens,
             # Residuals are those of the instance that served it, where prediction spoke of it by name.
             predicted_ttft_ms=cost.ttft_ms.get(ended.instance, predicted.ttft_ms) if cost is not None else predicted.ttft_ms,
             predicted_tpot_ms=cost.tpot_ms.get(ended.instance, predicted.tpot_ms) if cost is not None else predicted.tpot_ms,
-            running=ended.running_at_dispatch,
-            kv_usage=ended.kv_usage_at_dispatch,
             slo_met=ended.slo_met or _whole_in_time(request, ended),
             status=status,
             reason=reason,

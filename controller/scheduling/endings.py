@@ -1,5 +1,6 @@
 """How a request's story is told when it ends or is refused."""
 
+from controller.core.messages import Completion
 from controller.core.objectives import slo_met
 from controller.core.types import OutcomeKind, Request
 from controller.scheduling.instance import Instance, Running
@@ -52,6 +53,37 @@ def ended_running(run: Running, kind: OutcomeKind, now_s: float, output_tokens: 
         kv_usage_at_dispatch=run.kv_usage,
         predicted=run.predicted,
         policy=run.policy,
+    )
+
+
+def completion_of(ended: Ended, now_s: float) -> Completion:
+    """The telemetry of one ended request, as far as the scheduler knows it."""
+    request, believed = ended.entry.request, ended.predicted
+    return Completion(
+        request_id=request.id,
+        sent_s=now_s,
+        tenant=request.tenant,
+        model=request.model,
+        outcome=ended.kind,
+        arrival_s=request.arrival_s,
+        policy=ended.policy,
+        instance=ended.instance,
+        task_type=believed.task_type,
+        prompt_tokens=request.prompt_tokens,
+        output_tokens=ended.output_tokens,
+        queue_ms=ended.queue_ms,
+        ttft_ms=ended.ttft_ms,
+        service_ttft_ms=ended.service_ttft_ms,
+        tpot_ms=ended.tpot_ms,
+        total_ms=ended.total_ms,
+        ttft_slo_ms=believed.slo.ttft_ms,
+        tpot_slo_ms=believed.slo.tpot_ms,
+        predicted_output_tokens=believed.output_tokens,
+        predicted_ttft_ms=believed.ttft_ms,
+        predicted_tpot_ms=believed.tpot_ms,
+        running=ended.running_at_dispatch,
+        kv_usage=ended.kv_usage_at_dispatch,
+        slo_met=ended.slo_met,
     )
 
 

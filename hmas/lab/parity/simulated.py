@@ -3,11 +3,10 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from controller.core.messages import Completion
-from controller.core.types import Controls, Estimates, Request
+from controller.core.types import Controls, Request
 from controller.gateway.core import make_scheduler
+from controller.scheduling.endings import completion_of
 from controller.scheduling.history import History
-from controller.scheduling.outcomes import Ended
 from controller.scheduling.scheduler import Scheduler
 from controller.simulation import Arrival, Periodic, simulate
 from engines.base import Knobs
@@ -32,7 +31,7 @@ def run_simulated(scenario: Scenario) -> list[Decision]:
         {name: EngineModel(profile) for name, profile in ENGINES.items()},
         scheduler,
         controls=[Periodic(CHANGE_EVERY_S, _changes(scenario))],
-        on_end=lambda ended, now_s: history.learn(_completion(ended, now_s)),
+        on_end=lambda ended, now_s: history.learn(completion_of(ended, now_s)),
         tick_s=scenario.tick_s,
     )
     return log
@@ -71,24 +70,3 @@ def _changes(scenario: Scenario) -> Callable[[float, Scheduler, Mapping[str, Eng
             engines[name].apply_knobs(Knobs(n_run=n_run))
 
     return law
-
-
-def _completion(ended: Ended, now_s: float) -> Completion:
-    """What the gateway's history learns from."""
-    request: Request = ended.entry.request
-    estimates: Estimates = ended.predicted
-    return Completion(
-        request_id=request.id,
-        sent_s=now_s,
-        tenant=request.tenant,
-        model=request.model,
-        outcome=ended.kind,
-        arrival_s=request.arrival_s,
-        policy=ended.policy,
-        prompt_tokens=request.prompt_tokens,
-        output_tokens=ended.output_tokens,
-        service_ttft_ms=ended.service_ttft_ms,
-        tpot_ms=ended.tpot_ms,
-        ttft_slo_ms=estimates.slo.ttft_ms,
-        tpot_slo_ms=estimates.slo.tpot_ms,
-    )

@@ -13,8 +13,9 @@ from agents.meta import agent as meta_agent
 from agents.qos import agent as qos_agent
 from agents.statera import agent as statera_agent
 from controller.config.schema import AgentsConfig, Config, SchedulerConfig
-from controller.core.messages import Completion, ControlAction, MetaDecision, OverrideNotice, ShortView
+from controller.core.messages import ControlAction, MetaDecision, OverrideNotice, ShortView
 from controller.gateway.directives import Ceiling, Configured, Directives, Heard, resolve
+from controller.scheduling.endings import completion_of
 from controller.scheduling.history import History
 from controller.scheduling.outcomes import Ended
 from controller.scheduling.scheduler import Scheduler
@@ -118,34 +119,3 @@ class Steering:
                 self.widest[name] = max(self.widest[name], directive.controls.n_run)
         if before is None or after.bounds != before.bounds:
             scheduler.set_length_bounds(after.bounds)
-
-
-def completion_of(ended: Ended, now_s: float) -> Completion:
-    """The telemetry of one ended request, as the gateway makes it."""
-    request, believed = ended.entry.request, ended.predicted
-    return Completion(
-        request_id=request.id,
-        sent_s=now_s,
-        tenant=request.tenant,
-        model=request.model,
-        outcome=ended.kind,
-        arrival_s=request.arrival_s,
-        policy=ended.policy,
-        instance=ended.instance,
-        task_type=believed.task_type,
-        prompt_tokens=request.prompt_tokens,
-        output_tokens=ended.output_tokens,
-        queue_ms=ended.queue_ms,
-        ttft_ms=ended.ttft_ms,
-        service_ttft_ms=ended.service_ttft_ms,
-        tpot_ms=ended.tpot_ms,
-        total_ms=ended.total_ms,
-        ttft_slo_ms=believed.slo.ttft_ms,
-        tpot_slo_ms=believed.slo.tpot_ms,
-        predicted_output_tokens=believed.output_tokens,
-        predicted_ttft_ms=believed.ttft_ms,
-        predicted_tpot_ms=believed.tpot_ms,
-        running=ended.running_at_dispatch,
-        kv_usage=ended.kv_usage_at_dispatch,
-        slo_met=ended.slo_met,
-    )
