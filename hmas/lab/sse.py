@@ -1,11 +1,36 @@
 """Reads an OpenAI answer as a client does: what came when, how long it was, how it ended. Cheap enough for thousands of events a second."""
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import orjson
 
 
-class AnswerReader:
+class SseLines(ABC):
+    """Server-sent events out of bytes that may be cut anywhere. What an event means is the subclass's part."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, chunk: bytes, now_s: float) -> None:
+        """Takes the next bytes of the stream and the time at which they came."""
+        lines = (self._rest + chunk).split(b"\n")
+        self._rest = lines.pop()
+        for line in lines:
+            if line.startswith(b"data:"):
+                self._event(line[5:].strip(), now_s)
+            elif line.strip() and not line.startswith((b":", b"event:", b"id:", b"retry:")):
+                self._stray(line)
+
+    @abstractmethod
+    def _event(self, data: bytes, now_s: float) -> None:
+        """One event's data."""
+
+    def _stray(self, line: bytes) -> None:  # noqa: B027 - most have no use for it
+        """A line that is no part of the protocol."""
+
+
+class AnswerReader(SseLines):
     """Fed with the body's bytes as they arrive and the time of each piece.
 
     Attributes:
@@ -17,6 +42,7 @@ class AnswerReader:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.first_s = -1.0
         self.last_s = -1.0
         self.finished = False
@@ -25,27 +51,19 @@ class AnswerReader:
         self.broken = ""
         self._usage_tokens = -1
         self._events = 0
-        self._rest = b""
 
     @property
     def tokens(self) -> int:
         """Output tokens by `usage`, or the number of content events where the answer has none."""
         return self._events if self._usage_tokens < 0 else self._usage_tokens
 
-    def feed(self, chunk: bytes, now_s: float) -> None:
-        """Takes the next bytes of the stream; events may be cut anywhere."""
-        lines = (self._rest + chunk).split(b"\n")
-        self._rest = lines.pop()
-        for line in lines:
-            if line.startswith(b"data:"):
-                self._event(line[5:].strip(), now_s)
-            elif line.strip() and not line.startswith((b":", b"event:", b"id:", b"retry:")):
-                self.broken = self.broken or f"not an SSE line: {line[:60]!r}"
-
     def end(self) -> None:
         """The stream has ended."""
         if self._rest.strip():
             self.broken = self.broken or f"ended inside an event: {self._rest[:60]!r}"
+
+    def _stray(self, line: bytes) -> None:
+        self.broken = self.broken or f"not an SSE line: {line[:60]!r}"
 
     def _event(self, data: bytes, now_s: float) -> None:
         if data == b"[DONE]":

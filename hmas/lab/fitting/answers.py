@@ -4,8 +4,10 @@ from typing import Any
 
 import orjson
 
+from hmas.lab.sse import SseLines
 
-class TokenTimes:
+
+class TokenTimes(SseLines):
     """Fed with the body's bytes as they arrive and the time of each piece.
 
     Attributes:
@@ -16,20 +18,12 @@ class TokenTimes:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.times_s: list[float] = []
         self.prompt_tokens = 0
         self.output_tokens = 0
         self.events = 0
         self.error = ""
-        self._rest = b""
-
-    def feed(self, chunk: bytes, now_s: float) -> None:
-        """Takes the next bytes; events may be cut anywhere."""
-        lines = (self._rest + chunk).split(b"\n")
-        self._rest = lines.pop()
-        for line in lines:
-            if line.startswith(b"data:"):
-                self._event(line[5:].strip(), now_s)
 
     def _event(self, data: bytes, now_s: float) -> None:
         self.events += 1
