@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from controller.core.types import Controls
 from controller.routing import make_router
@@ -37,7 +37,9 @@ N_RUN = 64
 RUNS = 3
 SCALES = (10_000, 100_000, 1_000_000)
 ORDERS = ("fcfs", "edf", "sjf", "two-lane", "wfq")
-CANDIDATES = [(order, overdue) for order in ORDERS for overdue in ("demote", "shed")] + [("fcfs", "keep"), ("sjf", "keep")]
+Overdue = Literal["keep", "demote", "shed"]
+LATE: tuple[Overdue, ...] = ("demote", "shed")
+CANDIDATES: list[tuple[str, Overdue]] = [*((order, late) for order in ORDERS for late in LATE), ("fcfs", "keep"), ("sjf", "keep")]
 """Twelve that a controller would choose from: each order with both treatments of late requests, and two that keep them."""
 
 
@@ -51,10 +53,10 @@ def azure_spec(duration_s: float) -> str:
     return f"azure:{path}?rate={RATE_RPS},duration={duration_s:g},laps={laps}"
 
 
-def simulated(workload: Workload, policy: str = "edf", overdue: str = "demote", *, guarded: bool = True) -> SimulationResult:
+def simulated(workload: Workload, policy: str = "edf", overdue: Overdue = "demote", *, guarded: bool = True) -> SimulationResult:
     """One run with the product's own settings: fence, treatment of late requests, guard; `guarded=False` is plain FCFS with a window."""
     settings = (
-        SchedulerSettings(queue_limit=2_000_000, overdue=overdue, overdue_service_share=0.5, tpot_guard=0.5)  # type: ignore[arg-type]
+        SchedulerSettings(queue_limit=2_000_000, overdue=overdue, overdue_service_share=0.5, tpot_guard=0.5)
         if guarded
         else SchedulerSettings(queue_limit=2_000_000, overdue="keep", fence=False)
     )
@@ -81,7 +83,7 @@ def best_s(work: Callable[[], object]) -> float:
     return min(times)
 
 
-def one_candidate(spec: str, policy: str, overdue: str) -> float:
+def one_candidate(spec: str, policy: str, overdue: Overdue) -> float:
     """Share of requests within SLO; a plain function, so that a pool of processes can take it."""
     global _window  # noqa: PLW0603 - what a worker keeps between candidates, as the digital twin's workers would
     if _window is None or _window[0] != spec:
@@ -115,7 +117,8 @@ def what_if(spec: str) -> dict[str, Any]:
 def at_scale(requests: int) -> dict[str, float]:
     """Cost and peak memory of a long run, in a process of its own."""
     command = [sys.executable, __file__, "--scale", str(requests)]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)  # type: ignore[no-any-return]
+    figures: dict[str, float] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return figures
 
 
 def measure_scale(requests: int) -> dict[str, float]:

@@ -265,7 +265,7 @@ def test_a_prompt_that_is_all_cached_still_computes_its_end():
 def paused_run(mode: str) -> tuple[float, float, int]:
     """Free blocks' share while paused, when it is done, and tokens computed again."""
     engine = EngineModel(SMALL)
-    engine.add(SimRequest("a", 16, 10, pauses=(Pause(4, 8, mode),)))  # type: ignore[arg-type]
+    engine.add(SimRequest("a", 16, 10, pauses=(Pause(4, 8, mode),)))
     now_s, prefill = 0.0, 0
     while (result := engine.step(now_s)) is not None:
         now_s = result.end_s
@@ -314,7 +314,7 @@ def test_paused_sequences_yield_when_nothing_else_can_run():
 
 def test_swapping_preempts_without_computing_again():
     def run(preemption: str) -> tuple[int, int]:
-        engine = EngineModel(SMALL, preemption=preemption)  # type: ignore[arg-type]
+        engine = EngineModel(SMALL, preemption=preemption)
         for i in range(4):
             engine.add(SimRequest(f"r{i}", 12, 24))
         now_s, prefill = 0.0, 0
