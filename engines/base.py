@@ -3,12 +3,12 @@
 Priority polarity inside H-MAS: the LOWER value goes first (as in vLLM). An adapter converts to its engine's own sign.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
 
-KnobName = Literal["n_run", "token_budget"]
+KnobName = Literal["n_run", "token_budget", "long_prefill_tokens"]
 
 
 class EngineCapabilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,6 +21,9 @@ class EngineCapabilities(msgspec.Struct, frozen=True, kw_only=True):
         abort: Whether `Engine.abort` reaches the engine (else closing the connection is all there is).
         priority: Whether the engine orders its own queue by the request's `priority`.
         load_signals: Whether snapshots carry the engine's own running, waiting and KV figures.
+        reprioritize: Whether `Engine.reprioritize` reaches the engine's own queue.
+        evict: Whether `Engine.evict` can put running requests back into it.
+        control: How live control stands, in words for an operator: which knobs are live, and why others are not.
     """
 
     kind: str
@@ -29,6 +32,9 @@ class EngineCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     abort: bool = False
     priority: bool = False
     load_signals: bool = False
+    reprioritize: bool = False
+    evict: bool = False
+    control: str = ""
 
 
 class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +53,8 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         max_num_batched_tokens: The engine's tokens per step in force; None where unknown.
         max_num_seqs_ceiling: Highest value that live control may set it to (the start-up value); None where unknown.
         max_num_batched_tokens_ceiling: Likewise for tokens per step.
+        long_prefill_tokens: Threshold in force beyond which a prompt is computed in pieces, 0 for none; None where unknown.
+        long_prefill_tokens_start: The start-up value of that threshold.
         preemptions_total: Sequences preempted since start.
         prompt_tokens_total: Prompt tokens computed since start.
         generation_tokens_total: Output tokens produced since start.
@@ -64,6 +72,8 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     max_num_batched_tokens: int | None = None
     max_num_seqs_ceiling: int | None = None
     max_num_batched_tokens_ceiling: int | None = None
+    long_prefill_tokens: int | None = None
+    long_prefill_tokens_start: int | None = None
     preemptions_total: int = 0
     prompt_tokens_total: int = 0
     generation_tokens_total: int = 0
@@ -75,10 +85,12 @@ class Knobs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         n_run: Sequences that may run at once, 1 or more.
         token_budget: Tokens per engine step (prefill and decode together), 1 or more.
+        long_prefill_tokens: Prompts longer than this are computed in pieces: one step takes at most so many tokens of each; 0 for none.
     """
 
     n_run: int | None = None
     token_budget: int | None = None
+    long_prefill_tokens: int | None = None
 
 
 class KnobReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,6 +159,25 @@ class Engine(Protocol):
 
     async def apply_knobs(self, knobs: Knobs) -> KnobReport:
         """Sets live knobs. What the engine cannot do is refused in the report, never raised."""
+        ...
+
+    async def reprioritize(self, priorities: Mapping[str, int]) -> frozenset[str]:
+        """Gives requests that wait in the engine's own queue another priority; never raises.
+
+        Args:
+            priorities: The new priority (lower first, as everywhere in H-MAS) by the `request_id` of `send`.
+
+        Returns:
+            Ids of those that were changed: an id that is unknown, or no longer waits, is left out.
+        """
+        ...
+
+    async def evict(self, request_ids: Sequence[str]) -> frozenset[str]:
+        """Puts running requests back into the engine's own queue, to be computed again later; never raises.
+
+        Returns:
+            Ids of those that were evicted.
+        """
         ...
 
     async def close(self) -> None:

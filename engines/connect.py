@@ -1,6 +1,6 @@
 """Finds out what an engine is, and again after it was away: an engine may be replaced while the gateway serves."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import orjson
@@ -24,12 +24,13 @@ class ConnectedEngine:
     after it was away. Responses in flight outlive a change of adapter, since all adapters share one client.
     """
 
-    def __init__(self, client: EngineClient, kind: EngineKind) -> None:
+    def __init__(self, client: EngineClient, kind: EngineKind, control: EngineClient | None = None) -> None:
         self.name = client.name
         self.url = client.url
         self._client = client
+        self._control = control
         self._kind: EngineKind = kind
-        self._adapter = ADAPTERS["openai" if kind == "auto" else kind](client)
+        self._adapter = ADAPTERS["openai" if kind == "auto" else kind](client, control)
         self._known = False
         self.capabilities = self._adapter.capabilities
 
@@ -52,7 +53,7 @@ class ConnectedEngine:
                 kind = self._kind if self._kind != "auto" else await detect(self._client)
             except EngineError as error:
                 return EngineSnapshot(engine=self.name, taken_s=now_s, healthy=False, detail=str(error))
-            self._adapter = ADAPTERS[kind](self._client)
+            self._adapter = ADAPTERS[kind](self._client, self._control)
             self._known = True
         snapshot = await self._adapter.snapshot(now_s)
         self.capabilities = self._adapter.capabilities
@@ -63,9 +64,17 @@ class ConnectedEngine:
         """As `Engine.apply_knobs`."""
         return await self._adapter.apply_knobs(knobs)
 
+    async def reprioritize(self, priorities: Mapping[str, int]) -> frozenset[str]:
+        """As `Engine.reprioritize`."""
+        return await self._adapter.reprioritize(priorities)
+
+    async def evict(self, request_ids: Sequence[str]) -> frozenset[str]:
+        """As `Engine.evict`."""
+        return await self._adapter.evict(request_ids)
+
     async def close(self) -> None:
         """As `Engine.close`."""
-        await self._client.close()
+        await self._adapter.close()
 
 
 async def detect(client: EngineClient) -> Literal["openai", "vllm", "sim"]:
@@ -97,6 +106,7 @@ async def connect_engine(
     url: str,
     kind: EngineKind = "auto",
     api_key: str = "",
+    control_token: str = "",
     connect_timeout_s: float = 5.0,
     idle_timeout_s: float = 120.0,
 ) -> ConnectedEngine:
@@ -107,10 +117,16 @@ async def connect_engine(
         url: Base address without a path.
         kind: `auto` asks the engine what it is.
         api_key: Bearer token towards it, empty for none.
+        control_token: Bearer token towards the engine's control plugin, empty for none.
         connect_timeout_s: How long to wait for it to accept a connection.
         idle_timeout_s: Silence in the middle of an answer after which it counts as broken.
     """
     client = EngineClient(name=name, url=url, api_key=api_key, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s)
-    engine = ConnectedEngine(client, kind)
+    control = None
+    if control_token:
+        control = EngineClient(
+            name=name, url=url, api_key=control_token, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s
+        )
+    engine = ConnectedEngine(client, kind, control)
     await engine.snapshot(0.0)
     return engine

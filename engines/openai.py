@@ -1,6 +1,6 @@
 """Any OpenAI-compatible server as an engine: passes requests on, and knows nothing of its inside."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import orjson
@@ -19,15 +19,17 @@ class OpenAIEngine:
 
     Args:
         client: The connections; they may be shared with another adapter of the same engine.
+        control: Connections that carry the token of the engine's control plugin; None where it has none, then `client` does.
     """
 
     kind = "openai"
 
-    def __init__(self, client: EngineClient) -> None:
+    def __init__(self, client: EngineClient, control: EngineClient | None = None) -> None:
         self.name = client.name
         self.url = client.url
         self.capabilities = EngineCapabilities(kind=self.kind)
         self._client = client
+        self._control = control or client
 
     async def send(self, path: str, body: bytes, headers: Mapping[str, str], *, request_id: str, priority: int = 0) -> HttpResponse:
         """Posts `body` as it is; `priority` is written into it only for an engine that orders its queue by it."""
@@ -61,9 +63,19 @@ class OpenAIEngine:
         reason = f"an engine of kind {self.kind} has no live knobs; set them at its start"
         return KnobReport(refused=dict.fromkeys(msgspec.to_builtins(knobs), reason))
 
+    async def reprioritize(self, priorities: Mapping[str, int]) -> frozenset[str]:  # noqa: ARG002 - other adapters use it
+        """None: such a server lets nobody reach into its queue."""
+        return frozenset()
+
+    async def evict(self, request_ids: Sequence[str]) -> frozenset[str]:  # noqa: ARG002 - other adapters use it
+        """None: such a server takes no such order."""
+        return frozenset()
+
     async def close(self) -> None:
         """Lets every connection go."""
         await self._client.close()
+        if self._control is not self._client:
+            await self._control.close()
 
     async def _read(self, now_s: float) -> EngineSnapshot:
         """The state of an engine that answers.

@@ -30,10 +30,9 @@ def advice(config: Config, env: Mapping[str, str]) -> list[str]:
     if config.gateway.no_auth and config.tenants:
         found.append("gateway.no_auth: every request is served without a key, the tenants' keys are not asked for")
     for position, engine in enumerate(config.engines):
-        if engine.api_key_env and engine.api_key_env not in env:
-            found.append(
-                f"engines[{position}].api_key_env: the environment has no {engine.api_key_env}; the gateway does not start without it"
-            )
+        for setting, variable in (("api_key_env", engine.api_key_env), ("control_token_env", engine.control_token_env)):
+            if variable and variable not in env:
+                found.append(f"engines[{position}].{setting}: the environment has no {variable}; the gateway does not start without it")
     return found
 
 

@@ -63,6 +63,9 @@ class EngineConfig(Section, frozen=True):
     url: Annotated[str, Meta(pattern=r"^https?://[^/\s]+$", description="base address, without /v1")]
     kind: Annotated[Literal["auto", "openai", "vllm", "sim"], Meta(description="auto asks the engine what it is")] = "auto"
     api_key_env: Annotated[str, Meta(description="environment variable that holds the key towards this engine")] = ""
+    control_token_env: Annotated[
+        str, Meta(description="environment variable that holds the token of this engine's control plugin (docs/engines.md)")
+    ] = ""
     n_run_max: Annotated[int, Meta(ge=1, le=4096, description="ceiling of the dispatch window where the engine does not state its own")] = (
         256
     )

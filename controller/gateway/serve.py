@@ -89,8 +89,8 @@ async def serve(
         await gateway.drain(hurry)
 
 
-def _check(config: Config, env: Mapping[str, str]) -> dict[str, str]:
-    """The engines' API keys by engine name.
+def _check(config: Config, env: Mapping[str, str]) -> dict[tuple[str, str], str]:
+    """The engines' API keys and control tokens, by engine name and the setting that names the variable.
 
     Raises:
         ConfigError: See `serve`.
@@ -102,14 +102,16 @@ def _check(config: Config, env: Mapping[str, str]) -> dict[str, str]:
         raise ConfigError(
             f"gateway.admin_host: {gateway.admin_host!r} needs gateway.admin_token_sha256; without it only loopback is allowed"
         )
-    keys = {engine.name: env.get(engine.api_key_env, "") for engine in config.engines if engine.api_key_env}
+    keys = {}
     for engine in config.engines:
-        if engine.api_key_env and not keys[engine.name]:
-            raise ConfigError(f"engines.{engine.name}.api_key_env: the environment has no {engine.api_key_env}, or it is empty")
+        for setting, variable in (("api_key_env", engine.api_key_env), ("control_token_env", engine.control_token_env)):
+            if variable and not env.get(variable):
+                raise ConfigError(f"engines.{engine.name}.{setting}: the environment has no {variable}, or it is empty")
+            keys[engine.name, setting] = env.get(variable, "")
     return keys
 
 
-async def _connect(config: Config, keys: Mapping[str, str], stack: AsyncExitStack) -> list[tuple[EngineConfig, Engine]]:
+async def _connect(config: Config, keys: Mapping[tuple[str, str], str], stack: AsyncExitStack) -> list[tuple[EngineConfig, Engine]]:
     """Every engine with its adapter; those that do not answer are waited for together, not one after the other."""
 
     async def connect(engine: EngineConfig) -> tuple[EngineConfig, Engine]:
@@ -117,7 +119,8 @@ async def _connect(config: Config, keys: Mapping[str, str], stack: AsyncExitStac
             name=engine.name,
             url=engine.url,
             kind=engine.kind,
-            api_key=keys.get(engine.name, ""),
+            api_key=keys[engine.name, "api_key_env"],
+            control_token=keys[engine.name, "control_token_env"],
             connect_timeout_s=config.gateway.engine_connect_timeout_s,
             idle_timeout_s=config.gateway.engine_idle_timeout_s,
         )

@@ -35,8 +35,8 @@ class VllmEngine(OpenAIEngine):
 
     kind = "vllm"
 
-    def __init__(self, client: EngineClient) -> None:
-        super().__init__(client)
+    def __init__(self, client: EngineClient, control: EngineClient | None = None) -> None:
+        super().__init__(client, control)
         self._settings: dict[str, int] = {}
 
     async def abort(self, request_id: str) -> bool:

@@ -149,7 +149,12 @@ async def _ask_engines(engines: list[EngineConfig], env: Mapping[str, str]) -> l
 async def _ask_engine(config: EngineConfig, env: Mapping[str, str]) -> Check:
     name = f"engine {config.name}"
     engine = await connect_engine(
-        name=config.name, url=config.url, kind=config.kind, api_key=env.get(config.api_key_env, ""), connect_timeout_s=TIMEOUT_S
+        name=config.name,
+        url=config.url,
+        kind=config.kind,
+        api_key=env.get(config.api_key_env, ""),
+        control_token=env.get(config.control_token_env, ""),
+        connect_timeout_s=TIMEOUT_S,
     )
     try:
         snapshot = await engine.snapshot(SystemClock().now_s())

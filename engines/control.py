@@ -1,0 +1,131 @@
+"""The client's side of the control plugins: one HTTP dialect for every engine that has one (docs/engines.md).
+
+    GET  /hmas/v1/control  ->  engine, engine_version, plugin_version, knobs {name: {value, min, max, start}}, actions
+    POST /hmas/v1/control  {"knobs": {}, "priorities": {}, "evict": []}  ->  applied, refused, reprioritized, evicted
+
+A knob's name is H-MAS's own (`engines.base.KnobName`); the plugin knows what its engine calls it.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from engines.base import KnobReport, Knobs
+from engines.client import EngineClient
+from engines.errors import EngineError
+
+CONTROL_PATH = "/hmas/v1/control"
+MAX_IDS = 1000
+"""Ids that a plugin takes in one call."""
+
+
+class ControlKnob(msgspec.Struct, frozen=True):
+    """One live knob: its value in force, what it may be set to, and its start-up value."""
+
+    value: int
+    min: int
+    max: int
+    start: int | None = None
+
+
+class ControlState(msgspec.Struct, frozen=True):
+    """What a plugin says about itself. `actions` are those of `reprioritize` and `evict` that it can do."""
+
+    engine: str
+    engine_version: str
+    plugin_version: str
+    knobs: dict[str, ControlKnob] = {}
+    actions: list[str] = []
+
+
+class ControlAnswer(msgspec.Struct, frozen=True):
+    """What became of an order: a field stands in exactly one of `applied` and `refused`."""
+
+    applied: dict[str, int] = {}
+    refused: dict[str, str] = {}
+    reprioritized: list[str] = []
+    evicted: list[str] = []
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    error: str = ""
+    refused: dict[str, str] = {}
+
+
+class ControlRoute:
+    """A plugin's route on one engine. Nothing here raises: an engine that does not answer has no live control for now.
+
+    Args:
+        client: Connections that carry the plugin's token.
+    """
+
+    def __init__(self, client: EngineClient) -> None:
+        self._client = client
+
+    async def read(self) -> ControlState | str:
+        """What the plugin can do, or in words why there is none to ask."""
+        try:
+            status, data = await self._client.get(CONTROL_PATH)
+        except EngineError as error:
+            return str(error)
+        if status != 200:
+            return _words(status, data)
+        try:
+            return msgspec.json.decode(data, type=ControlState)
+        except msgspec.DecodeError as error:
+            return f"{CONTROL_PATH} answers no control document: {error}"
+
+    async def apply(self, knobs: Knobs) -> KnobReport:
+        """Sets live knobs; where the plugin refuses the order as a whole, every knob is refused with its reason."""
+        order = msgspec.to_builtins(knobs)
+        answer = await self._post({"knobs": order})
+        if isinstance(answer, str):
+            return KnobReport(refused=dict.fromkeys(order, answer))
+        lost = dict.fromkeys((name for name in order if name not in answer.applied), "the control plugin does not say what became of it")
+        return KnobReport(applied=answer.applied, refused=lost | answer.refused)
+
+    async def reprioritize(self, priorities: Mapping[str, int]) -> frozenset[str]:
+        """Ids whose priority in the engine's queue was changed. The values are the engine's own: its adapter has converted the sign."""
+        changed: list[str] = []
+        for part in _parts(list(priorities)):
+            answer = await self._post({"priorities": {name: priorities[name] for name in part}})
+            changed += [] if isinstance(answer, str) else answer.reprioritized
+        return frozenset(changed)
+
+    async def evict(self, request_ids: Sequence[str]) -> frozenset[str]:
+        """Ids that were evicted."""
+        gone: list[str] = []
+        for part in _parts(list(dict.fromkeys(request_ids))):
+            answer = await self._post({"evict": part})
+            gone += [] if isinstance(answer, str) else answer.evicted
+        return frozenset(gone)
+
+    async def _post(self, order: dict[str, object]) -> ControlAnswer | str:
+        try:
+            status, data = await self._client.post(CONTROL_PATH, msgspec.json.encode(order))
+        except EngineError as error:
+            return str(error)
+        if status != 200:
+            return _words(status, data)
+        try:
+            return msgspec.json.decode(data, type=ControlAnswer)
+        except msgspec.DecodeError as error:
+            return f"{CONTROL_PATH} answers no report: {error}"
+
+
+def _parts(names: list[str]) -> list[list[str]]:
+    return [names[start : start + MAX_IDS] for start in range(0, len(names), MAX_IDS)]
+
+
+def _words(status: int, data: bytes) -> str:
+    """Why there is no answer to use, in words."""
+    if status in {404, 405}:
+        return "no control plugin"
+    if status in {401, 403}:
+        return "token: the control plugin does not take it; set HMAS_CONTROL_TOKEN for the engine and engines[].control_token_env here"
+    try:
+        refusal = msgspec.json.decode(data, type=_Refusal)
+    except msgspec.DecodeError:
+        refusal = _Refusal()
+    reasons = "; ".join(f"{field}: {reason}" for field, reason in refusal.refused.items())
+    return f"{CONTROL_PATH} answers status {status}: {reasons or refusal.error or data[:80].decode('utf-8', 'replace')}"
