@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 from controller.core.types import Estimates, Request
+from controller.scheduling.signals import Signal
 
 
 @dataclass
@@ -52,6 +53,14 @@ class QueuePolicy(Protocol):
     """Hints it takes, with their defaults. Names not listed are refused."""
     hint_ranges: ClassVar[Mapping[str, tuple[float, float]]]
     """Lowest and highest value of each hint."""
+    signals: ClassVar[tuple[Signal, ...]]
+    """What it orders by, and what stands in where that is not known."""
+    starvation: ClassVar[str]
+    """The bound on how long or how often a request may be passed; or "starves: " and who, and when."""
+    complexity: ClassVar[str]
+    """What its calls cost with n requests in f flows waiting."""
+    source: ClassVar[str]
+    """Where it comes from: paper and section."""
     hints: Mapping[str, float]
     """Hints in force, defaults filled in."""
 
@@ -81,6 +90,14 @@ class QueuePolicy(Protocol):
 
     def rekey(self, entry: QueueEntry, now_s: float) -> None:
         """The entry's estimates have changed: gives it the place they ask for."""
+        ...
+
+    def served(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
+        """A request that ran has ended with so many output tokens: the truth, where the charge at `pop` was a prediction.
+
+        Told to the policy in force for the request's group, whichever policy handed it out: one that did not has nothing to
+        correct. Nothing is told of a request's single tokens, so that simulation and gateway decide on the same knowledge.
+        """
         ...
 
     def ahead(self, request_id: str) -> int | None:

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from controller.scheduling.policies.keyed import KeyedPolicy, priority_offset_s
 from controller.scheduling.queue_entry import QueueEntry
+from controller.scheduling.signals import ARRIVAL, OUTPUT_LENGTH, PRIORITY, TARGETS, Signal
 
 
 class Edf(KeyedPolicy):
@@ -22,6 +23,10 @@ class Edf(KeyedPolicy):
     summary: ClassVar[str] = "earliest deadline first; saves the most when targets differ and the queue can be served in time"
     default_hints: ClassVar[Mapping[str, float]] = MappingProxyType({"key": 0.0})
     hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({"key": (0.0, 1.0)})
+    signals: ClassVar[tuple[Signal, ...]] = (ARRIVAL, TARGETS, OUTPUT_LENGTH, PRIORITY)
+    starvation: ClassVar[str] = "passed only by requests that come before its deadline, moved by at most 200 s of priority"
+    complexity: ClassVar[str] = "push, pop, re-key O(log n), removal O(1)"
+    source: ClassVar[str] = "Liu and Layland 1973, section 7; H-MAS 3.5 and C.2"
 
     def __init__(self, hints: Mapping[str, float]) -> None:
         super().__init__(hints)

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from controller.scheduling.policies.keyed import KeyedPolicy
 from controller.scheduling.queue_entry import QueueEntry
+from controller.scheduling.signals import ARRIVAL, Signal
 
 
 class Fcfs(KeyedPolicy):
@@ -15,6 +16,10 @@ class Fcfs(KeyedPolicy):
     summary: ClassVar[str] = "first come, first served; needs no estimates, the safe fallback"
     default_hints: ClassVar[Mapping[str, float]] = MappingProxyType({})
     hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({})
+    signals: ClassVar[tuple[Signal, ...]] = (ARRIVAL,)
+    starvation: ClassVar[str] = "none: a request is passed by nobody who came after it"
+    complexity: ClassVar[str] = "push, pop, re-key O(log n), removal O(1)"
+    source: ClassVar[str] = "H-MAS C.2, the availability baseline"
 
     def key(self, entry: QueueEntry) -> float:
         """The arrival number."""

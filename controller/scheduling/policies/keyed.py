@@ -56,6 +56,9 @@ class KeyedPolicy(ABC):
         """Gives the entry the place its new estimates ask for."""
         self.push(entry, now_s)
 
+    def served(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:  # noqa: B027  most keys have nothing to learn from it
+        """Nothing to correct: an order by key alone charges nobody."""
+
     def ahead(self, request_id: str) -> int | None:
         """How many stand before it, None where it is not here."""
         return self._heap.rank(request_id)

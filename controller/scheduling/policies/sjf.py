@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from controller.scheduling.policies.keyed import KeyedPolicy, priority_offset_s
 from controller.scheduling.queue_entry import QueueEntry
+from controller.scheduling.signals import ARRIVAL, PRIORITY, SERVICE_TIME, Signal
 
 
 class Sjf(KeyedPolicy):
@@ -22,6 +23,10 @@ class Sjf(KeyedPolicy):
     summary: ClassVar[str] = "shortest predicted service first; the most requests per second under overload, at the cost of long ones"
     default_hints: ClassVar[Mapping[str, float]] = MappingProxyType({"aging_ms_per_s": 20.0})
     hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({"aging_ms_per_s": (0.0, 10_000.0)})
+    signals: ClassVar[tuple[Signal, ...]] = (SERVICE_TIME, ARRIVAL, PRIORITY)
+    starvation: ClassVar[str] = "passed only by requests that come within T_tot / aging_ms_per_s of it; starves long ones where that is 0"
+    complexity: ClassVar[str] = "push, pop, re-key O(log n), removal O(1)"
+    source: ClassVar[str] = "H-MAS C.2, by T_tot of 3.2"
 
     def __init__(self, hints: Mapping[str, float]) -> None:
         super().__init__(hints)

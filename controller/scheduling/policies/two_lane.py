@@ -9,6 +9,7 @@ from controller.scheduling.policies.keyed import priority_offset_s
 from controller.scheduling.policies.recall import Recall, Ticket
 from controller.scheduling.queue_entry import QueueEntry
 from controller.scheduling.service_split import ServiceSplit
+from controller.scheduling.signals import ARRIVAL, OUTPUT_LENGTH, PRIORITY, SERVICE_TIME, TARGETS, Signal
 
 FAST, SLOW = "fast", "slow"
 
@@ -40,6 +41,10 @@ class TwoLane:
     hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType(
         {"threshold_ms": (0.0, 3_600_000.0), "slow_quantile": (0.05, 0.99), "fast_share": (0.05, 0.95)}
     )
+    signals: ClassVar[tuple[Signal, ...]] = (SERVICE_TIME, ARRIVAL, TARGETS, OUTPUT_LENGTH, PRIORITY)
+    starvation: ClassVar[str] = "no lane below its share of dispatches; within a lane passed only by requests with less slack"
+    complexity: ClassVar[str] = "push, pop, re-key O(log n), removal O(1)"
+    source: ClassVar[str] = "H-MAS 3.5, Eq. 5"
 
     def __init__(self, hints: Mapping[str, float]) -> None:
         self.hints: Mapping[str, float] = dict(hints)
@@ -109,6 +114,9 @@ class TwoLane:
         """Places the entry anew, in the other lane if its T_tot now asks for it."""
         self.discard(entry.request.id)
         self.push(entry, now_s)
+
+    def served(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
+        """Nothing to correct: a lane's turn counts as one, however long the request was."""
 
     def ahead(self, request_id: str) -> int | None:
         """An estimate: those before it in its lane, and what the other lane gets dispatched in the meantime."""

@@ -8,6 +8,7 @@ from controller.scheduling.lazy_heap import LazyHeap
 from controller.scheduling.policies.keyed import PRIORITY_LIMIT
 from controller.scheduling.policies.recall import Recall, Ticket
 from controller.scheduling.queue_entry import QueueEntry
+from controller.scheduling.signals import ARRIVAL, OUTPUT_LENGTH, PRIORITY, PROMPT_LENGTH, SERVICE_TIME, TENANT, WEIGHT, Signal
 
 _IDLE_KEEP = 1024
 _LEAST_WEIGHT = 1e-6
@@ -33,6 +34,10 @@ class Wfq:
     summary: ClassVar[str] = "tenants share by weight; keeps one tenant's burst from taking the service of the others"
     default_hints: ClassVar[Mapping[str, float]] = MappingProxyType({"cost": 0.0})
     hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({"cost": (0.0, 1.0)})
+    signals: ClassVar[tuple[Signal, ...]] = (TENANT, WEIGHT, PROMPT_LENGTH, OUTPUT_LENGTH, SERVICE_TIME, PRIORITY, ARRIVAL)
+    starvation: ClassVar[str] = "none: while two tenants wait, service per weight differs by one request of each"
+    complexity: ClassVar[str] = "push, pop O(log n + log f), re-key and removal O(1)"
+    source: ClassVar[str] = "Goyal, Vin and Cheng 1996, start-time fair queueing"
 
     def __init__(self, hints: Mapping[str, float]) -> None:
         self.hints: Mapping[str, float] = dict(hints)
@@ -92,6 +97,9 @@ class Wfq:
 
     def rekey(self, entry: QueueEntry, now_s: float) -> None:
         """New estimates change the charge to come, not the place."""
+
+    def served(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
+        """The charge stays as predicted."""
 
     def ahead(self, request_id: str) -> int | None:
         """An estimate: those before it in its tenant's queue, and as many of each other tenant as get served meanwhile by weight."""
