@@ -12,13 +12,14 @@ from engines.sim.stretch import Stretch
 class _Work:
     """What one step computes: decodes, and pieces of contexts."""
 
-    __slots__ = ("decodes", "kv_tokens", "pairs", "prefilled", "tokens")
+    __slots__ = ("decodes", "kv_tokens", "pairs", "prefilled", "prompts", "tokens")
 
     def __init__(self, decodes: int, kv_tokens: int) -> None:
         self.decodes = decodes
         self.kv_tokens = kv_tokens
         self.tokens = 0
         self.pairs = 0
+        self.prompts = 0
         self.prefilled: list[Sequence] = []
 
     def take(self, sequence: Sequence, count: int) -> None:
@@ -29,6 +30,7 @@ class _Work:
             self.kv_tokens += sequence.tokens
         else:
             self.tokens += count
+            self.prompts += 1
             self.pairs += count * computed + count * (count + 1) // 2
         sequence.computed = computed + count
         self.prefilled.append(sequence)
@@ -209,7 +211,11 @@ class Batch:
     def _run(self, now_s: float, work: "_Work") -> Stretch:
         """The step that computes this work."""
         duration_s = self._profile.step_duration_s(
-            prefill_tokens=work.tokens, prefill_pairs=work.pairs, decode_seqs=work.decodes, decode_kv_tokens=work.kv_tokens
+            prefill_tokens=work.tokens,
+            prefill_pairs=work.pairs,
+            decode_seqs=work.decodes,
+            decode_kv_tokens=work.kv_tokens,
+            prefill_seqs=work.prompts,
         )
         stretch = Stretch(now_s, 1, 1000.0 * duration_s + self._pause_ms)
         self._pause_ms = 0.0

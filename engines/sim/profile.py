@@ -44,6 +44,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             never fall. Linear in between, flat before the first, continued with the last slope. Empty: 0 everywhere.
         prefill_ms_per_token: Added per prompt token computed in the step.
         prefill_ms_per_ktoken_sq: Added per million query-key pairs of the prompt tokens' causal attention.
+        prefill_ms_per_seq: Added per sequence of which prompt tokens are computed: what a newcomer costs however short it is.
         decode_ms_per_seq: Added per sequence that decodes one token.
         decode_ms_per_kv_ktoken: Added per 1000 cached tokens that the decoding sequences read.
         request_ms: What the engine's front end adds to each request before the scheduler sees it: HTTP, tokenising.
@@ -70,6 +71,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     prefill_ms_per_ktoken_sq: Ms
     decode_ms_per_seq: Ms
     decode_ms_per_kv_ktoken: Ms
+    prefill_ms_per_seq: Ms = 0.0
     request_ms: Ms = 0.0
     block_size: Positive = 16
     kv_blocks: Positive
@@ -116,7 +118,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         table = self._table
         return table[tokens] if tokens < len(table) else self.step_ms + self.curve_ms(tokens)
 
-    def step_duration_s(self, *, prefill_tokens: int, prefill_pairs: int, decode_seqs: int, decode_kv_tokens: int) -> float:
+    def step_duration_s(
+        self, *, prefill_tokens: int, prefill_pairs: int, decode_seqs: int, decode_kv_tokens: int, prefill_seqs: int = 0
+    ) -> float:
         """Seconds that one step takes.
 
         Args:
@@ -124,6 +128,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             prefill_pairs: Query-key pairs of their attention: for a chunk of `c` tokens after `s`, `c*s + c*(c+1)/2`.
             decode_seqs: Sequences that decode one token.
             decode_kv_tokens: Cached tokens those sequences read, summed.
+            prefill_seqs: Sequences that the prompt tokens belong to.
         """
         tokens = prefill_tokens + decode_seqs
         table = self._table
@@ -131,6 +136,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             (table[tokens] if tokens < len(table) else self._base_ms(tokens))
             + self.prefill_ms_per_token * prefill_tokens
             + self.prefill_ms_per_ktoken_sq * prefill_pairs * 1e-6
+            + self.prefill_ms_per_seq * prefill_seqs
             + self.decode_ms_per_seq * decode_seqs
             + self.decode_ms_per_kv_ktoken * decode_kv_tokens * 1e-3
         )

@@ -4,7 +4,15 @@ import msgspec
 
 from engines.sim.profile import Profile
 
-_TIMES = ("step_ms", "prefill_ms_per_token", "prefill_ms_per_ktoken_sq", "decode_ms_per_seq", "decode_ms_per_kv_ktoken", "request_ms")
+_TIMES = (
+    "step_ms",
+    "prefill_ms_per_seq",
+    "prefill_ms_per_token",
+    "prefill_ms_per_ktoken_sq",
+    "decode_ms_per_seq",
+    "decode_ms_per_kv_ktoken",
+    "request_ms",
+)
 
 
 def faster(profile: Profile, speed: float) -> Profile:

@@ -143,7 +143,7 @@ class ReferenceEngine:
         """Computes what is scheduled; each sequence whose computation has caught up gets one token."""
         produced: list[TokenEvent] = []
         finished = False
-        prefill_tokens = prefill_pairs = decode_seqs = decode_kv_tokens = 0
+        prefill_tokens = prefill_pairs = prefill_seqs = decode_seqs = decode_kv_tokens = 0
         for sequence in self._running:
             count = sequence.scheduled
             if not count:
@@ -154,6 +154,7 @@ class ReferenceEngine:
                 decode_kv_tokens += sequence.tokens
             else:
                 prefill_tokens += count
+                prefill_seqs += 1
                 prefill_pairs += count * sequence.computed + count * (count + 1) // 2
             sequence.computed += count
             if sequence.computed == sequence.tokens:
@@ -163,7 +164,11 @@ class ReferenceEngine:
         if finished:
             self._running = [sequence for sequence in self._running if sequence.live]
         duration_s = self.profile.step_duration_s(
-            prefill_tokens=prefill_tokens, prefill_pairs=prefill_pairs, decode_seqs=decode_seqs, decode_kv_tokens=decode_kv_tokens
+            prefill_tokens=prefill_tokens,
+            prefill_pairs=prefill_pairs,
+            decode_seqs=decode_seqs,
+            decode_kv_tokens=decode_kv_tokens,
+            prefill_seqs=prefill_seqs,
         )
         return StepResult(
             end_s=now_s + duration_s, produced=produced, preempted=preempted, prefill_tokens=prefill_tokens, decode_seqs=decode_seqs

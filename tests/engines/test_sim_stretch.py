@@ -22,6 +22,7 @@ SMALL = Profile(
     prefill_ms_per_token=0.1,
     prefill_ms_per_ktoken_sq=5.0,
     decode_ms_per_seq=0.5,
+    prefill_ms_per_seq=0.7,
     decode_ms_per_kv_ktoken=20.0,
     block_size=4,
     kv_blocks=24,

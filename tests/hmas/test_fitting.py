@@ -16,6 +16,7 @@ from hmas.lab.fitting.target import ProbeError, Target
 TRUE = {
     "step_ms": 11.0,
     "request_ms": 4.0,
+    "prefill_ms_per_seq": 2.5,
     "prefill_ms_per_token": 0.06,
     "prefill_ms_per_ktoken_sq": 5.0,
     "decode_ms_per_seq": 0.3,
@@ -26,7 +27,7 @@ TRUE = {
 def prefill(tokens, budget=2048, **changed):
     c = TRUE | changed
     steps = -(-tokens // budget)
-    ms = c["request_ms"] + steps * c["step_ms"] + c["prefill_ms_per_token"] * tokens
+    ms = c["request_ms"] + steps * (c["step_ms"] + c["prefill_ms_per_seq"]) + c["prefill_ms_per_token"] * tokens
     return Prefill(prompt_tokens=tokens, ttft_ms=ms + c["prefill_ms_per_ktoken_sq"] * tokens * (tokens + 1) / 2e6)
 
 
@@ -35,8 +36,16 @@ def decode(seqs, kv_tokens):
     return Decode(seqs=seqs, kv_tokens=kv_tokens, step_ms=ms)
 
 
+def mixed(seqs, kv_tokens, newcomers, steps):
+    joined, tokens, pairs = len(newcomers) / steps, sum(newcomers) / steps, sum(n * (n + 1) / 2 for n in newcomers) / steps
+    ms = decode(seqs, kv_tokens).step_ms + TRUE["prefill_ms_per_seq"] * joined + TRUE["prefill_ms_per_token"] * tokens
+    ms += TRUE["prefill_ms_per_ktoken_sq"] * pairs * 1e-6
+    return Decode(seqs=seqs, kv_tokens=kv_tokens, step_ms=ms, joined=joined, joined_tokens=tokens, joined_pairs=pairs)
+
+
 PREFILLS = [prefill(tokens) for tokens in (16, 64, 256, 1024, 2048, 4096)]
-DECODES = [decode(seqs, seqs * length) for seqs in (1, 4, 16, 32) for length in (60, 1100)]
+ALONE = [decode(seqs, seqs * length) for seqs in (1, 4, 16, 32) for length in (60, 1100)]
+DECODES = [*ALONE, mixed(4, 400, [30, 33, 31], 40), mixed(16, 1600, [250, 260], 30)]
 
 
 def test_exact_measurements_give_the_coefficients_back():
@@ -44,6 +53,13 @@ def test_exact_measurements_give_the_coefficients_back():
     assert fit.values == pytest.approx(TRUE, rel=1e-5)
     assert [one.quantity for one in fit.misfits] == ["TTFT", "TPOT"]
     assert max(one.p90 for one in fit.misfits) < 1e-6
+
+
+def test_without_newcomers_a_prompt_s_fixed_cost_is_the_front_end_s():
+    prefills = [one for one in PREFILLS if one.prompt_tokens <= 2048]
+    fit = fit_coefficients(prefills, ALONE, tokens_per_step=2048)
+    assert fit.values["prefill_ms_per_seq"] == 0.0
+    assert fit.values["request_ms"] == pytest.approx(TRUE["request_ms"] + TRUE["prefill_ms_per_seq"], rel=1e-4)
 
 
 def test_a_stall_of_the_machine_pulls_little():
@@ -81,7 +97,7 @@ def test_robust_nnls_refuses_what_is_no_measurement():
 
 def test_the_plan_keeps_within_what_the_engine_holds():
     batches = plan(Bounds(max_model_len=2048, kv_tokens=4000, max_num_seqs=16, concurrency=(1, 4, 8, 16, 64), repeats=2))
-    assert {batch.kind for batch in batches} == {"warm-up", "prefill", "decode"}
+    assert {batch.kind for batch in batches} == {"warm-up", "prefill", "decode", "mixed"}
     assert max(batch.seqs for batch in batches) <= 16
     assert max(batch.prompt_tokens + batch.output_tokens for batch in batches) <= 2048
     assert all(batch.tokens <= 0.7 * 4000 for batch in batches if batch.kind == "decode")

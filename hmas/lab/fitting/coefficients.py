@@ -11,6 +11,7 @@ from hmas.lab.fitting.robust import Floats, robust_nnls
 COEFFICIENTS = (
     "step_ms",
     "request_ms",
+    "prefill_ms_per_seq",
     "prefill_ms_per_token",
     "prefill_ms_per_ktoken_sq",
     "decode_ms_per_seq",
@@ -36,17 +37,22 @@ class Prefill(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decode(msgspec.Struct, frozen=True, kw_only=True):
-    """Steps in which nothing but decoding happened.
+    """Steps of a batch that decoded, with or without newcomers whose prompts were computed in some of them.
 
     Attributes:
         seqs: Sequences that decoded, 1 or more.
         kv_tokens: Cached tokens that they read, summed, in the mean over the steps.
-        step_ms: The median step.
+        step_ms: The mean step, the median over the sequences.
+        joined: Newcomers per step; 0 where there were none.
+        joined_tokens: Their prompt tokens per step. `joined_pairs`: the query-key pairs of those, per step.
     """
 
     seqs: int
     kv_tokens: float
     step_ms: float
+    joined: float = 0.0
+    joined_tokens: float = 0.0
+    joined_pairs: float = 0.0
 
 
 class Misfit(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,13 +74,14 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 def fit_coefficients(prefills: Sequence[Prefill], decodes: Sequence[Decode], *, tokens_per_step: int) -> Fit:
     """Fits the step time to both kinds of measurements at once.
 
-    A prompt of L tokens alone takes `request_ms + ceil(L / tokens_per_step) step_ms + a L + b L (L + 1) / 2` until its first token;
-    a step of n sequences over K cached tokens takes `step_ms + c n + d K` (the form of `Profile`). The decode steps tell the fixed cost of
-    a step, and so how much of a prompt's fixed cost is the front end's.
+    A prompt of L tokens alone takes `request_ms + ceil(L / tokens_per_step) (step_ms + s) + a L + b L (L + 1) / 2` until its first token;
+    a step of n sequences over K cached tokens takes `step_ms + c n + d K` (the form of `Profile`), and a newcomer adds s and its prompt.
+    The decode steps tell the fixed cost of a step; those with newcomers tell how much of a prompt's fixed cost holds up the engine, and
+    how much is the front end's alone. Without such steps all of it is taken for the front end's.
 
     Args:
         prefills: Single prompts, of at least two lengths.
-        decodes: Decode steps, at no fewer than two numbers of sequences.
+        decodes: Decode steps, at no fewer than two numbers of sequences, with newcomers or without.
         tokens_per_step: The engine's budget: a longer prompt takes several steps.
 
     Raises:
@@ -86,6 +93,8 @@ def fit_coefficients(prefills: Sequence[Prefill], decodes: Sequence[Decode], *, 
         raise FitImpossible(f"{len(decodes)} measurements of decoding at one concurrency: a profile needs two or more")
     design = np.array([_prefill_row(one, tokens_per_step) for one in prefills] + [_decode_row(one) for one in decodes])
     measured = np.array([one.ttft_ms for one in prefills] + [one.step_ms for one in decodes])
+    if not any(one.joined for one in decodes):
+        design[:, COEFFICIENTS.index("prefill_ms_per_seq")] = 0.0
     found = robust_nnls(design, measured)
     values = dict(zip(COEFFICIENTS, (float(value) for value in found), strict=True))
     values["step_ms"] = max(_LEAST_STEP_MS, values["step_ms"])
@@ -106,8 +115,9 @@ def misfit(quantity: str, relative_errors: Floats) -> Misfit:
 
 def _prefill_row(one: Prefill, tokens_per_step: int) -> list[float]:
     tokens = one.prompt_tokens
-    return [float(-(-tokens // tokens_per_step)), 1.0, float(tokens), tokens * (tokens + 1) / 2 * 1e-6, 0.0, 0.0]
+    steps = float(-(-tokens // tokens_per_step))
+    return [steps, 1.0, steps, float(tokens), tokens * (tokens + 1) / 2 * 1e-6, 0.0, 0.0]
 
 
 def _decode_row(one: Decode) -> list[float]:
-    return [1.0, 0.0, 0.0, 0.0, float(one.seqs), one.kv_tokens * 1e-3]
+    return [1.0, 0.0, one.joined, one.joined_tokens, one.joined_pairs * 1e-6, float(one.seqs), one.kv_tokens * 1e-3]

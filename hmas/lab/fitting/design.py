@@ -4,13 +4,16 @@ from typing import Literal
 
 import msgspec
 
-Kind = Literal["warm-up", "prefill", "decode"]
+Kind = Literal["warm-up", "prefill", "decode", "mixed"]
 
 SHORTEST_PROMPT = 16
 LONGEST_PROMPT = 4096
 SHORT_PROMPT = 32
 LONG_PROMPT = 1024
+JOINER_PROMPT = 256
 OUTPUT_TOKENS = 48
+JOINERS = 12
+"""Newcomers to a batch that decodes, one after the other; the batch's answers are twice as long, so that most of them come in time."""
 KV_SHARE = 0.7
 """Share of the KV cache that a batch may come to fill: no preemption disturbs its steps."""
 
@@ -23,17 +26,26 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         seqs: How many.
         prompt_tokens: About how long each prompt is; the engine's own count is what the fit takes.
         output_tokens: How long each answer is.
+        joiners: Prompts of a single token's answer that are sent one after the other while the others decode.
+        joiner_tokens: About how long each of those is.
     """
 
     kind: Kind
     seqs: int
     prompt_tokens: int
     output_tokens: int
+    joiners: int = 0
+    joiner_tokens: int = 0
 
     @property
     def tokens(self) -> int:
         """Prompt and output tokens of all of them."""
-        return self.seqs * (self.prompt_tokens + self.output_tokens)
+        return self.seqs * (self.prompt_tokens + self.output_tokens) + self.joiners * (self.joiner_tokens + 1)
+
+    @property
+    def held(self) -> int:
+        """Tokens that the KV cache holds of it at most."""
+        return self.seqs * (self.prompt_tokens + self.output_tokens) + bool(self.joiners) * (self.joiner_tokens + 1)
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,8 +73,9 @@ def plan(bounds: Bounds) -> list[Batch]:
 
     Prompt lengths double from 16 to 4096, or to half of what the engine takes. Decoding is measured with short prompts at each
     concurrency, and with long ones at the least and the greatest that fit, which tells the price of reading the cache from that of a
-    sequence. Every repeat goes through all of it before the next begins, so that a probe cut short has seen everything once, and a slow
-    spell of the machine does not fall on one kind alone.
+    sequence. At the least and the greatest concurrency newcomers join, short ones and longer ones: what they cost those that decode. Every
+    repeat goes through all of it before the next begins, so that a probe cut short has seen everything once, and a slow spell of the
+    machine does not fall on one kind alone.
     """
     output = max(4, min(OUTPUT_TOKENS, bounds.max_model_len // 4))
     longest = min(LONGEST_PROMPT, bounds.max_model_len // 2)
@@ -73,6 +86,11 @@ def plan(bounds: Bounds) -> list[Batch]:
     round_of = [Batch(kind="prefill", seqs=1, prompt_tokens=length, output_tokens=2) for length in lengths]
     round_of += [Batch(kind="decode", seqs=n, prompt_tokens=short, output_tokens=output) for n in seqs]
     round_of += [Batch(kind="decode", seqs=n, prompt_tokens=long, output_tokens=output) for n in sorted({*held[:1], *held[-1:]})]
+    for n in sorted({*seqs[:1], *seqs[-1:]}):
+        for length in sorted({short, min(JOINER_PROMPT, longest)}):
+            batch = Batch(kind="mixed", seqs=n, prompt_tokens=short, output_tokens=2 * output, joiners=JOINERS, joiner_tokens=length)
+            if n < bounds.max_num_seqs and batch.held <= KV_SHARE * bounds.kv_tokens:
+                round_of.append(batch)
     warm_up = [
         Batch(kind="warm-up", seqs=1, prompt_tokens=short, output_tokens=output),
         Batch(kind="warm-up", seqs=max(seqs, default=1), prompt_tokens=short, output_tokens=output),

@@ -85,13 +85,13 @@ async def probe(
                 break
             try:
                 async with asyncio.timeout(max_seconds):
-                    answers = await asker.together(batch)
+                    answers, newcomers = await asker.joined(batch) if batch.kind == "mixed" else (await asker.together(batch), [])
             except TimeoutError as error:
                 raise ProbeError(
                     f"{batch.seqs} requests of {batch.prompt_tokens} prompt tokens took longer than {max_seconds:g} s; "
                     "allow more with --max-seconds"
                 ) from error
-            _note(findings, batch, answers)
+            _note(findings, batch, answers, newcomers)
             findings.sent += 1
             findings.elapsed_s = loop.time() - begun_s
             if on_progress is not None:
@@ -113,18 +113,31 @@ class Asker:
     async def together(self, batch: Batch) -> list[Answer]:
         """All answers of a batch, in the order of sending."""
         texts = [self.text(batch.prompt_tokens) for _ in range(batch.seqs)]
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._guarded(text, batch.output_tokens)) for text in texts]
-        outcomes = [task.result() for task in tasks]
-        for outcome in outcomes:
-            if isinstance(outcome, ProbeError):
-                raise outcome
-        answers = [outcome for outcome in outcomes if isinstance(outcome, Answer)]
+        answers, _ = await self._gather(texts, batch.output_tokens, [])
         words = sum(text.count(" ") + 1 for text in texts)
         tokens = sum(answer.prompt_tokens for answer in answers)
         if batch.prompt_tokens >= 32 and tokens:
             self._words_per_token = min(2.0, max(0.05, words / tokens))
         return answers
+
+    async def joined(self, batch: Batch) -> tuple[list[Answer], list[Answer]]:
+        """The answers of a batch that decodes, and those of the newcomers sent one after the other until the first of the batch is done."""
+        texts = [self.text(batch.prompt_tokens) for _ in range(batch.seqs)]
+        return await self._gather(texts, batch.output_tokens, [self.text(batch.joiner_tokens) for _ in range(batch.joiners)])
+
+    async def _gather(self, texts: list[str], output_tokens: int, newcomers: list[str]) -> tuple[list[Answer], list[Answer]]:
+        joined: list[Answer | ProbeError] = []
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._guarded(text, output_tokens)) for text in texts]
+            for text in newcomers:
+                if any(task.done() for task in tasks):
+                    break
+                joined.append(await self._guarded(text, 1))
+        outcomes = [task.result() for task in tasks]
+        for outcome in (*outcomes, *joined):
+            if isinstance(outcome, ProbeError):
+                raise outcome
+        return [one for one in outcomes if isinstance(one, Answer)], [one for one in joined if isinstance(one, Answer)]
 
     async def calibrate(self) -> None:
         """Learns how many words make a token, from one short answer."""
@@ -185,20 +198,22 @@ class Asker:
         return " ".join("".join(_LETTERS[index] for index in word) for word in letters.tolist())
 
 
-def _note(findings: Findings, batch: Batch, answers: Sequence[Answer]) -> None:
-    findings.tokens += sum(answer.prompt_tokens + answer.output_tokens for answer in answers)
+def _note(findings: Findings, batch: Batch, answers: Sequence[Answer], newcomers: Sequence[Answer]) -> None:
+    findings.tokens += sum(answer.prompt_tokens + answer.output_tokens for answer in (*answers, *newcomers))
     if batch.kind == "prefill":
         findings.prefills += [
             Prefill(prompt_tokens=answer.prompt_tokens, ttft_ms=1000.0 * (answer.times_s[0] - answer.sent_s)) for answer in answers
         ]
-    elif batch.kind == "decode":
-        found = decode_steps(answers)
+    elif batch.kind in ("decode", "mixed"):
+        found = decode_steps(answers, newcomers)
         if found is not None:
             findings.decodes.append(found)
 
 
-def decode_steps(answers: Sequence[Answer]) -> Decode | None:
-    """The step while all of a batch decoded, the median over its streams; None where that was too short.
+def decode_steps(answers: Sequence[Answer], newcomers: Sequence[Answer] = ()) -> Decode | None:
+    """The mean step while all of a batch decoded, the median over its streams; None where that was too short.
+
+    Newcomers count that had their first token meanwhile; where none had, the batch that was to have some tells nothing.
 
     Only the time between the last one's first token and the first one's last token counts, less the first gap, in which a prompt may still
     have been computed. A stream's step is the time from the first moment to the last at which something came, over the tokens that came
@@ -221,7 +236,19 @@ def decode_steps(answers: Sequence[Answer]) -> Decode | None:
         steps_ms.append(1000.0 * (moments[-1] - moments[0]) / after)
         before = per_event * sum(time_s <= moments[0] for time_s in answer.times_s)
         read += answer.prompt_tokens + before + after / 2.0
-    return Decode(seqs=len(answers), kv_tokens=read, step_ms=float(np.median(steps_ms)))
+    joined = [one.prompt_tokens for one in newcomers if begin_s < one.times_s[0] <= end_s]
+    if newcomers and not joined:
+        return None
+    step_ms = float(np.median(steps_ms))
+    steps = 1000.0 * (end_s - begin_s) / step_ms
+    return Decode(
+        seqs=len(answers),
+        kv_tokens=read,
+        step_ms=step_ms,
+        joined=len(joined) / steps,
+        joined_tokens=sum(joined) / steps,
+        joined_pairs=sum(tokens * (tokens + 1) / 2 for tokens in joined) / steps,
+    )
 
 
 def _moments(answer: Answer, begin_s: float, end_s: float) -> list[float]:
