@@ -28,8 +28,8 @@ class TaskType(StrEnum):
 class OutcomeKind(StrEnum):
     """How a request ended; each submitted request gets exactly one.
 
-    `completed`: the engine's answer was passed on to its end (whatever its HTTP status).
-    `rejected`: refused before it was queued (queue full, too large for the fence, draining).
+    `completed`: the engine's answer was passed on to its end.
+    `rejected`: refused: by the gateway before it was queued (queue full, too large for the fence, draining), or by the engine (HTTP 4xx).
     `shed`: dropped from the queue because it could no longer meet its SLO.
     `timed_out`: its own deadline passed, queued or running.
     `cancelled`: the client left.

@@ -177,9 +177,10 @@ class RequestLife:
         tokens, cached = answer.output_tokens, answer.cached_tokens
         if answer.engine_error:
             desk.end(live, OutcomeKind.FAILED, 200, f"engine error in the stream: {answer.engine_error}", output_tokens=tokens)
+        elif answer.status >= 400:
+            desk.end(live, OutcomeKind.REJECTED, answer.status, "the engine refused it")
         else:
-            reason = "" if answer.status == 200 else "the engine refused it"
-            desk.end(live, OutcomeKind.COMPLETED, answer.status, reason, output_tokens=tokens, cached_tokens=cached)
+            desk.end(live, OutcomeKind.COMPLETED, answer.status, output_tokens=tokens, cached_tokens=cached)
         if answer.streamed:
             await out.finish()
         else:

@@ -256,7 +256,7 @@ class _Kernel:
         try:
             engine.model.add(_sim_request(request, live, now_s))
         except EngineError as error:
-            self._ended(self._scheduler.end(request.id, OutcomeKind.FAILED, now_s), now_s, reason=str(error))
+            self._ended(self._scheduler.end(request.id, OutcomeKind.REJECTED, now_s), now_s, reason=str(error))
 
     def _step(self, now_s: float) -> None:
         """Lets engines that were touched begin what comes next, or end sooner what was cut."""

@@ -118,7 +118,7 @@ async def test_a_prompt_beyond_the_context_is_the_engines_to_refuse(tmp_path: Pa
     assert answer.status == 400
     assert answer.headers["x-hmas-instance"] == "sim-1"
     assert "error" in answer.json
-    assert completion.outcome == "completed"
+    assert completion.outcome == "rejected"
     assert not completion.slo_met
 
 
