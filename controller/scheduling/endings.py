@@ -6,6 +6,7 @@ from controller.core.types import OutcomeKind, Request
 from controller.scheduling.instance import Instance, Running
 from controller.scheduling.outcomes import Ended, Refusal
 from controller.scheduling.queue_entry import QueueEntry
+from controller.scheduling.tenancy import OverQuota
 
 
 def ended_waiting(entry: QueueEntry, kind: OutcomeKind, policy: str, now_s: float) -> Ended:
@@ -95,6 +96,20 @@ def queue_full(queued: int, limit: int, retry_after_s: float) -> Refusal:
         code="queue_full",
         message=f"{queued} requests are waiting and the limit is {limit}; try again later",
         retry_after_s=retry_after_s,
+    )
+
+
+def over_quota(request: Request, over: OverQuota) -> Refusal:
+    """429: the tenant has used up what it may take in a minute. The wait is when its bucket will hold enough, whatever that is."""
+    return Refusal(
+        kind=OutcomeKind.REJECTED,
+        status=429,
+        code="tenant_quota",
+        message=(
+            f"tenant {request.tenant!r} has used up its quota of {over.limit} {over.what} per minute; "
+            f"it will hold enough for this request in {over.wait_s:.1f} s"
+        ),
+        retry_after_s=over.wait_s,
     )
 
 

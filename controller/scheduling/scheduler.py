@@ -8,17 +8,16 @@ from controller.core.placement import Router
 from controller.core.types import Controls, Estimates, OutcomeKind, Request
 from controller.scheduling import endings
 from controller.scheduling.drain_rate import DrainRate
+from controller.scheduling.entrance import Entrance
 from controller.scheduling.instance import Instance, Running, TokenSource
 from controller.scheduling.outcomes import Counts, Dispatch, Dropped, Ended, InstanceSpec, Refusal, SchedulerSettings
 from controller.scheduling.queue_entry import QueueEntry
+from controller.scheduling.tenancy import RateState, Tenancy, TenantLimits
 from controller.scheduling.waiting_room import WaitingRoom
 from controller.scheduling.walk import Found, Walk
 from engines.base import EngineSnapshot
 
 __all__ = ["Counts", "Dispatch", "Dropped", "Ended", "InstanceSpec", "Refusal", "Scheduler", "SchedulerSettings"]
-
-RETRY_AFTER_MIN_S = 1.0
-RETRY_AFTER_MAX_S = 60.0
 
 
 class Scheduler:
@@ -36,8 +35,9 @@ class Scheduler:
         router: Router,
         policy: str,
         hints: Mapping[str, float] | None = None,
+        tenants: Mapping[str, TenantLimits] | None = None,
     ) -> None:
-        """Starts empty.
+        """Starts empty. `tenants`: limits of those that have any.
 
         Raises:
             PolicyError: The policy or a hint is not allowed.
@@ -46,22 +46,25 @@ class Scheduler:
         if len({spec.name for spec in instances}) != len(instances):
             raise SchedulingError(f"instance names must be unique, not {', '.join(spec.name for spec in instances)}")
         self.settings = settings
-        self._walk = Walk(settings, router)
         self._instances: dict[str, Instance] = {}
         for spec in instances:
             if spec.capacity_n_run < 1:
                 raise SchedulingError(f"capacity_n_run of instance {spec.name!r} is {spec.capacity_n_run}; allowed: 1 or more")
             self._instances[spec.name] = Instance(spec, fenced=settings.fence, margin=settings.fence_margin)
+        self._tenancy = Tenancy(tenants or {}, tuple(self._instances.values()))
+        self._walk = Walk(settings, router, self._tenancy)
         self._room = WaitingRoom(
             tuple(self._instances.values()),
             policy=policy,
             hints=hints,
             demoting=settings.overdue != "keep",
             service_share=settings.overdue_service_share,
+            tenancy=self._tenancy,
         )
         self._running: dict[str, Running] = {}
         self._weights: dict[str, float] = {}
         self._drain = DrainRate()
+        self._entrance = Entrance(settings, self._room, self._tenancy, self._drain)
         self._seq = 0
         self._turn = 0
         self._arrived = 0
@@ -84,9 +87,9 @@ class Scheduler:
         """Takes a request in.
 
         Returns:
-            Its entry; or a refusal, with which it has ended as rejected: 429 where the queue is full, 400 where its prompt
-            alone passes the KV fence of every instance that serves its model. A model that no instance serves, or none that
-            is healthy, is no ground: the request waits.
+            Its entry; or a refusal, with which it has ended as rejected: 429 where the queue is full or its tenant's quota is used
+            up, 400 where its prompt alone passes the KV fence of every instance that serves its model. A model that no instance
+            serves, or none that is healthy, is no ground: the request waits.
 
         Raises:
             SchedulingError: A live request has the same id.
@@ -94,7 +97,7 @@ class Scheduler:
         if request.id in self._running or self._room.get(request.id) is not None:
             raise SchedulingError(f"request id {request.id!r} is already live; ids must be unique among live requests")
         self._arrived += 1
-        refusal = self._refusal(request, now_s)
+        refusal = self._entrance.refusal(request, estimates, now_s)
         if refusal is not None:
             self._ended[refusal.kind] += 1
             return refusal
@@ -164,6 +167,7 @@ class Scheduler:
         if not any(instance.available for instance in others):
             return False
         del self._running[request_id]
+        self._tenancy.stopped(run.entry.request.tenant)
         run.instance.finish(run, now_s)
         run.entry.tried = frozenset({run.instance.name})
         self._room.add(run.entry, now_s, returned=True)
@@ -187,7 +191,11 @@ class Scheduler:
                 run.instance.refresh(now_s)
             run.instance.finish(run, now_s)
             self._ended[kind] += 1
-            return endings.ended_running(run, kind, now_s, output_tokens)
+            ended = endings.ended_running(run, kind, now_s, output_tokens)
+            request = run.entry.request
+            self._tenancy.stopped(request.tenant)
+            self._tenancy.settle(request, request.prompt_tokens + ended.output_tokens, now_s)
+            return ended
         entry = None if kind is OutcomeKind.COMPLETED else self._room.remove(request_id)
         if entry is None:
             raise SchedulingError(f"request id {request_id!r} cannot end as {kind}: it is not live, or waits and so cannot have completed")
@@ -343,13 +351,12 @@ class Scheduler:
         return None if behind is None else len(waiting.group.policy) + behind
 
     def retry_after_s(self, now_s: float) -> float:
-        """When a refused client may find room: the time the queue takes to empty at its recent pace, 1 to 60 s."""
-        if not len(self._room):
-            return RETRY_AFTER_MIN_S
-        rate = self._drain.per_second(now_s)
-        if rate <= 0.0:
-            return RETRY_AFTER_MAX_S
-        return min(RETRY_AFTER_MAX_S, max(RETRY_AFTER_MIN_S, len(self._room) / rate))
+        """When a refused client may find room, 1 to 60 s (see `Entrance`)."""
+        return self._entrance.retry_after_s(now_s)
+
+    def rates(self, tenant: str, now_s: float) -> dict[str, RateState]:
+        """A tenant's quotas as they stand, by `tokens` and `requests`; empty where it has none."""
+        return self._tenancy.rates(tenant, now_s)
 
     # -- inside -----------------------------------------------------------------------------------------------------------
 
@@ -357,14 +364,6 @@ class Scheduler:
         if name not in self._instances:
             raise SchedulingError(f"instance {name!r} is unknown; allowed: {', '.join(self._instances)}")
         return self._instances[name]
-
-    def _refusal(self, request: Request, now_s: float) -> Refusal | None:
-        if len(self._room) >= self.settings.queue_limit:
-            return endings.queue_full(len(self._room), self.settings.queue_limit, self.retry_after_s(now_s))
-        instances = self._room.group_of(request.model).instances
-        if instances and not any(instance.fence.fits(request.prompt_tokens + 1) for instance in instances):
-            return endings.too_large(request, instances)
-        return None
 
     def _start(self, found: Found, now_s: float) -> Dispatch:
         entry, choice = found.entry, found.choice
@@ -374,6 +373,7 @@ class Scheduler:
         instance = self._instances[choice.instance]
         self._running[request_id] = instance.start(entry, found.tokens, self.policy, now_s, late=found.late)
         self._walk.guard.dispatched(instance)
+        self._tenancy.started(entry.request.tenant)
         self._dispatched += 1
         self._drain.count(now_s)
         order = "overdue, after all that are on time" if found.late else self.policy
@@ -388,4 +388,5 @@ class Scheduler:
     def _end_waiting(self, entry: QueueEntry, kind: OutcomeKind, now_s: float) -> Ended:
         self._ended[kind] += 1
         self._drain.count(now_s)
+        self._tenancy.settle(entry.request, 0, now_s)
         return endings.ended_waiting(entry, kind, self.policy, now_s)

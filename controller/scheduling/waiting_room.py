@@ -13,6 +13,8 @@ from controller.scheduling.policies.two_lane import TwoLane
 from controller.scheduling.pool import make_policy, rebuild
 from controller.scheduling.queue_entry import QueueEntry, QueuePolicy
 from controller.scheduling.service_split import ServiceSplit
+from controller.scheduling.tenancy import Tenancy
+from controller.scheduling.tenant_gate import gated
 
 Place = Literal["ready", "late", "expired"]
 
@@ -30,10 +32,10 @@ class Group:
 
     __slots__ = ("instances", "late", "policy")
 
-    def __init__(self, instances: Sequence[Instance], policy: QueuePolicy) -> None:
+    def __init__(self, instances: Sequence[Instance], policy: QueuePolicy, late: QueuePolicy) -> None:
         self.instances = tuple(instances)
         self.policy = policy
-        self.late: QueuePolicy = Fcfs({})
+        self.late = late
 
 
 @dataclass
@@ -56,9 +58,17 @@ class WaitingRoom:
     """
 
     def __init__(
-        self, instances: Sequence[Instance], *, policy: str, hints: Mapping[str, float] | None, demoting: bool, service_share: float
+        self,
+        instances: Sequence[Instance],
+        *,
+        policy: str,
+        hints: Mapping[str, float] | None,
+        demoting: bool,
+        service_share: float,
+        tenancy: Tenancy | None = None,
     ) -> None:
         self._instances = tuple(instances)
+        self._tenancy = tenancy
         self._demoting = demoting
         self._service_share = service_share
         self._waiting: OrderedDict[str, Waiting] = OrderedDict()
@@ -195,7 +205,7 @@ class WaitingRoom:
         self.policy_name = fresh.name
         self.hints = dict(fresh.hints)
         for group in self.groups:
-            group.policy = rebuild(group.policy, make_policy(name, hints), now_s)
+            group.policy = rebuild(group.policy, gated(make_policy(name, hints), self._tenancy), now_s)
         if self._split_hints() != self._split.hints:
             self._split = ServiceSplit(*self._split_hints())
             self._split.learn_all([waiting.entry.estimates.total_ms for waiting in self._waiting.values()])
@@ -210,7 +220,8 @@ class WaitingRoom:
 
         def group(instances: list[Instance]) -> Group:
             key = tuple(instance.name for instance in instances)
-            return by_instances.setdefault(key, Group(instances, make_policy(self.policy_name, self.hints)))
+            policy = gated(make_policy(self.policy_name, self.hints), self._tenancy)
+            return by_instances.setdefault(key, Group(instances, policy, gated(Fcfs({}), self._tenancy)))
 
         self._default = group([instance for instance in self._instances if instance.models is None])
         self._by_model = {model: group([i for i in self._instances if i.serves(model)]) for model in models}

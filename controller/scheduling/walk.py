@@ -8,7 +8,9 @@ from controller.core.placement import Choice, Router
 from controller.scheduling.admission import upper_tokens
 from controller.scheduling.instance import Instance
 from controller.scheduling.outcomes import SchedulerSettings
-from controller.scheduling.queue_entry import QueueEntry
+from controller.scheduling.queue_entry import QueueEntry, QueuePolicy
+from controller.scheduling.tenancy import Tenancy
+from controller.scheduling.tenant_gate import Gate
 from controller.scheduling.tpot_guard import TpotGuard
 from controller.scheduling.waiting_room import Group
 
@@ -35,18 +37,20 @@ class Walk:
     kept free: the one with the most KV room takes nobody else until it has room for that entry. That room only grows while
     it is kept free, so the entry's turn comes.
 
-    Demoted requests are looked at when no other waits in their group, and then fill an instance up to a share only (see
-    `Instance.late_window`).
+    Demoted requests are looked at when no other that may go waits in their group, and then fill an instance up to a share only
+    (see `Instance.late_window`). Requests of a tenant at its share of the windows are looked at when none of another tenant waits
+    in front of them: in order, or demoted.
 
     Attributes:
         bounds: Conformal bounds in force, in the order of their buckets.
         guard: The TPOT guard.
     """
 
-    __slots__ = ("_late_share", "_router", "_serves_late", "bounds", "guard")
+    __slots__ = ("_late_share", "_router", "_serves_late", "_tenancy", "bounds", "guard")
 
-    def __init__(self, settings: SchedulerSettings, router: Router) -> None:
+    def __init__(self, settings: SchedulerSettings, router: Router, tenancy: Tenancy) -> None:
         self._router = router
+        self._tenancy = tenancy
         self._late_share = settings.late_share
         self._serves_late = settings.overdue == "demote"
         self.guard = TpotGuard(settings.tpot_guard)
@@ -54,28 +58,40 @@ class Walk:
 
     def find(self, group: Group, now_s: float) -> Found | None:
         """The next of a group, None where none can go. O(1) in the waiting requests where no instance has a slot."""
-        late = not len(group.policy)
-        if late and not (self._serves_late and len(group.late)):
+        waiting = len(group.policy) or (self._serves_late and len(group.late))
+        if not waiting or not any(instance.open for instance in group.instances):
             return None
-        if not any(instance.open for instance in group.instances):
-            return None
-        source = group.late if late else group.policy
+        if self._tenancy.bounded:
+            self._tenancy.look()
+        looked, found = self._search(group.policy, group.instances, now_s, late=False)
+        if not looked and self._serves_late:
+            _, found = self._search(group.late, group.instances, now_s, late=True)
+        return found
+
+    def _search(self, source: QueuePolicy, instances: Sequence[Instance], now_s: float, *, late: bool) -> tuple[bool, Found | None]:
+        """Whether there was anything to look at, and what can go."""
         passed: list[QueueEntry] = []
         kept_free: set[str] = set()
         found: Found | None = None
-        while len(passed) <= LOOK_AHEAD and (entry := source.pop(now_s)) is not None:
+        take = source.pop
+        entry = take(now_s)
+        if entry is None and isinstance(source, Gate):
+            take = source.spare
+            entry = take(now_s)
+        while entry is not None:
             tokens = upper_tokens(entry, self.bounds)
-            choice = self._place(entry, tokens, group.instances, kept_free, now_s, late=late)
+            choice = self._place(entry, tokens, instances, kept_free, now_s, late=late)
             if choice is not None:
                 found = Found(entry, tokens, choice, late)
                 break
             passed.append(entry)
             if entry.skipped >= PATIENCE:
-                kept_free |= _roomiest(entry, group.instances, kept_free)
-        for entry in reversed(passed):
-            entry.skipped += found is not None
-            source.put_back(entry, now_s)
-        return found
+                kept_free |= _roomiest(entry, instances, kept_free)
+            entry = take(now_s) if len(passed) <= LOOK_AHEAD else None
+        for held_back in reversed(passed):
+            held_back.skipped += found is not None
+            source.put_back(held_back, now_s)
+        return bool(passed) or found is not None, found
 
     def _place(
         self, entry: QueueEntry, tokens: int, instances: Sequence[Instance], kept_free: set[str], now_s: float, *, late: bool
