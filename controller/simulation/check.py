@@ -293,12 +293,21 @@ def _check_window(name: str, records: list[RequestRecord], window: int, notes: _
 
 
 def _check_capacity(name: str, records: list[RequestRecord], totals: EngineTotals, profile: Profile, notes: _Notes, *, loose: bool) -> None:
-    """A sequence that has its first token holds its prompt's blocks until its end, unless it was preempted or shares them."""
+    """The engine's word on its blocks, and what the records say of them.
+
+    A sequence that has its first token holds its prompt's blocks until its end, unless it was preempted, pauses or shares them.
+    """
     allowed = min(profile.kv_capacity_tokens, profile.max_model_len)
     for record in records:
         if record.outcome is OutcomeKind.COMPLETED and record.prompt_tokens + record.output_tokens > allowed:
             length = record.prompt_tokens + record.output_tokens
             notes.add("capacity", f"request {record.request_id} took {length} tokens on {name}, which holds {allowed}")
+    peak, whole = (
+        totals.kv_blocks_peak,
+        max((-(-record.prompt_tokens // profile.block_size) for record in records if record.output_tokens), default=0),
+    )
+    if not whole <= peak <= profile.kv_blocks:
+        notes.add("capacity", f"instance {name} held {peak} KV blocks at most; one prompt took {whole}, and it has {profile.kv_blocks}")
     if totals.preemptions or loose:
         return
     moments: list[tuple[float, int]] = []
@@ -310,5 +319,5 @@ def _check_capacity(name: str, records: list[RequestRecord], totals: EngineTotal
     held = 0
     for at_s, change in sorted(moments):
         held += change
-        if held > profile.kv_blocks:
-            notes.add("capacity", f"instance {name} held {held} KV blocks or more at {at_s:.6f} s; it has {profile.kv_blocks}")
+        if held > peak:
+            notes.add("capacity", f"instance {name} held {held} KV blocks or more at {at_s:.6f} s; by its own word {peak} at most")

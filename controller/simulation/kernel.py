@@ -332,6 +332,7 @@ class _Kernel:
                 prompt_tokens=snapshot.prompt_tokens_total,
                 generation_tokens=snapshot.generation_tokens_total,
                 preemptions=snapshot.preemptions_total,
+                kv_blocks_peak=engine.model.kv_blocks_peak,
             )
         return SimulationResult(
             records=[record for record in self._records if record is not None],

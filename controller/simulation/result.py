@@ -34,13 +34,14 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class EngineTotals(msgspec.Struct, frozen=True, kw_only=True):
-    """What one engine did: steps, the time it spent in them, tokens and preemptions."""
+    """What one engine did: steps, the time it spent in them, tokens and preemptions, and the most KV blocks that were held at once."""
 
     steps: int
     busy_s: float
     prompt_tokens: int
     generation_tokens: int
     preemptions: int
+    kv_blocks_peak: int
 
 
 class SimulationResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,15 +26,17 @@ class BlockPool:
         size: Tokens per block.
         total: Blocks in all.
         free: Blocks that can be taken: unused ones, and those of cached units that nobody holds.
+        least_free: The fewest that were ever free.
         hit_tokens: Prompt tokens found in the cache, since the start; `asked_tokens`: those looked up.
     """
 
-    __slots__ = ("_idle", "_idle_blocks", "_units", "asked_tokens", "free", "hit_tokens", "size", "total")
+    __slots__ = ("_idle", "_idle_blocks", "_units", "asked_tokens", "free", "hit_tokens", "least_free", "size", "total")
 
     def __init__(self, total: int, size: int) -> None:
         self.total = total
         self.size = size
         self.free = total
+        self.least_free = total
         self.hit_tokens = 0
         self.asked_tokens = 0
         self._units: dict[int, _Unit] = {}
@@ -58,6 +60,8 @@ class BlockPool:
     def take(self, blocks: int) -> None:
         """Takes blocks that are known to be free."""
         self.free -= blocks
+        if self.free < self.least_free:  # noqa: PLR1730 - a call costs more than the comparison, and this runs at every step
+            self.least_free = self.free
         while self._idle_blocks > self.free:
             unit = self._units.pop(self._idle.popitem(last=False)[0])
             self._idle_blocks -= unit.blocks
@@ -101,6 +105,7 @@ class BlockPool:
                 self._idle_blocks -= unit.blocks
                 self.free -= unit.blocks
             unit.holders += 1
+        self.least_free = min(self.least_free, self.free)
         sequence.refs = list(names)
         sequence.units_seen = units
         sequence.blocks = units * per_unit

@@ -244,6 +244,12 @@ class EngineModel:
             self._batch.budget = applied.get("token_budget", self._batch.budget)
         return KnobReport(applied=applied, refused=refused)
 
+    @property
+    def kv_blocks_peak(self) -> int:
+        """The most KV blocks that sequences ever held at once; cached ones that nobody holds do not count."""
+        pool = self._batch.pool
+        return pool.total - pool.least_free
+
     def snapshot(self, name: str, now_s: float) -> EngineSnapshot:
         """The engine's state under the instance's name."""
         batch = self._batch
