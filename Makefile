@@ -8,7 +8,7 @@ VLLM_VENV ?= build/vllm
 VLLM_VERSION := 0.32.0
 COMPILED := build/compiled
 
-.PHONY: help demo test lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim
+.PHONY: help demo test lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s $$'\t'
@@ -64,6 +64,12 @@ format: $(VENV)/.dev  ## format the sources and mend what the linter can mend
 bench: $(VENV)/.core  ## what the gateway and the scheduler cost; writes build/bench/*.json
 	$(BIN)/python benchmarks/bench_gateway.py
 	$(BIN)/python benchmarks/bench_scheduler.py
+
+setup-peers:  ## install other proxies for comparison under build/peers, each by itself; says which could not be had
+	@$(PYTHON) benchmarks/setup_peers.py build/peers
+
+bench-gateway: $(VENV)/.core  ## the gateway beside direct calls and every peer that is there (`make setup-peers`); writes build/bench/gateway.json
+	$(BIN)/python benchmarks/bench_gateway.py --peers build/peers --repeats 5
 
 bench-sim: $(COMPILED)/.ready  ## the simulator's speed, memory and fidelity; writes build/bench/sim.json and plots
 	PYTHONPATH=$(COMPILED) HMAS_DATASETS_DIR=$(CURDIR)/datasets $(BIN)/python benchmarks/bench_sim.py

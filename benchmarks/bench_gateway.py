@@ -1,10 +1,12 @@
-"""What the gateway costs: CPU per request and added TTFT against direct calls, at 64 and 256 connections.
+"""What the gateway costs, with direct calls as the unit and other proxies beside it: writes build/bench/gateway.json.
 
-Three processes on loopback: an upstream that does nothing but send 64 events a response, the gateway with authentication, scheduling,
-metrics and a message bus, and a client. Direct and gateway runs alternate, so that whatever else the machine does meets both alike. On a
-small machine that all three share, trust the ratios.
+Processes on loopback: an upstream that does nothing but send 64 events a response, the gateway with authentication, scheduling, metrics,
+accounting and a message bus, and a client. Runs go round robin over all proxies, so that whatever else the machine does meets all alike. On
+a small machine that all of them share, trust the ratios.
 
-    python benchmarks/bench_gateway.py [--seconds 1] [--repeats 3] [--out build/bench/gateway.json]
+    python benchmarks/bench_gateway.py                              # direct and H-MAS alone, as `make bench` has it
+    python benchmarks/bench_gateway.py --peers build/peers          # and every peer that is there (`make setup-peers`)
+    python benchmarks/bench_gateway.py --only streams               # 2,000 streams held; `cost`: CPU, TTFT and throughput
 """
 
 import argparse
@@ -14,28 +16,35 @@ import hashlib
 import json
 import os
 import signal
-import socket
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import uvloop
-from gateway_peers import KEY, PACED_RPS, TOKENS
+from gateway_peers import KEY, PACED_RPS, TOKENS, raise_file_limit
+from gateway_proxies import PEERS, NotThere, Proxy, cpu_s, free_port, start_peer, stop, wait_until_it_answers
 
 from controller.bus.embedded import EmbeddedServer
 from controller.bus.memory_bus import MemoryBus
 from controller.bus.redis_bus import RedisBus
 from controller.config.schema import AgentsConfig, BusConfig, Config, EngineConfig, GatewayConfig, SchedulerConfig, TenantConfig
 from controller.gateway.serve import serve
+from controller.runtime import logs
 from controller.runtime.clock import SystemClock
 
 ROOT = Path(__file__).resolve().parent.parent
-
 CONNECTIONS = (64, 256)
-TICK_HZ = os.sysconf("SC_CLK_TCK")
+LOADS = ("paced", "unpaced")
+PARTS = ("cost", "streams")
+DIRECT, OURS = "direct", "hmas"
+SLOW = 2.0
+"""A proxy that takes this many times a run's planned length is so far behind that it is not run again: its row says how often it was."""
+STREAM_TOKENS = 32
+HEAD = ("proxy", "conns", "load", "CPU/direct", "spread", "TTFT p50 +ms", "p99 +ms", "rps/direct", "spread", "lost", "runs")
 
 
 async def run_gateway(port: int, upstream: str, folder: str, bus_url: str) -> None:
@@ -43,141 +52,319 @@ async def run_gateway(port: int, upstream: str, folder: str, bus_url: str) -> No
         state_dir=folder,
         gateway=GatewayConfig(port=port, admin_port=0, drain_s=1.0),
         tenants={"bench": TenantConfig(key_sha256=[hashlib.sha256(KEY.encode()).hexdigest()])},
-        engines=[EngineConfig(name="up", url=upstream, kind="openai", n_run_max=1024)],
+        engines=[EngineConfig(name="up", url=upstream, kind="openai", n_run_max=4096)],
         scheduler=SchedulerConfig(policy="edf"),
         bus=BusConfig(url=bus_url),
         agents=AgentsConfig(enabled=bool(bus_url)),
     )
+    logs.configure("error", "text", "gateway")
     bus = RedisBus(bus_url) if bus_url else MemoryBus()
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    await serve(config, bus=bus, clock=SystemClock(), stop=stop)
+    stopped = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+    await serve(config, bus=bus, clock=SystemClock(), stop=stopped)
     await bus.close()
 
 
-def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICK_HZ
+class Bench:
+    """Upstream, bus and proxies of one call, and the runs on them."""
+
+    def __init__(self, args: argparse.Namespace, folder: Path, stack: contextlib.ExitStack) -> None:
+        self.args = args
+        self.folder = folder
+        self.stack = stack
+        self.begun_s = time.monotonic()
+        self.upstream = self._process("upstream", free_port(), "gateway_peers.py", "upstream")
+        self.direct = Proxy(DIRECT, self.upstream.port)
+        wait_until_it_answers(self.direct)
+        self.missing: dict[str, str] = {}
+
+    @property
+    def spent_s(self) -> float:
+        return time.monotonic() - self.begun_s
+
+    def _process(self, name: str, port: int, script: str, role: str, *arguments: str, path: str = "") -> Proxy:
+        command = [sys.executable, ROOT / "benchmarks" / script, role, str(port), *arguments]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (path, str(ROOT))))}
+        proxy = Proxy(name, port, subprocess.Popen(command, env=environment, start_new_session=True))
+        self.stack.callback(stop, proxy)
+        return proxy
+
+    def gateway(self, name: str = OURS, compiled: str = "") -> Proxy:
+        """A gateway of its own, with a bus of its own."""
+        place = self.folder / f"{name}-{time.monotonic_ns()}"
+        place.mkdir()
+        bus_url = ""
+        if not self.args.no_bus:
+            server = EmbeddedServer(place, durable=False)
+            bus_url = server.start()
+            self.stack.callback(server.stop)
+        upstream = f"http://127.0.0.1:{self.upstream.port}"
+        proxy = self._process(name, free_port(), "bench_gateway.py", "gateway", upstream, str(place), bus_url, path=compiled)
+        wait_until_it_answers(proxy)
+        return proxy
+
+    def proxies(self) -> list[Proxy]:
+        """All that take part, direct calls first; what cannot is in `missing`."""
+        wanted = self.args.proxies
+        found = [self.direct]
+        if not wanted or OURS in wanted:
+            found.append(self.gateway())
+        if self.args.compiled:
+            found.append(self.gateway("hmas-compiled", str(self.args.compiled.absolute())))
+        for name in PEERS if self.args.peers else ():
+            if wanted and name not in wanted:
+                continue
+            try:
+                proxy = start_peer(name, self.args.peers.absolute(), self.folder, self.upstream.port)
+            except (NotThere, OSError) as error:
+                self.missing[name] = str(error)
+                say(f"{name}: left out: {error}")
+                continue
+            self.stack.callback(stop, proxy)
+            found.append(proxy)
+            say(f"{name} {proxy.version} is up")
+        return found
+
+    def cost(self) -> list[dict[str, Any]]:
+        """CPU, TTFT and throughput of every proxy at each number of connections, paced and unpaced."""
+        proxies = self.proxies()
+        cells = [(connections, load) for connections in CONNECTIONS for load in LOADS]
+        runs: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
+        slow: set[tuple[str, int, str]] = set()
+        for number in range(self.args.repeats):
+            begun_s = self.spent_s
+            for connections, load in cells:
+                # Rotated, so that none always follows the same neighbour.
+                for proxy in [*proxies[number % len(proxies) :], *proxies[: number % len(proxies)]]:
+                    key = (proxy.name, connections, load)
+                    if key not in slow:
+                        run = self.measure(proxy, connections, load)
+                        runs.setdefault(key, []).append({**run, "round": number})
+                        if run["took_s"] > SLOW * (run["planned_s"] + 1.0):
+                            slow.add(key)
+            say(f"round {number + 1} of {self.args.repeats} done, {self.spent_s:.0f} s so far")
+            if self.spent_s + (self.spent_s - begun_s) > self.args.budget:
+                say(f"no further round fits into the {self.args.budget:g} s of --budget")
+                break
+        rows = [
+            summarize(proxy, connections, load, runs[DIRECT, connections, load], runs[proxy.name, connections, load])
+            for connections, load in cells
+            for proxy in proxies
+            if proxy.name != DIRECT
+        ]
+        rows += [{"proxy": name, "missing": reason} for name, reason in self.missing.items()]
+        return rows
+
+    def measure(self, proxy: Proxy, connections: int, load: str) -> dict[str, Any]:
+        """One run: what the client saw, and the CPU time that each request cost in the upstream and in the proxy."""
+        # Paced clients pause between two requests; the run is longer by that pause, so that each connection has its turn.
+        seconds = self.args.seconds + (connections / PACED_RPS if load == "paced" else 0.0)
+        before = cpu_s(self.upstream.pid), proxy.cpu_s()
+        command = [
+            sys.executable,
+            ROOT / "benchmarks" / "gateway_peers.py",
+            "client",
+            str(proxy.port),
+            str(connections),
+            str(seconds),
+            load,
+        ]
+        out = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
+        after = cpu_s(self.upstream.pid), proxy.cpu_s()
+        result: dict[str, Any] = json.loads(out)
+        served = max(1, result["requests"])
+        if result["trouble"]:
+            proxy.trouble.append(f"{connections} {load}: {result['trouble']}")
+        return result | {
+            "upstream_ms": 1000 * (after[0] - before[0]) / served,
+            "proxy_ms": 1000 * (after[1] - before[1]) / served,
+            "planned_s": seconds,
+        }
+
+    def streams(self) -> dict[str, Any]:
+        """Many streams held at once: latency in the first and the last quarter beside direct calls, and memory per stream."""
+        args = self.args
+        gateway = self.gateway()
+        # What is loaded and allocated once is no cost of a stream.
+        warm_up = self.hold(gateway, min(64, args.streams), 1.0)
+        time.sleep(1.0)
+        idle = gateway.rss_bytes()
+        direct, through = self.hold(self.direct, args.streams, args.hold), self.hold(gateway, args.streams, args.hold)
+        open_rss = median(through["rss_bytes"]) if through["rss_bytes"] else 0
+        return {
+            "streams": args.streams,
+            "pace_ms": 1000 * args.pace,
+            "tokens": STREAM_TOKENS,
+            "seconds": args.hold,
+            "direct": {key: value for key, value in direct.items() if key != "rss_bytes"},
+            OURS: {key: value for key, value in through.items() if key != "rss_bytes"},
+            "flat": {
+                f"{name}_p{q}": ratio(through["quarters"][-1][f"{name}_p{q}"], through["quarters"][0][f"{name}_p{q}"])
+                for name in ("ttft_ms", "gap_ms")
+                for q in (50, 99)
+            },
+            "rss_idle_mb": idle / 2**20,
+            "rss_open_mb": open_rss / 2**20,
+            "rss_after_mb": gateway.rss_bytes() / 2**20,
+            "memory_per_stream_kb": (open_rss - idle) / args.streams / 1024,
+            "warm_up_lost": warm_up["lost"],
+        }
+
+    def hold(self, proxy: Proxy, streams: int, seconds: float) -> dict[str, Any]:
+        """One run of `gateway_streams.py`; `rss_bytes` are the proxy's resident sizes while all streams were open."""
+        numbers = [proxy.port, streams, seconds, self.args.pace, STREAM_TOKENS]
+        client = subprocess.Popen(
+            [sys.executable, ROOT / "benchmarks" / "gateway_streams.py", *map(str, numbers)], stdout=subprocess.PIPE, text=True
+        )
+        assert client.stdout is not None
+        client.stdout.readline()
+        before_s, sizes, end_s = proxy.cpu_s(), [], time.monotonic() + seconds
+        while time.monotonic() < end_s and client.poll() is None:
+            time.sleep(min(1.0, seconds / 4))
+            sizes.append(proxy.rss_bytes())
+        used_s = proxy.cpu_s() - before_s
+        found: dict[str, Any] = json.loads(client.communicate()[0])
+        return found | {"rss_bytes": sizes, "cpu_share": used_s / seconds}
 
 
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
-
-
-def start(script: str, *args: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, ROOT / "benchmarks" / script, *args], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}
-    )
-
-
-def wait_for(port: int, path: bytes, says: bytes) -> None:
-    end_s = time.monotonic() + 20
-    while time.monotonic() < end_s:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1) as sock:
-            sock.sendall(b"GET " + path + b" HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
-            if says in sock.recv(4096):
-                return
-        time.sleep(0.05)
-    raise SystemExit(f"nothing answers on port {port}")
-
-
-def measure(port: int, connections: int, seconds: float, *, paced: bool, upstream: int, gateway: int | None) -> dict[str, float]:
-    """One run: what the client saw, and the CPU seconds that each request cost in the upstream and in the gateway."""
-    before = cpu_s(upstream), cpu_s(gateway) if gateway else 0.0
-    out = start("gateway_peers.py", "client", str(port), str(connections), str(seconds), "paced" if paced else "unpaced").communicate()[0]
-    after = cpu_s(upstream), cpu_s(gateway) if gateway else 0.0
-    result: dict[str, float] = json.loads(out)
-    result["upstream_ms"] = 1000 * (after[0] - before[0]) / result["requests"]
-    result["gateway_ms"] = 1000 * (after[1] - before[1]) / result["requests"]
-    return result
-
-
-def summarize(direct: list[dict[str, float]], through: list[dict[str, float]]) -> dict[str, float]:
-    """Medians over the repeats; added figures are differences of neighbouring runs."""
-
-    def added(name: str) -> float:
-        return statistics.median(b[name] - a[name] for a, b in zip(direct, through, strict=True))
-
-    def median(runs: list[dict[str, float]], name: str) -> float:
-        return statistics.median(run[name] for run in runs)
-
+def summarize(proxy: Proxy, connections: int, load: str, direct: list[dict[str, Any]], through: list[dict[str, Any]]) -> dict[str, Any]:
+    """Medians over the rounds with the least and the greatest; what is compared comes from the same round."""
+    base = {run["round"]: run for run in direct}
+    pairs = [(base[run["round"]], run) for run in through]
+    cpu = [ratio(run["proxy_ms"], unit["upstream_ms"]) for unit, run in pairs]
+    rps = [ratio(run["rps"], unit["rps"]) for unit, run in pairs]
+    added = {q: [run[f"ttft_ms_p{q}"] - unit[f"ttft_ms_p{q}"] for unit, run in pairs] for q in (50, 99)}
     return {
-        "direct_ttft_ms_p50": median(direct, "ttft_ms_p50"),
-        "added_ttft_ms_p50": added("ttft_ms_p50"),
-        "added_ttft_ms_p99": added("ttft_ms_p99"),
-        "gateway_cpu_ms_per_request": median(through, "gateway_ms"),
-        "upstream_cpu_ms_per_request": median(direct, "upstream_ms"),
-        "cpu_over_direct": statistics.median(b["gateway_ms"] / a["upstream_ms"] for a, b in zip(direct, through, strict=True)),
-        "rps_direct": median(direct, "rps"),
-        "rps_gateway": median(through, "rps"),
-        "rps_over_direct": statistics.median(b["rps"] / a["rps"] for a, b in zip(direct, through, strict=True)),
-        "requests": sum(run["requests"] for run in direct + through),
-        "lost": sum(run["lost"] for run in direct + through),
+        "proxy": proxy.name,
+        "version": proxy.version,
+        "connections": connections,
+        "load": load,
+        "rounds": len(pairs),
+        "cpu_over_direct": median(cpu),
+        "cpu_over_direct_spread": [min(cpu), max(cpu)],
+        "added_ttft_ms_p50": median(added[50]),
+        "added_ttft_ms_p99": median(added[99]),
+        "added_ttft_ms_p99_spread": [min(added[99]), max(added[99])],
+        "rps_over_direct": median(rps),
+        "rps_over_direct_spread": [min(rps), max(rps)],
+        "proxy_cpu_ms_per_request": median(run["proxy_ms"] for _, run in pairs),
+        "upstream_cpu_ms_per_request": median(unit["upstream_ms"] for unit, _ in pairs),
+        "direct_ttft_ms_p50": median(unit["ttft_ms_p50"] for unit, _ in pairs),
+        "direct_ttft_ms_p99": median(unit["ttft_ms_p99"] for unit, _ in pairs),
+        "rps": median(run["rps"] for _, run in pairs),
+        "rps_direct": median(unit["rps"] for unit, _ in pairs),
+        "requests": sum(run["requests"] for _, run in pairs),
+        "lost": sum(run["lost"] for _, run in pairs),
+        "unfinished": sum(run["unfinished"] for _, run in pairs),
+        "trouble": proxy.trouble[:3],
     }
 
 
-def main() -> None:
+def ratio(value: float, base: float) -> float:
+    return value / base if base else 0.0
+
+
+def cost_table(rows: list[dict[str, Any]]) -> str:
+    lines = [HEAD]
+    for row in rows:
+        if "missing" in row:
+            lines.append((row["proxy"], *("-",) * (len(HEAD) - 2), "not there"))
+            continue
+        cpu, rps = row["cpu_over_direct_spread"], row["rps_over_direct_spread"]
+        lines.append(
+            (
+                *(row["proxy"], str(row["connections"]), row["load"], f"{row['cpu_over_direct']:.2f}", f"{cpu[0]:.2f}..{cpu[1]:.2f}"),
+                *(f"{row['added_ttft_ms_p50']:.2f}", f"{row['added_ttft_ms_p99']:.2f}", f"{row['rps_over_direct']:.3f}"),
+                *(f"{rps[0]:.3f}..{rps[1]:.3f}", str(row["lost"] + row["unfinished"]), str(row["rounds"])),
+            )
+        )
+    widths = [max(len(line[column]) for line in lines) for column in range(len(HEAD))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
+
+
+def streams_text(found: dict[str, Any]) -> str:
+    lines = [f"{found['streams']} streams, an event every {found['pace_ms']:g} ms, {found['seconds']:g} s:"]
+    for name in (DIRECT, OURS):
+        one = found[name]
+        for word, quarter in (("first", one["quarters"][0]), ("last", one["quarters"][-1])):
+            lines.append(
+                f"  {name:6} {word:5} quarter: TTFT p50 {quarter['ttft_ms_p50']:.2f}, p99 {quarter['ttft_ms_p99']:.2f} ms; "
+                f"gap p50 {quarter['gap_ms_p50']:.1f}, p99 {quarter['gap_ms_p99']:.1f} ms"
+            )
+        lines.append(
+            f"  {name:6} open {one['open']}, lost {one['lost'] + one['unfinished']} of {one['requests']}, pace kept {one['pace_kept']:.1%}"
+        )
+    memory = f"{found['rss_idle_mb']:.1f} MB idle, {found['rss_open_mb']:.1f} MB with all open"
+    return "\n".join([*lines, f"  memory: {found['memory_per_stream_kb']:.1f} KB a stream ({memory})"])
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def parts(text: str) -> list[str]:
+    names = [name for name in text.split(",") if name]
+    unknown = [name for name in names if name not in PARTS]
+    if unknown or not names:
+        raise argparse.ArgumentTypeError(f"{text!r}; allowed: {', '.join(PARTS)}")
+    return names
+
+
+def chosen(text: str) -> list[str]:
+    names = [name for name in text.split(",") if name]
+    unknown = [name for name in names if name not in (OURS, *PEERS)]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}; allowed: {', '.join((OURS, *PEERS))}")
+    return names
+
+
+def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=1.0, help="length of one run")
-    parser.add_argument("--repeats", type=int, default=3, help="pairs of direct and gateway runs")
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench" / "gateway.json")
+    parser.add_argument("--only", type=parts, default=list(PARTS), help="which parts, with commas between: cost, streams")
+    parser.add_argument("--seconds", type=float, default=2.0, help="length of one run")
+    parser.add_argument("--repeats", type=int, default=3, help="rounds over all proxies")
+    parser.add_argument("--budget", type=float, default=440.0, help="no round begins that would end after so many seconds in all")
+    parser.add_argument("--peers", type=Path, help="folder of the peers' environments; without it there are none")
+    parser.add_argument("--proxies", type=chosen, default=[], help="only these beside direct calls, with commas between")
+    parser.add_argument("--compiled", type=Path, help="a compiled tree (`make compile`), measured as one more proxy")
+    parser.add_argument("--streams", type=int, default=2000, help="streams to hold open")
+    parser.add_argument("--hold", type=float, default=32.0, help="seconds for which they are held once all are open")
+    parser.add_argument("--pace", type=float, default=0.25, help="seconds between two events of a stream")
     parser.add_argument("--no-bus", action="store_true", help="keep messages in the process instead of a Redis server")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench" / "gateway.json")
     args = parser.parse_args()
+    for name in ("seconds", "repeats", "budget", "streams", "hold", "pace"):
+        if getattr(args, name) <= 0:
+            parser.error(f"--{name} is {getattr(args, name)}; allowed: more than 0")
+    return args
+
+
+def main() -> None:
+    args = options()
+    files = raise_file_limit()
+    if "streams" in args.only and files < 2 * args.streams + 100:
+        raise SystemExit(f"{args.streams} streams need {2 * args.streams + 100} open files, {files} are allowed; raise `ulimit -Hn`")
+    document: dict[str, Any] = {"tokens": TOKENS, "bus": not args.no_bus, "seconds": args.seconds, "cpus": os.cpu_count()}
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        bus_url = "" if args.no_bus else start_bus(Path(folder), stack)
-        up_port, gw_port = free_port(), free_port()
-        upstream = start("gateway_peers.py", "upstream", str(up_port))
-        gateway = start("bench_gateway.py", "gateway", str(gw_port), f"http://127.0.0.1:{up_port}", folder, bus_url)
-        for process in (upstream, gateway):
-            stack.callback(stop, process)
-        wait_for(up_port, b"/v1/models", b"bench")
-        wait_for(gw_port, b"/ready", b"true")
-        rows = []
-        for connections in CONNECTIONS:
-            for paced in (True, False):
-                pairs: tuple[list[dict[str, float]], list[dict[str, float]]] = ([], [])
-                seconds = args.seconds + (connections / PACED_RPS if paced else 0)
-                for _ in range(args.repeats):
-                    pairs[0].append(measure(up_port, connections, seconds, paced=paced, upstream=upstream.pid, gateway=None))
-                    pairs[1].append(measure(gw_port, connections, seconds, paced=paced, upstream=upstream.pid, gateway=gateway.pid))
-                row = {"connections": connections, "load": "paced" if paced else "unpaced", **summarize(*pairs)}
-                rows.append(row)
-                show(row)
+        bench = Bench(args, Path(folder), stack)
+        if "streams" in args.only:
+            # First, while the upstream and the machine are fresh and no peer holds memory.
+            document["streams"] = bench.streams()
+            print(streams_text(document["streams"]), flush=True)
+        if "cost" in args.only:
+            document["runs"] = bench.cost()
+            print(cost_table(document["runs"]), flush=True)
+            for name, reason in bench.missing.items():
+                print(f"{name}: {reason}", flush=True)
+        document["elapsed_s"] = bench.spent_s
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps({"tokens": TOKENS, "bus": bool(bus_url), "repeats": args.repeats, "runs": rows}, indent=2) + "\n")
-    print(f"written to {args.out}")
-
-
-def start_bus(folder: Path, stack: contextlib.ExitStack) -> str:
-    server = EmbeddedServer(folder, durable=False)
-    url = server.start()
-    stack.callback(server.stop)
-    return url
-
-
-def stop(process: "subprocess.Popen[bytes]") -> None:
-    process.terminate()
-    try:
-        process.wait(5)
-    except subprocess.TimeoutExpired:
-        process.kill()
-    process.communicate()
-
-
-def show(row: dict[str, float]) -> None:
-    print(
-        f"{row['connections']:>4} connections, {row['load']:<8}"
-        f" added TTFT p50 {row['added_ttft_ms_p50']:6.2f} ms, p99 {row['added_ttft_ms_p99']:6.2f} ms;"
-        f" CPU {row['gateway_cpu_ms_per_request']:.2f} ms a request, {row['cpu_over_direct']:.2f} of the upstream's;"
-        f" {row['rps_gateway']:.0f} rps, {row['rps_over_direct']:.2f} of direct; lost {row['lost']:.0f}",
-        flush=True,
-    )
+    args.out.write_text(json.dumps(document, indent=2) + "\n")
+    say(f"written to {args.out}, {document['elapsed_s']:.0f} s in all")
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["gateway"]:
+        raise_file_limit()
         uvloop.run(run_gateway(int(sys.argv[2]), *sys.argv[3:6]))
     else:
         main()

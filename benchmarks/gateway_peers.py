@@ -1,4 +1,4 @@
-"""The two peers of the gateway's benchmark, light enough to start often: an upstream that only sends, a client that only asks.
+"""The two ends of the gateway's benchmark, light enough to start often: an upstream that only sends, a client that only asks.
 
 python benchmarks/gateway_peers.py upstream PORT
 python benchmarks/gateway_peers.py client PORT CONNECTIONS SECONDS paced|unpaced
@@ -7,6 +7,8 @@ python benchmarks/gateway_peers.py client PORT CONNECTIONS SECONDS paced|unpaced
 import asyncio
 import contextlib
 import json
+import re
+import resource
 import sys
 import time
 from typing import cast
@@ -18,19 +20,44 @@ TOKEN_PACE_S = 0.005
 """In paced runs a token every 5 ms, as a busy engine sends them; unpaced, as fast as the connection takes them."""
 PACED_RPS = 140.0
 """Rate of paced runs: low enough that three processes on two cores stay below saturation."""
+GRACE_S = 5.0
+"""How long after a run's end its last answers are waited for."""
 KEY = "sk-bench"
 MODEL = "bench"
+FILES_WANTED = 16_384
+_LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]+)", re.IGNORECASE)
+_PACE = re.compile(rb"pace=([0-9.]+) tokens=([0-9]+)")
+
+
+def raise_file_limit() -> int:
+    """Lifts the soft limit of open files as far as is wanted and allowed; children inherit it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = FILES_WANTED if hard == resource.RLIM_INFINITY else min(FILES_WANTED, hard)
+    if most > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    return max(soft, most)
+
+
+def request_bytes(host: str, port: int, pace_s: float, tokens: int) -> bytes:
+    """A request as it goes over the wire. The prompt tells the upstream how to answer: every proxy passes a prompt on."""
+    document = {
+        "model": MODEL,
+        "stream": True,
+        "messages": [{"role": "user", "content": f"pace={pace_s:g} tokens={tokens} " + "word " * 150}],
+    }
+    body = json.dumps(document).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: {host}:{port}\r\nauthorization: Bearer {KEY}\r\n"
+    return f"{head}content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
 
 
 class Upstream(asyncio.Protocol):
-    """Answers every POST with 64 events, one write each, and GETs with a list of models."""
-
-    pace_s = 0.0
+    """Answers every POST with as many events as its prompt says, one write each, and GETs with a list of models."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
         self.buffer = b""
         self.left = 0
+        self.pace_s = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -43,17 +70,21 @@ class Upstream(asyncio.Protocol):
         head, gap, body = self.buffer.partition(b"\r\n\r\n")
         if not gap or self.transport is None:
             return
-        if head.startswith(b"GET"):
+        if head.startswith((b"GET", b"HEAD")):
             self.buffer = b""
             text = b'{"object":"list","data":[{"id":"bench","object":"model"}]}'
             self.transport.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(text), text))
             return
-        length = int(next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")).split(b":")[1])
-        if len(body) < length:
+        length = _LENGTH.search(head)
+        if length is None:
+            # A probe for another protocol, as some routers send at their start.
+            self.transport.close()
+            return
+        if len(body) < int(length[1]):
             return
         self.buffer = b""
-        Upstream.pace_s = TOKEN_PACE_S if b'"paced"' in body else 0.0
-        self.left = TOKENS
+        told = _PACE.search(body)
+        self.pace_s, self.left = (float(told[1]), int(told[2])) if told else (0.0, 1)
         self.transport.write(HEAD)
         self.step()
 
@@ -66,8 +97,8 @@ class Upstream(asyncio.Protocol):
             return
         self.transport.write(EVENT)
         loop = asyncio.get_running_loop()
-        if Upstream.pace_s:
-            loop.call_later(Upstream.pace_s, self.step)
+        if self.pace_s:
+            loop.call_later(self.pace_s, self.step)
         else:
             loop.call_soon(self.step)
 
@@ -91,7 +122,7 @@ LAST = (
 
 
 async def run_upstream(port: int) -> None:
-    server = await asyncio.get_running_loop().create_server(Upstream, "127.0.0.1", port, backlog=1024)
+    server = await asyncio.get_running_loop().create_server(Upstream, "127.0.0.1", port, backlog=4096)
     await server.serve_forever()
 
 
@@ -103,7 +134,7 @@ class Client(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.tail = b""
         self.asked_s = 0.0
-        self.waiting = False
+        self.fresh = self.waiting = self.busy = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -111,54 +142,63 @@ class Client(asyncio.Protocol):
     def ask(self) -> None:
         if self.transport is None:
             return
-        self.waiting = True
+        self.fresh = self.waiting = self.busy = True
         self.asked_s = time.perf_counter()
         self.transport.write(self.plan.request)
 
     def data_received(self, data: bytes) -> None:
         plan = self.plan
+        if self.fresh:
+            self.fresh = False
+            if data[9:12] != b"200" and self.transport is not None:
+                plan.trouble = plan.trouble or data[:200].decode("utf-8", "replace")
+                self.transport.abort()
+                return
         if self.waiting and b"data:" in (self.tail + data if self.tail else data):
             self.waiting = False
-            plan.ttft_s.append(time.perf_counter() - self.asked_s)
+            plan.first(time.perf_counter() - self.asked_s)
         # The upstream's head and its first event are two writes, and any cut may fall between them.
         self.tail = (self.tail + data)[-16:]
         if self.tail.endswith(b"\r\n0\r\n\r\n"):
             self.tail = b""
+            self.busy = False
             plan.done += 1
-            if time.perf_counter() < plan.end_s:
-                if plan.pause_s:
-                    asyncio.get_running_loop().call_later(plan.pause_s, self.ask)
-                else:
-                    self.ask()
-            else:
-                plan.rested()
+            plan.next(self)
 
     def connection_lost(self, _: Exception | None) -> None:
         self.transport = None
-        self.plan.lost += 1
-        self.plan.rested()
+        # What the plan itself closes in the end is not lost.
+        if not self.plan.over:
+            self.plan.lost += 1
+            self.plan.trouble = self.plan.trouble or "the connection was closed"
+            self.plan.rested()
 
 
 class Plan:
     """One run of the client."""
 
-    def __init__(self, host: str, port: int, connections: int, seconds: float, paced: bool) -> None:
-        document = {
-            "model": MODEL,
-            "stream": True,
-            "messages": [{"role": "user", "content": "word " * 150}],
-            "user": "paced" if paced else "x",
-        }
-        body = json.dumps(document).encode()
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: {host}:{port}\r\nauthorization: Bearer {KEY}\r\n"
-        self.request = f"{head}content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
+    def __init__(self, host: str, port: int, connections: int, seconds: float, *, paced: bool) -> None:
+        self.request = request_bytes(host, port, TOKEN_PACE_S if paced else 0.0, TOKENS)
         self.connections = connections
-        self.seconds = seconds
         self.pause_s = connections / PACED_RPS if paced else 0.0
+        self.seconds = seconds
         self.end_s = 0.0
         self.ttft_s: list[float] = []
         self.done = self.lost = self.resting = 0
+        self.trouble = ""
+        self.over = False
         self.finished = asyncio.Event()
+
+    def first(self, ttft_s: float) -> None:
+        self.ttft_s.append(ttft_s)
+
+    def next(self, client: Client) -> None:
+        if time.perf_counter() >= self.end_s:
+            self.rested()
+        elif self.pause_s:
+            asyncio.get_running_loop().call_later(self.pause_s, client.ask)
+        else:
+            client.ask()
 
     def rested(self) -> None:
         self.resting += 1
@@ -166,8 +206,8 @@ class Plan:
             self.finished.set()
 
 
-async def run_client(host: str, port: int, connections: int, seconds: float, *, paced: bool) -> dict[str, float]:
-    plan = Plan(host, port, connections, seconds, paced)
+async def run_client(host: str, port: int, connections: int, seconds: float, *, paced: bool) -> dict[str, float | str]:
+    plan = Plan(host, port, connections, seconds, paced=paced)
     loop = asyncio.get_running_loop()
     clients = [(await loop.create_connection(lambda: Client(plan), host, port))[1] for _ in range(connections)]
     begun_s = time.perf_counter()
@@ -175,24 +215,33 @@ async def run_client(host: str, port: int, connections: int, seconds: float, *, 
     for number, client in enumerate(clients):
         loop.call_later(number / connections * (plan.pause_s or 0.05), client.ask)
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds + plan.pause_s + 10):
+        async with asyncio.timeout(seconds + plan.pause_s + GRACE_S):
             await plan.finished.wait()
     took_s = time.perf_counter() - begun_s
-    ordered = sorted(plan.ttft_s)
-    lost = plan.lost
+    plan.over = True
     for client in clients:
         if client.transport is not None:
             client.transport.abort()
+    ordered = sorted(plan.ttft_s)
     return {
         "requests": plan.done,
-        "lost": lost,
+        "lost": plan.lost,
+        "unfinished": sum(client.busy for client in clients if client.transport is not None),
         "rps": plan.done / took_s,
-        "ttft_ms_p50": 1000 * ordered[len(ordered) // 2],
-        "ttft_ms_p99": 1000 * ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)],
+        "took_s": took_s,
+        "ttft_ms_p50": 1000 * quantile(ordered, 0.5),
+        "ttft_ms_p99": 1000 * quantile(ordered, 0.99),
+        "trouble": plan.trouble,
     }
 
 
+def quantile(ordered: list[float], share: float) -> float:
+    """The value at a share of the order; 0 with no values."""
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0
+
+
 if __name__ == "__main__":
+    raise_file_limit()
     if sys.argv[1] == "upstream":
         uvloop.run(run_upstream(int(sys.argv[2])))
     else:
