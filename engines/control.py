@@ -1,9 +1,10 @@
 """The client's side of the control plugins: one HTTP dialect for every engine that has one (docs/engines.md).
 
-    GET  /hmas/v1/control  ->  engine, engine_version, plugin_version, knobs {name: {value, min, max, start}}, actions
+    GET  /hmas/v1/control  ->  engine, engine_version, plugin_version, knobs {name: {value, min, max, start}}, actions, absent
     POST /hmas/v1/control  {"knobs": {}, "priorities": {}, "evict": []}  ->  applied, refused, reprioritized, evicted
 
-A knob's name is H-MAS's own (`engines.base.KnobName`); the plugin knows what its engine calls it.
+A plugin does all of an order or, where it refuses a field (`knobs.n_run`, say), nothing of it. A knob's name is H-MAS's own
+(`engines.base.KnobName`); the plugin knows what its engine calls it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,13 +30,20 @@ class ControlKnob(msgspec.Struct, frozen=True):
 
 
 class ControlState(msgspec.Struct, frozen=True):
-    """What a plugin says about itself. `actions` are those of `reprioritize` and `evict` that it can do."""
+    """What a plugin says about itself.
+
+    Attributes:
+        knobs: The live knobs by name.
+        actions: Those of `reprioritize` and `evict` that it can do.
+        absent: Why a knob or an action is not there, by name.
+    """
 
     engine: str
     engine_version: str
     plugin_version: str
     knobs: dict[str, ControlKnob] = {}
     actions: list[str] = []
+    absent: dict[str, str] = {}
 
 
 class ControlAnswer(msgspec.Struct, frozen=True):
@@ -49,7 +57,6 @@ class ControlAnswer(msgspec.Struct, frozen=True):
 
 class _Refusal(msgspec.Struct, frozen=True):
     error: str = ""
-    refused: dict[str, str] = {}
 
 
 class ControlRoute:
@@ -76,13 +83,26 @@ class ControlRoute:
             return f"{CONTROL_PATH} answers no control document: {error}"
 
     async def apply(self, knobs: Knobs) -> KnobReport:
-        """Sets live knobs; where the plugin refuses the order as a whole, every knob is refused with its reason."""
-        order = msgspec.to_builtins(knobs)
+        """Sets live knobs. The plugin does all of an order or nothing: where it refuses some, the others go in a second one."""
+        order: dict[str, int] = msgspec.to_builtins(knobs)
+        applied, refused = await self._apply(order)
+        rest = {name: value for name, value in order.items() if name not in applied and name not in refused}
+        if rest and refused:
+            applied, more = await self._apply(rest)
+            refused |= more
+        lost = (name for name in order if name not in applied and name not in refused)
+        return KnobReport(applied=applied, refused=refused | dict.fromkeys(lost, "the control plugin does not say what became of it"))
+
+    async def _apply(self, order: dict[str, int]) -> tuple[dict[str, int], dict[str, str]]:
         answer = await self._post({"knobs": order})
         if isinstance(answer, str):
-            return KnobReport(refused=dict.fromkeys(order, answer))
-        lost = dict.fromkeys((name for name in order if name not in answer.applied), "the control plugin does not say what became of it")
-        return KnobReport(applied=answer.applied, refused=lost | answer.refused)
+            return {}, dict.fromkeys(order, answer)
+        named = {field.removeprefix("knobs."): reason for field, reason in answer.refused.items()}
+        if named and not named.keys() & order.keys():
+            # What is refused is no knob but the order itself.
+            words = "; ".join(f"{field}: {reason}" for field, reason in named.items())
+            return {}, dict.fromkeys(order, words)
+        return {} if named else answer.applied, {name: reason for name, reason in named.items() if name in order}
 
     async def reprioritize(self, priorities: Mapping[str, int]) -> frozenset[str]:
         """Ids whose priority in the engine's queue was changed. The values are the engine's own: its adapter has converted the sign."""
@@ -105,7 +125,7 @@ class ControlRoute:
             status, data = await self._client.post(CONTROL_PATH, msgspec.json.encode(order))
         except EngineError as error:
             return str(error)
-        if status != 200:
+        if status not in {200, 400}:
             return _words(status, data)
         try:
             return msgspec.json.decode(data, type=ControlAnswer)
@@ -127,5 +147,4 @@ def _words(status: int, data: bytes) -> str:
         refusal = msgspec.json.decode(data, type=_Refusal)
     except msgspec.DecodeError:
         refusal = _Refusal()
-    reasons = "; ".join(f"{field}: {reason}" for field, reason in refusal.refused.items())
-    return f"{CONTROL_PATH} answers status {status}: {reasons or refusal.error or data[:80].decode('utf-8', 'replace')}"
+    return f"{CONTROL_PATH} answers status {status}: {refusal.error or data[:80].decode('utf-8', 'replace')}"

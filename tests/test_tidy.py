@@ -12,6 +12,9 @@ FLOORS = ("engines", "controller", "agents", "hmas")
 STARTED_BY_NAME = {
     "hmas.cli.main": "console script in pyproject.toml",
     "engines.vllm.length_processor": "loaded by vLLM with --logits-processors",
+    "engines.vllm.plugin.hmas_vllm_plugin.core": "entry point vllm.general_plugins",
+    "engines.vllm.plugin.hmas_vllm_plugin.endpoint": "entry point vllm.endpoint_plugins",
+    "engines.vllm.plugin.hmas_vllm_plugin.scheduler": "loaded by vLLM with --scheduler-cls",
 }
 """Modules that no import reaches, and who starts them instead."""
 
@@ -53,9 +56,11 @@ def imported_names(path: Path) -> set[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names.add(node.module)
-            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = module_name(path).split(".")[: -node.level] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            names.add(base)
+            names.update(f"{base}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and re.fullmatch(r"[a-z_]+(\.[a-z_]+)+(:\w+)?", node.value):
             names.add(node.value.split(":")[0])
     return names

@@ -1,16 +1,18 @@
-"""vLLM over HTTP: load signals from its metrics, aborts and settings where its development endpoints are open.
+"""vLLM over HTTP: load signals from its metrics, live control through its plugin, aborts where its development endpoints are open.
 
 Stock vLLM takes no order about its scheduler, and an abort only as a closed connection. Started with `VLLM_SERVER_DEV_MODE=1` it also
-takes `/abort_requests` and shows its settings under `/server_info`.
+takes `/abort_requests` and shows its settings under `/server_info`. With our plugin (docs/engines.md) its knobs are live.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+import msgspec
 import orjson
 
-from engines.base import EngineCapabilities, EngineSnapshot
+from engines.base import EngineCapabilities, EngineSnapshot, KnobName, KnobReport, Knobs
 from engines.client import EngineClient
+from engines.control import ControlKnob, ControlRoute, ControlState
 from engines.errors import EngineError, EngineProtocolError, EngineUnavailable
 from engines.openai import OpenAIEngine
 
@@ -26,6 +28,10 @@ _READ = (RUNNING, WAITING, KV_USAGE, CACHE_CONFIG, PREEMPTIONS, PROMPT_TOKENS, G
 _SAMPLE = re.compile(r"(vllm:\w+)(?:\{(.*)\})? (\S+)")
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 _SETTINGS_TIMEOUT_S = 10.0
+_CONTROL_READ_EVERY_S = 5.0
+"""How often the knobs in force are read again: somebody else may have turned them."""
+
+KNOBS: tuple[KnobName, ...] = ("n_run", "token_budget", "long_prefill_tokens")
 
 ID_PREFIXES: Mapping[str, str] = {"/v1/chat/completions": "chatcmpl-", "/v1/completions": "cmpl-"}
 
@@ -38,6 +44,10 @@ class VllmEngine(OpenAIEngine):
     def __init__(self, client: EngineClient, control: EngineClient | None = None) -> None:
         super().__init__(client, control)
         self._settings: dict[str, int] = {}
+        self._route = ControlRoute(self._control)
+        self._state: ControlState | None = None
+        self._control_words = ""
+        self._control_read_s = float("-inf")
 
     async def abort(self, request_id: str) -> bool:
         """Tells vLLM to drop a request, by the id it was sent under; False where its development endpoints are shut."""
@@ -53,9 +63,29 @@ class VllmEngine(OpenAIEngine):
             return False
         return status == 200
 
+    async def apply_knobs(self, knobs: Knobs) -> KnobReport:
+        """Sets live knobs through the plugin; without one, or where it does not take the token, they are all refused."""
+        if self._state is None:
+            return KnobReport(refused=dict.fromkeys(msgspec.to_builtins(knobs), self._control_words or "not reached yet"))
+        report = await self._route.apply(knobs)
+        held = self._state.knobs
+        turned = {name: msgspec.structs.replace(held[name], value=value) for name, value in report.applied.items() if name in held}
+        self._state = msgspec.structs.replace(self._state, knobs=held | turned)
+        return report
+
+    async def reprioritize(self, priorities: Mapping[str, int]) -> frozenset[str]:
+        """Ids of waiting requests whose priority was changed; vLLM's sign is ours."""
+        return await self._route.reprioritize(priorities) if self.capabilities.reprioritize else frozenset()
+
+    async def evict(self, request_ids: Sequence[str]) -> frozenset[str]:
+        """Ids of requests that were put back into vLLM's queue."""
+        return await self._route.evict(request_ids) if self.capabilities.evict else frozenset()
+
     async def _read(self, now_s: float) -> EngineSnapshot:
         if not self.capabilities.load_signals:
             await self._probe()
+        if not 0.0 <= now_s - self._control_read_s < _CONTROL_READ_EVERY_S:
+            await self._read_control(now_s)
         status, data = await self._client.get("/metrics")
         if status != 200:
             raise EngineUnavailable(f"engine {self.name} answers /metrics with status {status}")
@@ -72,8 +102,12 @@ class VllmEngine(OpenAIEngine):
             waiting=int(sum(_values(series[WAITING]))),
             kv_usage=sum(usage) / len(usage) if usage else None,
             kv_capacity_tokens=_capacity(series[CACHE_CONFIG]),
-            max_num_seqs=self._settings.get("max_num_seqs"),
-            max_num_batched_tokens=self._settings.get("max_num_batched_tokens"),
+            max_num_seqs=self._value("n_run", "max_num_seqs"),
+            max_num_batched_tokens=self._value("token_budget", "max_num_batched_tokens"),
+            max_num_seqs_ceiling=knob.max if (knob := self._knob("n_run")) else None,
+            max_num_batched_tokens_ceiling=knob.max if (knob := self._knob("token_budget")) else None,
+            long_prefill_tokens=self._value("long_prefill_tokens", "long_prefill_token_threshold"),
+            long_prefill_tokens_start=knob.start if (knob := self._knob("long_prefill_tokens")) else None,
             preemptions_total=int(sum(_values(series[PREEMPTIONS]))),
             prompt_tokens_total=int(sum(_values(series[PROMPT_TOKENS]))),
             generation_tokens_total=int(sum(_values(series[GENERATION_TOKENS]))),
@@ -93,6 +127,33 @@ class VllmEngine(OpenAIEngine):
             load_signals=True,
         )
 
+    async def _read_control(self, now_s: float) -> None:
+        """Asks the plugin how its knobs stand. One that was there and is too busy to answer is still there."""
+        self._control_read_s = now_s
+        found = await self._route.read()
+        if isinstance(found, ControlState):
+            self._state, self._control_words = found, _words_of(found)
+        elif self._state is not None:
+            self._control_words = f"the control plugin does not answer: {found}"
+        else:
+            self._control_words = f"the gateway's window holds n_run, no other knob is live: {found}"
+        state = self._state
+        self.capabilities = msgspec.structs.replace(
+            self.capabilities,
+            live_knobs=tuple(name for name in KNOBS if state is not None and name in state.knobs),
+            reprioritize=state is not None and "reprioritize" in state.actions,
+            evict=state is not None and "evict" in state.actions,
+            control=self._control_words,
+        )
+
+    def _knob(self, name: KnobName) -> ControlKnob | None:
+        return self._state.knobs.get(name) if self._state is not None else None
+
+    def _value(self, name: KnobName, setting: str) -> int | None:
+        """A knob's value in force: the plugin's word, else the start-up value where the engine shows it."""
+        knob = self._knob(name)
+        return knob.value if knob is not None else self._settings.get(setting)
+
     async def _scheduler_settings(self) -> dict[str, object]:
         """The scheduler's configuration, empty where the development endpoints are shut."""
         try:
@@ -101,6 +162,13 @@ class VllmEngine(OpenAIEngine):
         except (EngineError, ValueError, KeyError, TypeError):
             return {}
         return scheduler if isinstance(scheduler, dict) else {}
+
+
+def _words_of(state: ControlState) -> str:
+    """How live control stands, for `hmas engines`."""
+    live = ", ".join([*(name for name in KNOBS if name in state.knobs), *state.actions]) or "nothing"
+    missing = "; ".join(f"not {name}: {reason}" for name, reason in state.absent.items())
+    return f"live: {live}" + (f"; {missing}" if missing else "")
 
 
 Samples = list[tuple[dict[str, str], float]]

@@ -1,0 +1,22 @@
+"""vLLM's own scheduler with its live control: `--scheduler-cls hmas_vllm_plugin.scheduler.HmasScheduler`."""
+
+from typing import Any
+
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+
+from .control import Control
+
+
+class HmasScheduler(AsyncScheduler):  # type: ignore[misc]
+    """Decides as its base class does; keeps the cap of versions that have no field for one, and counts its steps."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.hmas_control = Control(self, capped=True)
+
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        """One step's work; see the base class."""
+        self.hmas_control.before_step()
+        output = super().schedule(*args, **kwargs)
+        self.hmas_control.after_step(output)
+        return output
