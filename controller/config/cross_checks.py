@@ -70,6 +70,10 @@ def _engines(config: Config) -> Iterator[Problem]:
 def _tenants(config: Config) -> Iterator[Problem]:
     holders: dict[str, tuple[str, int]] = {}
     for name, tenant in config.tenants.items():
+        if tenant.burst_tokens and not tenant.tokens_per_minute:
+            yield Problem(
+                ("tenants", name, "burst_tokens"), f"got {tenant.burst_tokens} without tokens_per_minute; allowed: 0, or a quota beside it"
+            )
         for position, digest in enumerate(tenant.key_sha256):
             owner, first = holders.setdefault(digest, (name, position))
             if (owner, first) != (name, position):

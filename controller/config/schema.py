@@ -53,6 +53,35 @@ class TenantConfig(Section, frozen=True):
     weight: Annotated[float, Meta(gt=0, le=1000, description="share under the fair policies")] = 1.0
     min_ttft_ms: Annotated[float, Meta(ge=1, description="a declared TTFT target below this is raised to it")] = 100.0
     min_tpot_ms: Annotated[float, Meta(ge=1, description="a declared TPOT target below this is raised to it")] = 5.0
+    tokens_per_minute: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1_000_000_000,
+            description=(
+                "quota of prompt and output tokens, charged by prediction when a request comes and put right when it ends; "
+                "what passes it gets 429 with the time at which it fits; 0: none"
+            ),
+        ),
+    ] = 0
+    burst_tokens: Annotated[
+        int, Meta(ge=0, le=1_000_000_000, description="tokens of the quota that may be used at once after a pause; 0: a minute's worth")
+    ] = 0
+    requests_per_minute: Annotated[
+        int, Meta(ge=0, le=10_000_000, description="quota of requests, a minute's worth at once after a pause; 0: none")
+    ] = 0
+    concurrency_share: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=1,
+            description=(
+                "greatest share of all instances' windows that its requests may hold while others wait, one slot at least; "
+                "slots that nobody else wants are used; 1: no limit"
+            ),
+        ),
+    ] = 1.0
+    max_running: Annotated[int, Meta(ge=0, le=1_000_000, description="most of its requests in flight, whoever else waits; 0: no limit")] = 0
     best_priority: Annotated[int, Meta(ge=-100, le=100, description="a claimed priority below (better than) this is raised to it")] = 0
 
 

@@ -31,6 +31,7 @@ from controller.runtime.clock import Clock
 from controller.scheduling.history import History
 from controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
 from controller.scheduling.scheduler import Scheduler
+from controller.scheduling.tenancy import TenantLimits
 from engines.base import Engine
 
 MAX_SIDE_TASKS = 4096
@@ -232,6 +233,7 @@ class Gateway:
     def _exposition(self) -> tuple[bytes, str]:
         health = self.bus.health
         snapshot = self.scheduler.snapshot(self.clock.now_s(), self.name)
+        self.metrics.fair(self.desk.fairness())
         return self.metrics.exposition(snapshot, bus_connected=health.connected, bus_dropped=health.dropped)
 
 
@@ -258,4 +260,8 @@ def make_scheduler(config: Config, kind: Callable[..., Scheduler] = Scheduler) -
         ],
         router=make_router(settings.routing),
         policy=settings.policy,
+        tenants={
+            name: TenantLimits(**{limit: getattr(tenant, limit) for limit in TenantLimits.__struct_fields__})
+            for name, tenant in config.tenants.items()
+        },
     )

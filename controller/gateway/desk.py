@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from controller.bus.base import Bus
+from controller.core.fairness import Fairness
 from controller.core.messages import Completion, RequestCost, RequestFeatures, RequestNotice
 from controller.core.types import Estimates, OutcomeKind, Request
 from controller.gateway.beliefs import Declared, fault_of_cost, fault_of_features, with_cost, with_features
@@ -15,6 +16,8 @@ from controller.gateway.errors import ApiError
 from controller.gateway.fleet import Fleet
 from controller.gateway.intake import Call
 from controller.gateway.metrics import Metrics
+from controller.gateway.ratelimits import ratelimit_headers
+from controller.gateway.tenants import recent_fairness
 from controller.runtime.clock import Clock
 from controller.scheduling.endings import completion_of
 from controller.scheduling.history import History
@@ -122,7 +125,8 @@ class Desk:
         entry = self.scheduler.submit(request, estimates, now_s, self._weight_of(request.tenant))
         if isinstance(entry, Refusal):
             self._book_refusal(live, estimates, entry, now_s)
-            raise ApiError(entry.status, entry.code, entry.message, retry_after_s=entry.retry_after_s or None)
+            headers = ratelimit_headers(self.scheduler.rates(request.tenant, now_s))
+            raise ApiError(entry.status, entry.code, entry.message, retry_after_s=entry.retry_after_s or None, headers=headers)
         live.entry = entry
         live.queued_s = now_s
         self.lives[request.id] = live
@@ -281,6 +285,11 @@ class Desk:
             ttft_ms=tuple(sorted(item.ttft_ms for item in done if item.ttft_ms >= 0)),
             tpot_ms=tuple(sorted(item.tpot_ms for item in done if item.tpot_ms >= 0)),
         )
+
+    def fairness(self) -> Fairness:
+        """How evenly tenants were served over the last minute while they competed."""
+        since_s = self._clock.now_s() - RECENT_S
+        return recent_fairness((item for item in self._recent if item.sent_s >= since_s), self._weight_of)
 
     def _notice(self, live: Live, now_s: float) -> RequestNotice:
         request, call, declared = live.request, live.call, live.declared

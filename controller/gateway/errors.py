@@ -1,5 +1,6 @@
 """What a client is told when something is wrong: OpenAI's error JSON, as a body and as an event of a stream."""
 
+import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -66,10 +67,10 @@ class ApiError(HmasError):
         return b"data: " + self.body() + b"\n\n" + STREAM_END
 
     def response_headers(self) -> dict[str, str]:
-        """Headers that belong to this error: content type and, where known, Retry-After in whole seconds, 1 at least."""
+        """Headers that belong to this error: content type and, where known, Retry-After in whole seconds, rounded up, 1 at least."""
         headers = {"content-type": "application/json", **self.headers}
         if self.retry_after_s is not None:
-            headers["retry-after"] = str(max(1, round(self.retry_after_s)))
+            headers["retry-after"] = str(max(1, math.ceil(self.retry_after_s)))
         return headers
 
 

@@ -5,6 +5,7 @@ from collections.abc import Collection
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from controller.core.fairness import Fairness
 from controller.core.messages import Completion, SystemSnapshot
 from controller.core.types import OutcomeKind
 
@@ -32,6 +33,17 @@ class Metrics:
             "hmas_refused_requests", "Requests refused before they were queued, by the error's code.", ["code"], registry=registry
         )
         self.tokens = Counter("hmas_tokens", "Tokens, by direction (prompt tokens are estimates).", ["direction"], registry=registry)
+        self.tenant_tokens = Counter(
+            "hmas_tenant_tokens",
+            "Tokens of requests that were served, by tenant and direction.",
+            ["tenant", "direction"],
+            registry=registry,
+        )
+        self._tokens_of: dict[str, tuple[Counter, Counter]] = {}
+        self.jain = Gauge("hmas_fairness_jain_ratio", "Jain's index over tenants' service by weight, last minute.", registry=registry)
+        self.max_min = Gauge(
+            "hmas_fairness_max_min_ratio", "Worst over best of tenants' service by weight, last minute.", registry=registry
+        )
         self._prompt_tokens, self._output_tokens = self.tokens.labels("prompt"), self.tokens.labels("output")
         # Looking a labelled child up costs more than counting, so those met on every request are kept.
         self._by_outcome: dict[tuple[str, OutcomeKind], Counter] = {}
@@ -94,6 +106,18 @@ class Metrics:
             self.duration.observe(completion.total_ms / 1000.0)
             self._prompt_tokens.inc(completion.prompt_tokens)
         self._output_tokens.inc(completion.output_tokens)
+        if completion.output_tokens:
+            served = self._tokens_of.get(tenant)
+            if served is None:
+                labels = self.tenant_tokens.labels
+                served = self._tokens_of[tenant] = (labels(tenant, "prompt"), labels(tenant, "output"))
+            served[0].inc(completion.prompt_tokens)
+            served[1].inc(completion.output_tokens)
+
+    def fair(self, found: Fairness) -> None:
+        """Takes how evenly tenants were served."""
+        self.jain.set(found.jain)
+        self.max_min.set(found.max_min)
 
     def exposition(self, snapshot: SystemSnapshot, *, bus_connected: bool, bus_dropped: int) -> tuple[bytes, str]:
         """The text that Prometheus scrapes, gauges read at this moment, and its content type."""

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from msgspec import to_builtins
+
 from controller.config.overrides import Override, conflicts, document_of
 from controller.core.errors import SchedulingError
 from controller.core.messages import InstanceView
@@ -52,6 +54,7 @@ class GatewayOperations:
             "overrides": self.overrides(),
             "counts": self._counts(),
             "goodput": self._goodput(),
+            "fairness": to_builtins(gateway.desk.fairness()),
         }
 
     def policy(self) -> dict[str, Any]:

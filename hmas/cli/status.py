@@ -40,6 +40,7 @@ def page(document: dict[str, Any]) -> str:
         f"queue     {_queue(document['queue'])}",
         f"requests  {_counts(document['counts'])}",
         f"goodput   {_goodput(document['goodput'])}",
+        f"fairness  {_fairness(document['fairness'])}",
         f"bus       {_bus(document['bus'])}",
         f"agents    {_agents(document['agents'])}",
         "",
@@ -71,6 +72,15 @@ def _goodput(goodput: dict[str, Any]) -> str:
         if values["p50"] is not None:
             parts.append(f"{label} p50 {values['p50']:.0f} p95 {values['p95']:.0f} ms")
     return ", ".join(parts)
+
+
+def _fairness(fairness: dict[str, Any]) -> str:
+    if len(fairness["rates"]) < 2:
+        return "no two tenants had requests waiting at the same time in the last minute"
+    worst = min(fairness["rates"], key=lambda tenant: fairness["rates"][tenant])
+    return (
+        f"Jain {fairness['jain']:.3f}, worst over best {fairness['max_min']:.3f} (worst: {worst}), {len(fairness['rates'])} tenants waited"
+    )
 
 
 def _bus(bus: dict[str, Any]) -> str:

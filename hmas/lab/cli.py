@@ -18,7 +18,7 @@ from hmas.lab.dataset import load_mixture
 from hmas.lab.loadgen import LengthChannel, LoadSpec, Progress, run_process, write_plan
 from hmas.lab.replaying import ReplaySpec, arrivals_from_trace
 from hmas.lab.results import Result, RunSummary, read_results
-from hmas.lab.score import Score, score
+from hmas.lab.score import Score, fairness_words, score
 from hmas.lab.traces import FORMATS, Trace, read_trace
 from hmas.lab.workload import Arrival
 
@@ -187,6 +187,7 @@ def _table(figures: Score) -> str:
         ("throughput", f"{figures.throughput_rps:.3f} requests/s, {figures.output_tps:.0f} tokens/s"),
         ("outcomes", ", ".join(f"{count} {name}" for name, count in figures.outcomes.items() if count)),
         ("fairness (Jain)", f"{figures.jain_tenants:.3f} over tenants, {figures.jain_classes:.3f} over classes"),
+        ("fairness of service", fairness_words(figures.fairness)),
     ]
     return table(["figure", "value"], rows)
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from controller.core.fairness import Fairness, Service, fairness
 from controller.core.objectives import goodput_rate, goodput_rps, jain, percentile, service_gain, slo_met
 from hmas.lab.results import Result, count_outcomes
 
@@ -46,6 +47,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
         lost: No answer, or one that broke off without a word. Anything above 0 is a defect.
         per_class: By kind and size, such as `conv-long`. per_task, per_tenant: likewise.
         jain_tenants, jain_classes: Jain's index over their goodput rates.
+        fairness: How evenly tenants were served while they competed, by tokens over weight.
     """
 
     span_s: float
@@ -72,6 +74,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     per_tenant: dict[str, ClassScore]
     jain_tenants: float
     jain_classes: float
+    fairness: Fairness
 
 
 def is_good(result: Result) -> bool:
@@ -79,7 +82,9 @@ def is_good(result: Result) -> bool:
     return result.outcome == "completed" and slo_met(result.ttft_ms, result.tpot_ms, result.slo)
 
 
-def score(results: Sequence[Result], *, warmup_s: float, arrivals_end_s: float, run_end_s: float) -> Score:
+def score(
+    results: Sequence[Result], *, warmup_s: float, arrivals_end_s: float, run_end_s: float, weights: Mapping[str, float] | None = None
+) -> Score:
     """Scores a run.
 
     Args:
@@ -87,6 +92,7 @@ def score(results: Sequence[Result], *, warmup_s: float, arrivals_end_s: float, 
         warmup_s: Requests that arrived before this are not scored.
         arrivals_end_s: End of the span in which requests arrived.
         run_end_s: When the last answer had come, or waiting ended; seconds from the run's start, like the others.
+        weights: Weight by tenant, for `fairness`; 1 for those that are not named.
     """
     scored = [r for r in results if r.at_s >= warmup_s]
     span_s = max(arrivals_end_s - warmup_s, 1e-9)
@@ -122,7 +128,18 @@ def score(results: Sequence[Result], *, warmup_s: float, arrivals_end_s: float, 
         per_tenant=per_tenant,
         jain_tenants=jain(c.goodput_rate for c in per_tenant.values()),
         jain_classes=jain(c.goodput_rate for c in per_class.values()),
+        fairness=fairness(map(_service, scored), weights),
     )
+
+
+def _service(result: Result) -> Service:
+    """What was served of a request. Where nobody tells how long it was queued, it waited for its first token."""
+    waited_ms = result.queue_ms if result.queue_ms >= 0.0 else result.ttft_ms
+    end_s = result.at_s + max(0.0, result.total_ms) / 1000.0
+    if waited_ms < 0.0 or result.ttft_ms < 0.0:
+        return Service(result.tenant, result.at_s, end_s, end_s, 0.0)
+    tokens = result.prompt_tokens + result.output_tokens
+    return Service(result.tenant, result.at_s, result.at_s + waited_ms / 1000.0, end_s, tokens)
 
 
 def _waited_ms(results: Sequence[Result], run_end_s: float) -> list[float]:
@@ -165,3 +182,12 @@ def ratio(scores: Mapping[str, Score], name: str, base: str) -> float:
     """Goodput of one run over another's; 0 where the base has none."""
     below = scores[base].goodput_rps
     return scores[name].goodput_rps / below if below else 0.0
+
+
+def fairness_words(found: Fairness) -> str:
+    """Fairness in a line."""
+    if len(found.rates) < 2:
+        return "no two tenants had requests waiting at the same time for long enough to tell"
+    return (
+        f"Jain {found.jain:.3f}, worst over best {found.max_min:.3f}, while {len(found.rates)} tenants waited ({found.contended_s:.0f} s)"
+    )

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hmas.cli.output import table
+from hmas.lab.score import fairness_words
 from hmas.lab.studies.curves import Mean, means, varied
 from hmas.lab.studies.plan import Plan
 from hmas.lab.studies.report import Report
@@ -25,6 +26,7 @@ def run_tables(report: Report) -> str:
         ("throughput", f"{figures.throughput_rps:.3f} requests/s, {figures.output_tps:.0f} tokens/s"),
         ("outcomes", ", ".join(f"{count} {name}" for name, count in figures.outcomes.items() if count) or "none"),
         ("fairness (Jain)", f"{figures.jain_tenants:.3f} over tenants, {figures.jain_classes:.3f} over classes"),
+        ("fairness of service", fairness_words(figures.fairness)),
     ]
     classes = [
         (kind, name, one.submitted, one.good, f"{one.goodput_rate:.3f}", f"{one.ttft_ms_p95:.0f}")

@@ -1,0 +1,105 @@
+"""How evenly tenants are served while they compete: Jain's index and max-min over their normalised service."""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from controller.core.objectives import jain
+
+LEAST_SHARE = 0.1
+"""A tenant that was backlogged for less than this share of the contended time is left out: a single wait would speak for it."""
+
+
+class Service(NamedTuple):
+    """One request: it waits from arrival to start and is served from start to end. `start_s` = `end_s` where it was never served."""
+
+    tenant: str
+    arrival_s: float
+    start_s: float
+    end_s: float
+    tokens: float
+
+
+class Fairness(msgspec.Struct, frozen=True, kw_only=True):
+    """How evenly those were served that competed.
+
+    Attributes:
+        jain: Jain's index over `rates` (Jain, Chiu and Hawe, 1984), 1 where all are equal or fewer than two competed.
+        max_min: The worst rate over the best, 0 to 1; 1 where fewer than two competed.
+        contended_s: Time in which two tenants or more had requests waiting.
+        rates: Tokens per second and unit of weight that each tenant was served in the part of that time in which it waited itself.
+    """
+
+    jain: float = 1.0
+    max_min: float = 1.0
+    contended_s: float = 0.0
+    rates: dict[str, float] = {}
+
+
+class _Tenant:
+    """One tenant on the way through time."""
+
+    __slots__ = ("backlogged_s", "rate", "since_s", "tokens", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.rate = 0.0
+        self.since_s = 0.0
+        self.tokens = 0.0
+        self.backlogged_s = 0.0
+
+    def settle(self, now_s: float, *, contended: bool) -> None:
+        """Counts the time since the last change, where it waited beside others."""
+        if contended and self.waiting:
+            self.tokens += max(0.0, self.rate) * (now_s - self.since_s)
+            self.backlogged_s += now_s - self.since_s
+        self.since_s = now_s
+
+
+def fairness(services: Iterable[Service], weights: Mapping[str, float] | None = None) -> Fairness:
+    """Goes through time and counts, for each tenant, what it was served while it and at least one other had requests waiting.
+
+    Only such times say anything of fairness: who asks for little is served little by nobody's fault. A request's tokens are taken as
+    served evenly between its start and its end. O(n log n) in the requests, whatever the number of tenants.
+
+    Args:
+        services: All requests, in any order.
+        weights: Weight by tenant, 1 for those that are not named.
+    """
+    weights = weights or {}
+    events: list[tuple[float, int, str, int, float]] = []
+    for number, one in enumerate(services):
+        events.append((one.arrival_s, number, one.tenant, 1, 0.0))
+        took_s = one.end_s - one.start_s
+        rate = one.tokens / took_s if took_s > 0.0 else 0.0
+        events.append((max(one.start_s, one.arrival_s), number, one.tenant, -1, rate))
+        if rate:
+            events.append((one.end_s, number, one.tenant, 0, -rate))
+    tenants = {name: _Tenant() for name in sorted({event[2] for event in events})}
+    # Only who waits beside another is counted, and a change from one to two waiting tenants or back touches those two alone.
+    waiting: dict[str, None] = {}
+    contended_s, since_s = 0.0, 0.0
+    for at_s, _, name, change, rate in sorted(events, key=lambda event: event[:2]):
+        tenant, contended = tenants[name], len(waiting) >= 2
+        tenant.settle(at_s, contended=contended)
+        tenant.waiting += change
+        tenant.rate += rate
+        if tenant.waiting:
+            waiting[name] = None
+        else:
+            waiting.pop(name, None)
+        if contended != (len(waiting) >= 2):
+            contended_s += at_s - since_s if contended else 0.0
+            since_s = at_s
+            for other in waiting:
+                tenants[other].settle(at_s, contended=contended)
+    rates = {
+        name: tenant.tokens / tenant.backlogged_s / weights.get(name, 1.0)
+        for name, tenant in tenants.items()
+        if tenant.backlogged_s > LEAST_SHARE * contended_s
+    }
+    best = max(rates.values(), default=0.0)
+    if len(rates) < 2 or best <= 0.0:
+        return Fairness(contended_s=contended_s, rates=rates)
+    return Fairness(jain=jain(rates.values()), max_min=min(rates.values()) / best, contended_s=contended_s, rates=rates)

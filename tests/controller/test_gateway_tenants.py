@@ -1,0 +1,48 @@
+"""Quotas through the door: refusal, headers, metrics and status."""
+
+from pathlib import Path
+
+import pytest
+from gateway_kit import MODEL, key_hash, running
+
+from controller.config.schema import TenantConfig
+from controller.gateway.ratelimits import ratelimit_headers
+from controller.scheduling.tenancy import RateState
+
+
+def ask(text="hello", cap=10):
+    return {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": cap}
+
+
+TENANTS = {
+    "acme": TenantConfig(key_sha256=[key_hash("sk-acme")], tokens_per_minute=600, burst_tokens=60),
+    "zeta": TenantConfig(key_sha256=[key_hash("sk-zeta")], requests_per_minute=2),
+}
+
+
+async def test_a_used_up_quota_gets_429_with_the_time_at_which_it_fits(tmp_path: Path):
+    async with running(tmp_path, tenants=TENANTS) as rig:
+        headers = {"x-gateway-inference-fairness-id": "acme"}
+        first = await rig.post(ask("word " * 80, cap=5), headers=headers)
+        refused = await rig.post(ask(), headers=headers)
+        other = await rig.post(ask(), headers={"x-gateway-inference-fairness-id": "someone"})
+        metrics = (await rig.get("/metrics")).body.decode()
+        status = (await rig.admin("GET", "/admin/status")).json
+        assert rig.balanced()
+    assert (first.status, other.status) == (200, 200)
+    assert (refused.status, refused.error["code"], refused.error["type"]) == (429, "tenant_quota", "rate_limit_error")
+    assert "600 tokens per minute" in refused.error["message"]
+    assert 1 <= int(refused.headers["retry-after"]) <= 60
+    assert (refused.headers["x-ratelimit-limit-tokens"], refused.headers["x-ratelimit-remaining-tokens"]) == ("600", "0")
+    assert refused.headers["x-ratelimit-reset-tokens"].endswith("s")
+    assert 'hmas_tenant_tokens_total{direction="output",tenant="acme"} 5.0' in metrics
+    assert "hmas_fairness_jain_ratio 1.0" in metrics
+    assert status["fairness"]["jain"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("reset_s", "text"), [(0.0, "0s"), (0.0123, "13ms"), (1.0, "1s"), (12.34, "12.4s"), (72.5, "1m12.5s"), (3600.0, "1h0m0s")]
+)
+def test_spans_are_written_as_openai_writes_them(reset_s, text):
+    told = ratelimit_headers({"tokens": RateState(limit=5, remaining=3, reset_s=reset_s)})
+    assert told == {"x-ratelimit-limit-tokens": "5", "x-ratelimit-remaining-tokens": "3", "x-ratelimit-reset-tokens": text}
