@@ -3,7 +3,7 @@
 Priority polarity inside H-MAS: the LOWER value goes first (as in vLLM). An adapter converts to its engine's own sign.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -112,6 +112,22 @@ class EngineResponse(Protocol):
         Raises:
             EngineUnavailable: The connection broke before the body's end.
         """
+        ...
+
+    async def relay(self, take: Callable[[bytes], bool]) -> None:
+        """Hands the body over as it arrives and returns at its end: the way of `chunks` without a switch of tasks for each piece.
+
+        Args:
+            take: Called from the event loop with each piece. False holds the engine back until `resume` is called.
+
+        Raises:
+            EngineUnavailable: The connection broke before the body's end.
+            Exception: Whatever `take` raises; nothing more is read then.
+        """
+        ...
+
+    def resume(self) -> None:
+        """Reads on, after `take` has returned False."""
         ...
 
     async def close(self) -> None:

@@ -1,20 +1,13 @@
-"""HTTP towards one engine: a session tuned for streams, typed failures, and a safe second try on a stale connection."""
+"""HTTP towards one engine: typed failures, bounded answers, and a safe second try on a stale connection."""
 
 import asyncio
-import io
-import socket
 from collections.abc import AsyncIterator, Mapping
-from types import SimpleNamespace
 
-import aiohttp
-from aiohttp import hdrs
-from multidict import CIMultiDict
-from yarl import URL
-
-from engines.errors import EngineProtocolError, EngineUnavailable
-
-KEEPALIVE_S = 4.0
-"""Below the 5 s after which uvicorn (and so vLLM) closes an idle connection."""
+from engines.errors import EngineError, EngineProtocolError, EngineUnavailable
+from engines.http.connection import Connection
+from engines.http.errors import ConnectionBroken, HttpError
+from engines.http.exchange import Exchange, Take
+from engines.http.pool import Pool
 
 RETRY_WITHIN_S = 1.0
 """A pooled connection that breaks later than this after the request went out was not stale: the engine has begun to work."""
@@ -22,22 +15,19 @@ RETRY_WITHIN_S = 1.0
 ATTEMPTS = 3
 CONTROL_TIMEOUT_S = 5.0
 MAX_CONTROL_BYTES = 16 << 20
-RAW_BODY_LIMIT = 1 << 20
+MAX_PREFIXES = 64
+FAILURES = (OSError, ConnectionBroken, HttpError)
 
 
 class HttpResponse:
     """An engine's answer whose head has arrived. See `engines.base.EngineResponse`."""
 
-    __slots__ = ("_idle_s", "_reading_since_s", "_response", "_silent", "_timer", "headers", "status")
+    __slots__ = ("_exchange", "headers", "status")
 
-    def __init__(self, response: aiohttp.ClientResponse, idle_s: float) -> None:
-        self.status = response.status
-        self.headers: Mapping[str, str] = response.headers
-        self._response = response
-        self._idle_s = idle_s
-        self._reading_since_s: float | None = None
-        self._silent = False
-        self._timer: asyncio.TimerHandle | None = None
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self.status = exchange.status
+        self.headers: Mapping[str, str] = exchange.headers
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body's bytes as they arrive.
@@ -45,39 +35,26 @@ class HttpResponse:
         Raises:
             EngineUnavailable: The connection broke, or the engine was silent for too long, before the body's end.
         """
-        loop = asyncio.get_running_loop()
-        content = self._response.content
-        # One timer a response instead of one a read: silence counts only while somebody waits for the engine.
-        self._timer = loop.call_later(self._idle_s, self._watch)
         try:
-            while True:
-                self._reading_since_s = loop.time()
-                data = await content.readany()
-                self._reading_since_s = None
-                if not data:
-                    return
+            while data := await self._exchange.read():
                 yield data
-        except (aiohttp.ClientError, OSError) as error:
-            reason = f"silent for {self._idle_s:g} s" if self._silent else _reason(error)
-            raise EngineUnavailable(f"the engine broke off in the middle of its answer: {reason}") from error
-        finally:
-            self._timer.cancel()
+        except (ConnectionBroken, HttpError) as error:
+            raise _broke_off(error) from error
+
+    async def relay(self, take: Take) -> None:
+        """See `engines.base.EngineResponse.relay`."""
+        try:
+            await self._exchange.relay(take)
+        except (ConnectionBroken, HttpError) as error:
+            raise _broke_off(error) from error
+
+    def resume(self) -> None:
+        """See `engines.base.EngineResponse.resume`."""
+        self._exchange.resume()
 
     async def close(self) -> None:
         """Lets the connection go; before the body's end this drops it, so that the engine sees its client leave."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._response.close()
-
-    def _watch(self) -> None:
-        loop = asyncio.get_running_loop()
-        since_s = self._reading_since_s
-        left_s = self._idle_s if since_s is None else since_s + self._idle_s - loop.time()
-        if left_s > 0:
-            self._timer = loop.call_later(left_s, self._watch)
-            return
-        self._silent = True
-        self._response.close()
+        self._exchange.close()
 
 
 class EngineClient:
@@ -96,10 +73,8 @@ class EngineClient:
         self.name = name
         self.url = url.rstrip("/")
         self._authorization = f"Bearer {api_key}" if api_key else ""
-        self._connect_timeout_s = connect_timeout_s
-        self._idle_timeout_s = idle_timeout_s
-        self._session: aiohttp.ClientSession | None = None
-        self._urls: dict[str, URL] = {}
+        self._pool = Pool(self.url, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s)
+        self._prefixes: dict[tuple[str, str], str] = {}
 
     async def send(self, path: str, body: bytes, headers: Mapping[str, str]) -> HttpResponse:
         """Posts a body and returns when the response's head is there.
@@ -107,30 +82,11 @@ class EngineClient:
         Raises:
             EngineUnavailable: No head came.
         """
-        full = self._headers(headers)
-        full.setdefault(hdrs.CONTENT_TYPE, "application/json")
-        loop = asyncio.get_running_loop()
-        for attempt in range(1, ATTEMPTS + 1):
-            context = SimpleNamespace(reused=False)
-            begun_s = loop.time()
-            try:
-                response = await self._open().post(
-                    self._url(path),
-                    # aiohttp wants large bodies as files, so that writing one does not hold up the loop.
-                    data=body if len(body) < RAW_BODY_LIMIT else io.BytesIO(body),
-                    headers=full,
-                    allow_redirects=False,
-                    trace_request_ctx=context,
-                )
-            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
-                stale = context.reused and loop.time() - begun_s < RETRY_WITHIN_S
-                if not stale or attempt == ATTEMPTS:
-                    raise EngineUnavailable(f"engine {self.name} at {self.url}: {_reason(error)}") from error
-            except (aiohttp.ClientError, OSError) as error:
-                raise EngineUnavailable(f"engine {self.name} at {self.url}: {_reason(error)}") from error
-            else:
-                return HttpResponse(response, self._idle_timeout_s)
-        raise AssertionError("the last attempt returns or raises")
+        head = self._head("POST", path, headers, body)
+        try:
+            return HttpResponse(await self._ask(head, body))
+        except FAILURES as error:
+            raise EngineUnavailable(f"engine {self.name} at {self.url}: {_reason(error)}") from error
 
     async def get(self, path: str, *, timeout_s: float = CONTROL_TIMEOUT_S) -> tuple[int, bytes]:
         """Status and body of a GET.
@@ -139,82 +95,93 @@ class EngineClient:
             EngineUnavailable: No answer came in time.
             EngineProtocolError: The body is larger than any of the engine's own documents.
         """
-        return await self._control(hdrs.METH_GET, path, None, timeout_s)
+        return await self._control("GET", path, None, timeout_s)
 
     async def post(self, path: str, body: bytes, *, timeout_s: float = CONTROL_TIMEOUT_S) -> tuple[int, bytes]:
         """Status and body of a short control POST. Raises as `get`."""
-        return await self._control(hdrs.METH_POST, path, body, timeout_s)
+        return await self._control("POST", path, body, timeout_s)
 
     async def close(self) -> None:
         """Closes every connection."""
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        await self._pool.close()
 
     async def _control(self, method: str, path: str, body: bytes | None, timeout_s: float) -> tuple[int, bytes]:
-        headers = self._headers({} if body is None else {hdrs.CONTENT_TYPE: "application/json"})
-        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=self._connect_timeout_s)
+        head = self._head(method, path, {}, body)
         try:
-            async with self._open().request(
-                method, self._url(path), data=body, headers=headers, timeout=timeout, allow_redirects=False
-            ) as response:
-                data = await response.content.read(MAX_CONTROL_BYTES)
-                while more := await response.content.read(MAX_CONTROL_BYTES):
-                    data += more
-                    if len(data) > MAX_CONTROL_BYTES:
-                        raise EngineProtocolError(f"engine {self.name}: {path} answers more than {MAX_CONTROL_BYTES} bytes")
-                return response.status, data
-        except (aiohttp.ClientError, OSError) as error:
+            async with asyncio.timeout(timeout_s):
+                exchange = await self._ask(head, body or b"")
+                try:
+                    data = b""
+                    while more := await exchange.read():
+                        data += more
+                        if len(data) > MAX_CONTROL_BYTES:
+                            raise EngineProtocolError(f"engine {self.name}: {path} answers more than {MAX_CONTROL_BYTES} bytes")
+                    return exchange.status, data
+                finally:
+                    exchange.close()
+        except FAILURES as error:
             raise EngineUnavailable(f"engine {self.name} at {self.url}: {path}: {_reason(error)}") from error
 
-    def _headers(self, headers: Mapping[str, str]) -> CIMultiDict[str]:
-        full = CIMultiDict(headers)
-        # Bodies are passed on as they are, so they must not come compressed.
-        full[hdrs.ACCEPT_ENCODING] = "identity"
-        if self._authorization:
-            full.setdefault(hdrs.AUTHORIZATION, self._authorization)
-        return full
+    async def _ask(self, head: bytes, body: bytes) -> Exchange:
+        """Sends a request and returns when the answer's head is there; again where a kept connection turns out to be stale."""
+        loop = asyncio.get_running_loop()
+        for attempt in range(1, ATTEMPTS + 1):
+            connection = await self._pool.connection(fresh=attempt == ATTEMPTS)
+            begun_s = loop.time()
+            try:
+                exchange = connection.send(head, body)
+                try:
+                    await exchange.head()
+                except BaseException:
+                    exchange.close()
+                    raise
+            except ConnectionBroken:
+                if attempt == ATTEMPTS or not _was_stale(connection, loop.time() - begun_s):
+                    raise
+            else:
+                return exchange
+        raise AssertionError("the last attempt returns or raises")
 
-    def _url(self, path: str) -> URL:
-        url = self._urls.get(path)
-        if url is None:
-            url = URL(self.url + path)
-            if len(self._urls) < 64:
-                self._urls[path] = url
-        return url
+    def _head(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
+        """The request's head, from the line that names the path to the empty one.
 
-    def _open(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            trace = aiohttp.TraceConfig()
-            trace.on_connection_reuseconn.append(_mark_reused)
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S, socket_factory=_watched_socket),
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout_s, sock_read=None),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=False,
-                trace_configs=[trace],
-            )
-        return self._session
-
-
-def _watched_socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    """A socket whose kernel notices within half a minute that the engine's host is gone: nothing else would, before the head."""
-    family, kind, protocol, _name, _address = address
-    sock = socket.socket(family, kind, protocol)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
-        if hasattr(socket, option):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-    return sock
+        Raises:
+            EngineError: A header that would break out of its line.
+        """
+        prefix = self._prefixes.get((method, path))
+        if prefix is None:
+            # Bodies are passed on as they are, so they must not come compressed.
+            prefix = f"{method} {path} HTTP/1.1\r\nhost: {self._pool.authority}\r\nuser-agent: h-mas\r\naccept-encoding: identity\r\n"
+            if len(self._prefixes) < MAX_PREFIXES:
+                self._prefixes[method, path] = prefix
+        lines = [prefix]
+        named = ""
+        for name, value in headers.items():
+            line = f"{name}: {value}\r\n"
+            if line.count("\n") != 1 or line.count("\r") != 1:
+                raise EngineError(f"engine {self.name}: header {name!r} has a line break in it")
+            lines.append(line)
+            named += f" {name.lower()}"
+        if self._authorization and "authorization" not in named:
+            lines.append(f"authorization: {self._authorization}\r\n")
+        if body is not None:
+            if "content-type" not in named:
+                lines.append("content-type: application/json\r\n")
+            lines.append(f"content-length: {len(body)}\r\n")
+        lines.append("\r\n")
+        return "".join(lines).encode("latin-1")
 
 
-async def _mark_reused(_session: aiohttp.ClientSession, context: SimpleNamespace, _params: aiohttp.TraceConnectionReuseconnParams) -> None:
-    if context.trace_request_ctx is not None:
-        context.trace_request_ctx.reused = True
+def _was_stale(connection: Connection, waited_s: float) -> bool:
+    return connection.requests > 1 and not connection.heard and waited_s < RETRY_WITHIN_S
+
+
+def _broke_off(error: Exception) -> EngineUnavailable:
+    return EngineUnavailable(f"the engine broke off in the middle of its answer: {error}")
 
 
 def _reason(error: Exception) -> str:
-    """What happened, in words: some of aiohttp's errors have no text of their own."""
+    """What happened, in words: a time-out has no text of its own."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
     return str(error) or type(error).__name__

@@ -1,0 +1,163 @@
+"""One request to an engine and its answer, as whoever asked sees it."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+MAX_HELD_BYTES = 1 << 18
+"""Bytes of a body that are kept while nobody takes them; then the engine is held back."""
+
+Take = Callable[[bytes], bool]
+"""Takes bytes of a body. False holds the engine back until `Exchange.resume`."""
+
+
+class Source(Protocol):
+    """What an exchange asks of its connection. `awaited` says whether somebody waits for the body just now."""
+
+    awaited: bool
+
+    def pause(self) -> None:
+        """Reads nothing more."""
+        ...
+
+    def resume(self) -> None:
+        """Reads on."""
+        ...
+
+    def drop(self, error: Exception | None = None) -> None:
+        """Ends the connection at once."""
+        ...
+
+
+class Exchange:
+    """What has come of an answer so far. The connection tells by `arrived`, `took`, `ended` and `broke`.
+
+    Attributes:
+        status: 0 until the head is there.
+        headers: By lower-case name; of a field that came twice, the first.
+        complete: Whether the whole body has been read from the connection.
+        error: Why there will be no more of it, None while there may be.
+    """
+
+    __slots__ = ("_held", "_held_bytes", "_source", "_take", "_waiter", "complete", "error", "headers", "status")
+
+    def __init__(self, source: Source) -> None:
+        self._source: Source | None = source
+        self._waiter: asyncio.Future[None] | None = None
+        self._take: Take | None = None
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.complete = False
+        self.error: Exception | None = None
+
+    async def head(self) -> None:
+        """Returns when the answer's head is there.
+
+        Raises:
+            ConnectionBroken: The connection broke before it.
+            HttpError: What came is no head.
+        """
+        while not self.status:
+            if self.error is not None:
+                raise self.error
+            await self._wait()
+
+    async def relay(self, take: Take) -> None:
+        """Hands the body over piece by piece, each in the very callback that read it, and returns at its end.
+
+        Raises:
+            ConnectionBroken: The connection broke before the end.
+            HttpError: What came is no body.
+            Exception: Whatever `take` raises; the connection is dropped.
+        """
+        held, self._held = self._held, []
+        keeps_up = True
+        for data in held:
+            keeps_up = take(data) and keeps_up
+        self._take = take
+        source = self._source
+        if source is not None:
+            source.awaited = True
+            if keeps_up:
+                source.resume()
+            else:
+                source.pause()
+        while not self.complete:
+            if self.error is not None:
+                raise self.error
+            await self._wait()
+
+    async def read(self) -> bytes:
+        """The next bytes of the body; empty at its end. Raises as `relay`."""
+        source = self._source
+        if source is not None and not self._held:
+            source.awaited = True
+            source.resume()
+        while not self._held:
+            if self.error is not None:
+                raise self.error
+            if self.complete:
+                return b""
+            await self._wait()
+        if source is not None:
+            source.awaited = False
+        data = self._held[0] if len(self._held) == 1 else b"".join(self._held)
+        self._held, self._held_bytes = [], 0
+        return data
+
+    def resume(self) -> None:
+        """Whoever takes keeps up again: reads on."""
+        if self._source is not None:
+            self._source.resume()
+
+    def close(self) -> None:
+        """Lets go. Before the body's end this drops the connection, so that the engine sees its client leave."""
+        source, self._source = self._source, None
+        self._take = None
+        if source is not None:
+            source.drop()
+
+    def arrived(self, status: int, headers: dict[str, str]) -> None:
+        """The head has been read."""
+        self.status = status
+        self.headers = headers
+        self._wake()
+
+    def took(self, data: bytes) -> None:
+        """Bytes of the body have been read."""
+        take = self._take
+        if take is not None:
+            if not take(data) and self._source is not None:
+                self._source.pause()
+            return
+        self._held.append(data)
+        self._held_bytes += len(data)
+        if self._held_bytes > MAX_HELD_BYTES and self._source is not None:
+            self._source.pause()
+        self._wake()
+
+    def ended(self) -> None:
+        """The body has been read to its end; the connection goes its own way."""
+        self.complete = True
+        self._source = None
+        self._wake()
+
+    def broke(self, error: Exception) -> None:
+        """There will be no more."""
+        self.error = error
+        self._source = None
+        self._wake()
+
+    async def _wait(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)

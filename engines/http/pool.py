@@ -1,0 +1,120 @@
+"""The connections to one engine: opened when needed, kept while it is safe, watched for silence."""
+
+import asyncio
+import socket
+import ssl
+from urllib.parse import urlsplit
+
+from engines.http.connection import Connection
+from engines.http.errors import ConnectionBroken
+
+KEEPALIVE_S = 4.0
+"""Below the 5 s after which uvicorn (and so vLLM) closes an idle connection."""
+
+ROUNDS = 4
+"""Rounds of the watch within the time of silence that is allowed."""
+
+
+class Pool:
+    """Connections to `url`, a base address without a path.
+
+    One timer watches over all of them, since one for each request would cost more than the rest of its accounting.
+
+    Args:
+        url: `http://` or `https://`, host, port where it is not the scheme's own.
+        connect_timeout_s: How long a connection may take to stand.
+        idle_timeout_s: Silence in the middle of a body, while somebody waits for it, after which the connection is dropped.
+    """
+
+    def __init__(self, url: str, *, connect_timeout_s: float, idle_timeout_s: float) -> None:
+        parts = urlsplit(url)
+        self.authority = parts.netloc
+        self._host = parts.hostname or ""
+        self._secure = parts.scheme == "https"
+        self._port = parts.port or (443 if self._secure else 80)
+        self._tls: ssl.SSLContext | None = None
+        self._connect_timeout_s = connect_timeout_s
+        self._idle_timeout_s = idle_timeout_s
+        self._round_s = min(1.0, idle_timeout_s / ROUNDS)
+        self._idle: list[Connection] = []
+        self._open: set[Connection] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def open(self) -> int:
+        """Connections that stand."""
+        return len(self._open)
+
+    async def connection(self, *, fresh: bool = False) -> Connection:
+        """A connection that carries no request: the one used last, else a new one; always a new one where `fresh`.
+
+        Raises:
+            OSError: The engine cannot be reached (`TimeoutError` where that took too long).
+        """
+        oldest_s = asyncio.get_running_loop().time() - KEEPALIVE_S
+        while self._idle and not fresh:
+            connection = self._idle.pop()
+            if connection.usable and connection.idle_since_s > oldest_s:
+                return connection
+            connection.drop()
+        return await self._connect()
+
+    async def close(self) -> None:
+        """Drops every connection and returns when they are gone."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._idle.clear()
+        for connection in list(self._open):
+            connection.drop()
+        for _ in range(ROUNDS):
+            if self._open:
+                await asyncio.sleep(0)
+
+    def freed(self, connection: Connection) -> None:
+        """See `Owner`."""
+        connection.idle_since_s = asyncio.get_running_loop().time()
+        self._idle.append(connection)
+
+    def lost(self, connection: Connection) -> None:
+        """See `Owner`."""
+        self._open.discard(connection)
+
+    async def _connect(self) -> Connection:
+        loop = asyncio.get_running_loop()
+        if self._secure and self._tls is None:
+            self._tls = ssl.create_default_context()
+        async with asyncio.timeout(self._connect_timeout_s):
+            transport, connection = await loop.create_connection(
+                lambda: Connection(self), self._host, self._port, ssl=self._tls, server_hostname=self._host if self._secure else None
+            )
+        _watch_peer(transport)
+        self._open.add(connection)
+        if self._timer is None:
+            self._timer = loop.call_later(self._round_s, self._watch)
+        return connection
+
+    def _watch(self) -> None:
+        """One round: drops connections whose engine has fallen silent, and those that were free for too long."""
+        loop = asyncio.get_running_loop()
+        limit = round(self._idle_timeout_s / self._round_s)
+        for connection in list(self._open):
+            # The round in which the engine was last heard counts as well, so one more has to pass.
+            if connection.watched() > limit:
+                connection.drop(ConnectionBroken(f"silent for {self._idle_timeout_s:g} s"))
+        oldest_s = loop.time() - KEEPALIVE_S
+        for connection in [idle for idle in self._idle if not idle.usable or idle.idle_since_s <= oldest_s]:
+            self._idle.remove(connection)
+            connection.drop()
+        self._timer = loop.call_later(self._round_s, self._watch) if self._open else None
+
+
+def _watch_peer(transport: asyncio.BaseTransport) -> None:
+    """Lets the kernel notice within half a minute that the engine's host is gone: nothing else would, before the head."""
+    sock = transport.get_extra_info("socket")
+    if sock is None:
+        return
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, option):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
