@@ -6,7 +6,7 @@ from controller.core.errors import SchedulingError
 from controller.core.messages import LengthBound, SystemSnapshot
 from controller.core.placement import Router
 from controller.core.types import Controls, Estimates, OutcomeKind, Request
-from controller.scheduling import endings
+from controller.scheduling import accounts, endings
 from controller.scheduling.drain_rate import DrainRate
 from controller.scheduling.entrance import Entrance
 from controller.scheduling.instance import Instance, Running, TokenSource
@@ -19,12 +19,16 @@ from engines.base import EngineSnapshot
 
 __all__ = ["Counts", "Dispatch", "Dropped", "Ended", "InstanceSpec", "Refusal", "Scheduler", "SchedulerSettings"]
 
+DROPPED_AT_ONCE = 128
+"""Requests that one call ends at most: to tell the client of each costs more than to find it."""
+
 
 class Scheduler:
     """Requests in, dispatches out. Pure: the time is handed in, and never goes back.
 
     A request is waiting, running or ended, in exactly one of them, and ends exactly once (`check_conservation`). Every call
-    is O(log n) in the waiting requests unless it says otherwise; `dispatch` with every window full is O(1) in them.
+    is O(log n) in the waiting requests unless it says otherwise; `dispatch` with every window full is O(1) in them. What has to
+    touch all of them is begun by the call that asks for it and carried on by `settle`, a bounded number with each call.
     """
 
     def __init__(
@@ -53,6 +57,7 @@ class Scheduler:
             self._instances[spec.name] = Instance(spec, fenced=settings.fence, margin=settings.fence_margin)
         self._tenancy = Tenancy(tenants or {}, tuple(self._instances.values()))
         self._walk = Walk(settings, router, self._tenancy)
+        self._weights: dict[str, float] = {}
         self._room = WaitingRoom(
             tuple(self._instances.values()),
             policy=policy,
@@ -60,9 +65,9 @@ class Scheduler:
             demoting=settings.overdue != "keep",
             service_share=settings.overdue_service_share,
             tenancy=self._tenancy,
+            weights=self._weights,
         )
         self._running: dict[str, Running] = {}
-        self._weights: dict[str, float] = {}
         self._drain = DrainRate()
         self._entrance = Entrance(settings, self._room, self._tenancy, self._drain)
         self._seq = 0
@@ -73,13 +78,23 @@ class Scheduler:
 
     @property
     def policy(self) -> str:
-        """Name of the policy in force."""
-        return self._room.policy_name
+        """Name of the policy in force: the old one until `settle` has come to the end of a change."""
+        return self._room.queues.policy_name
+
+    @property
+    def next_policy(self) -> str:
+        """Name of the policy that is to follow, empty where the one in force is to stay."""
+        return self._room.queues.next_policy
+
+    @property
+    def queued(self) -> int:
+        """How many wait."""
+        return len(self._room)
 
     @property
     def hints(self) -> Mapping[str, float]:
         """Its hints, defaults filled in."""
-        return self._room.hints
+        return self._room.queues.hints
 
     # -- one request's way ------------------------------------------------------------------------------------------------
 
@@ -123,10 +138,11 @@ class Scheduler:
         """All that may go now, in order; each counts as in flight from here."""
         self._room.sweep(now_s)
         sent: list[Dispatch] = []
-        groups = self._room.groups
+        groups = self._room.queues.groups
         idle = 0
         while idle < len(groups):
-            found = self._walk.find(groups[self._turn % len(groups)], now_s)
+            group = groups[self._turn % len(groups)]
+            found = self._walk.find(group, now_s) if group.fill(now_s) else None
             self._turn = (self._turn + 1) % len(groups)
             if found is None:
                 idle += 1
@@ -136,17 +152,22 @@ class Scheduler:
         return sent
 
     def expire(self, now_s: float) -> list[Dropped]:
-        """The gateway's tick: ends waiting requests whose time is up, and samples how fast the instances work.
+        """The gateway's tick: samples how fast the instances work, and ends waiting requests whose time is up (`drop_due`)."""
+        for instance in self._instances.values():
+            instance.sample(now_s)
+        return self.drop_due(now_s)
+
+    def drop_due(self, now_s: float) -> list[Dropped]:
+        """Ends waiting requests whose time is up, `DROPPED_AT_ONCE` at most: where it returns any, there may be more.
 
         Up is the time of those past their deadline (timed out), and of overdue ones where `overdue` is `shed`.
         Running requests are not touched: whoever streams them watches their deadline and calls `end`.
         """
-        for instance in self._instances.values():
-            instance.sample(now_s)
         self._room.sweep(now_s)
-        dropped = [self._drop(entry, OutcomeKind.TIMED_OUT, now_s) for entry in self._room.expired()]
+        dropped = [self._dropped(entry, OutcomeKind.TIMED_OUT, now_s) for entry in self._room.take_expired(DROPPED_AT_ONCE)]
         if self.settings.overdue == "shed":
-            dropped += [self._drop(entry, OutcomeKind.SHED, now_s) for entry in self._room.late()]
+            late = self._room.take_late(DROPPED_AT_ONCE - len(dropped), now_s)
+            dropped += [self._dropped(entry, OutcomeKind.SHED, now_s) for entry in late]
         return dropped
 
     def progress(self, request_id: str, tokens: int, now_s: float) -> None:
@@ -163,7 +184,7 @@ class Scheduler:
         run = self._running.get(request_id)
         if run is None or run.first_s is not None or run.entry.tried:
             return False
-        others = (i for i in self._room.group_of(run.entry.request.model).instances if i is not run.instance)
+        others = (i for i in self._room.queues.of(run.entry.request.model).instances if i is not run.instance)
         if not any(instance.available for instance in others):
             return False
         del self._running[request_id]
@@ -195,6 +216,7 @@ class Scheduler:
             request = run.entry.request
             self._tenancy.stopped(request.tenant)
             self._tenancy.settle(request, request.prompt_tokens + ended.output_tokens, now_s)
+            self._room.queues.of(request.model).policy.served(run.entry, ended.output_tokens, now_s)
             return ended
         entry = None if kind is OutcomeKind.COMPLETED else self._room.remove(request_id)
         if entry is None:
@@ -204,12 +226,28 @@ class Scheduler:
     # -- steering ---------------------------------------------------------------------------------------------------------
 
     def set_policy(self, name: str, now_s: float, hints: Mapping[str, float] | None = None) -> bool:
-        """Rebuilds the queue under another policy or other hints, losing nothing (H-MAS C.1). O(n). False where nothing changes.
+        """Puts the queue under another policy or other hints, losing nothing (H-MAS C.1). False where it is what was asked for last.
+
+        At once where few wait (`waiting_room.AT_ONCE`), and for arrival order; else the old policy rules until `settle` has built the
+        new one's structure. Asked for again before that, the newest counts.
 
         Raises:
             PolicyError: The policy or a hint is not allowed; the old one stays in force.
         """
-        return self._room.set_policy(name, hints, now_s)
+        return self._room.queues.set_policy(name, hints, now_s)
+
+    def settle(self, limit: int, now_s: float) -> bool:
+        """Carries on what touches all that wait, past `limit` of them at most; True while some of it is left.
+
+        Raises:
+            SchedulingError: A policy has lost requests while its structure was built. The old one stays in force, with all of them.
+        """
+        return self._room.settle(limit, now_s)
+
+    @property
+    def settled(self) -> bool:
+        """Whether `settle` has nothing to do."""
+        return self._room.settled
 
     def set_controls(self, instance: str, controls: Controls) -> None:
         """Sets window and token budget of an instance; a smaller window evicts nobody.
@@ -239,8 +277,8 @@ class Scheduler:
         for run in self._running.values():
             run.instance.rebook(run, self._walk.bounds)
 
-    def set_weight(self, tenant: str, weight: float) -> None:
-        """Sets a tenant's weight under the fair policies, for those that wait and those to come. O(n).
+    def set_weight(self, tenant: str, weight: float, now_s: float = 0.0) -> None:
+        """Sets a tenant's weight under the fair policies, for those to come and, as `settle` gets to them, for those that wait.
 
         Raises:
             SchedulingError: The weight is not more than 0.
@@ -248,9 +286,7 @@ class Scheduler:
         if not weight > 0:
             raise SchedulingError(f"weight of tenant {tenant!r} is {weight!r}; allowed: more than 0")
         self._weights[tenant] = weight
-        for entry in self._room.entries():
-            if entry.request.tenant == tenant:
-                entry.weight = weight
+        self._room.reweigh(now_s)
 
     def set_draining(self, instance: str, draining: bool) -> None:
         """Stops or resumes dispatches to an instance; those in flight stay.
@@ -269,13 +305,15 @@ class Scheduler:
         self._instance(instance).source = source
 
     def set_models(self, instance: str, models: frozenset[str] | None, now_s: float) -> None:
-        """Says anew which models an instance serves, None for any. O(n log n).
+        """Says anew which models an instance serves, None for any.
+
+        Requests whose instances are others now are sorted anew by `settle`; those that it has not got to are not dispatched meanwhile.
 
         Raises:
             SchedulingError: Unknown instance.
         """
         self._instance(instance).models = models
-        self._room.regroup(now_s)
+        self._room.queues.regroup(now_s)
 
     def observe(self, snapshot: EngineSnapshot) -> None:
         """Takes an engine's word: an unhealthy one gets no dispatches; KV size and ceilings are noted.
@@ -290,22 +328,7 @@ class Scheduler:
     def snapshot(self, now_s: float, gateway: str, forced: Sequence[str] = ()) -> SystemSnapshot:
         """Queue and instances as the agents see them. O(running)."""
         self._room.sweep(now_s)
-        oldest_s = self._room.oldest_s()
-        return SystemSnapshot(
-            sent_s=now_s,
-            gateway=gateway,
-            policy=self.policy,
-            queued=len(self._room),
-            queued_tokens=self._room.tokens,
-            queued_long=self._room.long,
-            overdue=self._room.overdue,
-            oldest_wait_ms=0.0 if oldest_s is None else max(0.0, 1000.0 * (now_s - oldest_s)),
-            arrived_total=self._arrived,
-            dispatched_total=self._dispatched,
-            ended={kind.value: number for kind, number in self._ended.items()},
-            instances=[instance.view(now_s) for instance in self._instances.values()],
-            forced=list(forced),
-        )
+        return accounts.snapshot(self._room, self._instances.values(), self.counts(), now_s=now_s, gateway=gateway, forced=forced)
 
     def queued_ids(self) -> list[str]:
         """Ids of all waiting requests, oldest first. O(n)."""
@@ -331,24 +354,12 @@ class Scheduler:
         Raises:
             SchedulingError: A sum does not come out.
         """
-        live = len(self._room) + len(self._running)
-        if self._arrived != live + sum(self._ended.values()):
-            raise SchedulingError(f"arrived {self._arrived} is not queued {len(self._room)} + running {len(self._running)} + {self._ended}")
-        if self._room.held() != len(self._room):
-            raise SchedulingError(f"the queues hold {self._room.held()} entries, the register {len(self._room)}")
-        for instance in self._instances.values():
-            if not instance.in_flight == len(instance.running) == sum(run.instance is instance for run in self._running.values()):
-                raise SchedulingError(f"instance {instance.name!r} counts {instance.in_flight} in flight, books {len(instance.running)}")
+        accounts.check(self._room, self._instances.values(), self._running.values(), self.counts())
 
     def position(self, request_id: str) -> int | None:
         """How many would go before it as things stand, None where it does not wait. O(n); an estimate under two-lane and wfq."""
         waiting = self._room.get(request_id)
-        if waiting is None or waiting.place == "expired":
-            return None
-        if waiting.place == "ready":
-            return waiting.group.policy.ahead(request_id)
-        behind = waiting.group.late.ahead(request_id)
-        return None if behind is None else len(waiting.group.policy) + behind
+        return None if waiting is None else waiting.group.ahead(waiting)
 
     def retry_after_s(self, now_s: float) -> float:
         """When a refused client may find room, 1 to 60 s (see `Entrance`)."""
@@ -357,8 +368,6 @@ class Scheduler:
     def rates(self, tenant: str, now_s: float) -> dict[str, RateState]:
         """A tenant's quotas as they stand, by `tokens` and `requests`; empty where it has none."""
         return self._tenancy.rates(tenant, now_s)
-
-    # -- inside -----------------------------------------------------------------------------------------------------------
 
     def _instance(self, name: str) -> Instance:
         if name not in self._instances:
@@ -379,8 +388,7 @@ class Scheduler:
         order = "overdue, after all that are on time" if found.late else self.policy
         return Dispatch(entry=entry, instance=choice.instance, reason=f"{order}; {choice.reason}")
 
-    def _drop(self, entry: QueueEntry, kind: OutcomeKind, now_s: float) -> Dropped:
-        self._room.remove(entry.request.id)
+    def _dropped(self, entry: QueueEntry, kind: OutcomeKind, now_s: float) -> Dropped:
         tell = endings.shed if kind is OutcomeKind.SHED else endings.timed_out
         refusal = tell(entry, now_s, self.retry_after_s(now_s))
         return Dropped(entry=entry, refusal=refusal, ended=self._end_waiting(entry, kind, now_s))

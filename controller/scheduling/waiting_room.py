@@ -2,59 +2,33 @@
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from itertools import islice
 
 from controller.core.types import Estimates
+from controller.scheduling.group import Group, Waiting
 from controller.scheduling.instance import Instance
 from controller.scheduling.lazy_heap import LazyHeap
-from controller.scheduling.policies.fcfs import Fcfs
 from controller.scheduling.policies.two_lane import TwoLane
-from controller.scheduling.pool import make_policy, rebuild
-from controller.scheduling.queue_entry import QueueEntry, QueuePolicy
+from controller.scheduling.queue_entry import QueueEntry
+from controller.scheduling.queues import AT_ONCE, Queues
 from controller.scheduling.service_split import ServiceSplit
 from controller.scheduling.tenancy import Tenancy
-from controller.scheduling.tenant_gate import gated
 
-Place = Literal["ready", "late", "expired"]
-
-
-class Group:
-    """The queue of all requests that the same instances can serve; one in all where every instance serves every model.
-
-    Requests of different groups never stand in each other's way: a model whose instances are full or gone holds up no other.
-
-    Attributes:
-        instances: Those that serve these requests, in the order of the configuration.
-        policy: The discipline over those that wait in order.
-        late: Those that were demoted, first come first served.
-    """
-
-    __slots__ = ("instances", "late", "policy")
-
-    def __init__(self, instances: Sequence[Instance], policy: QueuePolicy, late: QueuePolicy) -> None:
-        self.instances = tuple(instances)
-        self.policy = policy
-        self.late = late
-
-
-@dataclass
-class Waiting:
-    """One waiting request: `place` is the structure that holds it, `overdue` and `long` are what it is counted as."""
-
-    entry: QueueEntry
-    group: Group
-    place: Place = "ready"
-    overdue: bool = False
-    long: bool = False
+SWEEP = 256
+"""Requests that one call moves at most because their time has come: all have the same arrival and target in a burst."""
 
 
 class WaitingRoom:
     """The queue in all its parts. Sweeps cost O(log n) per request that changes its place, nothing for the others.
 
+    No call touches all that wait where those are more than `AT_ONCE`: what would is begun, and `settle` goes on with it. That
+    goes for what becomes of the queues as a whole (see `Queues`), for new weights, for a new line between short and long, and
+    for a burst whose time has come.
+
     Attributes:
-        policy_name, hints: The discipline in force.
+        queues: The structures that hold all but those whose deadline has passed.
         tokens: Prompt tokens of all that wait. `overdue`, `long`: how many are overdue, and on the slow side of the split.
+        weights: Tenants' weights, by which waiting entries are weighed anew on `reweigh`.
     """
 
     def __init__(
@@ -66,26 +40,29 @@ class WaitingRoom:
         demoting: bool,
         service_share: float,
         tenancy: Tenancy | None = None,
+        weights: Mapping[str, float] | None = None,
     ) -> None:
-        self._instances = tuple(instances)
-        self._tenancy = tenancy
         self._demoting = demoting
         self._service_share = service_share
         self._waiting: OrderedDict[str, Waiting] = OrderedDict()
         self._overdue_at: LazyHeap[Waiting] = LazyHeap()
         self._deadlines: LazyHeap[Waiting] = LazyHeap()
-        self._expired: dict[str, Waiting] = {}
+        self._expired: LazyHeap[Waiting] = LazyHeap()
+        self.weights: Mapping[str, float] = {} if weights is None else weights
         self.tokens = 0
         self.overdue = 0
         self.long = 0
-        first = make_policy(policy, hints)
-        self.policy_name = first.name
-        self.hints = dict(first.hints)
+        self._behind = False
+        self.queues = Queues(
+            instances,
+            policy=policy,
+            hints=hints,
+            tenancy=tenancy,
+            count=self._waiting.__len__,
+            on_force=self._in_force,
+            on_look=self._look,
+        )
         self._split = ServiceSplit(*self._split_hints())
-        self.groups: list[Group] = []
-        self._by_model: dict[str, Group] = {}
-        self._default: Group
-        self.regroup(0.0)
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -102,24 +79,34 @@ class WaitingRoom:
         """All that wait, oldest submission first."""
         return (waiting.entry for waiting in self._waiting.values())
 
+    @property
+    def groups(self) -> list[Group]:
+        """All groups that dispatches may come from."""
+        return self.queues.groups
+
     def group_of(self, model: str) -> Group:
         """The group that requests for this model belong to."""
-        return self._by_model.get(model, self._default)
+        return self.queues.of(model)
 
     def oldest_s(self) -> float | None:
         """Arrival of the oldest, None when nobody waits."""
         first = next(iter(self._waiting.values()), None)
         return None if first is None else first.entry.request.arrival_s
 
+    # -- one request ------------------------------------------------------------------------------------------------------
+
     def add(self, entry: QueueEntry, now_s: float, *, returned: bool = False) -> None:
         """Takes a request in; one that is `returned` from an instance stands among the oldest."""
-        waiting = Waiting(entry, self.group_of(entry.request.model))
+        group = self.queues.of(entry.request.model)
+        waiting = Waiting(entry, group)
         request_id = entry.request.id
         self._waiting[request_id] = waiting
         if returned:
             self._waiting.move_to_end(request_id, last=False)
+            entry.weight = self.weights.get(entry.request.tenant, entry.weight)
         self.tokens += entry.request.prompt_tokens
-        waiting.group.policy.push(entry, now_s)
+        group.join(waiting, front=returned)
+        group.put(waiting, now_s)
         self._overdue_at.push(request_id, self._latest_start_s(waiting), entry.seq, waiting)
         if entry.request.deadline_s != float("inf"):
             self._deadlines.push(request_id, entry.request.deadline_s, entry.seq, waiting)
@@ -143,11 +130,11 @@ class WaitingRoom:
         if not waiting.overdue:
             self._overdue_at.push(request_id, latest_s, entry.seq, waiting)
         if waiting.place == "ready":
-            waiting.group.policy.rekey(entry, now_s)
+            waiting.group.rekey(waiting, now_s)
         elif not waiting.overdue:
-            waiting.group.late.discard(request_id)
+            waiting.group.take(waiting)
             waiting.place = "ready"
-            waiting.group.policy.push(entry, now_s)
+            waiting.group.put(waiting, now_s)
         return True
 
     def remove(self, request_id: str, *, popped: bool = False) -> QueueEntry | None:
@@ -155,8 +142,13 @@ class WaitingRoom:
         waiting = self._waiting.pop(request_id, None)
         if waiting is None:
             return None
-        if not popped:
-            self._take_from_place(waiting)
+        if popped:
+            waiting.group.popped(waiting)
+        elif waiting.place == "expired":
+            self._expired.discard(request_id)
+        else:
+            waiting.group.take(waiting)
+        waiting.group.leave(waiting)
         self._overdue_at.discard(request_id)
         self._deadlines.discard(request_id)
         self.tokens -= waiting.entry.request.prompt_tokens
@@ -164,87 +156,96 @@ class WaitingRoom:
         self.long -= waiting.long
         return waiting.entry
 
-    def sweep(self, now_s: float) -> None:
-        """Moves what has become overdue or has run out of time. A deadline counts as passed when it is reached, a TTFT target after it."""
-        while (due := self._overdue_at.peek()) is not None and due[0] < now_s:
+    # -- time -------------------------------------------------------------------------------------------------------------
+
+    def sweep(self, now_s: float) -> bool:
+        """Moves what has become overdue or has run out of time, `SWEEP` requests of either kind at most; True while some are left.
+
+        A deadline counts as passed when it is reached, a TTFT target after it.
+        """
+        overdue, deadlines = self._overdue_at, self._deadlines
+        for _ in range(SWEEP):
+            due = overdue.peek()
+            if due is None or due[0] >= now_s:
+                break
             waiting = due[1]
-            request_id = waiting.entry.request.id
-            self._overdue_at.discard(request_id)
+            overdue.discard(waiting.entry.request.id)
             waiting.overdue = True
             self.overdue += 1
             if self._demoting:
-                waiting.group.policy.discard(request_id)
+                waiting.group.take(waiting)
                 waiting.place = "late"
                 waiting.group.late.push(waiting.entry, now_s)
-        while (due := self._deadlines.peek()) is not None and due[0] <= now_s:
+        for _ in range(SWEEP):
+            due = deadlines.peek()
+            if due is None or due[0] > now_s:
+                break
             waiting = due[1]
             request_id = waiting.entry.request.id
-            self._deadlines.discard(request_id)
-            self._overdue_at.discard(request_id)
-            self._take_from_place(waiting)
+            deadlines.discard(request_id)
+            overdue.discard(request_id)
+            waiting.group.take(waiting)
             waiting.place = "expired"
-            self._expired[request_id] = waiting
+            self._expired.push(request_id, float(waiting.entry.seq), waiting.entry.seq, waiting)
+        self._behind = _due(overdue, now_s, reached=False) or _due(deadlines, now_s, reached=True)
+        return self._behind
 
-    def expired(self) -> list[QueueEntry]:
-        """Those whose deadline has passed, in the order of arrival; they stay until they are removed."""
-        return sorted((waiting.entry for waiting in self._expired.values()), key=lambda entry: entry.seq)
+    def take_expired(self, limit: int) -> list[QueueEntry]:
+        """Takes out those whose deadline has passed, `limit` at most, in the order of arrival."""
+        taken: list[QueueEntry] = []
+        while len(taken) < limit and (due := self._expired.peek()) is not None:
+            taken.append(due[1].entry)
+            self.remove(due[1].entry.request.id)
+        return taken
 
-    def late(self) -> list[QueueEntry]:
-        """Those that were demoted, in the order of arrival."""
-        return sorted((entry for group in self.groups for entry in group.late.entries()), key=lambda entry: entry.seq)
+    def take_late(self, limit: int, now_s: float) -> list[QueueEntry]:
+        """Takes out those that were demoted, `limit` at most, in the order of arrival."""
+        taken: list[QueueEntry] = []
+        for group in self.queues.all():
+            while len(taken) < limit and (entry := group.late.pop(now_s)) is not None:
+                self.remove(entry.request.id, popped=True)
+                taken.append(entry)
+        taken.sort(key=lambda entry: entry.seq)
+        return taken
 
-    def set_policy(self, name: str, hints: Mapping[str, float] | None, now_s: float) -> bool:
-        """Rebuilds every group's queue under another policy or other hints. False where nothing changes.
+    # -- changes ----------------------------------------------------------------------------------------------------------
+
+    def reweigh(self, now_s: float) -> None:
+        """Gives every waiting entry its tenant's weight."""
+        self.queues.look_at_each(now_s)
+
+    def settle(self, limit: int, now_s: float) -> bool:
+        """Goes on with what was begun, past `limit` requests at most; True while some is left.
 
         Raises:
-            PolicyError: The policy or a hint is not allowed; nothing has changed then.
+            SchedulingError: See `Queues.settle`.
         """
-        fresh = make_policy(name, hints)
-        if fresh.name == self.policy_name and fresh.hints == self.hints:
-            return False
-        self.policy_name = fresh.name
-        self.hints = dict(fresh.hints)
-        for group in self.groups:
-            group.policy = rebuild(group.policy, gated(make_policy(name, hints), self._tenancy), now_s)
-        if self._split_hints() != self._split.hints:
-            self._split = ServiceSplit(*self._split_hints())
-            self._split.learn_all([waiting.entry.estimates.total_ms for waiting in self._waiting.values()])
-            for waiting in self._waiting.values():
-                self._count_long(waiting)
-        return True
+        behind = self._behind and self.sweep(now_s)
+        return self.queues.settle(limit, now_s) or behind
 
-    def regroup(self, now_s: float) -> None:
-        """Builds the groups anew after instances have changed the models they serve."""
-        models = sorted({model for instance in self._instances for model in instance.models or ()})
-        by_instances: dict[tuple[str, ...], Group] = {}
-
-        def group(instances: list[Instance]) -> Group:
-            key = tuple(instance.name for instance in instances)
-            policy = gated(make_policy(self.policy_name, self.hints), self._tenancy)
-            return by_instances.setdefault(key, Group(instances, policy, gated(Fcfs({}), self._tenancy)))
-
-        self._default = group([instance for instance in self._instances if instance.models is None])
-        self._by_model = {model: group([i for i in self._instances if i.serves(model)]) for model in models}
-        self.groups = list(by_instances.values())
-        for waiting in sorted(self._waiting.values(), key=lambda waiting: waiting.entry.seq):
-            waiting.group = self.group_of(waiting.entry.request.model)
-            if waiting.place == "ready":
-                waiting.group.policy.push(waiting.entry, now_s)
-            elif waiting.place == "late":
-                waiting.group.late.push(waiting.entry, now_s)
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is left for `settle` to do."""
+        return not self._behind and self.queues.settled
 
     def held(self) -> int:
         """How many the structures hold, all told; equal to `len` unless something was lost or doubled."""
-        return sum(len(group.policy) + len(group.late) for group in self.groups) + len(self._expired)
+        return sum(group.held for group in self.queues.all()) + len(self._expired)
 
-    def _take_from_place(self, waiting: Waiting) -> None:
-        request_id = waiting.entry.request.id
-        if waiting.place == "ready":
-            waiting.group.policy.discard(request_id)
-        elif waiting.place == "late":
-            waiting.group.late.discard(request_id)
-        else:
-            self._expired.pop(request_id, None)
+    # -- inside -----------------------------------------------------------------------------------------------------------
+
+    def _in_force(self) -> bool:
+        """Another discipline may draw another line between short and long; True where it does."""
+        changed = self._split_hints() != self._split.hints
+        if changed:
+            self._split = ServiceSplit(*self._split_hints())
+            newest = [waiting.entry.estimates.total_ms for waiting in islice(reversed(self._waiting.values()), AT_ONCE)]
+            self._split.learn_all(newest[::-1])
+        return changed
+
+    def _look(self, waiting: Waiting) -> None:
+        waiting.entry.weight = self.weights.get(waiting.entry.request.tenant, waiting.entry.weight)
+        self._count_long(waiting)
 
     def _latest_start_s(self, waiting: Waiting) -> float:
         """When it must be dispatched to meet its TTFT target.
@@ -262,5 +263,10 @@ class WaitingRoom:
         waiting.long = is_long
 
     def _split_hints(self) -> tuple[float, float]:
-        hints = {**TwoLane.default_hints, **(self.hints if self.policy_name == TwoLane.name else {})}
+        hints = {**TwoLane.default_hints, **(self.queues.hints if self.queues.policy_name == TwoLane.name else {})}
         return hints["threshold_ms"], hints["slow_quantile"]
+
+
+def _due(heap: LazyHeap[Waiting], now_s: float, *, reached: bool) -> bool:
+    first = heap.peek()
+    return first is not None and (first[0] <= now_s if reached else first[0] < now_s)

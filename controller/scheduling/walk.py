@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from controller.core.messages import LengthBound
 from controller.core.placement import Choice, Router
 from controller.scheduling.admission import upper_tokens
+from controller.scheduling.group import Group
 from controller.scheduling.instance import Instance
 from controller.scheduling.outcomes import SchedulerSettings
 from controller.scheduling.queue_entry import QueueEntry, QueuePolicy
 from controller.scheduling.tenancy import Tenancy
 from controller.scheduling.tenant_gate import Gate
 from controller.scheduling.tpot_guard import TpotGuard
-from controller.scheduling.waiting_room import Group
 
 LOOK_AHEAD = 8
 """Entries that are held back (by fence or guard, or because they may not go where a slot is free) and may be passed in one walk."""

@@ -14,6 +14,7 @@ from engines.errors import EngineError
 from engines.sim.model import EngineModel, SimRequest
 
 _GRACE_S = 600.0
+_SETTLE = 4096
 
 Control = Callable[[float, Scheduler, Mapping[str, EngineModel]], None]
 """A control law: `(now_s, scheduler, engines by name)`. It may read and steer both, as agents do through the gateway."""
@@ -166,6 +167,9 @@ class _Kernel:
                 break
             if self._stirred:
                 self._stirred = False
+                # No loop is held up here: what the gateway does bit by bit between everything else is done in one go.
+                while not self._scheduler.settled:
+                    self._scheduler.settle(_SETTLE, now_s)
                 for dispatch in self._scheduler.dispatch(now_s):
                     self._send(dispatch, now_s)
             if self._touched:
@@ -178,8 +182,11 @@ class _Kernel:
         for name, engine in self._engines.items():
             engine.model.sync(now_s)
             self._scheduler.observe(engine.model.snapshot(name, now_s))
-        for dropped in self._scheduler.expire(now_s):
-            self._ended(dropped.ended, now_s)
+        dropped = self._scheduler.expire(now_s)
+        while dropped:
+            for one in dropped:
+                self._ended(one.ended, now_s)
+            dropped = self._scheduler.drop_due(now_s)
         while self._deadlines and self._deadlines[0][0] <= now_s:
             _, number, request_id = heapq.heappop(self._deadlines)
             live = self._live.get(request_id)

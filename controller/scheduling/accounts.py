@@ -1,0 +1,49 @@
+"""The scheduler's books as the agents see them, and whether they balance."""
+
+from collections.abc import Collection, Iterable, Sequence
+
+from controller.core.errors import SchedulingError
+from controller.core.messages import SystemSnapshot
+from controller.scheduling.instance import Instance, Running
+from controller.scheduling.outcomes import Counts
+from controller.scheduling.waiting_room import WaitingRoom
+
+
+def snapshot(
+    room: WaitingRoom, instances: Iterable[Instance], counts: Counts, *, now_s: float, gateway: str, forced: Sequence[str]
+) -> SystemSnapshot:
+    """Queue and instances as they stand. O(running)."""
+    oldest_s = room.oldest_s()
+    return SystemSnapshot(
+        sent_s=now_s,
+        gateway=gateway,
+        policy=room.queues.policy_name,
+        queued=counts.queued,
+        queued_tokens=room.tokens,
+        queued_long=room.long,
+        overdue=room.overdue,
+        oldest_wait_ms=0.0 if oldest_s is None else max(0.0, 1000.0 * (now_s - oldest_s)),
+        arrived_total=counts.arrived,
+        dispatched_total=counts.dispatched,
+        ended={kind.value: number for kind, number in counts.ended.items()},
+        instances=[instance.view(now_s) for instance in instances],
+        forced=list(forced),
+    )
+
+
+def check(room: WaitingRoom, instances: Iterable[Instance], running: Collection[Running], counts: Counts) -> None:
+    """Checks that nothing was lost or doubled. O(running).
+
+    Raises:
+        SchedulingError: A sum does not come out.
+    """
+    if counts.arrived != counts.queued + counts.running + sum(counts.ended.values()):
+        raise SchedulingError(f"arrived {counts.arrived} is not queued {counts.queued} + running {counts.running} + {dict(counts.ended)}")
+    if room.held() != counts.queued:
+        raise SchedulingError(f"the queues hold {room.held()} entries, the register {counts.queued}")
+    on = dict.fromkeys((instance.name for instance in instances), 0)
+    for run in running:
+        on[run.instance.name] += 1
+    for instance in instances:
+        if not instance.in_flight == len(instance.running) == on[instance.name]:
+            raise SchedulingError(f"instance {instance.name!r} counts {instance.in_flight} in flight, books {len(instance.running)}")
