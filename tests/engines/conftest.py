@@ -1,13 +1,14 @@
 """A real embedded engine on a real socket, fast enough for tests."""
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
 import aiohttp
 import orjson
 import pytest
 from aiohttp import web
+from vllm_server import served
 
 from engines.sim.faults import parse_fault
 from engines.sim.model import EngineModel
@@ -110,3 +111,9 @@ async def start_sim() -> AsyncIterator[StartSim]:
 @pytest.fixture
 async def sim(start_sim: StartSim) -> Sim:
     return await start_sim()
+
+
+@pytest.fixture(scope="session")
+def vllm_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The one real vLLM of a test run."""
+    yield from served(tmp_path_factory.mktemp("vllm") / "vllm.log")

@@ -1,17 +1,13 @@
 """The vLLM adapter and the length processor against a real vLLM.
 
-Set HMAS_VLLM_URL to one that serves scripts/build_tiny_model.py's model with `--logits-processors
-engines.vllm.length_processor:ForcedLength`, or HMAS_VLLM_PYTHON and HMAS_VLLM_MODEL to have one started.
+What to set for one: see tests/engines/vllm_server.py.
 """
 
 import asyncio
 import os
-import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import orjson
@@ -23,47 +19,6 @@ pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
 
 CHAT = "/v1/chat/completions"
 ROOT = Path(__file__).resolve().parents[2]
-START_LIMIT_S = 240
-
-
-def wait_until_healthy(url: str, process: subprocess.Popen) -> None:
-    deadline_s = time.monotonic() + START_LIMIT_S
-    while time.monotonic() < deadline_s:
-        assert process.poll() is None, "vLLM ended while it was starting"
-        try:
-            urllib.request.urlopen(f"{url}/health", timeout=5).close()
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.05)
-        else:
-            return
-    pytest.fail(f"vLLM was not ready after {START_LIMIT_S} s")
-
-
-@pytest.fixture(scope="module")
-def vllm_url(tmp_path_factory):
-    url, python, model = (os.environ.get(f"HMAS_VLLM_{name}") for name in ("URL", "PYTHON", "MODEL"))
-    if url:
-        yield url
-        return
-    if not (python and model):
-        pytest.skip("needs a real vLLM: set HMAS_VLLM_URL, or HMAS_VLLM_PYTHON and HMAS_VLLM_MODEL (make test-vllm does)")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [str(ROOT / python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(ROOT / model), "--served-model-name", "tiny"]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--enforce-eager", "--max-model-len", "4096", "--max-num-seqs", "32"]
-    command += ["--max-num-batched-tokens", "1024", "--kv-cache-memory-bytes", "67108864"]
-    command += ["--scheduling-policy", "priority", "--logits-processors", "engines.vllm.length_processor:ForcedLength"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "2"}
-    log = tmp_path_factory.mktemp("vllm") / "vllm.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT, cwd=log.parent)
-        try:
-            wait_until_healthy(f"http://127.0.0.1:{port}", process)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.terminate()
-            process.wait(60)
 
 
 @pytest.fixture
