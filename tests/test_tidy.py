@@ -15,6 +15,7 @@ STARTED_BY_NAME = {
     "engines.vllm.plugin.hmas_vllm_plugin.core": "entry point vllm.general_plugins",
     "engines.vllm.plugin.hmas_vllm_plugin.endpoint": "entry point vllm.endpoint_plugins",
     "engines.vllm.plugin.hmas_vllm_plugin.scheduler": "loaded by vLLM with --scheduler-cls",
+    "engines.sglang.plugin.hmas_sglang_plugin.hooks": "entry point sglang.srt.plugins",
 }
 """Modules that no import reaches, and who starts them instead."""
 

@@ -1,0 +1,272 @@
+"""Reads and moves a scheduler's knobs. Runs in the scheduler's process, between two of its steps.
+
+Every feature is looked for in the scheduler that is there, not assumed from its version: what is missing is reported as absent with the
+reason, and the rest works. A knob starts at the highest value it can have, because the start-up values size the runner's buffers.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from . import VERSION
+
+log = logging.getLogger("sglang.srt.hmas_control")
+
+CAP = "pp_max_micro_batch_size"
+"""SGLang's name of the concurrency cap; without pipeline parallelism its one micro-batch is the running batch."""
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One live knob: what it may be set to (`low` to `high`, multiples of `step`), its start-up value, and how it is read and written."""
+
+    low: int
+    high: int
+    step: int
+    start: int
+    read: Callable[[], int]
+    write: Callable[[int], None]
+
+    def fault(self, value: int) -> str:
+        """Why it may not be set to `value`, empty where it may."""
+        if not self.low <= value <= self.high:
+            return f"{value}; allowed: {self.low} to {self.high}"
+        if value % self.step:
+            return f"{value}; allowed: multiples of the page size {self.step}, {self.low} to {self.high}"
+        return ""
+
+
+class Control:
+    """The live control of one scheduler.
+
+    Args:
+        scheduler: SGLang's scheduler, of whatever version.
+        set_stock: Sets one of SGLang's own live settings by its own handler; False where that refuses.
+        parallel: SGLang's settings of parallelism in force.
+        hooked: Whether `after_prefill` is called in every step, without which nothing can be evicted.
+    """
+
+    def __init__(self, scheduler: Any, set_stock: Callable[[str, int], bool], parallel: Callable[[], Any], *, hooked: bool) -> None:
+        self._scheduler = scheduler
+        self._set_stock = set_stock
+        self._parallel = parallel
+        self._pending: list[str] = []
+        self._report: dict[str, Any] | None = None
+        self.prefill_steps = 0
+        self.prefill_tokens = 0
+        self.evictions = 0
+        found = {"n_run": self._concurrency(), "token_budget": _tokens_per_prefill(scheduler, parallel())}
+        self.knobs = {name: knob for name, knob in found.items() if isinstance(knob, Knob)}
+        self.absent = {name: reason for name, reason in found.items() if isinstance(reason, str)}
+        self.absent["long_prefill_tokens"] = "SGLang bounds a prefill step as a whole (token_budget), not each prompt's part of it"
+        for action, reason in (("reprioritize", _no_reprioritize(scheduler)), ("evict", _no_evict(scheduler, parallel(), hooked=hooked))):
+            if reason:
+                self.absent[action] = reason
+
+    def state(self) -> dict[str, Any]:
+        """What the GET shows of this scheduler."""
+        scheduler = self._scheduler
+        return {
+            "plugin_version": VERSION,
+            "knobs": {
+                name: {"value": knob.read(), "min": knob.low, "max": knob.high, "start": knob.start} for name, knob in self.knobs.items()
+            },
+            "actions": [action for action in ("reprioritize", "evict") if action not in self.absent],
+            "absent": dict(self.absent),
+            "counters": {
+                "prefill_steps": self.prefill_steps,
+                "prefill_tokens": self.prefill_tokens,
+                "evictions": self.evictions,
+                "running": len(scheduler.running_batch.reqs),
+                "waiting": len(scheduler.waiting_queue),
+            },
+        }
+
+    def report(self) -> dict[str, Any] | None:
+        """What became of the last order. Asked for once it has been obeyed: an eviction that has not come about by now never will."""
+        self._pending.clear()
+        return self._report
+
+    def obey(self, serial: int, knobs: dict[str, int], priorities: dict[str, int], evict: list[str]) -> None:
+        """Does all of an order, or nothing of it where a field is refused; evictions follow in the step that comes next."""
+        self._pending.clear()
+        self._report = {"serial": serial, "applied": {}, "refused": {}, "reprioritized": [], "evicted": []}
+        refused = self._refused(knobs, priorities, evict)
+        if not refused:
+            refused = self._turn(knobs)
+        if refused:
+            self._report["refused"] = refused
+            return
+        self._report["applied"] = {name: self.knobs[name].read() for name in knobs}
+        self._report["reprioritized"] = self._reprioritize(priorities)
+        self._pending = list(evict)
+
+    def fail(self, serial: int, reason: str) -> None:
+        """Reports that an order could not be obeyed."""
+        self._pending.clear()
+        self._report = {"serial": serial, "applied": {}, "refused": {"body": reason}, "reprioritized": [], "evicted": []}
+
+    def reopen(self) -> None:
+        """Lets the scheduler look for room again: after a raised cap it would take its last "no" for an answer until a request leaves."""
+        scheduler = self._scheduler
+        for batch in (scheduler.running_batch, *getattr(scheduler, "running_mbs", ())):
+            if batch is not None:
+                batch.batch_is_full = False
+
+    def after_prefill(self, plan: Any) -> None:
+        """Counts what a prefill step was given to do, and evicts what was asked for.
+
+        Here, and nowhere earlier in a step, requests leave the running batch as in SGLang's own retraction: their last results are still on
+        their way where steps overlap, and are dropped because nothing lets them run again before the next step.
+        """
+        batch = plan.batch_to_run
+        if batch is not None:
+            self.prefill_steps += 1
+            self.prefill_tokens += getattr(batch, "extend_num_tokens", 0) or 0
+        if self._pending:
+            wanted, self._pending = frozenset(self._pending), []
+            try:
+                self._evict(plan.running_batch, wanted)
+            except Exception as error:
+                self.absent["evict"] = f"failed once and is shut since: {type(error).__name__}: {error}"
+                log.exception("eviction failed; no more is tried")
+
+    def _concurrency(self) -> Knob | str:
+        high = getattr(self._scheduler, "max_running_requests", None)
+        parallel = self._parallel()
+        if not isinstance(high, int) or not isinstance(getattr(parallel, CAP, None), int):
+            return f"this version of SGLang states no {CAP}"
+        if reason := _several(parallel):
+            return reason
+
+        def write(value: int) -> None:
+            if not self._set_stock(CAP, value):
+                raise ValueError(f"SGLang refused {CAP} = {value}")
+            self.reopen()
+
+        return Knob(1, high, 1, getattr(parallel, CAP), lambda: int(getattr(self._parallel(), CAP)), write)
+
+    def _refused(self, knobs: dict[str, int], priorities: dict[str, int], evict: list[str]) -> dict[str, str]:
+        refused = {}
+        for name, value in knobs.items():
+            knob = self.knobs.get(name)
+            if reason := self.absent.get(name, "no such knob") if knob is None else knob.fault(value):
+                refused[f"knobs.{name}"] = reason
+        if priorities and "reprioritize" in self.absent:
+            refused["priorities"] = self.absent["reprioritize"]
+        if evict and "evict" in self.absent:
+            refused["evict"] = self.absent["evict"]
+        return refused
+
+    def _turn(self, knobs: dict[str, int]) -> dict[str, str]:
+        """Sets the knobs; one that cannot be set after all takes the others back with it, and is the one refused."""
+        before = {name: self.knobs[name].read() for name in knobs}
+        for name, value in knobs.items():
+            try:
+                self.knobs[name].write(value)
+            except ValueError as error:
+                for earlier, old in before.items():
+                    if self.knobs[earlier].read() != old:
+                        self.knobs[earlier].write(old)
+                return {f"knobs.{name}": str(error)}
+        return {}
+
+    def _reprioritize(self, priorities: dict[str, int]) -> list[str]:
+        """The queue is sorted anew by every step that takes from it, so the value is all there is to change."""
+        changed = []
+        if priorities:
+            for request in self._scheduler.waiting_queue:
+                if request.rid in priorities:
+                    request.priority = priorities[request.rid]
+                    changed.append(request.rid)
+        return changed
+
+    def _evict(self, batch: Any, wanted: Iterable[str]) -> None:
+        scheduler = self._scheduler
+        chosen = [
+            index
+            for index, request in enumerate(batch.reqs)
+            if request.rid in wanted
+            and not request.finished()
+            and request.to_finish is None
+            and getattr(request, "beam_group", None) is None
+        ]
+        released: list[int] = []
+        try:
+            for index in chosen:
+                # The second argument is how many will run on: so much memory SGLang sees to at once.
+                batch.release_req(index, len(batch.reqs) - len(released) - 1)
+                released.append(index)
+        finally:
+            if released:
+                requests = [batch.reqs[index] for index in released]
+                gone = frozenset(released)
+                batch.filter_batch(keep_indices=[index for index in range(len(batch.reqs)) if index not in gone])
+                batch.batch_is_full = False
+                for request in requests:
+                    scheduler._add_request_to_queue(request, is_retracted=True)  # noqa: SLF001 - it has no public name
+                self.evictions += len(requests)
+                if self._report is not None:
+                    self._report["evicted"] = [request.rid for request in requests]
+
+
+def _several(parallel: Any) -> str:
+    """Why one number cannot hold for this engine: it has several schedulers or several running batches. Empty where it has one."""
+    ranks, stages = int(getattr(parallel, "num_dp_ranks", 1) or 1), int(getattr(parallel, "pp_size", 1) or 1)
+    return f"{ranks} data-parallel ranks and {stages} pipeline stages; live only with one of each" if ranks * stages > 1 else ""
+
+
+def _tokens_per_prefill(scheduler: Any, parallel: Any) -> Knob | str:
+    start = getattr(scheduler, "chunked_prefill_size", None)
+    if not isinstance(start, int) or start < 1:
+        return "SGLang was started without chunked prefill"
+    if reason := _several(parallel):
+        return reason
+    if getattr(scheduler, "dllm_config", None) is not None or getattr(scheduler, "dynamic_chunk_sizer", None) is not None:
+        return "this engine sizes its chunks itself"
+    supports_mamba = getattr(getattr(scheduler, "tree_cache", None), "supports_mamba", None)
+    if supports_mamba is None or supports_mamba() or getattr(scheduler, "kv_shard_widening", 1) != 1:
+        return "this model's state cuts its prompts on a grid of its own"
+    page = int(getattr(scheduler, "page_size", 1) or 1)
+    # A chunk that is cut to nothing would leave a prompt waiting for ever: by the alignment of deterministic inference, or, where decoding
+    # requests share the step, by their own tokens.
+    least = max(page, int(getattr(scheduler, "truncation_align_size", None) or 1))
+    if getattr(scheduler, "is_mixed_chunk", False):
+        least += int(scheduler.max_running_requests)
+    least = -(-least // page) * page
+    if least > start:
+        return f"SGLang was started with {start}, the fewest with which every request gets on"
+
+    def write(value: int) -> None:
+        scheduler.chunked_prefill_size = value
+
+    return Knob(least, start, page, start, lambda: int(scheduler.chunked_prefill_size), write)
+
+
+def _no_reprioritize(scheduler: Any) -> str:
+    """Why the queue cannot be re-keyed, empty where it can."""
+    if not isinstance(getattr(scheduler, "waiting_queue", None), list):
+        return "this version of SGLang keeps its queue otherwise"
+    if not getattr(scheduler, "enable_priority_scheduling", False):
+        return "SGLang was started without --enable-priority-scheduling"
+    return ""
+
+
+def _no_evict(scheduler: Any, parallel: Any, *, hooked: bool) -> str:
+    """Why running requests cannot be put back, empty where they can."""
+    batch = getattr(scheduler, "running_batch", None)
+    parts = (getattr(batch, "release_req", None), getattr(batch, "filter_batch", None), getattr(scheduler, "_add_request_to_queue", None))
+    if not hooked or None in parts:
+        return "this version of SGLang retracts requests otherwise"
+    if reason := _several(parallel):
+        return reason
+    speculative = getattr(scheduler, "spec_algorithm", None)
+    if speculative is None or not speculative.is_none():
+        return "not with speculative decoding"
+    if getattr(getattr(scheduler, "disaggregation_mode", None), "value", "null") != "null":
+        return "not with prefill and decode on different engines"
+    others = ("dllm_config", "decode_offload_manager", "hisparse_coordinator")
+    if present := [name for name in others if getattr(scheduler, name, None) is not None]:
+        return f"not with {', '.join(present)}"
+    return ""

@@ -1,0 +1,134 @@
+"""What a POST may say, and why a wrong one is refused. Pure.
+
+    {"knobs": {"n_run": 8}, "priorities": {"REQUEST_ID": -3}, "evict": ["REQUEST_ID"]}
+
+All that can be told without the engine is told here, for the whole body at once; what depends on the engine (a knob's range, whether it
+has the knob) is checked by `control` before anything is set.
+"""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+MAX_BODY_BYTES = 512 * 1024
+MAX_IDS = 1000
+"""Request ids in one call, priorities and evictions together."""
+
+MAX_ID_CHARS = 256
+MAX_NUMBER = 2**31 - 1
+MAX_FAULTS = 10
+FIELDS = ("knobs", "priorities", "evict")
+KNOBS = ("n_run", "token_budget", "long_prefill_tokens")
+
+
+class OrderError(ValueError):
+    """A body that cannot be obeyed; `refused` names every field at fault with the reason."""
+
+    def __init__(self, refused: dict[str, str]) -> None:
+        super().__init__("; ".join(f"{name}: {reason}" for name, reason in refused.items()))
+        self.refused = refused
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be done: knobs by name, priorities (SGLang's own sign, which its flags say) and evictions by request id."""
+
+    knobs: dict[str, int] = field(default_factory=dict)
+    priorities: dict[str, int] = field(default_factory=dict)
+    evict: list[str] = field(default_factory=list)
+
+
+def parse_order(body: bytes) -> Order:
+    """The order in a POST's body.
+
+    Raises:
+        OrderError: Names what is wrong and what is allowed; nothing of such a body may be used.
+    """
+    if len(body) > MAX_BODY_BYTES:
+        raise OrderError({"body": f"more than {MAX_BODY_BYTES} bytes; allowed: that at most"})
+    document = _json(body)
+    if not isinstance(document, dict):
+        raise OrderError({"body": f"{_shown(document)}; allowed: a JSON object with {', '.join(FIELDS)}"})
+    faults = {_name(key): f"no such field; allowed: {', '.join(FIELDS)}" for key in document if key not in FIELDS}
+    knobs = _numbers(document.get("knobs", {}), "knobs", 0, faults)
+    for name in [name for name in knobs if name not in KNOBS]:
+        faults[f"knobs.{_name(name)}"] = f"no such knob; allowed: {', '.join(KNOBS)}"
+    priorities = _numbers(document.get("priorities", {}), "priorities", -MAX_NUMBER, faults)
+    faults.update({f"priorities.{_name(name)}": reason for name in priorities if (reason := _id_fault(name))})
+    evict = _ids(document.get("evict", []), faults)
+    if len(priorities) + len(evict) > MAX_IDS:
+        faults["evict" if len(evict) > MAX_IDS else "priorities"] = f"{len(priorities) + len(evict)} ids; allowed: {MAX_IDS} in one call"
+    if not faults and not (knobs or priorities or evict):
+        faults["body"] = f"says nothing to do; allowed: at least one of {', '.join(FIELDS)}, not empty"
+    if faults:
+        raise OrderError(dict(list(faults.items())[:MAX_FAULTS]))
+    return Order(knobs, priorities, evict)
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return json.loads(body.decode("utf-8"), parse_constant=_no_constant, object_pairs_hook=_no_duplicates)
+    except OrderError:
+        raise
+    # ValueError covers bad UTF-8, bad JSON and numbers of too many digits.
+    except (ValueError, RecursionError) as error:
+        raise OrderError({"body": f"no JSON ({type(error).__name__}: {str(error)[:100]}); allowed: a JSON object"}) from None
+
+
+def _no_constant(text: str) -> Any:
+    raise OrderError({"body": f"{text} is no JSON number; allowed: whole numbers"})
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    if len(document) < len(pairs):
+        names = [name for name, _value in pairs]
+        twice = next(name for name in document if names.count(name) > 1)
+        raise OrderError({_name(twice): "given twice; allowed: once"})
+    return document
+
+
+def _numbers(value: Any, where: str, least: int, faults: dict[str, str]) -> dict[str, int]:
+    if not isinstance(value, dict):
+        faults[where] = f"{_shown(value)}; allowed: an object of whole numbers by name"
+        return {}
+    good = {}
+    for name, number in value.items():
+        # A JSON true is an int to Python.
+        if type(number) is not int:
+            faults[f"{where}.{_name(name)}"] = f"{_shown(number)}; allowed: a whole number"
+        elif not least <= number <= MAX_NUMBER:
+            faults[f"{where}.{_name(name)}"] = f"{_shown(number)}; allowed: {least} to {MAX_NUMBER}"
+        else:
+            good[name] = number
+    return good
+
+
+def _ids(value: Any, faults: dict[str, str]) -> list[str]:
+    if not isinstance(value, list):
+        faults["evict"] = f"{_shown(value)}; allowed: a list of request ids"
+        return []
+    for position, item in enumerate(value):
+        if reason := _id_fault(item):
+            faults[f"evict[{position}]"] = reason
+    return list(dict.fromkeys(item for item in value if isinstance(item, str)))
+
+
+def _id_fault(value: Any) -> str:
+    if isinstance(value, str) and 0 < len(value) <= MAX_ID_CHARS and value.isprintable():
+        return ""
+    return f"{_shown(value)}; allowed: a request id of 1 to {MAX_ID_CHARS} printable characters"
+
+
+def _shown(value: Any) -> str:
+    """A value as an error shows it: never long, and never a number of a million digits spelled out."""
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 10**18:
+        return "a number of more than 18 digits"
+    if isinstance(value, (dict, list)):
+        return "an object" if isinstance(value, dict) else "a list"
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:60] + "..."
+
+
+def _name(name: str) -> str:
+    return name if len(name) <= 60 else name[:60] + "..."
