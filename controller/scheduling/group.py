@@ -1,7 +1,6 @@
 """The queue of those requests that the same instances can serve, and how it changes its discipline while it is in use."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from controller.scheduling.instance import Instance
@@ -17,7 +16,6 @@ _HEAD = 32
 _HEAD_STEP = 256
 
 
-@dataclass(slots=True, eq=False)
 class Waiting:
     """One waiting request: `place` is the structure that holds it, `overdue` and `long` are what it is counted as.
 
@@ -26,14 +24,17 @@ class Waiting:
         before, after: Its neighbours in the register of its group.
     """
 
-    entry: QueueEntry
-    group: "Group"
-    place: Place = "ready"
-    overdue: bool = False
-    long: bool = False
-    passed: int = 0
-    before: "Waiting | None" = None
-    after: "Waiting | None" = None
+    __slots__ = ("after", "before", "entry", "group", "long", "overdue", "passed", "place")
+
+    def __init__(self, entry: QueueEntry, group: "Group") -> None:
+        self.entry = entry
+        self.group = group
+        self.place: Place = "ready"
+        self.overdue = False
+        self.long = False
+        self.passed = 0
+        self.before: Waiting | None = None
+        self.after: Waiting | None = None
 
 
 class Group:

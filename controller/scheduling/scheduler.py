@@ -1,29 +1,30 @@
 """The one queue that the gateway and the simulation both drive: which request runs next, and where."""
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 
 from controller.core.errors import SchedulingError
-from controller.core.messages import LengthBound, SystemSnapshot
+from controller.core.messages import SystemSnapshot
 from controller.core.placement import Router
-from controller.core.types import Controls, Estimates, OutcomeKind, Request
+from controller.core.types import Estimates, OutcomeKind, Request
 from controller.scheduling import accounts, endings
 from controller.scheduling.drain_rate import DrainRate
 from controller.scheduling.entrance import Entrance
-from controller.scheduling.instance import Instance, Running, TokenSource
+from controller.scheduling.instance import Instance
 from controller.scheduling.outcomes import Counts, Dispatch, Dropped, Ended, InstanceSpec, Refusal, SchedulerSettings
 from controller.scheduling.queue_entry import QueueEntry
+from controller.scheduling.steering import Steering
 from controller.scheduling.tenancy import RateState, Tenancy, TenantLimits
 from controller.scheduling.waiting_room import WaitingRoom
 from controller.scheduling.walk import Found, Walk
-from engines.base import EngineSnapshot
 
 __all__ = ["Counts", "Dispatch", "Dropped", "Ended", "InstanceSpec", "Refusal", "Scheduler", "SchedulerSettings"]
 
-DROPPED_AT_ONCE = 128
+DROPPED_AT_ONCE = 32
 """Requests that one call ends at most: to tell the client of each costs more than to find it."""
 
 
-class Scheduler:
+class Scheduler(Steering):
     """Requests in, dispatches out. Pure: the time is handed in, and never goes back.
 
     A request is waiting, running or ended, in exactly one of them, and ends exactly once (`check_conservation`). Every call
@@ -50,24 +51,23 @@ class Scheduler:
         if len({spec.name for spec in instances}) != len(instances):
             raise SchedulingError(f"instance names must be unique, not {', '.join(spec.name for spec in instances)}")
         self.settings = settings
-        self._instances: dict[str, Instance] = {}
+        made: dict[str, Instance] = {}
         for spec in instances:
             if spec.capacity_n_run < 1:
                 raise SchedulingError(f"capacity_n_run of instance {spec.name!r} is {spec.capacity_n_run}; allowed: 1 or more")
-            self._instances[spec.name] = Instance(spec, fenced=settings.fence, margin=settings.fence_margin)
-        self._tenancy = Tenancy(tenants or {}, tuple(self._instances.values()))
-        self._walk = Walk(settings, router, self._tenancy)
-        self._weights: dict[str, float] = {}
-        self._room = WaitingRoom(
-            tuple(self._instances.values()),
+            made[spec.name] = Instance(spec, fenced=settings.fence, margin=settings.fence_margin)
+        self._tenancy = Tenancy(tenants or {}, tuple(made.values()))
+        weights: dict[str, float] = {}
+        room = WaitingRoom(
+            tuple(made.values()),
             policy=policy,
             hints=hints,
             demoting=settings.overdue != "keep",
             service_share=settings.overdue_service_share,
             tenancy=self._tenancy,
-            weights=self._weights,
+            weights=weights,
         )
-        self._running: dict[str, Running] = {}
+        super().__init__(made, Walk(settings, router, self._tenancy), room, weights)
         self._drain = DrainRate()
         self._entrance = Entrance(settings, self._room, self._tenancy, self._drain)
         self._seq = 0
@@ -75,26 +75,6 @@ class Scheduler:
         self._arrived = 0
         self._dispatched = 0
         self._ended: dict[OutcomeKind, int] = dict.fromkeys(OutcomeKind, 0)
-
-    @property
-    def policy(self) -> str:
-        """Name of the policy in force: the old one until `settle` has come to the end of a change."""
-        return self._room.queues.policy_name
-
-    @property
-    def next_policy(self) -> str:
-        """Name of the policy that is to follow, empty where the one in force is to stay."""
-        return self._room.queues.next_policy
-
-    @property
-    def queued(self) -> int:
-        """How many wait."""
-        return len(self._room)
-
-    @property
-    def hints(self) -> Mapping[str, float]:
-        """Its hints, defaults filled in."""
-        return self._room.queues.hints
 
     # -- one request's way ------------------------------------------------------------------------------------------------
 
@@ -223,112 +203,20 @@ class Scheduler:
             raise SchedulingError(f"request id {request_id!r} cannot end as {kind}: it is not live, or waits and so cannot have completed")
         return self._end_waiting(entry, kind, now_s)
 
-    # -- steering ---------------------------------------------------------------------------------------------------------
-
-    def set_policy(self, name: str, now_s: float, hints: Mapping[str, float] | None = None) -> bool:
-        """Puts the queue under another policy or other hints, losing nothing (H-MAS C.1). False where it is what was asked for last.
-
-        At once where few wait (`waiting_room.AT_ONCE`), and for arrival order; else the old policy rules until `settle` has built the
-        new one's structure. Asked for again before that, the newest counts.
-
-        Raises:
-            PolicyError: The policy or a hint is not allowed; the old one stays in force.
-        """
-        return self._room.queues.set_policy(name, hints, now_s)
-
-    def settle(self, limit: int, now_s: float) -> bool:
-        """Carries on what touches all that wait, past `limit` of them at most; True while some of it is left.
-
-        Raises:
-            SchedulingError: A policy has lost requests while its structure was built. The old one stays in force, with all of them.
-        """
-        return self._room.settle(limit, now_s)
-
-    @property
-    def settled(self) -> bool:
-        """Whether `settle` has nothing to do."""
-        return self._room.settled
-
-    def set_controls(self, instance: str, controls: Controls) -> None:
-        """Sets window and token budget of an instance; a smaller window evicts nobody.
-
-        Raises:
-            SchedulingError: Unknown instance, or a value below 1.
-        """
-        if controls.n_run < 1:
-            raise SchedulingError(f"n_run of instance {instance!r} is {controls.n_run}; allowed: 1 or more")
-        if controls.token_budget is not None and controls.token_budget < 1:
-            raise SchedulingError(f"token_budget of instance {instance!r} is {controls.token_budget}; allowed: 1 or more")
-        self._instance(instance).control(controls)
-
-    def set_tpot_guard(self, share: float) -> None:
-        """Sets the share of `TpotGuard`; 0 switches it off.
-
-        Raises:
-            SchedulingError: The share is not from 0 to 1.
-        """
-        if not 0.0 <= share <= 1.0:
-            raise SchedulingError(f"tpot_guard is {share!r}; allowed: 0 to 1")
-        self._walk.guard.share = share
-
-    def set_length_bounds(self, bounds: Sequence[LengthBound]) -> None:
-        """Takes new conformal bounds (Eq. 4), for what waits and for what runs. O(running)."""
-        self._walk.bounds = tuple(sorted(bounds, key=lambda bound: (bound.prompt_tokens_below == 0, bound.prompt_tokens_below)))
-        for run in self._running.values():
-            run.instance.rebook(run, self._walk.bounds)
-
-    def set_weight(self, tenant: str, weight: float, now_s: float = 0.0) -> None:
-        """Sets a tenant's weight under the fair policies, for those to come and, as `settle` gets to them, for those that wait.
-
-        Raises:
-            SchedulingError: The weight is not more than 0.
-        """
-        if not weight > 0:
-            raise SchedulingError(f"weight of tenant {tenant!r} is {weight!r}; allowed: more than 0")
-        self._weights[tenant] = weight
-        self._room.reweigh(now_s)
-
-    def set_draining(self, instance: str, draining: bool) -> None:
-        """Stops or resumes dispatches to an instance; those in flight stay.
-
-        Raises:
-            SchedulingError: Unknown instance.
-        """
-        self._instance(instance).draining = draining
-
-    def attach(self, instance: str, source: TokenSource | None) -> None:
-        """Names who is asked for the tokens of an instance, in place of a report of each by `progress`; None to end that.
-
-        Raises:
-            SchedulingError: Unknown instance.
-        """
-        self._instance(instance).source = source
-
-    def set_models(self, instance: str, models: frozenset[str] | None, now_s: float) -> None:
-        """Says anew which models an instance serves, None for any.
-
-        Requests whose instances are others now are sorted anew by `settle`; those that it has not got to are not dispatched meanwhile.
-
-        Raises:
-            SchedulingError: Unknown instance.
-        """
-        self._instance(instance).models = models
-        self._room.queues.regroup(now_s)
-
-    def observe(self, snapshot: EngineSnapshot) -> None:
-        """Takes an engine's word: an unhealthy one gets no dispatches; KV size and ceilings are noted.
-
-        Raises:
-            SchedulingError: Unknown instance.
-        """
-        self._instance(snapshot.engine).observe(snapshot)
-
     # -- accounts ---------------------------------------------------------------------------------------------------------
 
     def snapshot(self, now_s: float, gateway: str, forced: Sequence[str] = ()) -> SystemSnapshot:
         """Queue and instances as the agents see them. O(running)."""
         self._room.sweep(now_s)
         return accounts.snapshot(self._room, self._instances.values(), self.counts(), now_s=now_s, gateway=gateway, forced=forced)
+
+    def heads(self) -> list[QueueEntry]:
+        """The oldest request of each group that the same instances serve. O(groups)."""
+        return [group.first.entry for group in self._room.queues.all() if group.first is not None]
+
+    def oldest(self, model: str, limit: int) -> list[QueueEntry]:
+        """The oldest of those that wait in the group of `model`, `limit` at most."""
+        return [waiting.entry for waiting in islice(self._room.group_of(model), limit)]
 
     def queued_ids(self) -> list[str]:
         """Ids of all waiting requests, oldest first. O(n)."""
@@ -368,11 +256,6 @@ class Scheduler:
     def rates(self, tenant: str, now_s: float) -> dict[str, RateState]:
         """A tenant's quotas as they stand, by `tokens` and `requests`; empty where it has none."""
         return self._tenancy.rates(tenant, now_s)
-
-    def _instance(self, name: str) -> Instance:
-        if name not in self._instances:
-            raise SchedulingError(f"instance {name!r} is unknown; allowed: {', '.join(self._instances)}")
-        return self._instances[name]
 
     def _start(self, found: Found, now_s: float) -> Dispatch:
         entry, choice = found.entry, found.choice

@@ -14,7 +14,7 @@ from controller.scheduling.queues import AT_ONCE, Queues
 from controller.scheduling.service_split import ServiceSplit
 from controller.scheduling.tenancy import Tenancy
 
-SWEEP = 256
+SWEEP = 128
 """Requests that one call moves at most because their time has come: all have the same arrival and target in a burst."""
 
 

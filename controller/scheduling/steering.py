@@ -1,0 +1,146 @@
+"""What agents and operators turn on a scheduler while it runs."""
+
+from collections.abc import Mapping, Sequence
+
+from controller.core.errors import SchedulingError
+from controller.core.messages import LengthBound
+from controller.core.types import Controls
+from controller.scheduling.instance import Instance, Running, TokenSource
+from controller.scheduling.waiting_room import WaitingRoom
+from controller.scheduling.walk import Walk
+from engines.base import EngineSnapshot
+
+
+class Steering:
+    """The half of a scheduler that is turned; the other half, which requests go through, is `Scheduler`."""
+
+    def __init__(self, instances: Mapping[str, Instance], walk: Walk, room: WaitingRoom, weights: dict[str, float]) -> None:
+        """Steers these parts. `weights`: tenants' weights, which the room reads too."""
+        self._instances = instances
+        self._walk = walk
+        self._room = room
+        self._weights = weights
+        self._running: dict[str, Running] = {}
+
+    @property
+    def policy(self) -> str:
+        """Name of the policy in force: the old one until `settle` has come to the end of a change."""
+        return self._room.queues.policy_name
+
+    @property
+    def next_policy(self) -> str:
+        """Name of the policy that is to follow, empty where the one in force is to stay."""
+        return self._room.queues.next_policy
+
+    @property
+    def queued(self) -> int:
+        """How many wait."""
+        return len(self._room)
+
+    @property
+    def hints(self) -> Mapping[str, float]:
+        """Its hints, defaults filled in."""
+        return self._room.queues.hints
+
+    def set_policy(self, name: str, now_s: float, hints: Mapping[str, float] | None = None) -> bool:
+        """Puts the queue under another policy or other hints, losing nothing (H-MAS C.1). False where it is what was asked for last.
+
+        At once where few wait (`waiting_room.AT_ONCE`), and for arrival order; else the old policy rules until `settle` has built the
+        new one's structure. Asked for again before that, the newest counts.
+
+        Raises:
+            PolicyError: The policy or a hint is not allowed; the old one stays in force.
+        """
+        return self._room.queues.set_policy(name, hints, now_s)
+
+    def settle(self, limit: int, now_s: float) -> bool:
+        """Carries on what touches all that wait, past `limit` of them at most; True while some of it is left.
+
+        Raises:
+            SchedulingError: A policy has lost requests while its structure was built. The old one stays in force, with all of them.
+        """
+        return self._room.settle(limit, now_s)
+
+    @property
+    def settled(self) -> bool:
+        """Whether `settle` has nothing to do."""
+        return self._room.settled
+
+    def set_controls(self, instance: str, controls: Controls) -> None:
+        """Sets window and token budget of an instance; a smaller window evicts nobody.
+
+        Raises:
+            SchedulingError: Unknown instance, or a value below 1.
+        """
+        if controls.n_run < 1:
+            raise SchedulingError(f"n_run of instance {instance!r} is {controls.n_run}; allowed: 1 or more")
+        if controls.token_budget is not None and controls.token_budget < 1:
+            raise SchedulingError(f"token_budget of instance {instance!r} is {controls.token_budget}; allowed: 1 or more")
+        self._instance(instance).control(controls)
+
+    def set_tpot_guard(self, share: float) -> None:
+        """Sets the share of `TpotGuard`; 0 switches it off.
+
+        Raises:
+            SchedulingError: The share is not from 0 to 1.
+        """
+        if not 0.0 <= share <= 1.0:
+            raise SchedulingError(f"tpot_guard is {share!r}; allowed: 0 to 1")
+        self._walk.guard.share = share
+
+    def set_length_bounds(self, bounds: Sequence[LengthBound]) -> None:
+        """Takes new conformal bounds (Eq. 4), for what waits and for what runs. O(running)."""
+        self._walk.bounds = tuple(sorted(bounds, key=lambda bound: (bound.prompt_tokens_below == 0, bound.prompt_tokens_below)))
+        for run in self._running.values():
+            run.instance.rebook(run, self._walk.bounds)
+
+    def set_weight(self, tenant: str, weight: float, now_s: float = 0.0) -> None:
+        """Sets a tenant's weight under the fair policies, for those to come and, as `settle` gets to them, for those that wait.
+
+        Raises:
+            SchedulingError: The weight is not more than 0.
+        """
+        if not weight > 0:
+            raise SchedulingError(f"weight of tenant {tenant!r} is {weight!r}; allowed: more than 0")
+        self._weights[tenant] = weight
+        self._room.reweigh(now_s)
+
+    def set_draining(self, instance: str, draining: bool) -> None:
+        """Stops or resumes dispatches to an instance; those in flight stay.
+
+        Raises:
+            SchedulingError: Unknown instance.
+        """
+        self._instance(instance).draining = draining
+
+    def attach(self, instance: str, source: TokenSource | None) -> None:
+        """Names who is asked for the tokens of an instance, in place of a report of each by `progress`; None to end that.
+
+        Raises:
+            SchedulingError: Unknown instance.
+        """
+        self._instance(instance).source = source
+
+    def set_models(self, instance: str, models: frozenset[str] | None, now_s: float) -> None:
+        """Says anew which models an instance serves, None for any.
+
+        Requests whose instances are others now are sorted anew by `settle`; those that it has not got to are not dispatched meanwhile.
+
+        Raises:
+            SchedulingError: Unknown instance.
+        """
+        self._instance(instance).models = models
+        self._room.queues.regroup(now_s)
+
+    def observe(self, snapshot: EngineSnapshot) -> None:
+        """Takes an engine's word: an unhealthy one gets no dispatches; KV size and ceilings are noted.
+
+        Raises:
+            SchedulingError: Unknown instance.
+        """
+        self._instance(snapshot.engine).observe(snapshot)
+
+    def _instance(self, name: str) -> Instance:
+        if name not in self._instances:
+            raise SchedulingError(f"instance {name!r} is unknown; allowed: {', '.join(self._instances)}")
+        return self._instances[name]
