@@ -10,6 +10,7 @@ from engines.client import EngineClient, HttpResponse
 from engines.errors import EngineError, EngineProtocolError, EngineUnavailable
 
 REQUEST_ID = "x-request-id"
+WINDOW_ONLY = "the gateway's window holds n_run, no other knob is live"
 
 
 class OpenAIEngine:
@@ -27,7 +28,7 @@ class OpenAIEngine:
     def __init__(self, client: EngineClient, control: EngineClient | None = None) -> None:
         self.name = client.name
         self.url = client.url
-        self.capabilities = EngineCapabilities(kind=self.kind)
+        self.capabilities = EngineCapabilities(kind=self.kind, control=WINDOW_ONLY)
         self._client = client
         self._control = control or client
 

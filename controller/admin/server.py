@@ -11,6 +11,7 @@ import orjson
 from aiohttp import web
 
 from controller.admin.operations import Operations
+from controller.config.override_format import KnobsPart
 from controller.config.overrides import cli_id, document_of, override_from
 from controller.core.errors import AdminError, OverrideError
 from controller.runtime.clock import Clock
@@ -19,6 +20,7 @@ MAX_BODY_BYTES = 64 * 1024
 MAX_EVENTS = 1000
 DEFAULT_EVENTS = 100
 FORCE_KEYS = frozenset({"author", "reason", "for_s"})
+KNOBS = KnobsPart.__struct_fields__
 log = logging.getLogger(__name__)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -138,12 +140,12 @@ class AdminServer:
         return _json(self._operations.knobs())
 
     async def _force_knobs(self, request: web.Request) -> web.Response:
-        body = await _body(request, {"instance", "n_run", "token_budget"})
+        body = await _body(request, {"instance", *KNOBS})
         instance = body.get("instance", "*")
         if not isinstance(instance, str):
             raise BadRequest(f"instance is {instance!r}; allowed: *, {', '.join(self._operations.instance_names())}", path="$.instance")
         document = self._document(body)
-        document["knobs"] = {instance: {name: body[name] for name in ("n_run", "token_budget") if body.get(name) is not None}}
+        document["knobs"] = {instance: {name: body[name] for name in KNOBS if body.get(name) is not None}}
         await self._put(cli_id("knobs", instance), document)
         return _json(self._operations.knobs())
 

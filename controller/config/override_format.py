@@ -50,10 +50,14 @@ class PolicyPart(_Part, frozen=True):
 
 
 class KnobsPart(_Part, frozen=True):
-    """Execution controls of an instance; at least one of the two."""
+    """Execution controls of an instance; at least one of them."""
 
     n_run: Annotated[int, Meta(ge=1, le=4096, description="requests in flight")] | UnsetType = UNSET
     token_budget: Annotated[int, Meta(ge=1, le=1_048_576, description="tokens per engine step")] | UnsetType = UNSET
+    long_prefill_tokens: (
+        Annotated[int, Meta(ge=0, le=1_048_576, description="longer prompts are computed in pieces of this many tokens; 0 for none")]
+        | UnsetType
+    ) = UNSET
 
 
 class TenantPart(_Part, frozen=True):
@@ -157,7 +161,7 @@ def override_from(document: Any, *, id: str, now_s: float, allow_expired: bool =
         expires_s=None if checked.expires is None else datetime.fromisoformat(checked.expires).timestamp(),
         policy=checked.policy.name if checked.policy else None,
         hints=checked.policy.hints if checked.policy else {},
-        knobs={name: Knobs(n_run=part.n_run or None, token_budget=part.token_budget or None) for name, part in checked.knobs.items()},
+        knobs={name: Knobs(**msgspec.to_builtins(part)) for name, part in checked.knobs.items()},
         tenant_weights={name: part.weight for name, part in checked.tenants.items()},
         draining=tuple(sorted(checked.engines)),
     )
@@ -212,7 +216,7 @@ def _meaning(document: Mapping[str, Any], now_s: float, *, allow_expired: bool) 
             yield Problem(("policy", "hints"), str(error))
     for instance, part in document.get("knobs", {}).items():
         if not part:
-            yield Problem(("knobs", instance), "sets no knob; give n_run, token_budget or both")
+            yield Problem(("knobs", instance), "sets no knob; give n_run, token_budget or long_prefill_tokens")
     for engine, part in document.get("engines", {}).items():
         if not part["drain"]:
             yield Problem(("engines", engine, "drain"), "got false; allowed: true (leave the engine out to undrain it)")

@@ -124,7 +124,9 @@ class Controls(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         n_run: Requests that may be in flight on the instance, 1 or more.
         token_budget: Tokens per engine step, None to leave the engine's own.
+        long_prefill_tokens: Prompts longer than this are computed in pieces of it, 0 for none; None to leave the engine's own.
     """
 
     n_run: int
     token_budget: int | None = None
+    long_prefill_tokens: int | None = None

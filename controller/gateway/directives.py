@@ -14,6 +14,7 @@ from controller.core.types import Controls
 
 Source = Literal["configured", "meta", "statera", "bypass", "operator", "fallback"]
 BYPASS_POLICY = "fcfs"
+ENGINES_OWN = "engine's own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,7 @@ class InstanceDirective:
     controls: Controls
     n_run: Setting
     token_budget: Setting
+    long_prefill_tokens: Setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,7 @@ def changes(before: Directives, after: Directives) -> Iterable[Change]:
         yield Change("policy", "policy", _policy_text(before), _policy_text(after), policy.source, policy.reason, policy.decision_id)
     for name, new in after.instances.items():
         old = before.instances.get(name)
-        for knob in ("n_run", "token_budget"):
+        for knob in ("n_run", "token_budget", "long_prefill_tokens"):
             now: Setting = getattr(new, knob)
             then: Setting | None = getattr(old, knob) if old else None
             if then is None or (then.value, then.source) != (now.value, now.source):
@@ -221,13 +223,19 @@ def _instance(base: _Base, ceiling: Ceiling, bypass: MetaDecision | None, overri
         n_run, run_origin = forced.n_run, ("operator", _operator_reason(override), "")
     if forced.token_budget is not None:
         budget, budget_origin = forced.token_budget, ("operator", _operator_reason(override), "")
+    # No agent speaks of this one: it is the engine's own until an operator holds it.
+    prefill = forced.long_prefill_tokens
+    prefill_origin: tuple[Source, str, str] = ("configured", "", "")
+    if prefill is not None:
+        prefill_origin = ("operator", _operator_reason(override), "")
     n_run = min(max(1, n_run), ceiling.n_run)
     if ceiling.token_budget:
         budget = min(budget, ceiling.token_budget)
     return InstanceDirective(
-        controls=Controls(n_run=n_run, token_budget=budget or None),
+        controls=Controls(n_run=n_run, token_budget=budget or None, long_prefill_tokens=prefill),
         n_run=Setting(str(n_run), *run_origin),
-        token_budget=Setting(str(budget) if budget else "engine's own", *budget_origin),
+        token_budget=Setting(str(budget) if budget else ENGINES_OWN, *budget_origin),
+        long_prefill_tokens=Setting(ENGINES_OWN if prefill is None else str(prefill), *prefill_origin),
     )
 
 

@@ -254,7 +254,10 @@ class Fleet:
             n_run = None
         if "token_budget" not in live or "token_budget" in instance.refused or snapshot.max_num_batched_tokens == budget:
             budget = None
-        return Knobs(n_run=n_run, token_budget=budget)
+        prefill = snapshot.long_prefill_tokens_start if controls.long_prefill_tokens is None else controls.long_prefill_tokens
+        if "long_prefill_tokens" not in live or "long_prefill_tokens" in instance.refused or snapshot.long_prefill_tokens == prefill:
+            prefill = None
+        return Knobs(n_run=n_run, token_budget=budget, long_prefill_tokens=prefill)
 
     def _models_text(self) -> str:
         names = sorted({entry["id"] for entry in self.model_entries()})

@@ -69,7 +69,7 @@ class GatewayOperations:
         """See `Operations.knobs`."""
         return {
             "instances": [
-                {"name": item["name"], "n_run": item["n_run"], "token_budget": item["token_budget"], "ceiling": item["ceiling"]}
+                {key: item[key] for key in ("name", "n_run", "token_budget", "long_prefill_tokens", "ceiling", "control")}
                 for item in self.engines()
             ]
         }
@@ -142,6 +142,7 @@ class GatewayOperations:
             "healthy": instance.healthy,
             "detail": snapshot.detail if snapshot is not None else "not reached yet",
             "down_for_s": instance.down_for_s(now_s),
+            "control": instance.engine.capabilities.control,
             "draining": instance.draining,
             "models": sorted(instance.models or ()),
             "in_flight": view.in_flight,
@@ -150,6 +151,9 @@ class GatewayOperations:
             "ceiling": {"n_run": instance.ceiling.n_run, "token_budget": instance.ceiling.token_budget or None},
             "n_run": self._knob(instance, "n_run", directive.controls.n_run, directive.n_run),
             "token_budget": self._knob(instance, "token_budget", directive.controls.token_budget, directive.token_budget),
+            "long_prefill_tokens": self._knob(
+                instance, "long_prefill_tokens", directive.controls.long_prefill_tokens, directive.long_prefill_tokens
+            ),
             "kv_usage": snapshot.kv_usage if snapshot is not None else None,
             "kv_committed": view.kv_committed,
             "engine_running": snapshot.running if snapshot is not None else 0,

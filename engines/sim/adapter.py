@@ -52,4 +52,5 @@ class SimEngine(OpenAIEngine):
             abort=True,
             priority=document.get("scheduling_policy") == "priority",
             load_signals=True,
+            control="live: n_run, token_budget",
         )

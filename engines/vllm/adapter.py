@@ -14,7 +14,7 @@ from engines.base import EngineCapabilities, EngineSnapshot, KnobName, KnobRepor
 from engines.client import EngineClient
 from engines.control import ControlKnob, ControlRoute, ControlState
 from engines.errors import EngineError, EngineProtocolError, EngineUnavailable
-from engines.openai import OpenAIEngine
+from engines.openai import WINDOW_ONLY, OpenAIEngine
 
 RUNNING = "vllm:num_requests_running"
 WAITING = "vllm:num_requests_waiting"
@@ -136,7 +136,7 @@ class VllmEngine(OpenAIEngine):
         elif self._state is not None:
             self._control_words = f"the control plugin does not answer: {found}"
         else:
-            self._control_words = f"the gateway's window holds n_run, no other knob is live: {found}"
+            self._control_words = f"{WINDOW_ONLY}: {found}"
         state = self._state
         self.capabilities = msgspec.structs.replace(
             self.capabilities,

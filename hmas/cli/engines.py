@@ -91,7 +91,7 @@ def engine_table(document: list[dict[str, Any]]) -> str:
             _share(item["kv_usage"]),
             _share(item["kv_committed"]),
             item["url"],
-            item["detail"],
+            item["detail"] or item["control"],
         )
         for item in document
     ]

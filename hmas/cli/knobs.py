@@ -1,4 +1,4 @@
-"""`hmas knobs`: concurrency and token budget per instance."""
+"""`hmas knobs`: concurrency, token budget and prefill pieces per instance."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from hmas.cli.values import Duration
 
 @click.group()
 def knobs() -> None:
-    """Show, set and release concurrency and token budget."""
+    """Show, set and release concurrency, token budget and prefill pieces."""
 
 
 @knobs.command("show")
@@ -36,6 +36,11 @@ def show(client: AdminClient, *, as_json: bool) -> None:
 @click.argument("instance")
 @click.option("--n-run", type=click.IntRange(1, 4096), help="Requests in flight.")
 @click.option("--token-budget", type=click.IntRange(1, 1_048_576), help="Tokens per engine step.")
+@click.option(
+    "--long-prefill-tokens",
+    type=click.IntRange(0, 1_048_576),
+    help="Longer prompts are computed in pieces of this many tokens; 0 for none.",
+)
 @click.option("--for", "for_s", type=Duration(), help=f"How long, such as 90s, 10m, 2h; {FOREVER} by default.")
 @reason_option
 @author_option
@@ -47,6 +52,7 @@ def set_knobs(
     instance: str,
     n_run: int | None,
     token_budget: int | None,
+    long_prefill_tokens: int | None,
     for_s: float | None,
     reason: str,
     author: str | None,
@@ -58,9 +64,17 @@ def set_knobs(
     Example:
       hmas knobs set gpu-0 --n-run 8 --for 10m --reason "memory trouble"
     """  # noqa: D301 - click reads \b as "do not rewrap"
-    if n_run is None and token_budget is None:
-        raise click.UsageError("give --n-run, --token-budget or both")
-    document = client.force_knobs(instance, n_run=n_run, token_budget=token_budget, for_s=for_s, author=author_name(author), reason=reason)
+    if n_run is None and token_budget is None and long_prefill_tokens is None:
+        raise click.UsageError("give --n-run, --token-budget or --long-prefill-tokens")
+    document = client.force_knobs(
+        instance,
+        n_run=n_run,
+        token_budget=token_budget,
+        long_prefill_tokens=long_prefill_tokens,
+        for_s=for_s,
+        author=author_name(author),
+        reason=reason,
+    )
     if as_json:
         say_json(document)
         return
@@ -92,7 +106,7 @@ def release(client: AdminClient, ctx: click.Context, *, instance: str, as_json: 
 def _knob_table(document: dict[str, Any]) -> str:
     rows = []
     for item in document["instances"]:
-        for name in ("n_run", "token_budget"):
+        for name in ("n_run", "token_budget", "long_prefill_tokens"):
             knob = item[name]
-            rows.append((item["name"], name, knob["value"], item["ceiling"][name], knob["source"], knob["acts"], knob["reason"]))
+            rows.append((item["name"], name, knob["value"], item["ceiling"].get(name), knob["source"], knob["acts"], knob["reason"]))
     return table(["instance", "knob", "value", "ceiling", "by", "acts on", "why"], rows)
