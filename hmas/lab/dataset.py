@@ -1,7 +1,6 @@
 """The project's own workload data: length distributions, task mixes and prompt templates, as they lie in datasets/."""
 
 import itertools
-import os
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -12,10 +11,10 @@ from msgspec import Meta
 
 from controller.core.errors import TraceError
 from controller.core.types import TaskType
+from engines.data_files import DATASETS_ENV, datasets_dir
 
 T = TypeVar("T")
 
-DATASETS_ENV = "HMAS_DATASETS_DIR"
 
 Share = Annotated[float, Meta(gt=0, le=1)]
 Quantiles = Annotated[list[tuple[Annotated[float, Meta(ge=0, le=1)], Annotated[float, Meta(ge=0)]]], Meta(min_length=2)]
@@ -87,12 +86,6 @@ class PromptData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slots: dict[str, Lines]
     pools: dict[str, Lines]
     tasks: dict[TaskType, TaskPrompts]
-
-
-def datasets_dir() -> Path:
-    """Where the data files lie: HMAS_DATASETS_DIR, else datasets/ of the source tree that this code runs from."""
-    named = os.environ.get(DATASETS_ENV)
-    return Path(named) if named else Path(__file__).resolve().parents[2] / "datasets"
 
 
 def load_mixture(path: Path | None = None) -> tuple[Mixture, PromptData]:

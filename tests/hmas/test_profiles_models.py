@@ -5,7 +5,8 @@ import json
 import pytest
 
 from engines.errors import ProfileError
-from hmas.lab.profiles.models import check_tp, load_model, model_names, parse_model
+from engines.model_shape import model_names
+from hmas.lab.profiles.models import check_tp, load_model, parse_model
 
 SMALL = {
     "hidden_size": 64,

@@ -4,7 +4,8 @@ import msgspec
 import pytest
 
 from controller.core.errors import TraceError
-from hmas.lab.dataset import DATASETS_ENV, datasets_dir, load_mixture
+from engines.data_files import DATASETS_ENV, datasets_dir
+from hmas.lab.dataset import load_mixture
 
 
 def test_manifest_names_licence_source_and_hash_of_every_data_file():

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from engines.errors import ProfileError
-from hmas.lab.dataset import datasets_dir
+from engines.model_shape import KvShape, kv_bytes_per_token, kv_heads_per_gpu, read_document, with_heads
 
 Positive = Annotated[int, Meta(ge=1, le=1 << 31)]
 Count = Annotated[int, Meta(ge=0, le=1 << 31)]
@@ -90,16 +90,17 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def kv_bytes_per_token(self, tp: int) -> int:
         """Bytes of one token's keys and values (16 bit) on `tp` GPUs together."""
-        return 2 * 2 * self.num_hidden_layers * kv_heads_per_gpu(self, tp) * tp * self.head_dim
+        shape = KvShape(
+            num_hidden_layers=self.num_hidden_layers,
+            num_attention_heads=self.num_attention_heads,
+            num_key_value_heads=self.num_key_value_heads,
+            head_dim=self.head_dim,
+        )
+        return kv_bytes_per_token(shape, tp=tp, dtype="bfloat16")
 
 
 BYTES = {"bfloat16": 2, "fp8": 1}
 """Bytes per parameter of the layers' matrices, by dtype."""
-
-
-def kv_heads_per_gpu(model: ModelConfig, tp: int) -> int:
-    """KV heads that one of `tp` GPUs holds: its share, or one that others hold too where there are fewer heads than GPUs."""
-    return max(1, model.num_key_value_heads // tp)
 
 
 def check_tp(model: ModelConfig, tp: int) -> None:
@@ -117,28 +118,14 @@ def check_tp(model: ModelConfig, tp: int) -> None:
         raise ProfileError(f"model {model.name}: tp {tp} and num_key_value_heads {kv}; allowed: one divides the other")
 
 
-def model_names() -> list[str]:
-    """Names under which datasets/models/ has a model, sorted."""
-    return sorted(path.stem for path in (datasets_dir() / "models").glob("*.json"))
-
-
 def load_model(name_or_path: str) -> ModelConfig:
     """Reads a model's shape: one of datasets/models/ by its name, or any config.json by its path.
 
     Raises:
         ProfileError: It is not there, a field is missing or out of range, or the model has layers that are not covered.
     """
-    is_path = name_or_path.endswith(".json")
-    path = Path(name_or_path) if is_path else datasets_dir() / "models" / f"{name_or_path}.json"
-    if not is_path and not path.is_file():
-        raise ProfileError(f"model {name_or_path!r} is unknown; allowed: {', '.join(model_names())}, or the path of a config.json")
-    try:
-        document = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except OSError as error:
-        raise ProfileError(f"model {path}: {error.strerror}") from error
-    except msgspec.DecodeError as error:
-        raise ProfileError(f"model {path}: {error}") from error
-    return parse_model(document, origin=str(path))
+    document, origin = read_document(name_or_path)
+    return parse_model(document, origin=origin)
 
 
 def parse_model(document: dict[str, Any], *, origin: str) -> ModelConfig:
@@ -157,11 +144,8 @@ def parse_model(document: dict[str, Any], *, origin: str) -> ModelConfig:
         raise ProfileError(f"model {origin}: layer_types has {', '.join(sorted(map(str, kinds)))}; allowed: full_attention only")
     if document.get("hidden_act", "silu") not in GATED:
         raise ProfileError(f"model {origin}: hidden_act {document['hidden_act']!r}; allowed: {', '.join(GATED)}, which gate the MLP")
-    filled = dict(document)
+    filled = with_heads(document)
     filled.setdefault("name", Path(origin).resolve().parent.name)
-    filled.setdefault("num_key_value_heads", document.get("num_attention_heads"))
-    if filled.get("head_dim") is None and isinstance(document.get("num_attention_heads"), int) and document["num_attention_heads"]:
-        filled["head_dim"] = document.get("hidden_size", 0) // document["num_attention_heads"]
     if document.get("num_local_experts"):
         filled.setdefault("num_experts", document["num_local_experts"])
         filled.setdefault("moe_intermediate_size", document.get("intermediate_size"))

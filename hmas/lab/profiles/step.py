@@ -1,7 +1,8 @@
 """What one step of an engine costs, kernel by kernel: every layer's GEMMs, attention, all-reduces and element-wise work, and the head."""
 
+from engines.model_shape import kv_heads_per_gpu
 from hmas.lab.profiles.kernels import Kernels
-from hmas.lab.profiles.models import ModelConfig, kv_heads_per_gpu
+from hmas.lab.profiles.models import ModelConfig
 
 SAMPLER_BYTES = 40
 """Bytes moved per logit by sampling: to 32 bit, temperature, softmax, one random draw. Top-k and top-p sort and cost more."""
