@@ -142,8 +142,9 @@ def test_wfq_orders_within_a_tenant_by_priority_and_forgets_idle_tenants():
     for i in range(20_000):
         policy.push(made(10 + i, tenant=f"t{i}"), 0.0)
         policy.pop(0.0)
-    assert len(policy._start) <= 2100
-    assert len(policy._queues) <= 2
+    assert len(policy._idle) == 4096
+    assert len(policy._busy) == 2
+    assert len(policy._charges) == 16_384
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=30, max_size=90), st.sampled_from([0.5, 1.0, 4.0]))

@@ -1,43 +1,33 @@
-"""What a policy noted about the entries it handed out last, so that `put_back` can undo a pop exactly."""
+"""What a policy noted about the entries it handed out, so that a pop can be undone and a charge corrected."""
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from typing import Generic, TypeVar
 
-_KEEP = 64
-"""More than any look-ahead past entries that the fence holds back; beyond it a returned entry counts as newly come."""
+T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Ticket:
-    """One pop.
+class Recall(Generic[T]):
+    """Notes on the last pops, by request id; the oldest are forgotten first.
 
-    Attributes:
-        flow: Lane or tenant that was served.
-        start: Its start tag when it was served.
-        charge: What was added to that tag.
-        virtual: Virtual time before the pop.
+    Whose pop is forgotten is treated as newly come when it is put back, and keeps its charge when it ends.
     """
 
-    flow: str
-    start: float
-    charge: float
-    virtual: float
+    __slots__ = ("_keep", "_notes")
 
+    def __init__(self, keep: int) -> None:
+        self._keep = keep
+        self._notes: OrderedDict[str, T] = OrderedDict()
 
-class Recall:
-    """Tickets of the last 64 pops, by request id."""
+    def __len__(self) -> int:
+        return len(self._notes)
 
-    __slots__ = ("_tickets",)
-
-    def __init__(self) -> None:
-        self._tickets: OrderedDict[str, Ticket] = OrderedDict()
-
-    def note(self, request_id: str, ticket: Ticket) -> None:
+    def note(self, request_id: str, note: T) -> None:
         """Remembers a pop."""
-        self._tickets[request_id] = ticket
-        if len(self._tickets) > _KEEP:
-            self._tickets.popitem(last=False)
+        notes = self._notes
+        notes[request_id] = note
+        if len(notes) > self._keep:
+            notes.popitem(last=False)
 
-    def take(self, request_id: str) -> Ticket | None:
-        """Forgets a pop and returns it, None where it is too long ago."""
-        return self._tickets.pop(request_id, None)
+    def take(self, request_id: str) -> T | None:
+        """Forgets a pop and returns its note, None where there is none."""
+        return self._notes.pop(request_id, None)

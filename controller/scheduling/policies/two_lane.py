@@ -6,12 +6,25 @@ from typing import ClassVar
 
 from controller.scheduling.lazy_heap import LazyHeap
 from controller.scheduling.policies.keyed import priority_offset_s
-from controller.scheduling.policies.recall import Recall, Ticket
+from controller.scheduling.policies.recall import Recall
 from controller.scheduling.queue_entry import QueueEntry
 from controller.scheduling.service_split import ServiceSplit
 from controller.scheduling.signals import ARRIVAL, OUTPUT_LENGTH, PRIORITY, SERVICE_TIME, TARGETS, Signal
 
 FAST, SLOW = "fast", "slow"
+_KEEP = 64
+"""Pops that can be undone: more than any look-ahead past entries that are held back."""
+
+
+class Turn:
+    """One pop: the lane, its start tag and the virtual time before it."""
+
+    __slots__ = ("lane", "start", "virtual")
+
+    def __init__(self, lane: str, start: float, virtual: float) -> None:
+        self.lane = lane
+        self.start = start
+        self.virtual = virtual
 
 
 def _slack_key(entry: QueueEntry) -> float:
@@ -53,7 +66,7 @@ class TwoLane:
         self._charge = {FAST: 1.0 / hints["fast_share"], SLOW: 1.0 / (1.0 - hints["fast_share"])}
         self._start = {FAST: 0.0, SLOW: 0.0}
         self._virtual = 0.0
-        self._recall = Recall()
+        self._recall: Recall[Turn] = Recall(_KEEP)
 
     @property
     def threshold_ms(self) -> float:
@@ -89,21 +102,22 @@ class TwoLane:
         if entry is None:
             return None
         start = self._start[lane]
-        self._recall.note(entry.request.id, Ticket(lane, start, self._charge[lane], self._virtual))
+        self._recall.note(entry.request.id, Turn(lane, start, self._virtual))
         self._virtual = max(self._virtual, start)
         self._start[lane] = start + self._charge[lane]
         return entry
 
     def put_back(self, entry: QueueEntry, now_s: float) -> None:
         """Returns a popped entry to the lane it came from, and the turn with it."""
-        ticket = self._recall.take(entry.request.id)
-        if ticket is None:
+        turn = self._recall.take(entry.request.id)
+        if turn is None:
             self.push(entry, now_s)
             return
-        self._lanes[ticket.flow].push(entry.request.id, _slack_key(entry), entry.seq, entry)
-        self._start[ticket.flow] -= ticket.charge
-        if self._virtual == max(ticket.virtual, ticket.start):
-            self._virtual = ticket.virtual
+        lane, charge = turn.lane, self._charge[turn.lane]
+        self._lanes[lane].push(entry.request.id, _slack_key(entry), entry.seq, entry)
+        self._start[lane] = turn.start if self._start[lane] == turn.start + charge else self._start[lane] - charge
+        if self._virtual == max(turn.virtual, turn.start):
+            self._virtual = turn.virtual
 
     def discard(self, request_id: str) -> QueueEntry | None:
         """Takes an entry out by id, None where it is not here."""
