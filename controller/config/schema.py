@@ -33,6 +33,9 @@ class GatewayConfig(Section, frozen=True):
     ] = ""
     no_auth: Annotated[bool, Meta(description="serve without API keys; allowed only when host is a loopback address")] = False
     max_body_bytes: Annotated[int, Meta(ge=1024, le=1 << 30, description="larger request bodies are refused with 413")] = 16 << 20
+    max_connections: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="open client connections beyond which new ones get 503 and are closed")
+    ] = 10_000
     request_timeout_s: Annotated[Seconds, Meta(description="deadline of a request from its arrival; 504 after it")] = 600.0
     engine_connect_timeout_s: Annotated[Seconds, Meta(description="how long to wait for an engine to accept a connection")] = 5.0
     engine_idle_timeout_s: Annotated[
@@ -90,7 +93,7 @@ class EngineConfig(Section, frozen=True):
 
     name: Name
     url: Annotated[str, Meta(pattern=r"^https?://[^/\s]+$", description="base address, without /v1")]
-    kind: Annotated[Literal["auto", "openai", "vllm", "sim"], Meta(description="auto asks the engine what it is")] = "auto"
+    kind: Annotated[Literal["auto", "openai", "vllm", "sglang", "sim"], Meta(description="auto asks the engine what it is")] = "auto"
     api_key_env: Annotated[str, Meta(description="environment variable that holds the key towards this engine")] = ""
     control_token_env: Annotated[
         str, Meta(description="environment variable that holds the token of this engine's control plugin (docs/engines.md)")

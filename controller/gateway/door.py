@@ -96,33 +96,33 @@ class Door:
     async def _answer_error(self, error: ApiError, http: HttpRequest, out: Responder) -> None:
         headers = {"x-request-id": client_request_id(http.headers) or os.urandom(16).hex(), **error.response_headers()}
         try:
-            await out.send(error.status, headers, error.body())
+            out.send(error.status, headers, error.body())
         except ConnectionError:
             return
 
     async def _models(self, http: HttpRequest, out: Responder) -> None:
         self._auth.identify(http.headers)
-        await out.send(200, JSON_HEADERS, orjson.dumps({"object": "list", "data": self._fleet.model_entries()}))
+        out.send(200, JSON_HEADERS, orjson.dumps({"object": "list", "data": self._fleet.model_entries()}))
 
     async def _model(self, http: HttpRequest, out: Responder) -> None:
         self._auth.identify(http.headers)
         wanted = http.path.removeprefix(MODELS + "/")
         for entry in self._fleet.model_entries():
             if entry["id"] == wanted:
-                await out.send(200, JSON_HEADERS, orjson.dumps(entry))
+                out.send(200, JSON_HEADERS, orjson.dumps(entry))
                 return
         raise ApiError(404, "model_not_found", f"model {wanted[:100]!r} is not served here; GET {MODELS} lists what is", param="model")
 
     async def _health(self, _: HttpRequest, out: Responder) -> None:
-        await out.send(200, JSON_HEADERS, b'{"status":"ok"}')
+        out.send(200, JSON_HEADERS, b'{"status":"ok"}')
 
     async def _ready(self, _: HttpRequest, out: Responder) -> None:
         reasons = self._readiness()
-        await out.send(503 if reasons else 200, JSON_HEADERS, orjson.dumps({"ready": not reasons, "reasons": reasons}))
+        out.send(503 if reasons else 200, JSON_HEADERS, orjson.dumps({"ready": not reasons, "reasons": reasons}))
 
     async def _metrics_page(self, _: HttpRequest, out: Responder) -> None:
         body, content_type = self._exposition()
-        await out.send(200, {"content-type": content_type}, body)
+        out.send(200, {"content-type": content_type}, body)
 
 
 def _not_allowed(method: str, path: str, allowed: str) -> ApiError:

@@ -153,7 +153,7 @@ class RequestLife:
             await self._exchange(live, answer, out, sent_s)
         except EngineError as error:
             return error
-        await self._deliver(live, answer, out, sent_s)
+        self._deliver(live, answer, out, sent_s)
         return None
 
     async def _exchange(self, live: Live, answer: Answer, out: Responder, sent_s: float) -> None:
@@ -171,7 +171,7 @@ class RequestLife:
         finally:
             await response.close()
 
-    async def _deliver(self, live: Live, answer: Answer, out: Responder, sent_s: float) -> None:
+    def _deliver(self, live: Live, answer: Answer, out: Responder, sent_s: float) -> None:
         """The engine has answered to the end: books it, frees the slot, and sends what the client has not got yet."""
         desk = self._desk
         tokens, cached = answer.output_tokens, answer.cached_tokens
@@ -182,10 +182,10 @@ class RequestLife:
         else:
             desk.end(live, OutcomeKind.COMPLETED, answer.status, output_tokens=tokens, cached_tokens=cached)
         if answer.streamed:
-            await out.finish()
+            out.finish()
         else:
             headers = {"content-type": answer.content_type, **self._headers(live, self._clock.now_s() - sent_s)}
-            await out.send(answer.status, headers, answer.body)
+            out.send(answer.status, headers, answer.body)
 
     def _engine_failed(self, live: Live, error: EngineError) -> None:
         self._metrics.engine_errors.labels(live.instance).inc()
@@ -198,7 +198,7 @@ class RequestLife:
         """No second try: the client gets the engine's own error document where it sent one, else ours."""
         if isinstance(error, EngineFault) and error.body and not answer.started:
             self._desk.end(live, OutcomeKind.FAILED, error.status, str(error))
-            await out.send(error.status, {"content-type": "application/json", **self._headers(live)}, error.body)
+            out.send(error.status, {"content-type": "application/json", **self._headers(live)}, error.body)
             return
         code = "engine_unavailable" if isinstance(error, EngineUnavailable) else "engine_protocol_error"
         if isinstance(error, EngineFault):
@@ -213,9 +213,10 @@ class RequestLife:
             async with asyncio.timeout(ERROR_WRITE_S):
                 if answer.started:
                     out.write(ending.event())
-                    await out.finish()
+                    out.finish()
+                    await out.drain()
                 else:
-                    await out.send(ending.status, {**ending.response_headers(), **self._headers(live)}, ending.body())
+                    out.send(ending.status, {**ending.response_headers(), **self._headers(live)}, ending.body())
         except TimeoutError:
             out.abandon()
         except ConnectionError:

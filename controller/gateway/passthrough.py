@@ -51,7 +51,7 @@ class PassThrough:
             self._passing -= 1
         request_id = client_request_id(http.headers) or os.urandom(16).hex()
         headers = {"content-type": answer.content_type, "x-request-id": request_id, "x-hmas-instance": instance.name}
-        await out.send(answer.status, headers, answer.body)
+        out.send(answer.status, headers, answer.body)
 
     async def _ask_any(self, model: str, path: str, body: bytes, forward: dict[str, str], out: Responder) -> tuple[Instance, Answer]:
         tried: set[str] = set()

@@ -75,7 +75,7 @@ async def relay(
     kind = content_type.partition(";")[0].strip().lower()
     if kind == SSE and response.status == 200:
         answer.streamed = True
-        await _relay_events(response, out, answer, head, progress)
+        await _EventRelay(response, out, answer, head, progress).run()
         return
     body = await _read_whole(response)
     document = _json_object(body) if kind == JSON or kind.endswith("+json") or not kind else None
@@ -97,35 +97,60 @@ async def relay(
         answer.output_tokens, answer.cached_tokens = usage_figures(usage)
 
 
-async def _relay_events(
-    response: EngineResponse, out: Responder, answer: Answer, head: Callable[[], Mapping[str, str]], progress: Callable[[int], None]
-) -> None:
-    scanner = EventScanner()
-    told = 0
-    async for chunk in response.chunks():
+class _EventRelay:
+    """Takes the engine's bytes as they are read, and writes them to the client in the same callback."""
+
+    __slots__ = ("_answer", "_head", "_out", "_progress", "_response", "_scanner")
+
+    def __init__(
+        self,
+        response: EngineResponse,
+        out: Responder,
+        answer: Answer,
+        head: Callable[[], Mapping[str, str]],
+        progress: Callable[[int], None],
+    ) -> None:
+        self._response = response
+        self._out = out
+        self._answer = answer
+        self._head = head
+        self._progress = progress
+        self._scanner = EventScanner()
+
+    async def run(self) -> None:
+        """Returns when the stream has ended as it should. Raises as `relay`."""
+        await self._response.relay(self._take)
+        answer, scanner = self._answer, self._scanner
+        output, answer.cached_tokens = usage_figures(scanner.usage)
+        answer.output_tokens = scanner.tokens if output is None else output
+        if scanner.error is not None:
+            answer.engine_error = scanner.error
+        elif scanner.aborted:
+            answer.engine_error = "the engine dropped the request"
+        elif not scanner.complete:
+            raise EngineProtocolError("the engine's stream ended in the middle of the answer")
+
+    def _take(self, chunk: bytes) -> bool:
+        scanner, answer = self._scanner, self._answer
+        told = scanner.tokens
         data = scanner.feed(chunk)
         if not data:
-            continue
+            return True
         tokens = scanner.tokens
         if tokens > told:
-            told = tokens
-            progress(tokens)
+            self._progress(tokens)
         if not answer.started:
-            if scanner.error is not None and tokens == 0:
-                raise EngineFault(500, f"the engine reported an error: {scanner.error}")
-            answer.started = True
-            await out.start(200, head())
+            self._start(tokens)
         answer.output_tokens = tokens
-        if not out.write(data):
-            await out.drain()
-    output, answer.cached_tokens = usage_figures(scanner.usage)
-    answer.output_tokens = scanner.tokens if output is None else output
-    if scanner.error is not None:
-        answer.engine_error = scanner.error
-    elif scanner.aborted:
-        answer.engine_error = "the engine dropped the request"
-    elif not scanner.complete:
-        raise EngineProtocolError("the engine's stream ended in the middle of the answer")
+        return self._out.write(data)
+
+    def _start(self, tokens: int) -> None:
+        error = self._scanner.error
+        if error is not None and tokens == 0:
+            raise EngineFault(500, f"the engine reported an error: {error}")
+        self._answer.started = True
+        self._out.start(200, self._head())
+        self._out.when_drained(self._response.resume)
 
 
 async def _read_whole(response: EngineResponse) -> bytes:

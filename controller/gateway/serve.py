@@ -69,7 +69,13 @@ async def serve(
         stack.push_async_callback(gateway.close)
         await gateway.start()
         settings = config.gateway
-        door = HttpServer(gateway.door.handle, host=settings.host, port=settings.port, max_body_bytes=settings.max_body_bytes)
+        door = HttpServer(
+            gateway.door.handle,
+            host=settings.host,
+            port=settings.port,
+            max_body_bytes=settings.max_body_bytes,
+            max_connections=settings.max_connections,
+        )
         stack.push_async_callback(door.close)
         await door.start()
         admin = AdminServer(

@@ -1,0 +1,62 @@
+"""A request's body as it arrives."""
+
+from controller.gateway.http.chunked import ChunkDecoder
+from controller.gateway.http.head import RequestHead
+
+
+class BodyReader:
+    """Gathers one body of at most `limit` bytes.
+
+    Attributes:
+        complete: Whether all of it is there.
+        too_large: Whether it is, or says it will be, larger than allowed; what it holds is let go then.
+        rest: Bytes that came behind it.
+    """
+
+    __slots__ = ("_chunks", "_left", "_parts", "_size", "complete", "limit", "rest", "too_large")
+
+    def __init__(self, head: RequestHead, limit: int) -> None:
+        self._chunks = ChunkDecoder() if head.chunked else None
+        self._left = head.content_length
+        self.limit = limit
+        self._parts: list[bytes] = []
+        self._size = 0
+        self.complete = self._chunks is None and not self._left
+        self.too_large = self._left > limit
+        self.rest = b""
+
+    @property
+    def begun(self) -> bool:
+        """Whether any of it has arrived."""
+        return self._size > 0
+
+    def feed(self, data: bytes) -> None:
+        """Takes bytes that have arrived.
+
+        Raises:
+            HttpError: 400, they are no chunked body.
+        """
+        if self._chunks is not None:
+            self._take(self._chunks.feed(data))
+            self.complete = self._chunks.done
+            self.rest = self._chunks.rest
+        elif len(data) >= self._left:
+            self._take(data[: self._left])
+            self.complete = True
+            self.rest = data[self._left :]
+        else:
+            self._left -= len(data)
+            self._take(data)
+
+    def whole(self) -> bytes:
+        """The body."""
+        return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+
+    def _take(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._size > self.limit:
+            self.too_large = True
+        if self.too_large:
+            self._parts.clear()
+        elif data:
+            self._parts.append(data)

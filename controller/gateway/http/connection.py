@@ -1,0 +1,315 @@
+"""One connection of a client: requests in, one at a time and in their order, answers out."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import cast
+
+from controller.gateway.errors import ApiError
+from controller.gateway.http.answer import Stamp, answer_head
+from controller.gateway.http.body import BodyReader
+from controller.gateway.http.exchange import ClientExchange
+from controller.gateway.http.head import HEAD_END, RequestHead
+from controller.gateway.transport import HttpRequest, Responder
+from engines.http.errors import HttpError
+
+BODY_TIMEOUT_S = 60.0
+HEAD_TIMEOUT_S = 30.0
+KEEPALIVE_S = 75.0
+LINGER_S = 2.0
+"""How long a client that is still sending may go on, unheard, after an answer that ends the connection: closing at once would reset it, and
+take the answer away from the client before it has read it."""
+
+MAX_HEAD_BYTES = 16_384
+MAX_TURNED_AWAY = 256
+"""Connections beyond the limit that are told so; still more are dropped without a word."""
+
+MAX_AHEAD_BYTES = 65_536
+"""Bytes of requests yet to come that are kept while one is served; then the client is held back."""
+
+NEVER_S = float("inf")
+CRLF = b"\r\n"
+log = logging.getLogger(__name__)
+
+Handler = Callable[[HttpRequest, Responder], Awaitable[None]]
+
+
+class House:
+    """What all connections of a server share.
+
+    Attributes:
+        handler: Serves a request.
+        max_body_bytes, max_connections: Bounds.
+        now_s: The loop's time as of the last round of the server's watch, which is exact enough for time-outs.
+        connections: All that are open.
+        closing: Whether every answer ends its connection from here on.
+    """
+
+    def __init__(self, handler: Handler, *, max_body_bytes: int, max_connections: int) -> None:
+        self.handler = handler
+        self.max_body_bytes = max_body_bytes
+        self.max_connections = max_connections
+        self.now_s = 0.0
+        self.stamp = Stamp()
+        self.connections: set[ClientConnection] = set()
+        self.closing = False
+
+
+class ClientConnection(asyncio.Protocol):
+    """See the module.
+
+    Attributes:
+        transport: None before it stands and once it is gone.
+        writing_paused: Whether the client does not keep up.
+        ending: Whether the connection ends with the answer under way.
+        due_s: When `expire` is to be called.
+    """
+
+    __slots__ = (
+        "_ahead",
+        "_exchange",
+        "_half_closed",
+        "_house",
+        "_lingering",
+        "_reading_paused",
+        "_unsent",
+        "due_s",
+        "ending",
+        "transport",
+        "writing_paused",
+    )
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+        self._ahead = b""
+        self._exchange: ClientExchange | None = None
+        self._half_closed = False
+        self._lingering = False
+        self._reading_paused = False
+        self._unsent = 0
+        self.transport: asyncio.Transport | None = None
+        self.writing_paused = False
+        self.ending = False
+        self.due_s = NEVER_S
+
+    @property
+    def task(self) -> "asyncio.Task[None] | None":
+        """Whoever serves the request under way."""
+        return None if self._exchange is None else self._exchange.task
+
+    # -- the event loop's calls -------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """It stands; beyond the limit of connections it is told so and closed."""
+        self.transport = cast("asyncio.Transport", transport)
+        house = self._house
+        house.connections.add(self)
+        self.due_s = house.now_s + KEEPALIVE_S
+        excess = len(house.connections) - house.max_connections
+        if excess > MAX_TURNED_AWAY:
+            self.transport.abort()
+        elif excess > 0:
+            text = f"{house.max_connections} connections are open, the configured limit"
+            self._refuse(ApiError(503, "too_many_connections", text, retry_after_s=1))
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of a request, or of several."""
+        exchange = self._exchange
+        if self._lingering:
+            return
+        if exchange is None:
+            self._ahead = self._ahead + data if self._ahead else data
+            self._next()
+        elif not exchange.reader.complete:
+            self._feed(exchange, data)
+        else:
+            self._ahead += data
+            self._bound_ahead()
+
+    def eof_received(self) -> bool:
+        """The client sends no more.
+
+        A client that waits for an engine's answer has left, as far as anybody can tell: closing both directions looks the same from here.
+        Requests that need no engine, those without a body, are still answered.
+        """
+        exchange = self._exchange
+        self._half_closed = True
+        if exchange is None or self._lingering:
+            return False
+        if exchange.ended:
+            return True
+        if not exchange.reader.complete or exchange.method == "POST":
+            if self.transport is not None:
+                self.transport.abort()
+            return False
+        return True
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - however it went, it is gone
+        """It is gone, and so is whoever waited for an answer."""
+        self.transport = None
+        self._house.connections.discard(self)
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.left()
+
+    def pause_writing(self) -> None:
+        """The client does not keep up."""
+        self.writing_paused = True
+
+    def resume_writing(self) -> None:
+        """It keeps up again."""
+        self.writing_paused = False
+        if self._exchange is not None:
+            self._exchange.drained()
+
+    # -- the server's watch -----------------------------------------------------------------------------------------------------
+
+    def expire(self) -> None:
+        """`due_s` has passed: the client idles, dawdles over its request, or does not read its answer."""
+        transport, exchange = self.transport, self._exchange
+        if transport is None:
+            return
+        if exchange is not None:
+            self.due_s = NEVER_S
+            exchange.arrived(ApiError(408, "body_timeout", f"the request body did not arrive within {BODY_TIMEOUT_S:g} s"))
+        elif self._lingering:
+            transport.abort()
+        elif unsent := transport.get_write_buffer_size():
+            if unsent == self._unsent:
+                transport.abort()
+            self._unsent = unsent
+            self.due_s = self._house.now_s + BODY_TIMEOUT_S
+        elif self._ahead:
+            self._refuse(ApiError(408, "head_timeout", f"the request's head did not arrive within {HEAD_TIMEOUT_S:g} s"))
+        else:
+            transport.close()
+
+    def retire(self) -> None:
+        """Closes a connection on which nothing is under way; one on which something is, ends with it."""
+        self.ending = True
+        if self._exchange is None and self.transport is not None:
+            self.transport.close()
+
+    def awaits_body(self) -> None:
+        """See `exchange.Carrier`."""
+        self.due_s = self._house.now_s + BODY_TIMEOUT_S
+
+    # -- one request after the other --------------------------------------------------------------------------------------------
+
+    def _next(self) -> None:
+        """Begins with the next request, if its head is there."""
+        data = self._ahead
+        if data.startswith(CRLF):
+            # One empty line before a request is to be ignored: old clients end their bodies with one.
+            data = self._ahead = data[2:]
+        end = data.find(HEAD_END, 0, MAX_HEAD_BYTES)
+        if end < 0:
+            self._await_head(data)
+            return
+        try:
+            head = RequestHead(data[: end + 4])
+            reader = BodyReader(head, self._house.max_body_bytes)
+            self._ahead = b""
+            exchange = self._exchange = ClientExchange(head, reader, self, self._house.stamp)
+            self.ending = self.ending or not head.keep_alive or self._house.closing
+            self.due_s = NEVER_S
+            rest = data[end + 4 :]
+            if reader.complete:
+                self._ahead = rest
+            elif rest:
+                reader.feed(rest)
+                self._ahead = reader.rest
+        except HttpError as error:
+            self._exchange = None
+            self._refuse(_malformed(error))
+            return
+        exchange.task = asyncio.get_running_loop().create_task(self._serve(exchange))
+
+    def _await_head(self, data: bytes) -> None:
+        if len(data) >= MAX_HEAD_BYTES:
+            self._refuse(ApiError(431, "headers_too_large", f"the request's head is larger than {MAX_HEAD_BYTES} bytes"))
+        elif data and not data[:1].isupper() and data != b"\r":
+            self._refuse(_malformed(HttpError(400, "a request begins with its method, in upper case")))
+        elif self._half_closed and self.transport is not None:
+            self.transport.close()
+        elif data and self.due_s > self._house.now_s + HEAD_TIMEOUT_S:
+            self.due_s = self._house.now_s + HEAD_TIMEOUT_S
+
+    def _feed(self, exchange: ClientExchange, data: bytes) -> None:
+        reader = exchange.reader
+        try:
+            reader.feed(data)
+        except HttpError as error:
+            exchange.arrived(_malformed(error))
+            self._lingering = True
+            return
+        if reader.complete or reader.too_large:
+            self.due_s = NEVER_S
+            self._ahead = reader.rest
+            exchange.arrived()
+            self._bound_ahead()
+
+    def _bound_ahead(self) -> None:
+        if len(self._ahead) > MAX_AHEAD_BYTES and not self._reading_paused and self.transport is not None:
+            self._reading_paused = True
+            self.transport.pause_reading()
+
+    async def _serve(self, exchange: ClientExchange) -> None:
+        try:
+            await self._house.handler(exchange, exchange)
+        except Exception:
+            log.exception("serving a request failed")
+        finally:
+            if self._exchange is exchange:
+                self._served(exchange)
+
+    def _served(self, exchange: ClientExchange) -> None:
+        """The handler has done with a request: on to the next, or to the end of the connection."""
+        self._exchange = None
+        transport = self.transport
+        if transport is None:
+            return
+        if not exchange.ended:
+            transport.abort()
+            return
+        if self._reading_paused:
+            self._reading_paused = False
+            transport.resume_reading()
+        if not exchange.reader.complete:
+            self._linger()
+        elif self.ending:
+            transport.close()
+        else:
+            self._unsent = 0
+            self.due_s = self._house.now_s + KEEPALIVE_S
+            if self._ahead:
+                self._next()
+            elif self._half_closed:
+                transport.close()
+
+    def _refuse(self, error: ApiError) -> None:
+        """Answers what is no request, and ends the connection: where the next one would begin is anybody's guess."""
+        transport = self.transport
+        if transport is None:
+            return
+        body = error.body()
+        framing = f"content-length: {len(body)}\r\nconnection: close\r\n"
+        transport.write(answer_head(error.status, error.response_headers(), framing, self._house.stamp) + body)
+        self._linger()
+
+    def _linger(self) -> None:
+        """Sends what is left to send, and hears the client out before the connection is closed."""
+        self._ahead = b""
+        self._lingering = True
+        self.due_s = self._house.now_s + LINGER_S
+        transport = self.transport
+        if transport is not None:
+            if self._half_closed or not transport.can_write_eof():
+                transport.close()
+            else:
+                transport.write_eof()
+
+
+def _malformed(error: HttpError) -> ApiError:
+    code = {501: "unsupported_coding", 505: "unsupported_version"}.get(error.status, "malformed_http")
+    return ApiError(error.status, code, f"malformed HTTP request: {error}"[:300])

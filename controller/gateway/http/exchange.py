@@ -1,0 +1,207 @@
+"""One request of a client and the way back to it. Implements both protocols of `controller.gateway.transport`."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from controller.gateway.errors import ApiError
+from controller.gateway.http.answer import CONTINUE, LAST_CHUNK, Stamp, answer_head
+from controller.gateway.http.body import BodyReader
+from controller.gateway.http.head import RequestHead
+
+NO_BODY = frozenset({204, 304})
+
+
+class Carrier(Protocol):
+    """What an exchange asks of its connection.
+
+    Attributes:
+        transport: None once the client is gone.
+        writing_paused: Whether the client does not keep up.
+        ending: Whether the connection ends with the answer under way.
+    """
+
+    transport: asyncio.Transport | None
+    writing_paused: bool
+    ending: bool
+
+    def awaits_body(self) -> None:
+        """The time that a client may take for its body begins."""
+        ...
+
+
+class ClientExchange:
+    """See the module.
+
+    Attributes:
+        method, path, headers: As in `transport.HttpRequest`.
+        reader: The request's body.
+        task: Serves it.
+        started, ended: How far the answer is.
+    """
+
+    __slots__ = (
+        "_carrier",
+        "_chunked",
+        "_drained",
+        "_expects",
+        "_fault",
+        "_head",
+        "_minor",
+        "_resume",
+        "_stamp",
+        "_waiter",
+        "ended",
+        "headers",
+        "method",
+        "path",
+        "reader",
+        "started",
+        "task",
+    )
+
+    def __init__(self, head: RequestHead, reader: BodyReader, carrier: Carrier, stamp: Stamp) -> None:
+        self.method = head.method
+        self.path = head.path
+        self.headers: Mapping[str, str] = head.headers
+        self.reader = reader
+        self.task: asyncio.Task[None] | None = None
+        self.started = self.ended = False
+        self._minor = head.minor
+        self._carrier = carrier
+        self._stamp = stamp
+        self._head = b""
+        self._chunked = False
+        self._resume: Callable[[], None] | None = None
+        self._drained: asyncio.Future[None] | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._fault: ApiError | None = None
+        expect = head.headers.get("expect")
+        self._expects = expect is not None and head.minor == 1
+        if expect is not None and expect.lower() != "100-continue":
+            self._fault = ApiError(417, "expectation_failed", f"expect is {expect[:40]!r}; understood: 100-continue")
+
+    # -- the request ----------------------------------------------------------------------------------------------------------
+
+    async def body(self) -> bytes:
+        """See `transport.HttpRequest.body`."""
+        reader = self.reader
+        if self._fault is not None:
+            raise self._fault
+        if reader.complete and not reader.too_large:
+            return reader.whole()
+        if not reader.too_large:
+            await self._arrival(reader)
+        if self._fault is not None:
+            raise self._fault
+        if reader.too_large:
+            limit = reader.limit
+            raise ApiError(413, "request_too_large", f"the request body is larger than {limit} bytes, the configured limit")
+        return reader.whole()
+
+    async def _arrival(self, reader: BodyReader) -> None:
+        transport = self._carrier.transport
+        if self._expects and not reader.begun and transport is not None:
+            # Without it curl waits a second before it sends a large body.
+            transport.write(CONTINUE)
+        self._carrier.awaits_body()
+        self._waiter = asyncio.get_running_loop().create_future()
+        await self._waiter
+
+    def arrived(self, fault: ApiError | None = None) -> None:
+        """The body is there, or will not be for the reason given."""
+        self._fault = self._fault or fault
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    # -- the way back ---------------------------------------------------------------------------------------------------------
+
+    def start(self, status: int, headers: Mapping[str, str]) -> None:
+        """See `transport.Responder.start`."""
+        self.started = True
+        self._chunked = self._minor == 1
+        if not self._chunked:
+            self._carrier.ending = True
+        self._head = answer_head(status, headers, self._framing("transfer-encoding: chunked\r\n" if self._chunked else ""), self._stamp)
+
+    def write(self, data: bytes) -> bool:
+        """See `transport.Responder.write`."""
+        carrier = self._carrier
+        transport = carrier.transport
+        if transport is None:
+            raise ConnectionResetError("the client is gone")
+        if self._chunked:
+            data = b"%x\r\n%b\r\n" % (len(data), data)
+        if self._head:
+            data = self._head + data
+            self._head = b""
+        transport.write(data)
+        return not carrier.writing_paused
+
+    def when_drained(self, resume: Callable[[], None]) -> None:
+        """See `transport.Responder.when_drained`."""
+        self._resume = resume
+
+    async def drain(self) -> None:
+        """See `transport.Responder.drain`."""
+        if self._carrier.transport is None:
+            raise ConnectionResetError("the client is gone")
+        if self._carrier.writing_paused:
+            self._drained = asyncio.get_running_loop().create_future()
+            await self._drained
+
+    def finish(self) -> None:
+        """See `transport.Responder.finish`."""
+        self.ended = True
+        transport = self._carrier.transport
+        if transport is None:
+            return
+        data = self._head + LAST_CHUNK if self._chunked else self._head
+        self._head = b""
+        if data:
+            transport.write(data)
+
+    def send(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        """See `transport.Responder.send`."""
+        transport = self._carrier.transport
+        if transport is None:
+            raise ConnectionResetError("the client is gone")
+        if self.started:
+            # An answer is under way: a second one would corrupt it, so the client sees the connection break instead.
+            self.abandon()
+            return
+        self.started = self.ended = True
+        head = answer_head(status, headers, self._framing(f"content-length: {len(body)}\r\n"), self._stamp)
+        transport.write(head if self.method == "HEAD" or status in NO_BODY else head + body)
+
+    def abandon(self) -> None:
+        """See `transport.Responder.abandon`."""
+        transport = self._carrier.transport
+        if transport is not None:
+            transport.abort()
+
+    @property
+    def disconnected(self) -> bool:
+        """See `transport.Responder.disconnected`."""
+        transport = self._carrier.transport
+        return transport is None or transport.is_closing()
+
+    # -- the connection's word ------------------------------------------------------------------------------------------------
+
+    def drained(self) -> None:
+        """The client keeps up again."""
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+        if self._resume is not None:
+            self._resume()
+
+    def left(self) -> None:
+        """The client is gone."""
+        if self.task is not None and not self.task.done():
+            self.task.cancel()
+
+    def _framing(self, length: str) -> str:
+        # A body that has not arrived cannot be told from the next request, so the connection has to end with this one.
+        if not self.reader.complete:
+            self._carrier.ending = True
+        return length + "connection: close\r\n" if self._carrier.ending else length

@@ -1,0 +1,100 @@
+"""The head of a request: parsed by llhttp in its strict mode, then held to what that leaves open.
+
+One head goes in at a time, up to and with its empty line. Where a message ends is then decided in one place, and nothing behind it is read
+before its turn, so that no two parsers can disagree about it.
+"""
+
+from urllib.parse import unquote, urlsplit
+
+import httptools
+
+from engines.http.errors import HttpError
+
+HEAD_END = b"\r\n\r\n"
+LENGTH_DIGITS = 15
+
+
+class RequestHead:
+    """One request's head.
+
+    Attributes:
+        method: As it came; methods are upper case.
+        path: Without the query, percent-decoded.
+        headers: By lower-case name; of a field that came twice, the first.
+        minor: 1 for HTTP/1.1, 0 for HTTP/1.0.
+        chunked: Whether the body is chunked; else it has `content_length` bytes.
+        keep_alive: Whether the client wants the connection to go on.
+    """
+
+    __slots__ = ("chunked", "content_length", "headers", "keep_alive", "method", "minor", "path")
+
+    def __init__(self, head: bytes) -> None:
+        """Parses.
+
+        Raises:
+            HttpError: 400 where it is malformed or could be read in two ways, 501 for a transfer coding other than chunked, 505 for
+                another version.
+        """
+        fields = _Fields()
+        parser = httptools.HttpRequestParser(fields)
+        try:
+            parser.feed_data(head)
+        except httptools.HttpParserUpgrade:
+            # An offer to change the protocol is declined by going on as if it had not been made.
+            pass
+        except httptools.HttpParserError as error:
+            raise HttpError(400, str(error)) from None
+        headers = self.headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in fields.raw.items()}
+        self.method: str = parser.get_method().decode("ascii")
+        version = parser.get_http_version()
+        if version not in ("1.1", "1.0"):
+            raise HttpError(505, f"HTTP/{version} is not spoken here; allowed: HTTP/1.1, HTTP/1.0")
+        self.minor = 1 if version == "1.1" else 0
+        self.path = path_of(fields.url)
+        self.content_length = 0
+        coding = headers.get("transfer-encoding")
+        self.chunked = coding is not None
+        if coding is not None:
+            if coding.lower() != "chunked":
+                raise HttpError(501, f"transfer-encoding is {coding[:40]!r}; allowed: chunked")
+            if not self.minor:
+                raise HttpError(400, "transfer-encoding in an HTTP/1.0 request")
+        elif (length := headers.get("content-length")) is not None:
+            if not (length.isascii() and length.isdigit() and len(length) <= LENGTH_DIGITS):
+                raise HttpError(400, f"content-length is {length[:40]!r}; allowed: one number of at most {LENGTH_DIGITS} digits")
+            self.content_length = int(length)
+        hosts = head.lower().count(b"\r\nhost:")
+        if hosts > 1 or hosts < self.minor:
+            raise HttpError(400, f"the request has {hosts} host headers; allowed: one")
+        connection = headers.get("connection")
+        self.keep_alive = self.minor == 1 and (connection is None or "close" not in connection.lower())
+
+
+class _Fields:
+    """Takes what the parser finds. A method of a built-in object, as `on_header` is one, costs it a tenth of a function of ours."""
+
+    __slots__ = ("on_header", "raw", "url")
+
+    def __init__(self) -> None:
+        self.raw: dict[bytes, bytes] = {}
+        self.on_header = self.raw.setdefault
+        self.url = b""
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+
+
+def path_of(target: bytes) -> str:
+    """The path of a request's target, whichever of the four forms it has (RFC 9112, section 3.2).
+
+    Raises:
+        HttpError: It is no target.
+    """
+    text = target.decode("latin-1")
+    if not text.startswith("/") and "://" in text:
+        try:
+            text = urlsplit(text).path or "/"
+        except ValueError:
+            raise HttpError(400, f"the request's target is {text[:80]!r}, which is no address") from None
+    path = text.partition("?")[0]
+    return unquote(path) if "%" in path else path
