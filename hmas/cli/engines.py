@@ -7,12 +7,16 @@ import click
 from controller.admin.client import AdminClient
 from hmas.cli.admin import FOREVER, author_name, author_option, reason_option, takes_client
 from hmas.cli.output import duration_words, json_option, say, say_json, table
+from hmas.cli.plugins import plugin
 from hmas.cli.values import Duration
 
 
 @click.group()
 def engines() -> None:
-    """List engines, drain them, take them back."""
+    """List engines, drain them, take them back; get the plugins that put them under live control."""
+
+
+engines.add_command(plugin)
 
 
 @engines.command("list")

@@ -82,6 +82,16 @@ def test_operators_win_over_everybody():
         assert found.forced == ("policy", "knobs", "tenants", "engines")
 
 
+def test_prefill_pieces_are_the_engines_own_until_an_operator_holds_them():
+    own = at(statera=act(4)).instances["a"]
+    assert (own.controls.long_prefill_tokens, own.long_prefill_tokens.source) == (None, "configured")
+    override = hold(knobs={"*": {"long_prefill_tokens": 256}, "a": {"long_prefill_tokens": 0}})
+    held = at(meta=decide(bypass=True), override=override).instances
+    assert {name: item.controls.long_prefill_tokens for name, item in held.items()} == {"a": 0, "b": 256}
+    (change,) = changes(at(), at(override=hold(knobs={"a": {"long_prefill_tokens": 0}})))
+    assert (change.kind, change.before, change.after) == ("knobs.long_prefill_tokens", "engine's own (configured)", "0 (operator)")
+
+
 def test_a_forced_budget_leaves_the_window_to_the_agents():
     found = at(statera=act(4, token_budget=512), override=hold(knobs={"a": {"token_budget": 64}}))
     assert (found.instances["a"].n_run.source, found.instances["a"].token_budget.source) == ("statera", "operator")

@@ -9,6 +9,11 @@ import orjson
 import pytest
 from vllm_server import control_token
 
+from controller.admin.client import AdminClient
+from controller.bus.memory_bus import MemoryBus
+from controller.config.schema import AgentsConfig, Config, EngineConfig, GatewayConfig
+from controller.gateway.serve import serve
+from controller.runtime.clock import SystemClock
 from engines.base import Knobs
 from engines.client import EngineClient
 from engines.connect import connect_engine
@@ -260,3 +265,33 @@ async def test_a_wrong_order_changes_nothing(route, body, field):
     assert status == 400
     assert field in orjson.loads(data)["refused"]
     assert (await state(route))["knobs"] == before
+
+
+async def test_an_operator_turns_the_engines_knobs_through_the_gateway(vllm_url, route, tmp_path):
+    config = Config(
+        state_dir=str(tmp_path),
+        gateway=GatewayConfig(port=0, admin_port=0, no_auth=True, drain_s=1),
+        engines=[EngineConfig(name="gpu-0", url=vllm_url, control_token_env="ENGINE_TOKEN")],
+        agents=AgentsConfig(enabled=False),
+    )
+    stop, ready, bus = asyncio.Event(), asyncio.get_running_loop().create_future(), MemoryBus()
+    env = {"ENGINE_TOKEN": control_token()}
+    gateway = asyncio.create_task(serve(config, bus=bus, clock=SystemClock(), on_ready=ready.set_result, stop=stop, env=env))
+    admin = AdminClient((await ready).admin_url)
+
+    async def in_force(*values: int) -> None:
+        deadline_s = time.monotonic() + 20
+        while (now := tuple(knob["value"] for knob in (await state(route))["knobs"].values())) != values:
+            assert time.monotonic() < deadline_s, now
+
+    (item,) = await asyncio.to_thread(admin.engines)
+    assert item["control"].startswith("live: n_run, token_budget, long_prefill_tokens")
+    await asyncio.to_thread(admin.force_knobs, "gpu-0", n_run=3, token_budget=128, long_prefill_tokens=64, author="a", reason="r")
+    await in_force(3, 128, 64)
+    (item,) = await asyncio.to_thread(admin.engines)
+    assert [item[name]["acts"] for name in ("n_run", "token_budget", "long_prefill_tokens")] == ["engine and window", "engine", "engine"]
+    await asyncio.to_thread(admin.release_knobs, "gpu-0")
+    await in_force(32, 1024, 0)
+    stop.set()
+    await gateway
+    await bus.close()

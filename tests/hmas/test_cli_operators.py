@@ -180,6 +180,12 @@ def test_knobs(hmas):
     assert hmas("knobs", "release", "gpu-0")[0] == 0
     assert hmas("knobs", "release", "gpu-0")[0] == 1
     assert hmas("knobs", "release", "*")[0] == 0
+    # Zero is a value: no pieces. This engine refuses it, and says so.
+    (row,) = of(hmas("knobs", "set", "gpu-1", "--long-prefill-tokens", "0", "--reason", "r", "--json"))["instances"][1:]
+    assert (row["long_prefill_tokens"]["value"], row["long_prefill_tokens"]["source"]) == (0, "operator")
+    assert row["long_prefill_tokens"]["acts"].startswith("nowhere")
+    assert hmas("knobs", "set", "gpu-1", "--reason", "r")[0] == 2
+    assert hmas("knobs", "release", "gpu-1")[0] == 0
     code, _, err = hmas("knobs", "set", "gpu-9", "--n-run", "3", "--reason", "r")
     assert code == 1
     assert "gpu-9: no such instance; allowed: *, gpu-0, gpu-1" in err
@@ -191,6 +197,7 @@ def test_engines(hmas):
     assert code == 0
     assert "gpu-1 drains until it is released, 0 requests still run there" in out
     assert "draining" in hmas("engines", "list")[1]
+    assert "live: n_run, token_budget" in hmas("engines", "list")[1]
     assert hmas("engines", "undrain", "gpu-1")[0] == 0
     assert hmas("engines", "undrain", "gpu-1")[0] == 1
     code, _, err = hmas("engines", "drain", "gpu-9", "--reason", "r")

@@ -1,0 +1,51 @@
+"""`hmas engines plugin`: the control plugins that ship with H-MAS, for the environments of the engines."""
+
+import shutil
+from pathlib import Path
+
+import click
+
+import engines
+from hmas.cli.output import say
+
+ROOT = Path(engines.__file__).parent
+STARTS = {
+    "vllm": (
+        "VLLM_PLUGINS=hmas_control HMAS_CONTROL_TOKEN=... vllm serve MODEL \\\n"
+        "    --scheduling-policy priority --scheduler-cls hmas_vllm_plugin.scheduler.HmasScheduler"
+    ),
+    "sglang": "HMAS_CONTROL_TOKEN=... python -m sglang.launch_server --model-path MODEL --enable-priority-scheduling",
+}
+"""How an engine is started with its plugin."""
+
+
+@click.command()
+@click.argument("kind", type=click.Choice(sorted(STARTS)))
+@click.option("--target", type=click.Path(file_okay=False, path_type=Path), help="Copy the plugin's source into this new directory.")
+def plugin(kind: str, target: Path | None) -> None:
+    """How engine KIND gets the plugin that puts its scheduler under live control.
+
+    The plugin goes into the engine's environment, not into that of H-MAS; it needs nothing that the engine does not bring. Copy it to the
+    engine's machine, install it there, and name the token in the gateway's configuration.
+
+    \b
+    Example:
+      hmas engines plugin vllm --target hmas-vllm-plugin
+    """  # noqa: D301 - click reads \b as "do not rewrap"
+    source = ROOT / kind / "plugin"
+    if target is None:
+        say(f"{source}\n\ncopy it out with `hmas engines plugin {kind} --target DIR`, then, in the engine's environment:")
+        target = Path("DIR")
+    else:
+        if target.exists():
+            raise click.UsageError(f"--target {target} is there already; give a directory that is not")
+        try:
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        except OSError as error:
+            raise click.ClickException(f"cannot write {target}: {error}") from error
+        say(f"{target} holds the plugin; in the engine's environment:")
+    say(f"\n    pip install --no-deps {target}")
+    say("\nor, where the engine's machine reaches no package registry and has setuptools:")
+    say(f"\n    pip install --no-deps --no-build-isolation --no-index {target}")
+    say(f"\nand start the engine with it:\n\n    {STARTS[kind]}")
+    say("\nIn the gateway's configuration, engines[].control_token_env names the variable that holds the same token there.")

@@ -1,0 +1,176 @@
+"""The client's side of the control plugins, against the vLLM plugin's own rooms behind a small door."""
+
+from types import SimpleNamespace
+
+import pytest
+from aiohttp import web
+from test_vllm_plugin import Scheduler
+
+from engines.base import Knobs
+from engines.client import EngineClient
+from engines.connect import connect_engine
+from engines.control import CONTROL_PATH, MAX_IDS, ControlRoute
+from engines.vllm.plugin.hmas_vllm_plugin.access import refusal
+from engines.vllm.plugin.hmas_vllm_plugin.control import answer
+from engines.vllm.plugin.hmas_vllm_plugin.core import handle
+from engines.vllm.plugin.hmas_vllm_plugin.order import OrderError, parse_order
+
+TOKEN = "t0ken"
+METRICS = b"vllm:num_requests_running 0.0\nvllm:num_requests_waiting 0.0\n"
+
+
+class Door:
+    """vLLM's routes that an adapter asks for, and the plugin's. `says` replaces the plugin's answer."""
+
+    def __init__(self):
+        self.scheduler = Scheduler()
+        self.says = None
+        self.orders = []
+
+    async def control(self, request):
+        if self.says is not None:
+            status, text = self.says
+            return web.Response(status=status, text=text)
+        if away := refusal(token=TOKEN, authorization=request.headers.get("Authorization"), client=request.remote, origin=None):
+            return web.json_response({"error": away[1]}, status=away[0])
+        core = SimpleNamespace(scheduler=self.scheduler)
+        if request.method == "GET":
+            return web.json_response({"engine": "vllm", "engine_version": "0.32.0", **handle(core)})
+        try:
+            order = parse_order(await request.read())
+        except OrderError as error:
+            return web.json_response(answer(refused=error.refused), status=400)
+        self.orders.append(order)
+        done = handle(core, {"knobs": order.knobs, "priorities": order.priorities, "evict": order.evict})
+        return web.json_response(done, status=400 if done["refused"] else 200)
+
+    async def version(self, _request):
+        return web.json_response({"version": "0.32.0"})
+
+    async def metrics(self, _request):
+        return web.Response(body=METRICS)
+
+
+@pytest.fixture
+async def door():
+    door = Door()
+    app = web.Application(client_max_size=1 << 20)
+    app.router.add_route("*", CONTROL_PATH, door.control)
+    app.router.add_get("/version", door.version)
+    app.router.add_get("/metrics", door.metrics)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    door.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield door
+    await runner.cleanup()
+
+
+@pytest.fixture
+async def route(door):
+    client = EngineClient(name="e", url=door.url, api_key=TOKEN)
+    yield ControlRoute(client)
+    await client.close()
+
+
+@pytest.fixture
+async def engine(door):
+    engine = await connect_engine(name="e", url=door.url, api_key="another", control_token=TOKEN)
+    yield engine
+    await engine.close()
+
+
+async def test_an_engine_with_the_plugin(door, engine):
+    assert engine.capabilities.live_knobs == ("n_run", "token_budget", "long_prefill_tokens")
+    assert engine.capabilities.control == "live: n_run, token_budget, long_prefill_tokens, reprioritize, evict"
+    assert engine.capabilities.priority
+    snapshot = await engine.snapshot(1.0)
+    assert (snapshot.max_num_seqs, snapshot.max_num_seqs_ceiling, snapshot.max_num_batched_tokens_ceiling) == (8, 8, 512)
+    assert (await engine.apply_knobs(Knobs(n_run=3, long_prefill_tokens=64))).applied == {"n_run": 3, "long_prefill_tokens": 64}
+    snapshot = await engine.snapshot(1.1)
+    assert (snapshot.max_num_seqs, snapshot.max_num_seqs_ceiling) == (3, 8)
+    assert (snapshot.long_prefill_tokens, snapshot.long_prefill_tokens_start) == (64, 0)
+
+
+async def test_knobs_that_somebody_else_has_turned_are_seen_in_time(door, engine):
+    await engine.snapshot(1.0)
+    door.scheduler.max_num_active_reqs = 5
+    assert (await engine.snapshot(2.0)).max_num_seqs == 8
+    assert (await engine.snapshot(9.0)).max_num_seqs == 5
+
+
+async def test_one_refused_knob_does_not_take_the_others_with_it(door, engine):
+    report = await engine.apply_knobs(Knobs(n_run=3, token_budget=513, long_prefill_tokens=4096))
+    assert report.applied == {"n_run": 3}
+    assert report.refused == {"token_budget": "513; allowed: 1 to 512", "long_prefill_tokens": "4096; allowed: 0 to 2048"}
+    assert len(door.orders) == 2
+
+
+@pytest.mark.parametrize(
+    ("says", "words"),
+    [
+        ((404, "nothing"), "no control plugin"),
+        ((401, ""), "token"),
+        ((403, ""), "token"),
+        ((503, '{"error": "the engine did not answer"}'), "the engine did not answer"),
+        ((200, "<html>"), "no control document"),
+        ((200, '{"knobs": 3}'), "no control document"),
+    ],
+)
+async def test_an_engine_whose_plugin_cannot_be_used_is_well_and_says_why(door, says, words):
+    door.says = says
+    engine = await connect_engine(name="e", url=door.url, control_token=TOKEN)
+    snapshot = await engine.snapshot(1.0)
+    assert snapshot.healthy
+    assert snapshot.max_num_seqs_ceiling is None
+    assert engine.capabilities.live_knobs == ()
+    assert words in engine.capabilities.control
+    assert engine.capabilities.control.startswith("the gateway's window holds n_run")
+    assert words in (await engine.apply_knobs(Knobs(n_run=3))).refused["n_run"]
+    assert (await engine.evict(["a"]), await engine.reprioritize({"a": 1})) == (frozenset(), frozenset())
+    await engine.close()
+
+
+async def test_a_plugin_that_is_silent_for_a_while_is_still_there(door, engine):
+    door.says = (503, "{}")
+    snapshot = await engine.snapshot(9.0)
+    assert (snapshot.healthy, snapshot.max_num_seqs_ceiling) == (True, 8)
+    assert "does not answer" in engine.capabilities.control
+    assert engine.capabilities.live_knobs
+    assert (await engine.apply_knobs(Knobs(n_run=3))).refused
+    door.says = None
+    await engine.snapshot(20.0)
+    assert engine.capabilities.control.startswith("live")
+
+
+@pytest.mark.parametrize("says", [(200, "{"), (200, "[]"), (400, "no"), (500, ""), (200, '{"applied": {"n_run": "3"}}')])
+async def test_an_order_that_nobody_understood_was_not_obeyed(door, route, says):
+    door.says = says
+    report = await route.apply(Knobs(n_run=3))
+    assert (report.applied, set(report.refused)) == ({}, {"n_run"})
+    assert await route.evict(["a"]) == frozenset()
+
+
+async def test_a_knob_of_which_nothing_is_said_counts_as_refused(door, route):
+    door.says = (200, '{"applied": {"n_run": 3}}')
+    report = await route.apply(Knobs(n_run=3, token_budget=64))
+    assert (report.applied, set(report.refused)) == ({"n_run": 3}, {"token_budget"})
+
+
+async def test_many_ids_go_in_several_orders(door, route):
+    queue = door.scheduler.waiting
+    for number in range(MAX_IDS + 1):
+        request = SimpleNamespace(request_id=f"chatcmpl-r{number}", priority=0)
+        queue.add_request(request)
+        door.scheduler.requests[request.request_id] = request
+    changed = await route.reprioritize({f"r{number}": 5 for number in range(MAX_IDS + 1)})
+    assert len(changed) == MAX_IDS + 1
+    assert [len(order.priorities) for order in door.orders] == [MAX_IDS, 1]
+
+
+async def test_an_engine_that_is_gone_refuses(unused_tcp_port):
+    client = EngineClient(name="e", url=f"http://127.0.0.1:{unused_tcp_port}")
+    route = ControlRoute(client)
+    assert isinstance(await route.read(), str)
+    assert set((await route.apply(Knobs(n_run=3))).refused) == {"n_run"}
+    await client.close()
