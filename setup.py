@@ -26,6 +26,7 @@ COMPILED = (
     "controller/scheduling/instance.py",
     "controller/scheduling/lazy_heap.py",
     "controller/scheduling/pace.py",
+    "controller/scheduling/prefix_credit.py",
     "controller/scheduling/queue_entry.py",
     "controller/scheduling/queues.py",
     "controller/scheduling/retired.py",

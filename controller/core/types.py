@@ -66,6 +66,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         arrival_s: When the gateway had read it whole.
         prompt_tokens: Estimated prompt length, 0 or more.
         max_output_tokens: The client's own cap on output, None where it set none.
+        min_output_tokens: Output that the client insists on (`min_tokens`, or `ignore_eos` with a cap), 0 where it does not.
         declared_slo: SLO the client declared (clamped by its tenant), None where it declared none.
         priority: LOWER goes first; 0 is ordinary.
         deadline_s: When the gateway gives the request up.
@@ -79,6 +80,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     arrival_s: float
     prompt_tokens: int
     max_output_tokens: int | None = None
+    min_output_tokens: int = 0
     declared_slo: Slo | None = None
     priority: int = 0
     deadline_s: float = float("inf")

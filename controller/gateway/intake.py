@@ -35,6 +35,7 @@ class Call:
         prompt_chars: Characters of text in it; 0 for prompts given as token ids.
         excerpt: Head and tail of the text, at most 2,000 characters and a separator.
         max_output_tokens: The client's cap over all choices, None where it set none.
+        min_output_tokens: Output over all choices that it insists on: vLLM's `min_tokens`, or its cap where `ignore_eos` is set.
         priority: The body's `priority`, None where it has none. LOWER goes first.
         has_tools: Whether tool definitions came along.
         turns: Messages of the chat, 0 for a plain prompt.
@@ -49,6 +50,7 @@ class Call:
     prompt_chars: int
     excerpt: str
     max_output_tokens: int | None
+    min_output_tokens: int
     priority: int | None
     has_tools: bool
     turns: int
@@ -97,7 +99,8 @@ def parse_call(path: str, body: bytes) -> Call:
         prompt_tokens=max(1, texts.tokens),
         prompt_chars=texts.chars,
         excerpt=texts.excerpt(),
-        max_output_tokens=_read_cap(document),
+        max_output_tokens=(cap := _read_cap(document)),
+        min_output_tokens=_read_least(document, cap),
         priority=_read_int(document, "priority", -INT_LIMIT, INT_LIMIT),
         has_tools=bool(tools),
         turns=len(document["messages"]) if path == CHAT else 0,
@@ -217,6 +220,15 @@ def _read_cap(document: dict[str, Any]) -> int | None:
         cap = _read_int(document, "max_tokens", 1, INT_LIMIT)
     choices = _read_int(document, "n", 1, 1024)
     return None if cap is None else cap * (choices or 1)
+
+
+def _read_least(document: dict[str, Any], cap: int | None) -> int:
+    """Extensions of vLLM; where they contradict the cap the engine refuses them, so they are taken no further than it."""
+    choices = _read_int(document, "n", 1, 1024) or 1
+    least = (_read_int(document, "min_tokens", 0, INT_LIMIT) or 0) * choices
+    if cap is None:
+        return least
+    return cap if document.get("ignore_eos") is True else min(least, cap)
 
 
 def _read_int(document: dict[str, Any], name: str, low: int, high: int) -> int | None:

@@ -1,9 +1,10 @@
 """The KV fence: which requests may run together without the KV cache overflowing (H-MAS Eq. 2 and 4)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from controller.core.messages import LengthBound
+from controller.core.types import Request
 from controller.scheduling.queue_entry import QueueEntry
 
 
@@ -11,7 +12,7 @@ def upper_tokens(entry: QueueEntry, bounds: Sequence[LengthBound]) -> int:
     """KV tokens of a request at its calibrated upper length: prompt plus l_upper = l_pred + q_(1-eps)(D_b) (Eq. 4).
 
     The bucket is that of the prompt's length. Without any bounds the estimate's own upper quantile stands in. The client's
-    cap on output bounds both; at least one output token counts.
+    cap on output bounds both; at least one output token counts, and what the client insists on.
     """
     estimates, request = entry.estimates, entry.request
     upper = estimates.output_tokens_upper
@@ -21,7 +22,12 @@ def upper_tokens(entry: QueueEntry, bounds: Sequence[LengthBound]) -> int:
             break
     if request.max_output_tokens is not None:
         upper = min(upper, request.max_output_tokens)
-    return request.prompt_tokens + max(1, math.ceil(upper))
+    return request.prompt_tokens + max(1, request.min_output_tokens, math.ceil(upper))
+
+
+def least_tokens(request: Request) -> int:
+    """KV tokens that a request is certain to take: its prompt and the output that the client insists on, one token at least."""
+    return request.prompt_tokens + max(1, request.min_output_tokens)
 
 
 class Fence:
@@ -30,14 +36,20 @@ class Fence:
     A request whose upper bound alone passes the limit commits the limit instead: it waits until it has the instance to
     itself. So a guess that is too high delays a request but never locks it out. What cannot fit whatever the guess
     (`fits` is false) has to be refused by the caller.
+
+    Tokens that requests in flight share (a prefix in the engine's cache) are booked once for all of them, from the first that
+    comes to the last that goes. What a request finds cached of others that have ended earns it nothing: such blocks count as free
+    in the engine and are taken out of the free ones by whoever holds them next.
     """
 
-    __slots__ = ("_bytes_per_token", "_capacity_tokens", "_committed", "_held", "_limit", "_margin")
+    __slots__ = ("_bytes_per_token", "_capacity_tokens", "_committed", "_held", "_limit", "_margin", "_prefixes", "_shares")
 
     def __init__(self, capacity_tokens: int, bytes_per_token: int, margin: float) -> None:
         self._bytes_per_token = bytes_per_token
         self._margin = margin
         self._held: dict[str, int] = {}
+        self._shares: dict[str, tuple[Hashable, int]] = {}
+        self._prefixes: dict[Hashable, list[int]] = {}
         self._committed = 0
         self.resize(capacity_tokens)
 
@@ -80,28 +92,64 @@ class Fence:
         """Whether a request of so many tokens fits at all, on an empty instance."""
         return self._capacity_tokens == 0 or tokens * self._bytes_per_token <= self._limit
 
-    def admits(self, tokens: int) -> bool:
-        """Whether a request of so many tokens may join now. An empty instance admits every request, as none commits more than the limit."""
-        return self._capacity_tokens == 0 or self._committed + self._need(tokens) <= self._limit
+    def admits(self, tokens: int, prefix: Hashable = None, shared: int = 0) -> bool:
+        """Whether a request may join now. An empty instance admits every request, as none commits more than the limit.
 
-    def commit(self, request_id: str, tokens: int) -> None:
-        """Books a request, or books the same one anew."""
+        Args:
+            tokens: At its upper length, the shared ones included.
+            prefix: What it shares tokens by, None for nothing.
+            shared: How many of them it shares.
+        """
+        if self._capacity_tokens == 0:
+            return True
         need = self._need(tokens)
-        self._committed += need - self._held.get(request_id, 0)
-        self._held[request_id] = need
+        if prefix is not None:
+            need -= min(need, shared * self._bytes_per_token, self._prefixes.get(prefix, (0, 0))[0])
+        return self._committed + need <= self._limit
+
+    def commit(self, request_id: str, tokens: int, prefix: Hashable = None, shared: int = 0) -> None:
+        """Books a request, or books the same one anew; what it shares is settled by the first booking."""
+        held = self._held.get(request_id)
+        if held is None and prefix is not None and shared:
+            self._share(request_id, prefix, min(self._need(tokens), shared * self._bytes_per_token))
+        own = self._need(tokens) - self._shares.get(request_id, _NOTHING)[1]
+        self._hold(request_id, max(0, own), held or 0)
 
     def outgrow(self, request_id: str, tokens: int) -> None:
         """A running request holds so many tokens: raises its booking where it has passed its bound."""
-        need = tokens * self._bytes_per_token
         held = self._held.get(request_id)
-        if held is not None and need > held:
-            self._committed += need - held
-            self._held[request_id] = need
+        if held is None:
+            return
+        own = tokens * self._bytes_per_token - self._shares.get(request_id, _NOTHING)[1]
+        if own > held:
+            self._hold(request_id, own, held)
 
     def release(self, request_id: str) -> None:
-        """Takes a request's booking out."""
+        """Takes a request's booking out, and what it shared once nobody shares it any more."""
         self._committed -= self._held.pop(request_id, 0)
+        prefix, shared = self._shares.pop(request_id, _NOTHING)
+        if shared:
+            booked = self._prefixes[prefix]
+            booked[1] -= 1
+            if not booked[1]:
+                self._committed -= booked[0]
+                del self._prefixes[prefix]
+
+    def _share(self, request_id: str, prefix: Hashable, shared: int) -> None:
+        """Books the bytes of a prefix once: as many as the one that shares the most of it does."""
+        booked = self._prefixes.setdefault(prefix, [0, 0])
+        self._committed += max(0, shared - booked[0])
+        booked[0] = max(shared, booked[0])
+        booked[1] += 1
+        self._shares[request_id] = (prefix, shared)
+
+    def _hold(self, request_id: str, own: int, before: int) -> None:
+        self._committed += own - before
+        self._held[request_id] = own
 
     def _need(self, tokens: int) -> int:
         need = tokens * self._bytes_per_token
         return min(need, self._limit) if self._capacity_tokens else need
+
+
+_NOTHING: tuple[Hashable, int] = (None, 0)

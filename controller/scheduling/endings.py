@@ -114,13 +114,16 @@ def over_quota(request: Request, over: OverQuota) -> Refusal:
 
 
 def too_large(request: Request, instances: tuple[Instance, ...]) -> Refusal:
-    """400: the prompt alone passes the KV fence everywhere."""
+    """400: what the request is certain to need passes the KV fence everywhere."""
     largest = max(instance.fence.limit_tokens for instance in instances)
+    asked = f" and asks for at least {request.min_output_tokens} more" if request.min_output_tokens > 1 else ""
     return Refusal(
         kind=OutcomeKind.REJECTED,
         status=400,
         code="context_length_exceeded",
-        message=f"the prompt has about {request.prompt_tokens} tokens; with its output it must fit into {largest} tokens of KV cache",
+        message=(
+            f"the prompt has about {request.prompt_tokens} tokens{asked}; with its output it must fit into {largest} tokens of KV cache"
+        ),
         retry_after_s=0.0,
     )
 

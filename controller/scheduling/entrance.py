@@ -2,6 +2,7 @@
 
 from controller.core.types import Estimates, Request
 from controller.scheduling import endings
+from controller.scheduling.admission import least_tokens
 from controller.scheduling.drain_rate import DrainRate
 from controller.scheduling.outcomes import Refusal, SchedulerSettings
 from controller.scheduling.tenancy import Tenancy
@@ -25,7 +26,7 @@ class Entrance:
     def refusal(self, request: Request, estimates: Estimates, now_s: float) -> Refusal | None:
         """Why a request is not taken in, None where it is; it is charged to its tenant then. O(instances)."""
         instances = self._room.group_of(request.model).instances
-        if instances and not any(instance.fence.fits(request.prompt_tokens + 1) for instance in instances):
+        if instances and not any(instance.fence.fits(least_tokens(request)) for instance in instances):
             return endings.too_large(request, instances)
         over = self._tenancy.over_quota(request, estimates, now_s)
         if over is not None:

@@ -1,14 +1,15 @@
 """The scheduler's account of one engine instance and of what runs there."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from controller.core.messages import InstanceView, LengthBound
-from controller.core.types import Controls, Estimates
+from controller.core.types import Controls, Estimates, Request
 from controller.scheduling.admission import Fence, upper_tokens
 from controller.scheduling.outcomes import InstanceSpec
 from controller.scheduling.pace import Pace
+from controller.scheduling.prefix_credit import PrefixCredit, prefix_key
 from controller.scheduling.queue_entry import QueueEntry
 from engines.base import EngineSnapshot
 
@@ -114,6 +115,7 @@ class Instance:
         in_flight, in_flight_tokens, prefill_tokens: As in `InstanceState`.
         source: Who is asked for tokens, None where each is reported by `progress`.
         pace: How fast it works.
+        prefixes: What requests have been found to share, None where the fence gives no credit for it.
         version: Grows with every start, first token and end.
         draining: Takes no new requests. `engine`: the engine's last snapshot.
     """
@@ -146,6 +148,7 @@ class Instance:
         "name",
         "pace",
         "prefill_tokens",
+        "prefixes",
         "running",
         "source",
         "spec",
@@ -153,7 +156,7 @@ class Instance:
         "version",
     )
 
-    def __init__(self, spec: InstanceSpec, *, fenced: bool, margin: float) -> None:
+    def __init__(self, spec: InstanceSpec, *, fenced: bool, margin: float, credit: bool = False) -> None:
         self.name = spec.name
         self.models = spec.models
         self.spec = spec
@@ -161,7 +164,9 @@ class Instance:
         self.token_budget: int | None = None
         self.capacity_n_run = spec.capacity_n_run
         self.max_token_budget = 0
+        margin = margin if spec.fence_margin is None else spec.fence_margin
         self.fence = Fence(spec.kv_capacity_tokens if fenced else 0, spec.kv_bytes_per_token, margin)
+        self.prefixes = PrefixCredit() if credit else None
         self.running: dict[str, Running] = {}
         self.in_flight = 0
         self.in_flight_tokens = 0
@@ -243,6 +248,20 @@ class Instance:
             if not self._controlled:
                 self.n_run = self.capacity_n_run
 
+    def fence_admits(self, request: Request, tokens: int) -> bool:
+        """Whether the fence lets a request of so many tokens at its upper length join now."""
+        return self.fence.admits(tokens, *self._shared(request))
+
+    def learn_cached(self, request: Request, cached_tokens: int) -> None:
+        """The engine has said how many of a request's prompt tokens it found cached."""
+        if self.prefixes is not None:
+            self.prefixes.learn(request, cached_tokens)
+
+    def _shared(self, request: Request) -> tuple[Hashable, int]:
+        """What a request shares with others in flight here, and how many tokens."""
+        shared = self.prefixes.expected(request) if self.prefixes is not None else 0
+        return (prefix_key(request), shared) if shared else (None, 0)
+
     def start(self, entry: QueueEntry, tokens: int, policy: str, now_s: float, *, late: bool = False) -> Running:
         """Books a request that is dispatched; `tokens` are those at its upper length, `late` says that it was demoted."""
         usage = self.engine.kv_usage if self.engine is not None else None
@@ -262,7 +281,7 @@ class Instance:
         self.in_flight += 1
         self.in_flight_tokens += expected
         self.prefill_tokens += request.prompt_tokens
-        self.fence.commit(request.id, tokens)
+        self.fence.commit(request.id, tokens, *self._shared(request))
         self.version += 1
         if not late:
             self._on_time_s = now_s

@@ -18,6 +18,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
             behind all that still can, or `shed` it.
         fence: Whether Eq. 2 is enforced.
         fence_margin: delta_frag of Eq. 2, 0 to below 1.
+        fence_prefix_credit: Whether tokens that requests in flight are expected to share are booked once.
         overdue_service_share: Share of the service TTFT that must still fit before the deadline, 0 to 1; of the prediction and what
             the instances have shown, the shorter counts. 0: overdue means that the deadline has passed.
         late_share: While requests come in time, demoted ones fill an instance only up to this share of what those in time have
@@ -30,6 +31,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     overdue: Literal["keep", "demote", "shed"] = "demote"
     fence: bool = True
     fence_margin: float = 0.05
+    fence_prefix_credit: bool = False
     overdue_service_share: float = 0.0
     late_share: float = 0.25
     tpot_guard: float = 0.0
@@ -44,6 +46,7 @@ class InstanceSpec(msgspec.Struct, frozen=True, kw_only=True):
         kv_capacity_tokens: Tokens its KV cache holds; 0 takes what the engine says, and no fence where it says nothing.
         kv_bytes_per_token: KV bytes of one token.
         models: Models it serves, None for any.
+        fence_margin: delta_frag of this instance, None for that of the settings.
     """
 
     name: str
@@ -51,6 +54,7 @@ class InstanceSpec(msgspec.Struct, frozen=True, kw_only=True):
     kv_capacity_tokens: int = 0
     kv_bytes_per_token: int = 131_072
     models: frozenset[str] | None = None
+    fence_margin: float | None = None
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):

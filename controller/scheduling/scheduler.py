@@ -55,7 +55,7 @@ class Scheduler(Steering):
         for spec in instances:
             if spec.capacity_n_run < 1:
                 raise SchedulingError(f"capacity_n_run of instance {spec.name!r} is {spec.capacity_n_run}; allowed: 1 or more")
-            made[spec.name] = Instance(spec, fenced=settings.fence, margin=settings.fence_margin)
+            made[spec.name] = Instance(spec, fenced=settings.fence, margin=settings.fence_margin, credit=settings.fence_prefix_credit)
         self._tenancy = Tenancy(tenants or {}, tuple(made.values()))
         weights: dict[str, float] = {}
         room = WaitingRoom(
@@ -174,7 +174,9 @@ class Scheduler(Steering):
         self._room.add(run.entry, now_s, returned=True)
         return True
 
-    def end(self, request_id: str, kind: OutcomeKind, now_s: float, output_tokens: int | None = None) -> Ended:
+    def end(
+        self, request_id: str, kind: OutcomeKind, now_s: float, output_tokens: int | None = None, cached_tokens: int | None = None
+    ) -> Ended:
         """Ends a waiting or running request.
 
         Args:
@@ -182,6 +184,7 @@ class Scheduler(Steering):
             kind: How it ended.
             now_s: When.
             output_tokens: The engine's own count, None to take the last one given to `progress`.
+            cached_tokens: Prompt tokens that the engine found cached, None where it does not say.
 
         Raises:
             SchedulingError: No such request is live, or one that waits is said to have completed.
@@ -191,6 +194,8 @@ class Scheduler(Steering):
             if kind is not OutcomeKind.COMPLETED:
                 run.instance.refresh(now_s)
             run.instance.finish(run, now_s)
+            if cached_tokens is not None:
+                run.instance.learn_cached(run.entry.request, cached_tokens)
             self._ended[kind] += 1
             ended = endings.ended_running(run, kind, now_s, output_tokens)
             request = run.entry.request

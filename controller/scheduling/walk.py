@@ -115,7 +115,7 @@ class Walk:
             chosen = next(instance for instance in candidates if instance.name == choice.instance)
             if chosen.fence.capacity_tokens:
                 chosen.refresh(now_s)
-            if chosen.fence.admits(tokens) and self.guard.admits(entry, chosen, now_s, late=late):
+            if chosen.fence_admits(entry.request, tokens) and self.guard.admits(entry, chosen, now_s, late=late):
                 return choice
             candidates.remove(chosen)
         return None

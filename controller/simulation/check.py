@@ -7,6 +7,7 @@ What it holds a result to:
    completed request produced what it asked for; SLO verdicts follow from the latencies.
 3. The window: no more in flight on an instance at any moment than the largest window that was in force.
 4. The KV cache: what decodes at the same time fits, as far as records can tell.
+5. The fence: no more prompts in flight together than it lets in; one that is alone may pass it.
 """
 
 from collections import Counter
@@ -75,6 +76,7 @@ def check(
     *,
     profiles: Mapping[str, Profile] | None = None,
     n_run: Mapping[str, int] | int | None = None,
+    fence_tokens: Mapping[str, int] | int | None = None,
     followed: bool = False,
 ) -> list[str]:
     """Judges a result.
@@ -84,6 +86,7 @@ def check(
         result: Of a run with a fresh scheduler and fresh engines.
         profiles: By instance; what is bounded by speed or memory is judged for those named only.
         n_run: The largest window that was ever in force, of all instances or by instance; None leaves windows unjudged.
+        fence_tokens: The largest KV fence that was ever in force, in tokens; likewise. Not where tokens that are shared are booked once.
         followed: Whether more may have come that followed from what ended. Of those only the records are judged.
 
     Returns:
@@ -116,6 +119,9 @@ def check(
         window = n_run.get(name) if isinstance(n_run, Mapping) else n_run
         if window is not None:
             _check_window(name, records, window, notes)
+        fence = fence_tokens.get(name) if isinstance(fence_tokens, Mapping) else fence_tokens
+        if fence is not None:
+            _check_fence(name, records, fence, notes)
         if name in profiles:
             if not result.counts.running:
                 # Where work was cut off, tokens are counted of steps that are not.
@@ -290,6 +296,24 @@ def _check_window(name: str, records: list[RequestRecord], window: int, notes: _
         in_flight += change
         if in_flight > window:
             notes.add("window", f"instance {name} had {in_flight} in flight at {at_s:.6f} s; its window was {window} at most")
+
+
+def _check_fence(name: str, records: list[RequestRecord], limit: int, notes: _Notes) -> None:
+    """Counts the prompts in flight, each with one token of output: nothing is booked for less."""
+    moments: list[tuple[float, int, int]] = []
+    for record in records:
+        if record.outcome is not None:
+            tokens = record.prompt_tokens + 1
+            moments.append((record.arrival_s + record.queue_ms / 1000.0, 1, tokens))
+            moments.append((record.arrival_s + record.total_ms / 1000.0 - EPSILON_S, -1, -tokens))
+    in_flight = held = 0
+    for at_s, change, tokens in sorted(moments):
+        in_flight += change
+        held += tokens
+        if change > 0 and in_flight > 1 and held > limit:
+            notes.add(
+                "fence", f"instance {name} had {in_flight} in flight with {held} tokens at {at_s:.6f} s; its fence was {limit} tokens"
+            )
 
 
 def _check_capacity(name: str, records: list[RequestRecord], totals: EngineTotals, profile: Profile, notes: _Notes, *, loose: bool) -> None:

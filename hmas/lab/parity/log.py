@@ -66,9 +66,11 @@ class LoggedScheduler(Scheduler):
             self._note(now_s, one.refusal.kind.value, one.entry.request, reason=one.refusal.message, before=left)
         return dropped
 
-    def end(self, request_id: str, kind: OutcomeKind, now_s: float, output_tokens: int | None = None) -> Ended:
+    def end(
+        self, request_id: str, kind: OutcomeKind, now_s: float, output_tokens: int | None = None, cached_tokens: int | None = None
+    ) -> Ended:
         """As `Scheduler.end`, logged."""
-        ended = super().end(request_id, kind, now_s, output_tokens)
+        ended = super().end(request_id, kind, now_s, output_tokens, cached_tokens)
         self._note(now_s, kind.value, ended.entry.request, instance=ended.instance, policy=ended.policy, tokens=ended.output_tokens)
         return ended
 

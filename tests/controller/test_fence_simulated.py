@@ -1,0 +1,123 @@
+"""The fence in virtual time: whatever comes and changes, nobody waits for ever and no sum passes it. Judged by the checker."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controller.core.messages import LengthBound
+from controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
+from controller.routing import make_router
+from controller.scheduling.outcomes import InstanceSpec, Refusal, SchedulerSettings
+from controller.scheduling.scheduler import Scheduler
+from controller.simulation import Arrival, Periodic, simulate
+from controller.simulation.check import check
+from engines.sim.model import EngineModel
+from engines.sim.profile import load_profile
+
+PROFILE = load_profile("demo-small")
+
+
+def arrival(number, at_s, prompt, output, guess, *, cap=None, least=0):
+    request = Request(
+        id=f"{number:04d}",
+        tenant="t",
+        model="m",
+        arrival_s=at_s,
+        prompt_tokens=prompt,
+        max_output_tokens=cap,
+        min_output_tokens=least,
+        session=f"s{number % 3}",
+    )
+    slo = Slo(ttft_ms=600_000, tpot_ms=1000)
+
+    def believed(_request, _now_s):
+        return Estimates(slo=slo, output_tokens=guess, output_tokens_upper=2.0 * guess)
+
+    return Arrival(request=request, estimate=believed, output_tokens=output)
+
+
+def build(capacities, *, margin=0.05, margins=(None, None), policy="fcfs", **more):
+    scheduler = Scheduler(
+        settings=SchedulerSettings(fence_margin=margin, **more),
+        instances=[
+            InstanceSpec(name=name, capacity_n_run=64, kv_capacity_tokens=capacity, kv_bytes_per_token=1000, fence_margin=own)
+            for name, capacity, own in zip("ab", capacities, margins, strict=False)
+        ],
+        router=make_router("least-loaded"),
+        policy=policy,
+    )
+    for name, _ in zip("ab", capacities, strict=False):
+        scheduler.set_controls(name, Controls(n_run=32))
+    return scheduler
+
+
+requests = st.tuples(st.floats(0, 5), st.integers(1, 1400), st.integers(1, 60), st.floats(1, 3000))
+
+
+@settings(max_examples=30)
+@given(
+    rows=st.lists(requests, min_size=1, max_size=40),
+    capacities=st.tuples(st.integers(600, 4000), st.integers(600, 4000)),
+    changes=st.lists(st.tuples(st.integers(-300, 3000), st.integers(200, 4000)), max_size=12),
+    margin=st.floats(0, 0.5),
+    credit=st.booleans(),
+    policy=st.sampled_from(["fcfs", "edf", "sjf", "wfq"]),
+)
+def test_whatever_changes_everybody_is_served_or_told_why_not(rows, capacities, changes, margin, credit, policy):
+    scheduler = build(capacities, margin=margin, policy=policy, fence_prefix_credit=credit)
+    script = iter(changes)
+
+    def change(_now_s, scheduler, _engines):
+        found = next(script, None)
+        if found is not None:
+            add, capacity = found
+            scheduler.set_length_bounds([LengthBound(prompt_tokens_below=0, add_tokens=float(add), samples=50)])
+            scheduler._instances["a"].fence.resize(capacity)
+
+    arrivals = [arrival(number, *row) for number, row in enumerate(sorted(rows))]
+    engines = {name: EngineModel(PROFILE) for name in "ab"}
+    result = simulate(arrivals, engines, scheduler, controls=[Periodic(0.4, change)])
+    fences = {"a": int(max(capacities[0], *(c for _, c in changes), 0) * (1 - margin)), "b": int(capacities[1] * (1 - margin))}
+    assert check(arrivals, result, profiles=dict.fromkeys("ab", PROFILE), n_run=32, fence_tokens=None if credit else fences) == []
+    for record in result.records:
+        if record.outcome is OutcomeKind.REJECTED:
+            assert record.prompt_tokens + 1 > min(int(capacities[1] * (1 - margin)), 4000)
+            assert "tokens of KV cache" in record.reason
+        else:
+            assert record.outcome is OutcomeKind.COMPLETED
+    assert all(scheduler._instances[name].fence.committed_bytes == 0 for name in "ab")
+
+
+def test_the_checker_sees_a_fence_that_was_passed():
+    arrivals = [arrival(number, 0.0, 500, 20, 20.0) for number in range(4)]
+    scheduler = build((100_000,), fence=False)
+    result = simulate(arrivals, {"a": EngineModel(PROFILE)}, scheduler)
+    assert any("fence: instance a had 3 in flight with 1503 tokens" in line for line in check(arrivals, result, fence_tokens=1200))
+    assert check(arrivals, result, fence_tokens=2100) == []
+
+
+def test_each_instance_has_its_own_budget_and_margin():
+    scheduler = build((1000, 4000), margins=(0.5, None), margin=0.1)
+    assert [scheduler._instances[name].fence.limit_tokens for name in "ab"] == [500, 3600]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "cap", "least", "refused"),
+    [
+        (899, None, 0, False),
+        (900, None, 0, True),
+        (500, 5000, 0, False),
+        (500, 5000, 400, False),
+        (500, 5000, 401, True),
+    ],
+)
+def test_what_is_certain_not_to_fit_is_refused_and_nothing_else(prompt, cap, least, refused):
+    scheduler = build((1000,), margin=0.1)
+    one = arrival(0, 0.0, prompt, 1, 1.0, cap=cap, least=least)
+    answer = scheduler.submit(one.request, one.estimate(one.request, 0.0), 0.0)
+    assert isinstance(answer, Refusal) == refused
+    if refused:
+        assert (answer.status, answer.code) == (400, "context_length_exceeded")
+        assert "900 tokens of KV cache" in answer.message
+    else:
+        assert len(scheduler.dispatch(0.0)) == 1
