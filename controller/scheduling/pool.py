@@ -5,15 +5,60 @@ from operator import attrgetter
 from types import MappingProxyType
 
 from controller.core.errors import PolicyError
+from controller.scheduling.policies.cfs import Cfs
 from controller.scheduling.policies.edf import Edf
 from controller.scheduling.policies.fcfs import Fcfs
+from controller.scheduling.policies.llf import Llf
+from controller.scheduling.policies.lottery import Lottery
+from controller.scheduling.policies.mlfq import Mlfq
+from controller.scheduling.policies.priority import Priority
+from controller.scheduling.policies.rr import RoundRobin
 from controller.scheduling.policies.sjf import Sjf
+from controller.scheduling.policies.slack import Slack
+from controller.scheduling.policies.srtf import Srtf
+from controller.scheduling.policies.stride import Stride
 from controller.scheduling.policies.two_lane import TwoLane
+from controller.scheduling.policies.vtc import Vtc
 from controller.scheduling.policies.wfq import Wfq
+from controller.scheduling.policy_check import check_policy
 from controller.scheduling.queue_entry import QueuePolicy
 
-POLICIES: Mapping[str, type[QueuePolicy]] = MappingProxyType({policy.name: policy for policy in (Fcfs, Edf, Sjf, TwoLane, Wfq)})
-"""Policies by the name that configuration, operators and meta use."""
+BUILT_IN: tuple[type[QueuePolicy], ...] = (
+    Fcfs,
+    Edf,
+    Llf,
+    Slack,
+    Sjf,
+    Srtf,
+    TwoLane,
+    Priority,
+    Wfq,
+    Vtc,
+    Stride,
+    Lottery,
+    RoundRobin,
+    Cfs,
+    Mlfq,
+)
+"""The project's own: by deadline, by length, by class, fair. One more is one line here."""
+
+_pool: dict[str, type[QueuePolicy]] = {policy.name: policy for policy in BUILT_IN}
+POLICIES: Mapping[str, type[QueuePolicy]] = MappingProxyType(_pool)
+"""Policies by the name that configuration, operators and meta use: the project's own, then a user's in the order of registration."""
+
+
+def register(policy: type[QueuePolicy]) -> None:
+    """Adds a user's own policy to the pool. Registering the same class again changes nothing.
+
+    Called at the start of a process only, before anything asks for a policy by name (`controller.config.plugins`).
+
+    Raises:
+        PolicyError: Something of the contract is missing or wrong, or the name is taken; the pool has not changed then.
+    """
+    check_policy(policy)
+    if _pool.get(policy.name, policy) is not policy:
+        raise PolicyError(f"policy name {policy.name!r} is taken by {_pool[policy.name].__module__}.{_pool[policy.name].__qualname__}")
+    _pool[policy.name] = policy
 
 
 def check_hints(name: str, hints: Mapping[str, float] | None) -> dict[str, float]:

@@ -50,6 +50,10 @@ class FlowPolicy(ABC):
         """By what its cost is divided."""
         return max(LEAST_WEIGHT, entry.weight)
 
+    def _claim(self, entry: QueueEntry) -> float:
+        """The claim of a flow whose next it is, beside others, for the estimate of `ahead`."""
+        return self._weight(entry)
+
     def _take(self, flow: Flow, amount: float, now_s: float) -> None:  # noqa: ARG002  some count by time
         """The flow's next goes: moves its account, and the clock to the tag that was served."""
         self._clock = max(self._clock, flow.tag)
@@ -138,7 +142,7 @@ class FlowPolicy(ABC):
         place = self._live.pop(request_id, None)
         if place is None:
             return None
-        flow = self._busy[flow_name(place[4], sessions=self._sessions)]
+        flow = self._flow(place[4])
         flow.dropped(self._live)
         self._place(flow)
         return place[4]
@@ -157,14 +161,14 @@ class FlowPolicy(ABC):
         place = self._live.get(request_id)
         if place is None:
             return None
-        mine = self._busy[flow_name(place[4], sessions=self._sessions)]
+        mine = self._flow(place[4])
         rank = mine.rank(place, self._live)
-        weight = self._weight(place[4])
+        claim = self._claim(place[4])
         others = 0
         for flow in self._busy.values():
             first = flow.first(self._live)
             if flow is not mine and first is not None:
-                others += min(flow.size, int((rank + 1) * self._weight(first[4]) / weight))
+                others += min(flow.size, int((rank + 1) * self._claim(first[4]) / claim))
         return rank + others
 
     def entries(self) -> Iterator[QueueEntry]:
@@ -187,6 +191,10 @@ class FlowPolicy(ABC):
             self._wake(flow, entry, now_s)
             self._busy[name] = flow
         return flow
+
+    def _flow(self, entry: QueueEntry) -> Flow:
+        """The flow of an entry that waits."""
+        return self._busy[flow_name(entry, sessions=self._sessions)]
 
     def _new_place(self, entry: QueueEntry) -> Place:
         self._stamp += 1

@@ -5,8 +5,8 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from controller.scheduling.lazy_heap import LazyHeap
-from controller.scheduling.policies.keyed import priority_offset_s
 from controller.scheduling.policies.recall import Recall
+from controller.scheduling.policies.slack import slack_key_s
 from controller.scheduling.queue_entry import QueueEntry
 from controller.scheduling.service_split import ServiceSplit
 from controller.scheduling.signals import ARRIVAL, OUTPUT_LENGTH, PRIORITY, SERVICE_TIME, TARGETS, Signal
@@ -25,11 +25,6 @@ class Turn:
         self.lane = lane
         self.start = start
         self.virtual = virtual
-
-
-def _slack_key(entry: QueueEntry) -> float:
-    """Slack of Eq. 5 without V_sys, which is the same for all, seconds; with the priority's offset."""
-    return entry.deadline_s - entry.estimates.total_ms / 1000.0 + priority_offset_s(entry)
 
 
 class TwoLane:
@@ -79,7 +74,7 @@ class TwoLane:
         self._split.learn(total_ms)
         lane = SLOW if self._split.is_long(total_ms) else FAST
         self._enter(lane)
-        self._lanes[lane].push(entry.request.id, _slack_key(entry), entry.seq, entry)
+        self._lanes[lane].push(entry.request.id, slack_key_s(entry), entry.seq, entry)
 
     def load(self, entries: Iterable[QueueEntry], now_s: float) -> None:  # noqa: ARG002  the protocol's argument
         """Takes many in at once; the split is learned from the last 512 before the first is placed."""
@@ -88,7 +83,7 @@ class TwoLane:
         lanes: dict[str, list[tuple[str, float, int, QueueEntry]]] = {FAST: [], SLOW: []}
         for entry, total_ms in waiting:
             lane = SLOW if self._split.is_long(total_ms) else FAST
-            lanes[lane].append((entry.request.id, _slack_key(entry), entry.seq, entry))
+            lanes[lane].append((entry.request.id, slack_key_s(entry), entry.seq, entry))
         for lane, items in lanes.items():
             if items:
                 self._enter(lane)
@@ -114,7 +109,7 @@ class TwoLane:
             self.push(entry, now_s)
             return
         lane, charge = turn.lane, self._charge[turn.lane]
-        self._lanes[lane].push(entry.request.id, _slack_key(entry), entry.seq, entry)
+        self._lanes[lane].push(entry.request.id, slack_key_s(entry), entry.seq, entry)
         self._start[lane] = turn.start if self._start[lane] == turn.start + charge else self._start[lane] - charge
         if self._virtual == max(turn.virtual, turn.start):
             self._virtual = turn.virtual
@@ -150,8 +145,9 @@ class TwoLane:
 
     def _enter(self, lane: str) -> None:
         """Someone is about to join the lane: gives it its place in the turns if it was empty."""
+        if self._lanes[lane]:
+            return
         if not len(self):
             self._start = dict.fromkeys(self._lanes, 0.0)
             self._virtual = 0.0
-        if not self._lanes[lane]:
-            self._start[lane] = max(self._start[lane], self._virtual)
+        self._start[lane] = max(self._start[lane], self._virtual)

@@ -1,0 +1,51 @@
+"""Completely fair scheduling over sessions."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import ClassVar
+
+from controller.scheduling.policies.flow import LEAST_WEIGHT, Flow, by_session, service_ms_of
+from controller.scheduling.policies.flow_policy import FlowPolicy
+from controller.scheduling.queue_entry import QueueEntry
+from controller.scheduling.signals import ARRIVAL, PRIORITY, SERVED_TOKENS, SERVICE_TIME, SESSION, TENANT, WEIGHT, Signal
+
+NICE_STEP = 1.25
+NICE_LIMIT = 20
+
+
+class Cfs(FlowPolicy):
+    """The session that has had the least service goes first, after Linux's completely fair scheduler.
+
+    Each session has a virtual runtime, the service time it was given over its weight; the lowest of those with somebody
+    waiting goes. A session that wakes is placed at the lowest virtual runtime among those that wait, which never falls: it
+    neither pays for its pause nor saves it up. Nice levels are client priorities: a step makes a request weigh 1.25 times
+    less, up to 20 steps, as in Linux. A dispatch is charged the predicted T_tot and corrected by the true length at the end.
+
+    Unlike under `wfq` it is sessions that share, so a tenant gets more by opening more of them, and a quiet moment levels
+    nothing.
+
+    Hint `by`: 1 sessions (within their tenant; the tenant where a request names none), 0 tenants.
+    """
+
+    name: ClassVar[str] = "cfs"
+    summary: ClassVar[str] = "sessions share service time by weight and nice level; keeps an agent's busy session from crowding out chats"
+    default_hints: ClassVar[Mapping[str, float]] = MappingProxyType({"by": 1.0})
+    hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({"by": (0.0, 1.0)})
+    signals: ClassVar[tuple[Signal, ...]] = (SESSION, TENANT, WEIGHT, PRIORITY, SERVICE_TIME, SERVED_TOKENS, ARRIVAL)
+    starvation: ClassVar[str] = "none: while two sessions wait, service per weight differs by one request of each; new sessions enter level"
+    complexity: ClassVar[str] = "push, pop O(log n + log f), re-key and removal O(1)"
+    source: ClassVar[str] = "Molnar 2007, Linux 2.6.23 design document; H-MAS C.2"
+
+    def __init__(self, hints: Mapping[str, float]) -> None:
+        super().__init__(hints, sessions=by_session(hints))
+
+    def _cost(self, entry: QueueEntry, output_tokens: float) -> float:
+        return service_ms_of(entry, output_tokens)
+
+    def _weight(self, entry: QueueEntry) -> float:
+        nice = max(-NICE_LIMIT, min(NICE_LIMIT, entry.request.priority))
+        weight = max(LEAST_WEIGHT, entry.weight)
+        return weight / NICE_STEP**nice if nice else weight
+
+    def _wake(self, flow: Flow, entry: QueueEntry, now_s: float) -> None:  # noqa: ARG002  the base's arguments
+        flow.tag = max(flow.tag, self._clock)

@@ -1,0 +1,39 @@
+"""Least laxity first."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import ClassVar
+
+from controller.scheduling.policies.keyed import KeyedPolicy, priority_offset_s
+from controller.scheduling.queue_entry import QueueEntry
+from controller.scheduling.signals import ARRIVAL, FIRST_TOKEN_TIME, PRIORITY, TARGETS, Signal
+
+
+class Llf(KeyedPolicy):
+    """By the time left before a request must start, or its first token comes late: a_r + SLO_ttft - t - ttft.
+
+    Laxity is what remains of the time to the deadline once the service still needed is taken off (Mok, 1983). The order of
+    dispatch decides when the first token comes, so the deadline is that of the first token and the service that up to it: a
+    long prompt goes before a short one that is due at the same moment, where EDF sees no difference. While requests wait the
+    laxity of all shrinks alike, so the latest start a_r + SLO_ttft - ttft orders the same at every moment and the key stays
+    fixed; LLF's known fault, switching to and fro between two running jobs, needs pre-emption and cannot occur here.
+
+    `slack` is the same thought on the whole answer, D_r and T_tot.
+
+    Client priority moves the laxity by one second a step.
+    """
+
+    name: ClassVar[str] = "llf"
+    summary: ClassVar[str] = (
+        "latest start first: by TTFT deadline less predicted prefill; for prompts that differ much under tight TTFT targets"
+    )
+    default_hints: ClassVar[Mapping[str, float]] = MappingProxyType({})
+    hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({})
+    signals: ClassVar[tuple[Signal, ...]] = (ARRIVAL, TARGETS, FIRST_TOKEN_TIME, PRIORITY)
+    starvation: ClassVar[str] = "passed only by requests that must start before it must; priority moves that by at most 200 s"
+    complexity: ClassVar[str] = "push, pop, re-key O(log n), removal O(1)"
+    source: ClassVar[str] = "Mok 1983, least slack; H-MAS C.2"
+
+    def key(self, entry: QueueEntry) -> float:
+        """The latest start, seconds since the epoch, with the priority's offset."""
+        return entry.ttft_deadline_s - entry.estimates.ttft_ms / 1000.0 + priority_offset_s(entry)

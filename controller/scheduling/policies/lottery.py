@@ -1,0 +1,101 @@
+"""Lottery scheduling."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import ClassVar
+
+from controller.scheduling.charge import Charge
+from controller.scheduling.policies.flow import Flow
+from controller.scheduling.policies.flow_policy import FlowPolicy
+from controller.scheduling.policies.ticket_tree import TicketTree
+from controller.scheduling.policies.tickets import tickets_of
+from controller.scheduling.queue_entry import QueueEntry
+from controller.scheduling.signals import ARRIVAL, PRIORITY, TENANT, WEIGHT, Signal
+
+_MASK = (1 << 64) - 1
+
+
+def drawn(seed: int, number: int) -> int:
+    """The `number`-th draw: 64 bits that look random and depend on seed and number alone (Steele et al., 2014, SplitMix64)."""
+    bits = (seed * 0xD1342543DE82EF95 + number * 0x9E3779B97F4A7C15) & _MASK
+    bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    bits = ((bits ^ (bits >> 27)) * 0x94D049BB133111EB) & _MASK
+    return bits ^ (bits >> 31)
+
+
+class Lottery(FlowPolicy):
+    """Each dispatch is drawn among the tenants that wait, by their tickets (Waldspurger and Weihl, 1994).
+
+    Shares of dispatches follow tickets in the mean only, and deviate by the square root of the draws; `stride` gives the same
+    shares evenly. What the draw has for it: there is no account to carry, so tenants come, go and change their weight without
+    any rule for it, and nobody can time their requests to the order. Draws come from the policy's own seeded generator: the
+    same calls give the same order. A tenant that has won and whose request could not go anywhere keeps its win.
+
+    Tickets are the tenant's weight times a factor for the client's priority of its next request: ten steps double or halve it.
+    Within a tenant the client's priority comes first, then arrival.
+
+    Hint `seed`: of the generator.
+    """
+
+    name: ClassVar[str] = "lottery"
+    summary: ClassVar[str] = "each dispatch is drawn among tenants by tickets (weight and priority); fair in the mean, hard to game"
+    default_hints: ClassVar[Mapping[str, float]] = MappingProxyType({"seed": 0.0})
+    hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({"seed": (0.0, 4_294_967_295.0)})
+    signals: ClassVar[tuple[Signal, ...]] = (TENANT, WEIGHT, PRIORITY, ARRIVAL)
+    starvation: ClassVar[str] = (
+        "none, in probability: with share p a tenant is passed in k draws with (1 - p)^k; by priority within a tenant"
+    )
+    complexity: ClassVar[str] = "push, pop O(log n + log f), re-key O(1), removal O(log f)"
+    source: ClassVar[str] = "Waldspurger and Weihl, OSDI 1994, section 2; H-MAS C.2"
+
+    def __init__(self, hints: Mapping[str, float]) -> None:
+        super().__init__(hints)
+        self._seed = int(hints["seed"])
+        self._draws = 0
+        self._tree: TicketTree[Flow] = TicketTree()
+        self._won: list[Flow] = []
+
+    def put_back(self, entry: QueueEntry, now_s: float) -> None:
+        """Returns a popped entry to its place, and keeps its tenant's win for the next pop."""
+        super().put_back(entry, now_s)
+        self._won.append(self._flow(entry))
+
+    def _cost(self, entry: QueueEntry, output_tokens: float) -> float:  # noqa: ARG002  the base's arguments
+        return 1.0
+
+    def _weight(self, entry: QueueEntry) -> float:  # noqa: ARG002  the base's argument
+        return 1.0
+
+    def _claim(self, entry: QueueEntry) -> float:
+        return float(tickets_of(entry))
+
+    def _wake(self, flow: Flow, entry: QueueEntry, now_s: float) -> None:
+        """There is no account."""
+
+    def _take(self, flow: Flow, amount: float, now_s: float) -> None:
+        """There is no account."""
+
+    def _correct(self, flow: Flow, charge: Charge, more: float) -> None:
+        """There is no account."""
+
+    def _next(self) -> Flow | None:
+        while self._won:
+            flow = self._won.pop()
+            if flow.size and self._knows(flow):
+                return flow
+        if not self._tree.total:
+            return None
+        self._draws += 1
+        return self._tree.holder(drawn(self._seed, self._draws) * self._tree.total >> 64)
+
+    def _stand(self, flow: Flow, first: QueueEntry, seq: int) -> None:  # noqa: ARG002  the base's arguments
+        tickets = tickets_of(first)
+        if tickets != flow.tickets:
+            flow.tickets = tickets
+            self._tree.set(flow.name, tickets, flow)
+
+    def _leave(self, flow: Flow) -> None:
+        flow.tickets = 0
+        self._tree.remove(flow.name)
+        if self._won:
+            self._won = [one for one in self._won if one is not flow]

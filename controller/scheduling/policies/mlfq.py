@@ -1,0 +1,84 @@
+"""Multi-level feedback queues over sessions."""
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import ClassVar
+
+from controller.scheduling.charge import Charge
+from controller.scheduling.policies.flow import Flow, by_session, tokens_of
+from controller.scheduling.policies.flow_policy import FlowPolicy
+from controller.scheduling.queue_entry import QueueEntry
+from controller.scheduling.signals import ARRIVAL, OUTPUT_LENGTH, PRIORITY, PROMPT_LENGTH, SERVED_TOKENS, SESSION, TENANT, WEIGHT, Signal
+
+LEVELS = 5
+
+
+class Mlfq(FlowPolicy):
+    """Sessions sink through levels by the service they have had, and a boost lifts all of them again (Corbato et al., 1962).
+
+    A session starts on the top level and sinks when its tokens, prompt and output over its weight, fill the level's quantum,
+    which doubles from level to level; one long request can take it down several. The highest level with somebody waiting
+    goes, within a level in turn. As a gateway cannot take a request back, the service is the session's, over all its
+    requests, and not the single request's. A dispatch is charged its predicted length and corrected by the true one at the
+    end, so a level stands on what was used.
+
+    Every `boost_s` seconds of the clock all accounts are cleared: who waits then stands on the top level in the order it had,
+    before all that comes later.
+
+    Hints: `quantum_tokens`: of the top level; `boost_s`; `by`: 1 sessions (within their tenant; the tenant where a request
+    names none), 0 tenants.
+    """
+
+    name: ClassVar[str] = "mlfq"
+    summary: ClassVar[str] = (
+        "sessions sink by the tokens they have used, boosted at intervals; new and light ones first, with lengths unknown"
+    )
+    default_hints: ClassVar[Mapping[str, float]] = MappingProxyType({"quantum_tokens": 2048.0, "boost_s": 30.0, "by": 1.0})
+    hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType(
+        {"quantum_tokens": (16.0, 1_000_000.0), "boost_s": (0.1, 3600.0), "by": (0.0, 1.0)}
+    )
+    signals: ClassVar[tuple[Signal, ...]] = (SESSION, TENANT, WEIGHT, PROMPT_LENGTH, OUTPUT_LENGTH, SERVED_TOKENS, PRIORITY, ARRIVAL)
+    starvation: ClassVar[str] = "a flow waits for the next boost, boost_s at most, and then for one turn of each flow that waited at it"
+    complexity: ClassVar[str] = "push, pop O(log n + log f), re-key, removal and boost O(1)"
+    source: ClassVar[str] = "Corbato et al. 1962; boost as in Arpaci-Dusseau, Three Easy Pieces, chapter 8; H-MAS 3.5 and C.2"
+
+    def __init__(self, hints: Mapping[str, float]) -> None:
+        super().__init__(hints, sessions=by_session(hints))
+        self._boost_s = hints["boost_s"]
+        self._ends = [hints["quantum_tokens"] * (2 ** (level + 1) - 1) for level in range(LEVELS - 1)]
+        self._turn = 0
+
+    def level(self, used: float) -> int:
+        """The level of a flow that has used so many tokens since the last boost; 0 is the top."""
+        return bisect_right(self._ends, used)
+
+    def _cost(self, entry: QueueEntry, output_tokens: float) -> float:
+        return tokens_of(entry, output_tokens)
+
+    def _wake(self, flow: Flow, entry: QueueEntry, now_s: float) -> None:  # noqa: ARG002  the base's arguments
+        self._line_up(flow, 0.0, now_s)
+
+    def _take(self, flow: Flow, amount: float, now_s: float) -> None:
+        self._line_up(flow, amount, now_s)
+
+    def _correct(self, flow: Flow, charge: Charge, more: float) -> None:
+        boosts = flow.tag // LEVELS
+        if charge.after[0] // LEVELS == boosts:
+            flow.used += more
+            flow.tag = boosts * LEVELS + self.level(flow.used)
+
+    def _stand(self, flow: Flow, first: QueueEntry, seq: int) -> None:  # noqa: ARG002  the base's arguments
+        self._turns.stand(flow, flow.turn)
+
+    def _line_up(self, flow: Flow, more: float, now_s: float) -> None:
+        """Adds to what the flow has used and puts it at the end of its level.
+
+        The higher part of a tag is the number of boosts so far. So whoever was placed before the last boost comes before all
+        who have been placed since, in the order they had: that is what lifting them to the top level does.
+        """
+        self._clock = boosts = max(self._clock, now_s // self._boost_s)
+        flow.used = more + (flow.used if boosts == flow.tag // LEVELS else 0.0)
+        flow.tag = boosts * LEVELS + self.level(flow.used)
+        self._turn += 1
+        flow.turn = self._turn

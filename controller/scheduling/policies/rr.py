@@ -1,0 +1,51 @@
+"""Round robin."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import ClassVar
+
+from controller.scheduling.charge import Charge
+from controller.scheduling.policies.flow import Flow, by_session
+from controller.scheduling.policies.flow_policy import FlowPolicy
+from controller.scheduling.queue_entry import QueueEntry
+from controller.scheduling.signals import ARRIVAL, PRIORITY, SESSION, TENANT, Signal
+
+
+class RoundRobin(FlowPolicy):
+    """Tenants in turn, one request each (Nagle, 1987).
+
+    Who gets somebody waiting joins the end of the round, and so does who was served and has more. A turn is a request,
+    whatever its length, and weights do not count: it needs no estimate, and shares badly where lengths differ. Within a
+    tenant the client's priority comes first, then arrival.
+
+    Hint `by`: 0 tenants, 1 sessions (within their tenant; the tenant where a request names none).
+    """
+
+    name: ClassVar[str] = "rr"
+    summary: ClassVar[str] = "tenants in turn, a request each; fair without any estimate where requests are alike"
+    default_hints: ClassVar[Mapping[str, float]] = MappingProxyType({"by": 0.0})
+    hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({"by": (0.0, 1.0)})
+    signals: ClassVar[tuple[Signal, ...]] = (TENANT, SESSION, PRIORITY, ARRIVAL)
+    starvation: ClassVar[str] = "none: between two turns of a flow that waits each other flow has at most one; by priority within a flow"
+    complexity: ClassVar[str] = "push, pop O(log n + log f), re-key and removal O(1)"
+    source: ClassVar[str] = "Nagle 1987, RFC 970; H-MAS C.2"
+
+    def __init__(self, hints: Mapping[str, float]) -> None:
+        super().__init__(hints, sessions=by_session(hints))
+
+    def _cost(self, entry: QueueEntry, output_tokens: float) -> float:  # noqa: ARG002  the base's arguments
+        return 1.0
+
+    def _weight(self, entry: QueueEntry) -> float:  # noqa: ARG002  the base's argument
+        return 1.0
+
+    def _wake(self, flow: Flow, entry: QueueEntry, now_s: float) -> None:  # noqa: ARG002  the base's arguments
+        self._clock += 1.0
+        flow.tag = self._clock
+
+    def _take(self, flow: Flow, amount: float, now_s: float) -> None:  # noqa: ARG002  the base's arguments
+        self._clock += 1.0
+        flow.tag = self._clock
+
+    def _correct(self, flow: Flow, charge: Charge, more: float) -> None:
+        """A turn that was followed by another of the same flow cannot be given back."""

@@ -1,0 +1,73 @@
+"""Stride scheduling."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import ClassVar
+
+from controller.scheduling.charge import Charge
+from controller.scheduling.policies.flow import Flow
+from controller.scheduling.policies.flow_policy import FlowPolicy
+from controller.scheduling.policies.tickets import tickets_of
+from controller.scheduling.queue_entry import QueueEntry
+from controller.scheduling.signals import ARRIVAL, PRIORITY, TENANT, WEIGHT, Signal
+
+
+class Stride(FlowPolicy):
+    """Tenants share the dispatches in proportion to their tickets, evenly spaced (Waldspurger and Weihl, 1995).
+
+    Each tenant has a pass; the lowest of those with somebody waiting goes, and its pass grows by its stride, 1 / tickets. The
+    global pass grows by 1 / all tickets that compete with each dispatch. A tenant that stops waiting takes with it how far
+    its pass was from the global one, and comes back at that distance: by leaving and coming back it neither escapes what it
+    had in advance nor loses what it was owed, of which there is one stride at most.
+
+    What is shared is dispatches, not tokens as under `wfq`: no estimate is needed, and long requests are not charged for.
+    Tickets are the tenant's weight times a factor for the client's priority of its next request: ten steps double or halve it.
+    Within a tenant the client's priority comes first, then arrival.
+    """
+
+    name: ClassVar[str] = "stride"
+    summary: ClassVar[str] = "tenants share dispatches by tickets (weight and priority), evenly spaced; needs no estimate"
+    default_hints: ClassVar[Mapping[str, float]] = MappingProxyType({})
+    hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({})
+    signals: ClassVar[tuple[Signal, ...]] = (TENANT, WEIGHT, PRIORITY, ARRIVAL)
+    starvation: ClassVar[str] = (
+        "none: of two tenants that wait, each is within one dispatch of its share of the two; by priority within a tenant"
+    )
+    complexity: ClassVar[str] = "push, pop O(log n + log f), re-key and removal O(1)"
+    source: ClassVar[str] = "Waldspurger and Weihl 1995, MIT/LCS/TM-528, sections 2 and 3; H-MAS 3.4.1 and C.2"
+
+    def __init__(self, hints: Mapping[str, float]) -> None:
+        super().__init__(hints)
+        self._tickets = 0
+
+    def _cost(self, entry: QueueEntry, output_tokens: float) -> float:  # noqa: ARG002  the base's arguments
+        return 1.0
+
+    def _weight(self, entry: QueueEntry) -> float:
+        return float(tickets_of(entry))
+
+    def _wake(self, flow: Flow, entry: QueueEntry, now_s: float) -> None:  # noqa: ARG002  the base's arguments
+        flow.tag = self._clock + (flow.used if flow.turn else 1.0 / tickets_of(entry))
+        flow.turn = 1
+
+    def _take(self, flow: Flow, amount: float, now_s: float) -> None:  # noqa: ARG002  the base's arguments
+        self._clock += 1.0 / self._tickets
+        flow.tag += amount
+
+    def _correct(self, flow: Flow, charge: Charge, more: float) -> None:
+        super()._correct(flow, charge, more)
+        flow.used += more
+
+    def _sleep(self, flow: Flow) -> None:
+        flow.used = flow.tag - self._clock
+
+    def _stand(self, flow: Flow, first: QueueEntry, seq: int) -> None:
+        tickets = tickets_of(first)
+        self._tickets += tickets - flow.tickets
+        flow.tickets = tickets
+        super()._stand(flow, first, seq)
+
+    def _leave(self, flow: Flow) -> None:
+        self._tickets -= flow.tickets
+        flow.tickets = 0
+        super()._leave(flow)

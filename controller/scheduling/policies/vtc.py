@@ -1,0 +1,54 @@
+"""The virtual token counter."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import ClassVar
+
+from controller.scheduling.policies.flow import Flow
+from controller.scheduling.policies.flow_policy import FlowPolicy
+from controller.scheduling.queue_entry import QueueEntry
+from controller.scheduling.signals import ARRIVAL, OUTPUT_LENGTH, PRIORITY, PROMPT_LENGTH, SERVED_TOKENS, TENANT, WEIGHT, Signal
+
+
+class Vtc(FlowPolicy):
+    """Tenants by the tokens they have been served, the fewest per weight first (Sheng et al., 2024).
+
+    Each tenant has a counter of prompt tokens plus `output_weight` times output tokens, over its weight. The variant with
+    length prediction: a dispatch is charged its predicted output at once, and corrected to the true one when the request has
+    ended. The plain variant, which charges each token as it is made, would decide by what only the live gateway knows at
+    that moment.
+
+    A tenant that comes back is lifted to the lowest counter of those that wait, or, with none waiting, to the counter of the
+    tenant that stopped waiting last: a pause earns no credit. Unlike under `wfq` a quiet moment levels nothing: a tenant
+    ahead of the others stays ahead of them.
+
+    Within a tenant the client's priority comes first, then arrival.
+
+    Hint `output_weight`: what an output token costs in prompt tokens.
+    """
+
+    name: ClassVar[str] = "vtc"
+    summary: ClassVar[str] = "tenants share weighted prompt and output tokens; fair over a whole day, also across quiet moments"
+    default_hints: ClassVar[Mapping[str, float]] = MappingProxyType({"output_weight": 2.0})
+    hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({"output_weight": (0.0, 100.0)})
+    signals: ClassVar[tuple[Signal, ...]] = (TENANT, WEIGHT, PROMPT_LENGTH, OUTPUT_LENGTH, SERVED_TOKENS, PRIORITY, ARRIVAL)
+    starvation: ClassVar[str] = "none: while two tenants wait, counters stay within one request of each and what predictions were wrong"
+    complexity: ClassVar[str] = "push, pop O(log n + log f), re-key and removal O(1)"
+    source: ClassVar[str] = "Sheng et al., OSDI 2024, Algorithm 2 and its variant with length prediction"
+
+    def __init__(self, hints: Mapping[str, float]) -> None:
+        super().__init__(hints)
+        self._output_weight = hints["output_weight"]
+
+    def _cost(self, entry: QueueEntry, output_tokens: float) -> float:
+        return max(1.0, entry.request.prompt_tokens + self._output_weight * output_tokens)
+
+    def _wake(self, flow: Flow, entry: QueueEntry, now_s: float) -> None:  # noqa: ARG002  the base's arguments
+        lowest = self._turns.lowest()
+        flow.tag = max(flow.tag, self._clock if lowest is None else lowest)
+
+    def _take(self, flow: Flow, amount: float, now_s: float) -> None:  # noqa: ARG002  the base's arguments
+        flow.tag += amount
+
+    def _sleep(self, flow: Flow) -> None:
+        self._clock = flow.tag
