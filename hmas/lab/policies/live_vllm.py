@@ -1,0 +1,85 @@
+"""The live comparison's processes: vLLM for all of it, a gateway of its own for every run."""
+
+import asyncio
+import os
+import platform
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from controller.runtime.clock import SystemClock
+from hmas.demo.field_runs import FieldRuns, on_site
+from hmas.demo.progress import Reporter
+from hmas.demo.site import make_site
+from hmas.demo.vllm_engine import VllmServer, running_vllm
+from hmas.lab.dataset import load_mixture
+from hmas.lab.policies.live import STAGES, Ground, PolicyRuns
+from hmas.lab.policies.settings import LiveSettings
+from hmas.lab.policies.tenants import TENANTS, SharedLoad
+from hmas.lab.traces import Trace
+
+MODEL = "tiny"
+STARTING = "starting vLLM"
+BETWEEN_S = 9.0
+"""What a run takes beside its arrivals: gateway and client start, the last answers come."""
+
+
+def seconds_of(settings: LiveSettings) -> list[tuple[str, float]]:
+    """The phases of a comparison and about how long each takes."""
+    field = settings.field
+    capacity_s = 20.0
+    run_s = field.run_span.duration_s + BETWEEN_S
+    sweep_s = field.sweep_span.duration_s + BETWEEN_S
+    lengths = [60.0, capacity_s * field.capacity_rounds * len(field.capacity_caps), sweep_s * len(field.sweep_caps)]
+    block_s = capacity_s + run_s * (len(settings.policies) + 1)
+    return [*zip((STARTING, *STAGES), lengths, strict=True), *((f"block {number + 1}", block_s) for number in range(field.blocks))]
+
+
+def compare_on_vllm(
+    settings: LiveSettings, server: VllmServer, trace: Trace, folder: Path, on_block: Callable[[dict[str, Any]], None]
+) -> dict[str, Any]:
+    """Starts vLLM and makes the whole comparison.
+
+    Args:
+        settings: What to do.
+        server: How vLLM is started.
+        trace: Where requests come from.
+        folder: Logs, plans and raw results lie here.
+        on_block: Given the document after every block, so that a long comparison which is broken off leaves what it has.
+
+    Raises:
+        DemoBroken: Something did not come up.
+        TraceError: The trace cannot be used, or is too short.
+    """
+    mixture, prompts = load_mixture()
+    load = SharedLoad(trace, settings.field, mixture, prompts)
+    clock = SystemClock()
+    reporter = Reporter(clock, seconds_of(settings))
+    site = make_site(folder, TENANTS, kind="vllm", model=MODEL)
+    runs = FieldRuns(on_site(site, clock=clock, reporter=reporter), settings.field, load, reporter.say)
+    study = PolicyRuns(settings, runs, load, say=reporter.say, stage=reporter.phase)
+
+    def document(ground: Ground, blocks: list[dict[str, Any]]) -> dict[str, Any]:
+        about = {
+            "elapsed_s": round(reporter.elapsed_s, 1),
+            "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "system": platform.system()},
+            "engine": {"kind": "vllm", "command": server.command(0, MODEL)[1:]},
+            "trace": trace.source,
+        }
+        return study.document(ground, blocks, about)
+
+    async def run() -> dict[str, Any]:
+        reporter.phase(STARTING)
+        async with running_vllm(server, site.folder, MODEL) as url:
+            site.engines["vllm-1"] = url
+            ground = await study.ground()
+            blocks: list[dict[str, Any]] = []
+            for number in range(settings.field.blocks):
+                blocks.append(await study.block(number, ground))
+                on_block(document(ground, blocks))
+        return document(ground, blocks)
+
+    try:
+        return asyncio.run(run())
+    finally:
+        reporter.done()

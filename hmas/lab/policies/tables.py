@@ -1,0 +1,144 @@
+"""The results as tables: head and rows of text, the same for the terminal and for the documentation page."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from hmas.lab.policies.settings import BASELINE, TWIN
+from hmas.lab.policies.sim_figures import MEASURES
+from hmas.lab.policies.tenants import BURSTING, STEADY
+
+Document = Mapping[str, Any]
+LIVE_HEAD = (
+    *("policy", "goodput/s", "min..max", "over FCFS", "min..max", "verdict"),
+    *("short", "long", *STEADY, f"{BURSTING} (bursts)"),
+    *("Jain", "worst/best", "TTFT p99 started", "TPOT p95 ms", "shed", "runs"),
+)
+SIMULATED_HEAD = ("policy", "goodput/s", "over FCFS", "verdict", "short", "long", "Jain", "worst/best", "TTFT p99 started", "shed")
+WINS = ("goodput", "short", "long", "fairness", "ttft_p99")
+"""Measures whose winners are told."""
+TIES_TOLD = 4
+
+
+class Table(NamedTuple):
+    """A table with the sentence that stands above it."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+
+
+def live_table(document: Document) -> Table:
+    """One row per policy, by falling goodput over the baseline."""
+    found = document["summary"]
+    rows = sorted(found["rows"], key=lambda row: -row["over_baseline"]["median"])
+    noise = found["noise"]
+    apart = f"two runs of {BASELINE} in one block lay up to {noise:.1%} apart" if noise is not None else "no block tells the noise"
+    rejected = sum(row["rejected"] for row in rows)
+    title = (
+        f"{len(document['blocks'])} blocks on a real vLLM, window {document['window']}, late requests {document['late']}, "
+        f"mean load {document['settings']['field']['load']:g} of capacity; {apart}; {rejected} runs rejected"
+    )
+    return Table(title, LIVE_HEAD, [_live_row(row) for row in rows])
+
+
+def _live_row(row: Mapping[str, Any]) -> tuple[str, ...]:
+    goodput, ratio = row["goodput_rps"], row["over_baseline"]
+    classes = {name.rpartition("-")[2]: value for name, value in row["classes"].items()}
+    return (
+        *(f"{row['policy']}", f"{goodput['median']:.2f}", f"{goodput['min']:.2f}..{goodput['max']:.2f}"),
+        *(f"{ratio['median']:.3f}", f"{ratio['min']:.3f}..{ratio['max']:.3f}", row["verdict"]),
+        *(_share(classes.get(name)) for name in ("short", "long")),
+        *(_share(row["tenants"].get(name)) for name in (*STEADY, BURSTING)),
+        *(_share(row["service_jain"]), _share(row["service_max_min"]), _number(row["ttft_ms_started_p99"])),
+        *(_number(row["tpot_ms_p95"], 1), _share(row["shed_rate"]), str(row["runs"])),
+    )
+
+
+def live_verdict(document: Document) -> str:
+    """What the live comparison says, plainly."""
+    rows = [row for row in document["summary"]["rows"] if row["policy"] not in {BASELINE, TWIN}]
+    better = sorted((r for r in rows if r["verdict"] == "better"), key=lambda r: -r["over_baseline"]["median"])
+    worse = sorted((r for r in rows if r["verdict"] == "worse"), key=lambda r: r["over_baseline"]["median"])
+    parts = []
+    if better:
+        parts.append("better than the baseline in every block and by more than the noise: " + _with_ratios(better))
+    else:
+        parts.append("ordering buys no goodput here: no policy beats the baseline in every block by more than the noise")
+    if worse:
+        parts.append("worse likewise: " + _with_ratios(worse))
+    even = [row["policy"] for row in rows if row["verdict"] == "within noise"]
+    if even:
+        parts.append("not to be told from it: " + ", ".join(even))
+    return "; ".join(parts) + "."
+
+
+def simulated_tables(document: Document) -> list[Table]:
+    """One table per slice and load, by falling goodput."""
+    tables = []
+    for place in document["summary"]:
+        rows = sorted(place["policies"], key=lambda row: -row["goodput"]["mean"])
+        failed = "".join(f"; {name} failed: {error}" for name, error in place["failed"].items())
+        title = (
+            f"{place['slice']} at {place['load']:g} of capacity, window {place['window']}, late requests {document['late']}, "
+            f"{place['seeds']} seeds{failed}"
+        )
+        tables.append(Table(title, SIMULATED_HEAD, [_simulated_row(row) for row in rows]))
+    return tables
+
+
+def _simulated_row(row: Mapping[str, Any]) -> tuple[str, ...]:
+    ratio = row["goodput_over_baseline"]
+    return (
+        *(row["policy"], _plus_minus(row["goodput"], 2), _plus_minus(ratio, 3), row["goodput"].get("verdict", "baseline")),
+        *(_plus_minus(row[name], 3) for name in ("short", "long", "fairness", "worst_over_best")),
+        *(_plus_minus(row["ttft_p99"], 0), _plus_minus(row["shed"], 3)),
+    )
+
+
+def wins_table(document: Document) -> Table:
+    """Who wins where, and whether it is sure."""
+    head = ("slice", "load", *(MEASURES[name].words for name in WINS))
+    rows = [(place["slice"], f"{place['load']:g}", *(_winner(place["wins"][name]) for name in WINS)) for place in document["summary"]]
+    return Table("Best by each measure; in brackets those that cannot be told from it", head, rows)
+
+
+def simulated_verdicts(document: Document) -> list[str]:
+    """For each slice and load, whether ordering buys goodput."""
+    lines = []
+    for place in document["summary"]:
+        ratios = {row["policy"]: row["goodput_over_baseline"]["mean"] for row in place["policies"]}
+        better = sorted(place["better"], key=lambda name: -ratios[name])
+        if better:
+            said = "more goodput than FCFS for sure: " + ", ".join(f"{name} {ratios[name]:.3f}" for name in better)
+        else:
+            best = max(ratios, key=lambda name: ratios[name], default=BASELINE)
+            said = f"ordering buys no goodput that can be told from noise (highest mean: {best}, {ratios.get(best, 1.0):.3f})"
+        worse = sorted(place["worse"], key=lambda name: ratios[name])
+        less = "; less for sure: " + ", ".join(f"{name} {ratios[name]:.3f}" for name in worse) if worse else ""
+        lines.append(f"{place['slice']} at {place['load']:g}: {said}{less}.")
+    return lines
+
+
+def _winner(won: Mapping[str, Any]) -> str:
+    ties: Sequence[str] = won["ties"]
+    if not ties:
+        return str(won["policy"])
+    told = ", ".join(ties[:TIES_TOLD]) + (f" and {len(ties) - TIES_TOLD} more" if len(ties) > TIES_TOLD else "")
+    return f"{won['policy']} ({told})"
+
+
+def _with_ratios(rows: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(f"{row['policy']} {row['over_baseline']['median']:.3f}" for row in rows)
+
+
+def _plus_minus(value: Mapping[str, Any], digits: int) -> str:
+    half = value["half"]
+    return f"{value['mean']:.{digits}f}" + (f" ± {half:.{digits}f}" if half else "")
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+def _number(value: float | None, digits: int = 0) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
