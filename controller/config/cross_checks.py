@@ -4,7 +4,9 @@ from collections.abc import Iterator, Mapping
 
 from controller.config.check import Problem
 from controller.config.paths import UNIX_PATH_LIMIT, is_loopback
-from controller.config.schema import Config
+from controller.config.schema import Config, EngineConfig
+from engines.errors import ProfileError
+from engines.model_shape import model_kv_bytes
 
 BUS_SCHEMES = ("redis://", "rediss://", "unix://")
 
@@ -60,11 +62,25 @@ def _engines(config: Config) -> Iterator[Problem]:
             first = seen.setdefault(value, position)
             if first != position:
                 yield Problem(("engines", position, key), f"got {value!r}, which engines[{first}] has too; allowed: one of its own")
+        yield from _kv(engine, position)
         if config.agents.statera_n_run_min > engine.n_run_max:
             yield Problem(
                 ("engines", position, "n_run_max"),
                 f"got {engine.n_run_max}, below agents.statera_n_run_min {config.agents.statera_n_run_min}; allowed: at least that",
             )
+
+
+def _kv(engine: EngineConfig, position: int) -> Iterator[Problem]:
+    if engine.kv_capacity_bytes and not (engine.kv_bytes_per_token or engine.model_config):
+        yield Problem(
+            ("engines", position, "kv_capacity_bytes"),
+            f"got {engine.kv_capacity_bytes}, which says nothing of tokens; allowed: with model_config or kv_bytes_per_token beside it",
+        )
+    if engine.model_config:
+        try:
+            model_kv_bytes(engine.model_config, tp=engine.tp, dtype=engine.kv_cache_dtype)
+        except ProfileError as error:
+            yield Problem(("engines", position, "model_config"), str(error))
 
 
 def _tenants(config: Config) -> Iterator[Problem]:

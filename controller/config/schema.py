@@ -110,9 +110,37 @@ class EngineConfig(Section, frozen=True):
             ),
         ),
     ] = 0
+    kv_capacity_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description=(
+                "memory of its KV cache on all its GPUs, where its tokens are not known; they follow by kv_bytes_per_token or model_config; "
+                "kv_capacity_tokens goes before it"
+            ),
+        ),
+    ] = 0
     kv_bytes_per_token: Annotated[
-        int, Meta(ge=1, description="KV bytes of one token: 2 x layers x KV heads x head size x bytes per element")
-    ] = 131_072
+        int,
+        Meta(
+            ge=0,
+            description=(
+                "KV bytes of one token: 2 x layers x KV heads x head size x bytes per element; 0 works it out from model_config, "
+                "and takes 131072 without one"
+            ),
+        ),
+    ] = 0
+    model_config: Annotated[
+        str, Meta(description="path of the model's config.json, or the name of one in datasets/models; KV bytes follow from it")
+    ] = ""
+    tp: Annotated[int, Meta(ge=1, le=1024, description="GPUs that the model is split over; KV heads fewer than these are held twice")] = 1
+    kv_cache_dtype: Annotated[
+        Literal["auto", "bfloat16", "float16", "float32", "fp8"],
+        Meta(description="type of the KV cache; auto: that of the weights in config.json"),
+    ] = "auto"
+    fence_margin: Annotated[
+        Annotated[float, Meta(ge=0, lt=1)] | None, Meta(description="delta_frag of Eq. 2 for this engine; null: that of scheduler")
+    ] = None
 
 
 class SchedulerConfig(Section, frozen=True):
@@ -148,6 +176,15 @@ class SchedulerConfig(Section, frozen=True):
         bool, Meta(description="hold requests back whose calibrated KV bytes would pass the instance's capacity (H-MAS Eq. 2)")
     ] = True
     fence_margin: Annotated[float, Meta(ge=0, lt=1, description="delta_frag of Eq. 2")] = 0.05
+    fence_prefix_credit: Annotated[
+        bool,
+        Meta(
+            description=(
+                "book tokens that requests in flight share (same session or prompt_cache_key, as engines report them cached) once; "
+                "off: each in full, which never passes the cache"
+            )
+        ),
+    ] = False
     routing: Annotated[Literal["least-loaded", "round-robin"], Meta(description="how an instance is chosen")] = "least-loaded"
     tick_s: Annotated[Seconds, Meta(description="how often deadlines are checked and telemetry is sent")] = 0.1
 

@@ -20,6 +20,7 @@ from controller.gateway.desk import Desk, Ending
 from controller.gateway.door import Door
 from controller.gateway.errors import ApiError
 from controller.gateway.fleet import Fleet
+from controller.gateway.instance_spec import instance_spec
 from controller.gateway.journal import Journal
 from controller.gateway.life import RequestLife
 from controller.gateway.listener import Listener
@@ -29,7 +30,7 @@ from controller.gateway.watch import OverrideWatch
 from controller.routing.pool import make_router
 from controller.runtime.clock import Clock
 from controller.scheduling.history import History
-from controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
+from controller.scheduling.outcomes import SchedulerSettings
 from controller.scheduling.scheduler import Scheduler
 from controller.scheduling.tenancy import TenantLimits
 from engines.base import Engine
@@ -249,15 +250,7 @@ def make_scheduler(config: Config, kind: Callable[..., Scheduler] = Scheduler) -
         settings=SchedulerSettings(
             **{name: getattr(settings, name) for name in SchedulerSettings.__struct_fields__ if hasattr(settings, name)}
         ),
-        instances=[
-            InstanceSpec(
-                name=engine.name,
-                capacity_n_run=engine.n_run_max,
-                kv_capacity_tokens=engine.kv_capacity_tokens,
-                kv_bytes_per_token=engine.kv_bytes_per_token,
-            )
-            for engine in config.engines
-        ],
+        instances=[instance_spec(engine) for engine in config.engines],
         router=make_router(settings.routing),
         policy=settings.policy,
         tenants={

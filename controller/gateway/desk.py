@@ -230,7 +230,7 @@ class Desk:
             return
         self._settle()
         now_s = self._clock.now_s()
-        ended = self.scheduler.end(live.request.id, kind, now_s, output_tokens)
+        ended = self.scheduler.end(live.request.id, kind, now_s, output_tokens, cached_tokens)
         self._book(live, ended, status, reason, now_s=now_s, cached_tokens=cached_tokens)
         self.pump_soon()
 
