@@ -9,12 +9,13 @@ from engines.base import EngineResponse, EngineSnapshot, KnobReport, Knobs
 from engines.client import EngineClient
 from engines.errors import EngineError
 from engines.openai import OpenAIEngine
+from engines.sglang.adapter import SglangEngine
 from engines.sim.adapter import SimEngine
 from engines.vllm.adapter import VllmEngine
 
-EngineKind = Literal["auto", "openai", "vllm", "sim"]
+EngineKind = Literal["auto", "openai", "vllm", "sglang", "sim"]
 
-ADAPTERS: Mapping[str, type[OpenAIEngine]] = {"openai": OpenAIEngine, "vllm": VllmEngine, "sim": SimEngine}
+ADAPTERS: Mapping[str, type[OpenAIEngine]] = {"openai": OpenAIEngine, "vllm": VllmEngine, "sglang": SglangEngine, "sim": SimEngine}
 
 
 class ConnectedEngine:
@@ -77,8 +78,8 @@ class ConnectedEngine:
         await self._adapter.close()
 
 
-async def detect(client: EngineClient) -> Literal["openai", "vllm", "sim"]:
-    """What an engine is, by its own word: the version it states, and the metrics it has.
+async def detect(client: EngineClient) -> Literal["openai", "vllm", "sglang", "sim"]:
+    """What an engine is, by its own word: the version it states, and the metrics or loads it has.
 
     Raises:
         EngineUnavailable: It does not answer.
@@ -97,6 +98,9 @@ async def detect(client: EngineClient) -> Literal["openai", "vllm", "sim"]:
         status, data = await client.get("/metrics")
         if status == 200 and b"vllm:num_requests_running" in data:
             return "vllm"
+    status, data = await client.get("/v1/loads?include=core")
+    if status == 200 and b'"num_running_reqs"' in data:
+        return "sglang"
     return "openai"
 
 

@@ -12,9 +12,9 @@ import msgspec
 from controller.config.schema import EngineConfig
 from controller.runtime.ports import free_ports
 
-Kind = Literal["auto", "openai", "vllm", "sim"]
+Kind = Literal["auto", "openai", "vllm", "sglang", "sim"]
 DEFAULT_PROFILE = "demo-small"
-ALLOWED = "sim, sim:PROFILE, sim:PROFILE@SPEED, vllm=http://HOST:PORT, openai=http://HOST:PORT or http://HOST:PORT"
+ALLOWED = "sim, sim:PROFILE, sim:PROFILE@SPEED, vllm=http://HOST:PORT, sglang=http://HOST:PORT, openai=http://HOST:PORT or http://HOST:PORT"
 _SIM = re.compile(r"^sim(?::(?P<profile>[^@]+))?(?:@(?P<speed>\d+(?:\.\d+)?))?$")
 
 

@@ -52,6 +52,7 @@ class Control:
         self._set_stock = set_stock
         self._parallel = parallel
         self._pending: list[str] = []
+        self._priorities: dict[str, int] = {}
         self._report: dict[str, Any] | None = None
         self.prefill_steps = 0
         self.prefill_tokens = 0
@@ -89,7 +90,10 @@ class Control:
         return self._report
 
     def obey(self, serial: int, knobs: dict[str, int], priorities: dict[str, int], evict: list[str]) -> None:
-        """Does all of an order, or nothing of it where a field is refused; evictions follow in the step that comes next."""
+        """Does all of an order, or nothing of it where a field is refused; evictions follow in the step that comes next.
+
+        A priority given with an eviction holds where the evicted wait: so one call can lower the cap, evict, and say who returns first.
+        """
         self._pending.clear()
         self._report = {"serial": serial, "applied": {}, "refused": {}, "reprioritized": [], "evicted": []}
         refused = self._refused(knobs, priorities, evict)
@@ -100,7 +104,7 @@ class Control:
             return
         self._report["applied"] = {name: self.knobs[name].read() for name in knobs}
         self._report["reprioritized"] = self._reprioritize(priorities)
-        self._pending = list(evict)
+        self._pending, self._priorities = list(evict), priorities
 
     def fail(self, serial: int, reason: str) -> None:
         """Reports that an order could not be obeyed."""
@@ -205,10 +209,28 @@ class Control:
                 batch.filter_batch(keep_indices=[index for index in range(len(batch.reqs)) if index not in gone])
                 batch.batch_is_full = False
                 for request in requests:
+                    request.priority = self._priorities.get(request.rid, request.priority)
                     scheduler._add_request_to_queue(request, is_retracted=True)  # noqa: SLF001 - it has no public name
                 self.evictions += len(requests)
                 if self._report is not None:
-                    self._report["evicted"] = [request.rid for request in requests]
+                    names = [request.rid for request in requests]
+                    self._report["evicted"] = names
+                    self._report["reprioritized"] += [name for name in names if name in self._priorities]
+                _count(scheduler, requests)
+
+
+def _count(scheduler: Any, requests: list[Any]) -> None:
+    """An eviction is a retraction to whoever reads SGLang's metrics."""
+    try:
+        reporter = scheduler.metrics_reporter
+        if reporter.enable_metrics:
+            reporter.metrics_collector.increment_retracted_reqs(
+                num_retracted_reqs=len(requests),
+                num_retracted_input_tokens=sum(len(request.origin_input_ids) for request in requests),
+                num_retracted_output_tokens=sum(len(request.output_ids) for request in requests),
+            )
+    except Exception:
+        log.exception("evictions are missing in the metrics")
 
 
 def _several(parallel: Any) -> str:

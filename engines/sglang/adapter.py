@@ -1,0 +1,228 @@
+"""SGLang over HTTP: load signals, aborts by our own request id, the concurrency cap that stock SGLang can change, and the control plugin.
+
+SGLang takes the HIGHER priority first unless it was started with `--schedule-low-priority-values-first`; the sign is converted here.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import orjson
+
+from engines.base import EngineCapabilities, EngineSnapshot, KnobName, KnobReport, Knobs
+from engines.client import EngineClient, HttpResponse
+from engines.control import ControlKnob, ControlRoute, ControlState
+from engines.errors import EngineError
+from engines.openai import OpenAIEngine
+from engines.sglang.answers import Counters, Load, Loads, ServerInfo, parse_answer, parse_counters
+
+CAP = "pp_max_micro_batch_size"
+"""SGLang's name of its concurrency cap; without pipeline parallelism its one micro-batch is the running batch."""
+
+KNOBS: tuple[KnobName, ...] = ("n_run", "token_budget", "long_prefill_tokens")
+NOT_STOCK: Mapping[str, str] = {
+    "token_budget": "stock SGLang sets its chunked prefill size at its start only; hmas-sglang-plugin makes it live",
+    "long_prefill_tokens": "SGLang bounds a prefill step as a whole (token_budget), not each prompt's part of it",
+}
+MAX_PRIORITY = 2**31 - 1
+SETTINGS_EVERY_S = 10.0
+COUNTERS_EVERY_S = 2.0
+"""SGLang's metrics take tens of milliseconds of the process that also streams its answers."""
+
+_ID = re.compile(r"[0-9a-f]{32}")
+_START = re.compile(rb"\s*\{\s*(?=\")")
+
+
+class SglangEngine(OpenAIEngine):
+    """Adapter of SGLang's OpenAI server.
+
+    Requests are known to SGLang by our own id (`rid`). It aborts every request whose id BEGINS with the one it is given: ids are therefore
+    only used where they have the one form of 32 hexadecimal digits, so that none begins another.
+    """
+
+    kind = "sglang"
+
+    def __init__(self, client: EngineClient, control: EngineClient | None = None) -> None:
+        super().__init__(client, control)
+        self._route = ControlRoute(self._control)
+        self._info: ServerInfo | None = None
+        self._state: ControlState | None = None
+        self._words = ""
+        self._settings_read_s = self._counters_read_s = float("-inf")
+        self._counters = Counters()
+
+    async def send(self, path: str, body: bytes, headers: Mapping[str, str], *, request_id: str, priority: int = 0) -> HttpResponse:
+        """Posts `body` with our id, and with the priority in SGLang's sign where it orders its queue by it."""
+        fields: dict[str, object] = {}
+        if _ID.fullmatch(request_id):
+            fields["rid"] = request_id
+        if self.capabilities.priority:
+            # Always: a request without one goes behind all others.
+            fields["priority"] = self._signed(priority)
+        return await super().send(path, with_own_fields(body, fields), headers, request_id=request_id)
+
+    async def abort(self, request_id: str) -> bool:
+        """Tells SGLang to drop a request. Several answers to one request run under ids of their own: closing ends them."""
+        if not _ID.fullmatch(request_id):
+            return False
+        try:
+            status, _data = await self._client.post("/abort_request", orjson.dumps({"rid": request_id}))
+        except EngineError:
+            return False
+        return status == 200
+
+    async def apply_knobs(self, knobs: Knobs) -> KnobReport:
+        """Sets live knobs: all through the plugin where there is one, else the concurrency cap through SGLang's own route."""
+        if self._state is not None:
+            report = await self._route.apply(knobs)
+            self._remember(report.applied)
+            return report
+        applied: dict[str, int] = {}
+        refused: dict[str, str] = {}
+        order: dict[str, int] = msgspec.to_builtins(knobs)
+        for name, value in order.items():
+            reason = NOT_STOCK[name] if name in NOT_STOCK else await self._cap(value)
+            if reason:
+                refused[name] = reason
+            else:
+                applied[name] = value
+        return KnobReport(applied=applied, refused=refused)
+
+    async def reprioritize(self, priorities: Mapping[str, int]) -> frozenset[str]:
+        """Ids of waiting requests whose priority was changed."""
+        if not self.capabilities.reprioritize:
+            return frozenset()
+        return await self._route.reprioritize({name: self._signed(priority) for name, priority in priorities.items()})
+
+    async def evict(self, request_ids: Sequence[str]) -> frozenset[str]:
+        """Ids of requests that were put back into SGLang's queue."""
+        return await self._route.evict(request_ids) if self.capabilities.evict else frozenset()
+
+    async def _read(self, now_s: float) -> EngineSnapshot:
+        document = parse_answer(await self._document("/v1/loads?include=core,queues"), Loads, f"engine {self.name} answers /v1/loads")
+        if not 0.0 <= now_s - self._settings_read_s < SETTINGS_EVERY_S:
+            await self._read_settings(now_s)
+        if not 0.0 <= now_s - self._counters_read_s < COUNTERS_EVERY_S:
+            await self._read_counters(now_s)
+        return self._snapshot(document.loads, now_s)
+
+    def _snapshot(self, loads: Sequence[Load], now_s: float) -> EngineSnapshot:
+        capacity = sum(load.max_total_num_tokens for load in loads)
+        info, cap, budget = self._info, self._knob("n_run"), self._knob("token_budget")
+        assert info is not None
+        return EngineSnapshot(
+            engine=self.name,
+            taken_s=now_s,
+            healthy=True,
+            running=sum(load.num_running_reqs for load in loads),
+            # A request whose grammar is still being compiled stands in a queue of its own.
+            waiting=sum(load.num_waiting_reqs + load.queues.grammar for load in loads),
+            kv_usage=min(1.0, sum(load.num_used_tokens for load in loads) / capacity) if capacity else None,
+            kv_capacity_tokens=capacity or None,
+            max_num_seqs=cap.value if cap else info.cap,
+            max_num_seqs_ceiling=cap.max if cap else info.ceiling,
+            max_num_batched_tokens=budget.value if budget else info.chunk,
+            max_num_batched_tokens_ceiling=budget.max if budget else None,
+            preemptions_total=self._counters.retracted,
+            prompt_tokens_total=sum(load.total_prefill_uncached_tokens for load in loads),
+            generation_tokens_total=self._counters.output_tokens,
+        )
+
+    async def _read_settings(self, now_s: float) -> None:
+        """How SGLang is set up. Its scheduler answers between two steps: one that is too busy is asked again later."""
+        try:
+            info = parse_answer(await self._document("/server_info"), ServerInfo, f"engine {self.name} answers /server_info")
+        except EngineError:
+            if self._info is None:
+                raise
+            info = self._info
+        self._settings_read_s = now_s
+        found = await self._route.read()
+        if isinstance(found, ControlState):
+            self._state = found
+            live = ", ".join([*found.knobs, *found.actions]) or "nothing"
+            self._words = "; ".join([f"live: {live}", *(f"{name}: {why}" for name, why in found.absent.items())])
+        elif self._state is not None:
+            self._words = f"the control plugin does not answer: {found}"
+        else:
+            own = f"n_run is live ({info.raises})" if info.single else f"no knob is live: {info.several}"
+            self._words = f"{own}; no other knob is: {found}"
+        self._info = info
+        state = self._state
+        stock: tuple[KnobName, ...] = ("n_run",) if info.single else ()
+        self.capabilities = EngineCapabilities(
+            kind=self.kind,
+            version=info.version,
+            live_knobs=stock if state is None else tuple(name for name in KNOBS if name in state.knobs),
+            abort=True,
+            priority=info.enable_priority_scheduling,
+            load_signals=True,
+            reprioritize=state is not None and "reprioritize" in state.actions,
+            evict=state is not None and "evict" in state.actions,
+            control=self._words,
+        )
+
+    async def _read_counters(self, now_s: float) -> None:
+        """Totals that only the metrics have; without `--enable-metrics` they stay 0."""
+        self._counters_read_s = now_s
+        try:
+            status, data = await self._client.get("/metrics")
+        except EngineError:
+            return
+        if status == 200:
+            self._counters = parse_counters(data.decode("utf-8", "replace"))
+
+    async def _cap(self, value: int) -> str:
+        """Sets the concurrency cap as stock SGLang can. Empty where it did, else why not: it answers 200 either way."""
+        if self._info is None:
+            return "the engine was not reached yet"
+        if not self._info.single:
+            return self._info.several
+        try:
+            status, data = await self._client.post("/set_internal_state", orjson.dumps({"server_args": {CAP: value}}))
+            answer = orjson.loads(data) if status == 200 else None
+        except (EngineError, orjson.JSONDecodeError) as error:
+            return str(error)
+        if answer is None:
+            return f"/set_internal_state answers status {status}"
+        if not (isinstance(answer, list) and answer and all(done is True for done in answer)):
+            return f"SGLang refuses {CAP} = {value}; allowed: 1 to {self._info.ceiling}"
+        self._info = self._info.with_cap(value)
+        return ""
+
+    def _remember(self, applied: Mapping[str, int]) -> None:
+        state = self._state
+        assert state is not None
+        held = state.knobs
+        turned = {name: msgspec.structs.replace(held[name], value=value) for name, value in applied.items() if name in held}
+        self._state = msgspec.structs.replace(state, knobs=held | turned)
+
+    def _knob(self, name: KnobName) -> ControlKnob | None:
+        return self._state.knobs.get(name) if self._state is not None else None
+
+    def _signed(self, priority: int) -> int:
+        clamped = min(max(priority, -MAX_PRIORITY), MAX_PRIORITY)
+        low_first = self._info is not None and self._info.schedule_low_priority_values_first
+        return clamped if low_first else -clamped
+
+
+def with_own_fields(body: bytes, fields: Mapping[str, object]) -> bytes:
+    """The body with `rid` and `priority` as given, whatever the client wrote there; one that is no JSON object stays as it is.
+
+    A client's own `rid` must not pass: when that client leaves, SGLang aborts every request whose id begins with it.
+    """
+    start = _START.match(body)
+    # A backslash may hide a name (`"r\u0069d"`); such bodies are read whole, as are those that name one of the two anywhere.
+    if start is not None and b'"rid"' not in body and b'"priority"' not in body and b"\\u" not in body:
+        if not fields:
+            return body
+        return body[: start.end()] + orjson.dumps(fields)[1:-1] + b"," + body[start.end() :]
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return body
+    if not isinstance(document, dict):
+        return body
+    document.pop("rid", None)
+    document.pop("priority", None)
+    return orjson.dumps(document | dict(fields))

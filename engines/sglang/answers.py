@@ -1,0 +1,154 @@
+"""What SGLang answers about itself, as far as it is read here. Pure."""
+
+import re
+from typing import Any, TypeVar
+
+import msgspec
+
+from engines.errors import EngineProtocolError
+
+Form = TypeVar("Form")
+
+RETRACTED = "sglang:num_retracted_requests_total"
+TOKENS = "sglang:realtime_tokens_total"
+FIRST_TOKENS = "sglang:time_to_first_token_seconds_count"
+_SAMPLE = re.compile(r"(sglang:\w+)(?:\{(.*)\})? (\S+)")
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+
+class Queues(msgspec.Struct, frozen=True):
+    """Requests that wait elsewhere than in the waiting queue. `grammar`: for their grammar to be compiled."""
+
+    grammar: int = 0
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """One scheduler's load, of `/v1/loads`. SGLang renews it every `--load-snapshot-publish-interval` decode steps (15 unless told).
+
+    Attributes:
+        num_running_reqs: Requests in the running batch.
+        num_waiting_reqs: Requests in the waiting queue.
+        num_used_tokens: Tokens of requests in the KV cache; cached prefixes that nobody uses are not among them.
+        max_total_num_tokens: Tokens the KV cache holds.
+        total_prefill_uncached_tokens: Prompt tokens computed since start.
+    """
+
+    num_running_reqs: int
+    num_waiting_reqs: int
+    num_used_tokens: int
+    max_total_num_tokens: int
+    total_prefill_uncached_tokens: int = 0
+    queues: Queues = Queues()
+
+
+class Loads(msgspec.Struct, frozen=True):
+    """`/v1/loads`: one entry per data-parallel rank."""
+
+    loads: list[Load]
+
+
+class InternalState(msgspec.Struct, frozen=True):
+    """One scheduler's settings in force."""
+
+    pp_max_micro_batch_size: int | None = None
+    effective_max_running_requests_per_dp: int | None = None
+
+
+class ServerInfo(msgspec.Struct, frozen=True):
+    """`/server_info`: how SGLang was started, and what its schedulers have in force."""
+
+    version: str = ""
+    enable_priority_scheduling: bool = False
+    schedule_low_priority_values_first: bool = False
+    disable_priority_preemption: bool = False
+    chunked_prefill_size: int | None = None
+    pp_size: int = 1
+    internal_states: list[InternalState] = []
+
+    @property
+    def single(self) -> bool:
+        """Whether there is one scheduler with one running batch, so that one number can be its cap."""
+        return self.pp_size == 1 and len(self.internal_states) == 1 and self.cap is not None
+
+    @property
+    def several(self) -> str:
+        """Why there is no one cap, in words."""
+        return f"{len(self.internal_states)} schedulers and {self.pp_size} pipeline stages; a live cap needs one of each"
+
+    @property
+    def cap(self) -> int | None:
+        """Requests that may run at once, over all schedulers."""
+        return self._sum([state.pp_max_micro_batch_size for state in self.internal_states], self.pp_size)
+
+    @property
+    def ceiling(self) -> int | None:
+        """What the cap may be raised to."""
+        return self._sum([state.effective_max_running_requests_per_dp for state in self.internal_states], 1)
+
+    @property
+    def chunk(self) -> int | None:
+        """Prompt tokens that one step takes at most; None where prompts are not cut."""
+        return self.chunked_prefill_size if self.chunked_prefill_size is not None and self.chunked_prefill_size > 0 else None
+
+    @property
+    def raises(self) -> str:
+        """When a raised cap counts, in words."""
+        if self.enable_priority_scheduling and not self.disable_priority_preemption:
+            return "a raised cap counts at once"
+        return "a raised cap counts when a running request ends"
+
+    def with_cap(self, value: int) -> "ServerInfo":
+        """The same with another cap in force."""
+        states = [msgspec.structs.replace(state, pp_max_micro_batch_size=value) for state in self.internal_states]
+        return msgspec.structs.replace(self, internal_states=states)
+
+    @staticmethod
+    def _sum(values: list[int | None], factor: int) -> int | None:
+        known = [value for value in values if value is not None]
+        return factor * sum(known) if known and len(known) == len(values) else None
+
+
+class Counters(msgspec.Struct, frozen=True):
+    """Totals since start. `output_tokens`: as they are made, where SGLang's own total of them counts requests that have ended."""
+
+    output_tokens: int = 0
+    retracted: int = 0
+
+
+def parse_answer(document: Any, form: type[Form], where: str) -> Form:
+    """An answer in its form; fields that are not read here may be anything.
+
+    Raises:
+        EngineProtocolError: A field that is read is missing or of another kind.
+    """
+    try:
+        return msgspec.convert(document, form)
+    except msgspec.ValidationError as error:
+        raise EngineProtocolError(f"{where} with what SGLang does not answer: {error}") from error
+
+
+def parse_counters(text: str) -> Counters:
+    """Totals from the metrics, over schedulers and priorities; lines that are no samples are passed over."""
+    decoded = first = retracted = 0.0
+    for line in text.splitlines():
+        if not line.startswith((RETRACTED, TOKENS, FIRST_TOKENS)):
+            continue
+        match = _SAMPLE.fullmatch(line)
+        if match is None:
+            continue
+        labels = dict(_LABEL.findall(match[2] or ""))
+        try:
+            value = float(match[3])
+        except ValueError:
+            continue
+        # Every rank of a tensor-parallel group may report the same work.
+        if labels.get("tp_rank", "0") != "0" or not 0.0 <= value < float("inf"):
+            continue
+        if match[1] == TOKENS and labels.get("mode") == "decode":
+            decoded += value
+        elif match[1] == FIRST_TOKENS:
+            first += value
+        elif match[1] == RETRACTED:
+            retracted += value
+    # A prefill makes one token that is no decoded one: the request's first, and another after each retraction.
+    return Counters(int(decoded + first + retracted), int(retracted))
