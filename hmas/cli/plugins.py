@@ -5,10 +5,10 @@ from pathlib import Path
 
 import click
 
-import engines
+import engines.base
 from hmas.cli.output import say
 
-ROOT = Path(engines.__file__).parent
+ROOT = Path(engines.base.__file__).parent
 STARTS = {
     "vllm": (
         "VLLM_PLUGINS=hmas_control HMAS_CONTROL_TOKEN=... vllm serve MODEL \\\n"
