@@ -11,7 +11,8 @@ Name = Annotated[
 ]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Share = Annotated[float, Meta(ge=0, le=1)]
-PolicyName = Literal["fcfs", "edf", "sjf", "two-lane", "wfq"]
+PolicyName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,31}$")]
+"""The pool says which there are, a user's own included; `cross_checks.unknown_policy` asks it."""
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -115,7 +116,7 @@ class EngineConfig(Section, frozen=True):
         Meta(
             ge=0,
             description=(
-                "memory of its KV cache on all its GPUs, where its tokens are not known; they follow by kv_bytes_per_token or model_config; "
+                "memory of its KV cache on all its GPUs, where its tokens are not known: they follow from the bytes of one; "
                 "kv_capacity_tokens goes before it"
             ),
         ),
@@ -146,7 +147,10 @@ class EngineConfig(Section, frozen=True):
 class SchedulerConfig(Section, frozen=True):
     """The queue, its policy and its admission."""
 
-    policy: Annotated[PolicyName, Meta(description="policy at start, and whenever no agent and no operator names another")] = "edf"
+    policy: Annotated[
+        PolicyName,
+        Meta(description="policy at start, and whenever no agent and no operator names another; `hmas policy list` has the names"),
+    ] = "edf"
     n_run: Annotated[int, Meta(ge=0, le=4096, description="requests in flight per instance at start; 0 for the instance's ceiling")] = 0
     queue_limit: Annotated[int, Meta(ge=1, le=1_000_000, description="waiting requests beyond which new ones get 429")] = 10_000
     overdue: Annotated[
