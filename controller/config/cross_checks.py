@@ -1,10 +1,12 @@
 """Mistakes that only show between settings, once each of them is right by itself."""
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from controller.config.check import Problem
 from controller.config.paths import UNIX_PATH_LIMIT, is_loopback
 from controller.config.schema import Config, EngineConfig
+from controller.scheduling.pool import POLICIES
 from engines.errors import ProfileError
 from engines.model_shape import model_kv_bytes
 
@@ -18,6 +20,17 @@ def cross_problems(config: Config) -> Iterator[Problem]:
     yield from _tenants(config)
     yield from _bus(config)
     yield from _agents(config)
+
+
+def unknown_policy(data: Any) -> Iterator[Problem]:
+    """The policy that a document names, where the pool has none of that name.
+
+    Asked of the document as it was read, beside the checks of its types, so that it is told together with other mistakes.
+    """
+    scheduler = data.get("scheduler") if isinstance(data, dict) else None
+    name = scheduler.get("policy") if isinstance(scheduler, dict) else None
+    if isinstance(name, str) and name not in POLICIES:
+        yield Problem(("scheduler", "policy"), f"got {name!r} (a text); allowed: one of {', '.join(POLICIES)}")
 
 
 def advice(config: Config, env: Mapping[str, str]) -> list[str]:

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 import msgspec
 
 from controller.config.check import Path, Problem, dotted, problems
-from controller.config.cross_checks import advice, cross_problems
+from controller.config.cross_checks import advice, cross_problems, unknown_policy
 from controller.config.document import Document, read_document
 from controller.config.environment import apply_environment
+from controller.config.plugins import load_policies
 from controller.config.reference import example_config, reference
 from controller.config.schema import Config
 from controller.core.errors import ConfigError
@@ -49,7 +50,7 @@ class ConfigMistakes(ConfigError):
 
 
 def load_config(path: str | None, env: Mapping[str, str]) -> Config:
-    """The configuration in force.
+    """The configuration in force. Policies of the user's own are loaded first: the file may name them.
 
     Args:
         path: YAML or TOML file; None for the defaults and the environment alone.
@@ -58,6 +59,7 @@ def load_config(path: str | None, env: Mapping[str, str]) -> Config:
     Raises:
         ConfigError: Names for every mistake the file and line (or the variable), the setting, its value and what is allowed.
     """
+    load_policies()
     document = Document("defaults", {}) if path is None else read_document(path)
     data = document.data
     origins, unusable = apply_environment(data, env)
@@ -66,7 +68,8 @@ def load_config(path: str | None, env: Mapping[str, str]) -> Config:
         return Mistake(where=_where(problem.path, document, origins), path=dotted(problem.path), message=problem.message)
 
     found = [Mistake(where=f"environment variable {name}", path=dotted(item.path), message=item.message) for name, item in unusable]
-    found += [mistake(problem) for problem in problems(data, _CONFIG_TYPE)]
+    named = {problem.path: problem for problem in [*problems(data, _CONFIG_TYPE), *unknown_policy(data)]}
+    found += [mistake(problem) for problem in sorted(named.values(), key=lambda problem: document.line_of(problem.path))]
     if found:
         raise ConfigMistakes(found)
     config = msgspec.convert(data, Config)

@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, UnsetType
 from controller.config.check import Problem, dotted, problems
 from controller.config.schema import Name, PolicyName
 from controller.core.errors import OverrideError, PolicyError
-from controller.scheduling.pool import check_hints
+from controller.scheduling.pool import BUILT_IN, POLICIES, check_hints
 from engines.base import Knobs
 
 MAX_BYTES = 64 * 1024
@@ -45,7 +45,13 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class PolicyPart(_Part, frozen=True):
     """The policy in force until the override ends."""
 
-    name: Annotated[PolicyName, Meta(description="queueing policy")]
+    name: Annotated[
+        PolicyName,
+        Meta(
+            description="queueing policy: one of the project's own, as in the examples, or one of the user's",
+            extra_json_schema={"examples": [policy.name for policy in BUILT_IN]},
+        ),
+    ]
     hints: Annotated[dict[Hint, float], Meta(max_length=16, description="the policy's own parameters")] = {}
 
 
@@ -148,7 +154,8 @@ def parse_override(data: bytes, *, id: str, now_s: float, allow_expired: bool = 
 
 def override_from(document: Any, *, id: str, now_s: float, allow_expired: bool = False) -> Override:  # noqa: A002 - see parse_override
     """As `parse_override`, from a document that is already parsed."""
-    found = list(problems(document, _DOCUMENT_TYPE)) or list(_meaning(document, now_s, allow_expired=allow_expired))
+    wrong = {problem.path: problem for problem in (*problems(document, _DOCUMENT_TYPE), *_unknown_policy(document))}
+    found = list(wrong.values()) or list(_meaning(document, now_s, allow_expired=allow_expired))
     if found:
         lines = [f"{id}: {_json_path(problem)}: {problem.message}" for problem in found[:_SHOWN_PROBLEMS]]
         more = len(found) - _SHOWN_PROBLEMS
@@ -221,6 +228,14 @@ def _meaning(document: Mapping[str, Any], now_s: float, *, allow_expired: bool) 
         if not part["drain"]:
             yield Problem(("engines", engine, "drain"), "got false; allowed: true (leave the engine out to undrain it)")
     yield from _expiry_problems(document["expires"], now_s, allow_expired=allow_expired)
+
+
+def _unknown_policy(document: Any) -> Iterable[Problem]:
+    """A policy that the pool has not; asked beside the types, so that it is told together with other mistakes."""
+    part = document.get("policy") if isinstance(document, dict) else None
+    name = part.get("name") if isinstance(part, dict) else None
+    if isinstance(name, str) and name not in POLICIES:
+        yield Problem(("policy", "name"), f"got {name!r} (a text); allowed: one of {', '.join(POLICIES)}")
 
 
 def _expiry_problems(text: str | None, now_s: float, *, allow_expired: bool) -> Iterable[Problem]:

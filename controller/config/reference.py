@@ -51,7 +51,7 @@ engines:
 #     weight: 2.0
 
 scheduler:
-  policy: edf                 # edf, fcfs, sjf, two-lane, wfq
+  policy: edf                 # `hmas policy list` has the names
   overdue: demote             # keep, demote, shed
 
 slo:

@@ -8,13 +8,15 @@ from typing import Any
 from msgspec import to_builtins
 
 from controller.config.overrides import Override, conflicts, document_of
+from controller.config.plugins import load_policies
 from controller.core.errors import SchedulingError
 from controller.core.messages import InstanceView
 from controller.core.types import OutcomeKind
 from controller.gateway.core import Gateway
 from controller.gateway.directives import Setting
 from controller.gateway.fleet import Instance
-from controller.scheduling.pool import POLICIES
+from controller.scheduling.pool import BUILT_IN, POLICIES
+from controller.scheduling.queue_entry import QueuePolicy
 
 AGENTS = ("perception", "prediction", "qos", "meta", "statera")
 
@@ -59,11 +61,14 @@ class GatewayOperations:
 
     def policy(self) -> dict[str, Any]:
         """See `Operations.policy`."""
-        available = [
-            {"name": name, "summary": policy.summary, "hints": dict(policy.default_hints), "hint_ranges": dict(policy.hint_ranges)}
-            for name, policy in POLICIES.items()
-        ]
-        return {**self._policy_now(), "available": available}
+        refused = [plugin for plugin in load_policies() if plugin.refused]
+        return {
+            **self._policy_now(),
+            "available": [described(policy) for policy in POLICIES.values()],
+            "refused": [
+                {"entry_point": plugin.entry_point, "distribution": plugin.distribution, "reason": plugin.refused} for plugin in refused
+            ],
+        }
 
     def knobs(self) -> dict[str, Any]:
         """See `Operations.knobs`."""
@@ -224,6 +229,21 @@ class GatewayOperations:
             "ttft_ms": _quantiles(recent.ttft_ms),
             "tpot_ms": _quantiles(recent.tpot_ms),
         }
+
+
+def described(policy: type[QueuePolicy]) -> dict[str, Any]:
+    """A policy as operators see it: what it is for, what it needs and what it promises."""
+    return {
+        "name": policy.name,
+        "summary": policy.summary,
+        "hints": dict(policy.default_hints),
+        "hint_ranges": dict(policy.hint_ranges),
+        "signals": [{"name": one.name, "freshness": one.freshness, "fallback": one.fallback} for one in policy.signals],
+        "starvation": policy.starvation,
+        "complexity": policy.complexity,
+        "source": policy.source,
+        "from": "" if policy in BUILT_IN else f"{policy.__module__}.{policy.__qualname__}",
+    }
 
 
 def package_version() -> str:

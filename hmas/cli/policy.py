@@ -6,7 +6,7 @@ import click
 
 from controller.admin.client import AdminClient
 from hmas.cli.admin import FOREVER, author_name, author_option, reason_option, takes_client
-from hmas.cli.output import duration_words, json_option, say, say_json, table
+from hmas.cli.output import EXIT_FAILED, complain, duration_words, json_option, say, say_json, table
 from hmas.cli.values import Duration, Pair
 
 
@@ -19,7 +19,9 @@ def policy() -> None:
 @json_option
 @takes_client
 def list_policies(client: AdminClient, *, as_json: bool) -> None:
-    """The policies there are, what each is for, and the hints it takes.
+    """The policies there are: what each is for, what bounds waiting under it, and what they look at.
+
+    The one in force has a star. `hmas policy show NAME` has all of one policy: its hints, costs and source too.
 
     \b
     Example:
@@ -30,27 +32,37 @@ def list_policies(client: AdminClient, *, as_json: bool) -> None:
         say_json(document["available"])
         return
     rows = [
-        ("*" if item["name"] == document["name"] else " ", item["name"], item["summary"], _hint_ranges(item))
-        for item in document["available"]
+        ("*" if item["name"] == document["name"] else " ", item["name"], item["summary"], _hints(item)) for item in document["available"]
     ]
-    say(table(["", "policy", "for", "hints (default, range)"], rows))
+    say(table(["", "policy", "for", "hints (default)"], rows))
+    say("\n" + table(["policy", "bound on waiting"], [(item["name"], item["starvation"]) for item in document["available"]]))
+    say("\n" + table(["looks at", "as of", "without it", "policies"], _signals(document["available"])))
+    for plugin in document["refused"]:
+        complain(refused_line(plugin))
 
 
 @policy.command("show")
+@click.argument("name", required=False)
 @json_option
+@click.pass_context
 @takes_client
-def show(client: AdminClient, *, as_json: bool) -> None:
-    """The policy in force, on whose word, why and since when.
+def show(client: AdminClient, ctx: click.Context, *, name: str | None, as_json: bool) -> None:
+    """The policy in force, on whose word, why and since when; or all about policy NAME.
 
     \b
     Example:
       hmas policy show
+      hmas policy show mlfq
     """  # noqa: D301 - click reads \b as "do not rewrap"
     document = client.policy()
-    if as_json:
-        say_json(document)
-    else:
-        say(policy_line(document))
+    if name is None:
+        say_json(document) if as_json else say(policy_line(document))
+        return
+    available = {item["name"]: item for item in document["available"]}
+    if name not in available:
+        complain(f"policy {name!r} is unknown; allowed: {', '.join(available)}")
+        ctx.exit(EXIT_FAILED)
+    say_json(available[name]) if as_json else say(policy_page(available[name]))
 
 
 @policy.command("force")
@@ -110,9 +122,33 @@ def policy_line(document: dict[str, Any]) -> str:
     return text + (f": {document['reason']}" if document["reason"] else "")
 
 
-def _hint_ranges(item: dict[str, Any]) -> str:
-    ranges = item.get("hint_ranges", {})
-    return ", ".join(
-        f"{name}={value:g}" + (f" ({ranges[name][0]:g} to {ranges[name][1]:g})" if name in ranges else "")
-        for name, value in item["hints"].items()
-    )
+def policy_page(item: dict[str, Any]) -> str:
+    """All that is known of one policy."""
+    facts = [("for", item["summary"]), ("starvation", item["starvation"]), ("cost", item["complexity"]), ("source", item["source"])]
+    if item["from"]:
+        facts.append(("plugin", item["from"]))
+    signals = [(one["name"], one["freshness"], one["fallback"]) for one in item["signals"]]
+    parts = [table([item["name"], ""], facts), table(["looks at", "as of", "without it"], signals)]
+    if item["hints"]:
+        ranges = item["hint_ranges"]
+        rows = [(hint, f"{value:g}", f"{ranges[hint][0]:g} to {ranges[hint][1]:g}") for hint, value in item["hints"].items()]
+        parts.append(table(["hint", "default", "range"], rows))
+    return "\n\n".join(parts)
+
+
+def refused_line(plugin: dict[str, str]) -> str:
+    """A plugin that could not be used, in one line."""
+    return f"plugin {plugin['entry_point']} of {plugin['distribution'] or 'an unknown distribution'} is skipped: {plugin['reason']}"
+
+
+def _hints(item: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value:g}" for name, value in item["hints"].items())
+
+
+def _signals(available: list[dict[str, Any]]) -> list[tuple[str, str, str, str]]:
+    """Every signal once, in the order of the first policy that looks at it, with those that do."""
+    users: dict[tuple[str, str, str], list[str]] = {}
+    for item in available:
+        for one in item["signals"]:
+            users.setdefault((one["name"], one["freshness"], one["fallback"]), []).append(item["name"])
+    return [(*signal, ", ".join(names)) for signal, names in users.items()]

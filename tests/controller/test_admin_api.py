@@ -93,7 +93,7 @@ async def test_overrides_from_end_to_end(tmp_path: Path):
 @pytest.mark.parametrize(
     ("method", "path", "document", "status", "where", "says"),
     [
-        ("POST", "/admin/policy", {"policy": "lottery"}, 400, "$.policy.name", "lottery"),
+        ("POST", "/admin/policy", {"policy": "lifo"}, 400, "$.policy.name", "lifo"),
         ("POST", "/admin/policy", {"policy": "edf", "hints": {"nope": 1}}, 400, "$.policy", "nope"),
         ("POST", "/admin/policy", {"policy": "edf", "for_s": -1}, 400, "$.for_s", "366 days"),
         ("POST", "/admin/policy", {"polcy": "edf"}, 400, "$.polcy", "allowed"),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from controller.config.loader import ConfigMistakes, advice, example_config, load_config, reference
 from controller.config.schema import Config
 from controller.core.errors import ConfigError
+from controller.scheduling.pool import POLICIES
 
 HASH_A = "a" * 64
 HASH_B = "b" * 64
@@ -92,7 +93,7 @@ def test_all_mistakes_are_told_at_once(tmp_path):
         ("6", "engines[0]"),
     ]
     assert "Did you mean `gateway`?" in found[0][2]
-    assert found[1][2].endswith("allowed: one of edf, fcfs, sjf, two-lane, wfq")
+    assert found[1][2] == f"got 'fastest' (a text); allowed: one of {', '.join(POLICIES)}"
     assert "`url` is missing" in found[3][2]
 
 

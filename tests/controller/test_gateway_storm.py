@@ -11,8 +11,9 @@ from gateway_kit import Rig, chat, eventually, gateway_config, running, start_si
 from controller.config.schema import SchedulerConfig
 from controller.core.messages import ControlAction, MetaDecision
 from controller.core.types import OutcomeKind
+from controller.scheduling.pool import POLICIES
 
-POLICIES = ["fcfs", "edf", "sjf", "two-lane", "wfq"]
+NAMES = list(POLICIES)
 
 
 async def one(rig: Rig, rng: np.random.Generator, seen: list[str]) -> None:
@@ -32,7 +33,7 @@ async def meddle(rig: Rig, rng: np.random.Generator) -> None:
     """Agents and operators who cannot make up their minds."""
     for number in range(40):
         now_s = rig.gateway.clock.now_s()
-        policy = POLICIES[int(rng.integers(len(POLICIES)))]
+        policy = NAMES[int(rng.integers(len(NAMES)))]
         rig.bus.post(MetaDecision(sent_s=now_s, decision_id=str(number), policy=policy, previous="", bypass=bool(rng.random() < 0.1)))
         n_run, budget = int(rng.integers(1, 20)), int(rng.integers(0, 600))
         rig.bus.post(ControlAction(sent_s=now_s, instance=f"sim-{rng.integers(1, 3)}", n_run=n_run, token_budget=budget))

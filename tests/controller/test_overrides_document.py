@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from controller.config.overrides import Override, document_of, override_from, override_schema, parse_override
 from controller.core.errors import OverrideError
+from controller.scheduling.pool import POLICIES
 from engines.base import Knobs
 
 NOW_S = datetime(2030, 1, 1, tzinfo=UTC).timestamp()
@@ -66,7 +67,7 @@ BAD = {
     "long reason": (FULL | {"reason": "x" * 501}, "$.reason: got"),
     "no zone": (FULL | {"expires": "2030-01-01T12:00:00"}, "$.expires: got '2030-01-01T12:00:00' (a text); allowed: text matching"),
     "expires a number": (FULL | {"expires": 1893456000}, "$.expires: got 1893456000"),
-    "policy": (HEAD | {"policy": {"name": "lifo"}}, "$.policy.name: got 'lifo' (a text); allowed: one of edf, fcfs, sjf, two-lane, wfq"),
+    "policy": (HEAD | {"policy": {"name": "lifo"}}, f"$.policy.name: got 'lifo' (a text); allowed: one of {', '.join(POLICIES)}"),
     "policy a text": (HEAD | {"policy": "edf"}, "$.policy: got 'edf' (a text); allowed: a map with the keys name, hints"),
     "policy null": (HEAD | {"policy": None}, "$.policy: got nothing"),
     "hint name": (HEAD | {"policy": {"name": "fcfs", "hints": {"theta": 1}}}, "$.policy.hints: hint 'theta' is unknown to policy 'fcfs'"),
@@ -155,7 +156,7 @@ KNOBS = st.fixed_dictionaries({"n_run": st.integers(1, 4096)}, optional={"token_
 @st.composite
 def documents(draw):
     parts = {
-        "policy": st.fixed_dictionaries({"name": st.sampled_from(["fcfs", "edf", "sjf", "two-lane", "wfq"])}),
+        "policy": st.fixed_dictionaries({"name": st.sampled_from(list(POLICIES))}),
         "knobs": st.dictionaries(st.just("*") | NAMES, KNOBS, min_size=1, max_size=3),
         "tenants": st.dictionaries(NAMES, st.fixed_dictionaries({"weight": st.floats(0.001, 1000)}), min_size=1, max_size=3),
         "engines": st.dictionaries(NAMES, st.just({"drain": True}), min_size=1, max_size=3),
@@ -205,8 +206,8 @@ def test_the_schema_is_a_schema_and_takes_what_is_taken():
     assert SCHEMA.is_valid(FULL)
 
 
-BEYOND_SCHEMA = {"hint name"}
-"""Which hints a policy takes is the policy's to say."""
+BEYOND_SCHEMA = {"policy", "hint name"}
+"""Which policies there are and which hints they take is the pool's to say: a user may have added some."""
 
 
 @pytest.mark.parametrize("name", sorted(set(BAD) - BEYOND_SCHEMA))

@@ -12,6 +12,7 @@ from controller.bus.memory_bus import MemoryBus
 from controller.config.schema import AgentsConfig, Config, EngineConfig, GatewayConfig
 from controller.gateway.serve import serve
 from controller.runtime.clock import SystemClock
+from controller.scheduling.pool import POLICIES
 from engines.sim.model import EngineModel
 from engines.sim.profile import load_profile
 from engines.sim.server import create_app, start
@@ -123,7 +124,7 @@ def test_a_wrong_token_is_refused(hmas, monkeypatch):
 
 def test_policy_list_and_show(hmas):
     names = [item["name"] for item in of(hmas("policy", "list", "--json"))]
-    assert names == ["fcfs", "edf", "sjf", "two-lane", "wfq"]
+    assert names == list(POLICIES)
     code, out, _ = hmas("policy", "list")
     assert code == 0
     assert any(line.startswith("*  edf") for line in out.splitlines())
@@ -162,7 +163,7 @@ def test_policy_hints_and_refusals(hmas):
     assert "allowed: a number from" in err
     code, _, err = hmas("policy", "force", "lifo", "--reason", "r")
     assert code == 1
-    assert "$.policy.name: got 'lifo' (a text); allowed: one of edf, fcfs, sjf, two-lane, wfq" in err
+    assert "$.policy.name: got 'lifo' (a text); allowed: one of fcfs, edf, llf, slack, sjf, srtf, two-lane, priority" in err
     assert of(hmas("policy", "show", "--json"))["name"] == "two-lane"
 
 
