@@ -1,0 +1,183 @@
+"""The live comparison's method, with the engine model in virtual time in the engine's place."""
+
+import json
+from collections import Counter
+
+import msgspec
+import numpy as np
+import pytest
+
+from engines.sim.profile import load_profile
+from hmas.cli.pace import faster
+from hmas.demo.field_runs import FieldRuns
+from hmas.demo.live import LiveRun
+from hmas.demo.site import DemoBroken
+from hmas.demo.virtual import run_virtual
+from hmas.lab.dataset import load_mixture
+from hmas.lab.policies.live import PolicyRuns
+from hmas.lab.policies.live_figures import summary
+from hmas.lab.policies.live_vllm import seconds_of
+from hmas.lab.policies.settings import BASELINE, LATE, TWIN, live_settings
+from hmas.lab.policies.tables import live_table, live_verdict
+from hmas.lab.policies.tenants import BURSTING, LONG_SHARE, STEADY, TENANTS, SharedLoad
+from hmas.lab.results import RunSummary, count_outcomes
+from hmas.lab.score import score
+from hmas.lab.traces import Trace, TraceRow
+
+PROFILE = faster(load_profile("demo-small"), 8.0)
+RNG = np.random.default_rng(7)
+TRACE = Trace(
+    source="drawn",
+    format="azure",
+    rows=[
+        TraceRow(at_s=i / 6.0, prompt_tokens=int(prompt), output_tokens=int(output))
+        for i, (prompt, output) in enumerate(zip(RNG.integers(100, 3000, 3000), RNG.integers(8, 600, 3000), strict=True))
+    ],
+)
+SMALL = {"backlog": 60, "capacity_caps": (8, 16), "capacity_rounds": 1, "sweep_caps": (8, 16), "period_s": 2.0}
+POLICIES = (BASELINE, "edf", "sjf")
+
+
+def settings(blocks=2):
+    made = live_settings(POLICIES, seconds=4.0, blocks=blocks, load=1.0, seed=3)
+    return msgspec.structs.replace(made, field=msgspec.structs.replace(made.field, **SMALL))
+
+
+class Engine:
+    """Runs in virtual time; those named in `spoilt` come back as if the machine had stood still, so many times."""
+
+    def __init__(self, spoilt=()):
+        self.variants = []
+        self.spoilt = Counter(dict(spoilt))
+
+    async def __call__(self, variant, arrivals, span, *, agents=False):
+        assert not agents
+        self.variants.append((variant, arrivals))
+        results, end_s = run_virtual(arrivals, PROFILE, variant, engines=1)
+        self.spoilt[variant.name] -= 1
+        return LiveRun(
+            variant=variant,
+            score=score(results, warmup_s=span.warmup_s, arrivals_end_s=span.duration_s, run_end_s=end_s),
+            summary=RunSummary(
+                started_s=0.0,
+                elapsed_s=end_s,
+                max_gap_s=0.31 if self.spoilt[variant.name] >= 0 else 0.29,
+                cpu_s=0.0,
+                output_tokens=sum(r.output_tokens for r in results),
+                outcomes=count_outcomes(results),
+            ),
+            results=results,
+            samples=[],
+            decisions=[],
+            verdicts=[],
+            actions=0,
+            status={},
+            broken=[],
+        )
+
+
+async def study(engine, blocks=2):
+    chosen = settings(blocks)
+    load = SharedLoad(TRACE, chosen.field, *load_mixture())
+    said = []
+    runs = PolicyRuns(chosen, FieldRuns(engine, chosen.field, load, said.append), load, say=said.append, stage=said.append)
+    ground = await runs.ground()
+    made = [await runs.block(number, ground) for number in range(blocks)]
+    document = runs.document(ground, made, {"elapsed_s": 0.0})
+    return document | {"summary": summary(document["blocks"], chosen.policies)}
+
+
+async def test_blocks_hold_every_policy_and_the_baseline_twice_on_the_same_arrivals():
+    engine = Engine()
+    document = await study(engine)
+    assert json.loads(json.dumps(document)) == json.loads(json.dumps(await study(Engine())))
+    assert document["complete"]
+    for block in document["blocks"]:
+        assert sorted(block["order"]) == sorted([*POLICIES, TWIN])
+        assert set(block["runs"]) == set(block["order"])
+        assert block["capacity_rps"] > 0
+        mine = [(v, a) for v, a in engine.variants if v.name.startswith(f"block-{block['number']}-")]
+        assert len({str(arrivals) for _, arrivals in mine}) == 1
+        assert {(v.n_run, v.overdue) for v, _ in mine} == {(document["window"], LATE)}
+        assert Counter(v.policy for v, _ in mine) == {BASELINE: 2, "edf": 1, "sjf": 1}
+    first, second = document["blocks"]
+    assert first["order"] != second["order"]
+    assert first["arrivals"] > 20
+    assert document["window"] in SMALL["sweep_caps"]
+
+
+async def test_two_runs_of_the_baseline_are_the_same_without_noise_and_every_other_is_judged_by_that():
+    document = await study(Engine())
+    found = document["summary"]
+    assert found["noise"] == 0.0
+    rows = {row["policy"]: row for row in found["rows"]}
+    assert rows[BASELINE]["over_baseline"] == {"median": 1.0, "min": 1.0, "max": 1.0}
+    assert rows[TWIN]["goodput_rps"] == rows[BASELINE]["goodput_rps"]
+    assert {rows[name]["runs"] for name in rows} == {2}
+    for name in ("edf", "sjf"):
+        ratio = rows[name]["over_baseline"]
+        sides = {"better": ratio["min"] > 1.0, "worse": ratio["max"] < 1.0, "within noise": ratio["min"] <= 1.0 <= ratio["max"]}
+        assert sides[rows[name]["verdict"]]
+        assert set(rows[name]["tenants"]) == set(TENANTS)
+    assert [row[0] for row in live_table(document).rows] == sorted(rows, key=lambda name: -rows[name]["over_baseline"]["median"])
+    assert all(name in live_verdict(document) for name in ("edf", "sjf"))
+
+
+async def test_a_spoilt_run_is_made_again_and_left_out_where_that_does_not_help():
+    document = await study(Engine({"block-1-edf": 1, "block-1-sjf": 99, f"block-1-{TWIN}": 99}), blocks=1)
+    block = document["blocks"][0]
+    assert block["rejected"] == {"edf": 1, "sjf": 3, TWIN: 3}
+    assert set(block["runs"]) == {BASELINE, "edf"}
+    found = document["summary"]
+    rows = {row["policy"]: row for row in found["rows"]}
+    assert (rows["sjf"]["runs"], rows["sjf"]["rejected"]) == (0, 3)
+    assert rows["sjf"]["goodput_rate"] is None
+    # With no second run of the baseline nothing tells the noise, so nothing is better than it.
+    assert found["noise"] is None
+    assert rows["edf"]["verdict"] == "within noise"
+    assert "ordering buys no goodput" in live_verdict(document)
+    assert "7 runs rejected" in live_table(document).title
+
+
+async def test_an_engine_that_serves_nothing_is_told():
+    class Dead(Engine):
+        async def __call__(self, variant, arrivals, span, *, agents=False):
+            run = await super().__call__(variant, arrivals, span)
+            return msgspec.structs.replace(run, results=[msgspec.structs.replace(r, outcome="failed") for r in run.results])
+
+    with pytest.raises(DemoBroken, match="only 0 of 60 requests completed"):
+        await study(Dead())
+
+
+def test_one_tenant_makes_the_bursts_and_the_others_keep_their_pace():
+    field = settings().field
+    load = SharedLoad(TRACE, field, *load_mixture())
+    arrivals = load.piece(1, mean_rps=60.0, duration_s=20.0, slo_scale=1.0)
+    assert [a.tenant for a in arrivals] == [a.tenant for a in load.piece(1, mean_rps=60.0, duration_s=20.0, slo_scale=1.0)]
+    half_s = field.period_s / 2.0
+    high = [a for a in arrivals if int(a.at_s / half_s) % 2 == 0]
+    low = [a for a in arrivals if int(a.at_s / half_s) % 2 == 1]
+    counts = Counter(a.tenant for a in high), Counter(a.tenant for a in low)
+    assert BURSTING not in counts[1]
+    assert counts[0][BURSTING] == pytest.approx(0.6 * len(arrivals), rel=0.1)
+    for tenant in STEADY:
+        assert counts[0][tenant] == pytest.approx(counts[1][tenant], rel=0.35)
+    long = sum(a.size == "long" for a in arrivals) / len(arrivals)
+    assert long == pytest.approx(LONG_SHARE, abs=0.08)
+    assert min(a.prompt_tokens + a.output_tokens for a in arrivals if a.size == "long") >= load.long_from_tokens
+    assert {a.tenant for a in load.backlog()} == set(TENANTS)
+
+
+def test_runs_score_whole_periods_of_the_seconds_that_were_asked_for():
+    for seconds, periods in ((4.0, 1), (20.0, 1), (32.0, 2), (60.0, 4)):
+        field = live_settings(POLICIES, seconds=seconds, blocks=1, load=1.0, seed=1).field
+        span = field.run_span
+        assert (field.periods, span.duration_s - span.warmup_s) == (periods, pytest.approx(seconds))
+
+
+def test_the_expected_time_grows_with_policies_and_blocks():
+    def total(policies, blocks):
+        return sum(length for _, length in seconds_of(live_settings(policies, seconds=32.0, blocks=blocks, load=1.0, seed=1)))
+
+    assert total(POLICIES, 2) - total(POLICIES, 1) == pytest.approx(20.0 + 4 * 49.0)
+    assert total(POLICIES, 1) > total(POLICIES[:2], 1)
