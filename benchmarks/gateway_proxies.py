@@ -27,12 +27,13 @@ class NotThere(Exception):
 
 @dataclass
 class Proxy:
-    """One proxy. `pid` is 0 for direct calls, which have no process between."""
+    """One proxy. `pid` is 0 for direct calls, which have no process between; `bus_pid` is the gateway's message bus, counted by itself."""
 
     name: str
     port: int
     process: "subprocess.Popen[bytes] | None" = None
     version: str = ""
+    bus_pid: int = 0
     trouble: list[str] = field(default_factory=list)
 
     @property

@@ -18,6 +18,8 @@ LATE: Overdue = "shed"
 PERIOD_S = 16.0
 HIGH, LOW = 1.6, 0.4
 """Rates of the two halves of a period over the mean. Other than the demo's 1.8 and 0.2 the low half leaves the steady tenants a load."""
+WINDOWS = (16, 24, 32, 48)
+"""Windows that the baseline is tuned over."""
 SLICES = ("steady", "burst", "drift", "shift")
 
 
@@ -68,7 +70,18 @@ class SimulatedSettings(msgspec.Struct, frozen=True, kw_only=True):
 def live_settings(policies: tuple[str, ...], *, seconds: float, blocks: int, load: float, seed: int) -> LiveSettings:
     """Settings for runs that score so many seconds each: whole periods of about sixteen seconds."""
     periods = max(1, round(seconds / PERIOD_S))
-    field = FieldSettings(seed=seed, load=load, period_s=seconds / periods, high=HIGH, low=LOW, periods=periods, blocks=blocks)
+    field = FieldSettings(
+        seed=seed,
+        load=load,
+        period_s=seconds / periods,
+        high=HIGH,
+        low=LOW,
+        periods=periods,
+        # The window that all runs share is not to be chosen on less than they are judged by.
+        sweep_periods=periods,
+        sweep_caps=WINDOWS,
+        blocks=blocks,
+    )
     return LiveSettings(policies=policies, field=field)
 
 
