@@ -36,7 +36,9 @@ def handle(core: Any, order: dict[str, Any] | None = None) -> dict[str, Any]:
             return control.state()
         done = control.obey(order["knobs"], order["priorities"], order["evict"])
     except Exception as error:
-        log.exception("the order was not obeyed: %s", order)
+        log.exception("the order was not obeyed: %.500s", order)
         return answer(refused={"body": f"the engine could not do it: {type(error).__name__}: {error}"})
-    log.info("order %s: %s", order, done)
+    log.info(
+        "knobs %s, %d re-keyed, %d evicted, refused %s", done["applied"], len(done["reprioritized"]), len(done["evicted"]), done["refused"]
+    )
     return done
