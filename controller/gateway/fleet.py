@@ -21,6 +21,8 @@ POLL_S = 0.25
 MODELS_EVERY_S = 10.0
 ACCEPT_GRACE_S = 2.0
 """An instance that has just stopped answering still counts for new requests this long: most such gaps are one lost connection."""
+RETRY_REFUSED_S = 10.0
+"""A knob that was refused is tried again after this long: the engine may only have been too busy to answer."""
 MAX_MODELS_SHOWN = 20
 log = logging.getLogger(__name__)
 
@@ -36,7 +38,7 @@ class Instance:
         entries: Its entries of `/v1/models`, passed on as they are.
         ceiling: What it can take at most.
         wanted: Controls in force for it.
-        knobs: Knobs as the engine last took them, and what it refused.
+        applied: Knobs as the engine last took them. `refused`: what it refused last, and why, since `refused_s`.
         passing: Pass-through requests (embeddings) on their way.
     """
 
@@ -51,6 +53,7 @@ class Instance:
     wanted: Controls | None = None
     applied: dict[str, int] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    refused_s: float = float("-inf")
     passing: int = 0
     draining: bool = False
     poke: asyncio.Event = field(default_factory=asyncio.Event)
@@ -239,6 +242,10 @@ class Fleet:
             return
         report = await instance.engine.apply_knobs(wanted)
         instance.applied.update(report.applied)
+        for knob in report.applied:
+            instance.refused.pop(knob, None)
+        if report.refused:
+            instance.refused_s = self._clock.now_s()
         for knob, reason in report.refused.items():
             if instance.refused.get(knob) != reason:
                 self._journal.note("knobs.refused", f"{instance.name}.{knob}", reason=reason, severity="warning")
@@ -246,16 +253,17 @@ class Fleet:
 
     def _wanted_knobs(self, instance: Instance, snapshot: EngineSnapshot) -> Knobs:
         controls, live = instance.wanted, instance.engine.capabilities.live_knobs
+        refused = instance.refused if self._clock.now_s() - instance.refused_s < RETRY_REFUSED_S else {}
         if controls is None:
             return Knobs()
         n_run: int | None = controls.n_run
         budget = controls.token_budget or instance.ceiling.token_budget or None
-        if "n_run" not in live or "n_run" in instance.refused or snapshot.max_num_seqs == n_run:
+        if "n_run" not in live or "n_run" in refused or snapshot.max_num_seqs == n_run:
             n_run = None
-        if "token_budget" not in live or "token_budget" in instance.refused or snapshot.max_num_batched_tokens == budget:
+        if "token_budget" not in live or "token_budget" in refused or snapshot.max_num_batched_tokens == budget:
             budget = None
         prefill = snapshot.long_prefill_tokens_start if controls.long_prefill_tokens is None else controls.long_prefill_tokens
-        if "long_prefill_tokens" not in live or "long_prefill_tokens" in instance.refused or snapshot.long_prefill_tokens == prefill:
+        if "long_prefill_tokens" not in live or "long_prefill_tokens" in refused or snapshot.long_prefill_tokens == prefill:
             prefill = None
         return Knobs(n_run=n_run, token_budget=budget, long_prefill_tokens=prefill)
 

@@ -1,0 +1,93 @@
+"""What the fleet makes of an engine's word about its knobs."""
+
+from controller.bus.memory_bus import MemoryBus
+from controller.config.schema import EngineConfig
+from controller.core.types import Controls
+from controller.gateway.fleet import RETRY_REFUSED_S, Fleet
+from controller.gateway.journal import Journal
+from engines.base import EngineCapabilities, EngineSnapshot, KnobReport, Knobs
+
+START = {"n_run": 32, "token_budget": 1024, "long_prefill_tokens": 0}
+
+
+class Clock:
+    """Time that stands until it is set."""
+
+    def __init__(self):
+        self.s = 100.0
+
+    def now_s(self) -> float:
+        return self.s
+
+
+class BusyEngine:
+    """An engine that has live knobs and answers no order while it is `busy`."""
+
+    name, url = "e", "http://127.0.0.1:1"
+    capabilities = EngineCapabilities(kind="vllm", live_knobs=("n_run", "token_budget", "long_prefill_tokens"))
+
+    def __init__(self):
+        self.values = dict(START)
+        self.orders = []
+        self.busy = False
+
+    async def snapshot(self, now_s):
+        return EngineSnapshot(
+            engine="e",
+            taken_s=now_s,
+            healthy=True,
+            max_num_seqs=self.values["n_run"],
+            max_num_batched_tokens=self.values["token_budget"],
+            max_num_seqs_ceiling=32,
+            max_num_batched_tokens_ceiling=1024,
+            long_prefill_tokens=self.values["long_prefill_tokens"],
+            long_prefill_tokens_start=0,
+        )
+
+    async def get(self, _path):
+        return 404, b""
+
+    async def apply_knobs(self, knobs: Knobs) -> KnobReport:
+        wanted = {name: value for name in START if (value := getattr(knobs, name)) is not None}
+        self.orders.append(wanted)
+        if self.busy:
+            return KnobReport(refused=dict.fromkeys(wanted, "no answer in time"))
+        self.values |= wanted
+        return KnobReport(applied=wanted)
+
+
+def fleet_of(engine, clock):
+    journal = Journal(MemoryBus(), clock)
+    return Fleet([(EngineConfig(name="e", url=engine.url), engine)], clock, journal), journal
+
+
+async def test_knobs_follow_and_the_start_values_come_back():
+    engine, clock = BusyEngine(), Clock()
+    fleet, _ = fleet_of(engine, clock)
+    fleet.set_controls("e", Controls(n_run=8, token_budget=64, long_prefill_tokens=16))
+    await fleet.poll_all()
+    assert engine.values == {"n_run": 8, "token_budget": 64, "long_prefill_tokens": 16}
+    await fleet.poll_all()
+    assert len(engine.orders) == 1, "what is in force already is not asked for again"
+    fleet.set_controls("e", Controls(n_run=8))
+    await fleet.poll_all()
+    assert engine.orders[1] == {"token_budget": 1024, "long_prefill_tokens": 0}
+
+
+async def test_a_refused_knob_is_tried_again_but_not_at_every_poll():
+    engine, clock = BusyEngine(), Clock()
+    fleet, journal = fleet_of(engine, clock)
+    engine.busy = True
+    fleet.set_controls("e", Controls(n_run=8))
+    for _ in range(3):
+        await fleet.poll_all()
+    assert engine.orders == [{"n_run": 8}]
+    clock.s += RETRY_REFUSED_S
+    await fleet.poll_all()
+    assert len(engine.orders) == 2
+    assert [event["kind"] for event in journal.newest(10)].count("knobs.refused") == 1, "the same reason is told once"
+    engine.busy = False
+    clock.s += RETRY_REFUSED_S
+    await fleet.poll_all()
+    assert engine.values["n_run"] == 8
+    assert fleet.instances["e"].refused == {}
