@@ -20,6 +20,7 @@ COMPILED = (
     "controller/routing/least_loaded.py",
     "controller/scheduling/accounts.py",
     "controller/scheduling/admission.py",
+    "controller/scheduling/backlog.py",
     "controller/scheduling/drain_rate.py",
     "controller/scheduling/endings.py",
     "controller/scheduling/group.py",

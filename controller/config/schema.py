@@ -153,6 +153,15 @@ class SchedulerConfig(Section, frozen=True):
     ] = "edf"
     n_run: Annotated[int, Meta(ge=0, le=4096, description="requests in flight per instance at start; 0 for the instance's ceiling")] = 0
     queue_limit: Annotated[int, Meta(ge=1, le=1_000_000, description="waiting requests beyond which new ones get 429")] = 10_000
+    outrank: Annotated[
+        bool,
+        Meta(
+            description=(
+                "where the queue is full, a request that ranks better (priority, importance, in time before overdue) takes the place of "
+                "the worst that waits, which gets 429"
+            )
+        ),
+    ] = True
     overdue: Annotated[
         Literal["keep", "demote", "shed"],
         Meta(

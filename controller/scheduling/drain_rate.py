@@ -1,32 +1,28 @@
-"""How fast the queue empties, for an honest Retry-After."""
+"""How fast the queue is worked off."""
 
 from collections import deque
 
-_WINDOW_S = 30
+_WINDOW_S = 30.0
+_EVERY_S = 0.5
+_LEAST_S = 1.0
 
 
 class DrainRate:
-    """Requests that left the queue, by the second, over the last 30 s."""
+    """Work that left the queue per second, over the last 30 s: from samples of a sum that only grows, twice a second at most."""
 
-    __slots__ = ("_seconds", "_since_s")
+    __slots__ = ("_samples",)
 
     def __init__(self) -> None:
-        self._seconds: deque[list[int]] = deque(maxlen=_WINDOW_S + 1)
-        self._since_s: float | None = None
+        self._samples: deque[tuple[float, int]] = deque(maxlen=int(_WINDOW_S / _EVERY_S) + 1)
 
-    def count(self, now_s: float) -> None:
-        """One request has left the queue."""
-        second = int(now_s)
-        if self._since_s is None:
-            self._since_s = now_s
-        if self._seconds and self._seconds[-1][0] >= second:
-            self._seconds[-1][1] += 1
-        else:
-            self._seconds.append([second, 1])
+    def sample(self, now_s: float, left: int) -> None:
+        """Takes the sum as it is now."""
+        if not self._samples or now_s - self._samples[-1][0] >= _EVERY_S:
+            self._samples.append((now_s, left))
 
-    def per_second(self, now_s: float) -> float:
-        """Departures per second over the window, or over the time since the first where that is shorter; 0 where none left."""
-        if self._since_s is None:
+    def per_second(self, now_s: float, left: int) -> float:
+        """Work per second over the window, or over the time since the first sample where that is shorter; 0 before there is one."""
+        first = next((sample for sample in self._samples if now_s - sample[0] <= _WINDOW_S), None)
+        if first is None:
             return 0.0
-        left = sum(number for second, number in self._seconds if second > now_s - _WINDOW_S)
-        return left / min(float(_WINDOW_S), max(1.0, now_s - self._since_s))
+        return (left - first[1]) / max(_LEAST_S, now_s - first[0])

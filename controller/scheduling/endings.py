@@ -128,6 +128,20 @@ def too_large(request: Request, instances: tuple[Instance, ...]) -> Refusal:
     )
 
 
+def outranked(entry: QueueEntry, now_s: float, retry_after_s: float) -> Refusal:
+    """429: the queue is full and another matters more."""
+    return Refusal(
+        kind=OutcomeKind.SHED,
+        status=429,
+        code="outranked",
+        message=(
+            f"dropped after {now_s - entry.request.arrival_s:.1f} s in the queue: it is full, and another request goes before this one "
+            "by priority or importance, or because this one is overdue"
+        ),
+        retry_after_s=retry_after_s,
+    )
+
+
 def shed(entry: QueueEntry, now_s: float, retry_after_s: float) -> Refusal:
     """504: the TTFT target is out of reach."""
     waited_s, target_ms = now_s - entry.request.arrival_s, entry.estimates.slo.ttft_ms

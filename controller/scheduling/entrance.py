@@ -3,6 +3,7 @@
 from controller.core.types import Estimates, Request
 from controller.scheduling import endings
 from controller.scheduling.admission import least_tokens
+from controller.scheduling.backlog import rank_of
 from controller.scheduling.drain_rate import DrainRate
 from controller.scheduling.outcomes import Refusal, SchedulerSettings
 from controller.scheduling.tenancy import Tenancy
@@ -13,15 +14,19 @@ RETRY_AFTER_MAX_S = 60.0
 
 
 class Entrance:
-    """Asks in this order: can it ever be served, has its tenant the tokens, is there room in the queue."""
+    """Asks in this order: can it ever be served, has its tenant the tokens, is there room in the queue for it.
+
+    A full queue has room for a request that ranks better than the worst that waits there: by the client's priority, then by importance,
+    then one that is in time before one that is overdue. Who waits in time is not given up for an equal that has only just come.
+    """
 
     __slots__ = ("_drain", "_room", "_settings", "_tenancy")
 
-    def __init__(self, settings: SchedulerSettings, room: WaitingRoom, tenancy: Tenancy, drain: DrainRate) -> None:
+    def __init__(self, settings: SchedulerSettings, room: WaitingRoom, tenancy: Tenancy) -> None:
         self._settings = settings
         self._room = room
         self._tenancy = tenancy
-        self._drain = drain
+        self._drain = DrainRate()
 
     def refusal(self, request: Request, estimates: Estimates, now_s: float) -> Refusal | None:
         """Why a request is not taken in, None where it is; it is charged to its tenant then. O(instances)."""
@@ -31,16 +36,31 @@ class Entrance:
         over = self._tenancy.over_quota(request, estimates, now_s)
         if over is not None:
             return endings.over_quota(request, over)
-        if len(self._room) >= self._settings.queue_limit:
+        if len(self._room) >= self._settings.queue_limit and not self._outranks(request, estimates):
             return endings.queue_full(len(self._room), self._settings.queue_limit, self.retry_after_s(now_s))
         self._tenancy.charge(request, estimates, now_s)
         return None
 
+    def _outranks(self, request: Request, estimates: Estimates) -> bool:
+        """Whether it ranks better than the worst that waits, which then has to go in its place."""
+        worst = self._room.backlog.worst() if self._settings.outrank else None
+        return worst is not None and rank_of(request, estimates.importance, overdue=False) < worst[0]
+
+    def sample(self, now_s: float) -> None:
+        """Looks how much work has left the queue; to be called now and then."""
+        self._drain.sample(now_s, self._room.backlog.left_us)
+
+    def wait_s(self, now_s: float) -> float:
+        """How long one that comes now would wait: the work of those that wait in time, over the pace at which such work leaves.
+
+        Work leaves when it is dispatched, ends, or is overdue and makes way. Infinite where some waits and none leaves.
+        """
+        backlog = self._room.backlog
+        if not backlog.ready_us:
+            return 0.0
+        rate = self._drain.per_second(now_s, backlog.left_us)
+        return backlog.ready_us / rate if rate > 0.0 else float("inf")
+
     def retry_after_s(self, now_s: float) -> float:
-        """When a refused client may find room: the time the queue takes to empty at its recent pace, 1 to 60 s."""
-        if not len(self._room):
-            return RETRY_AFTER_MIN_S
-        rate = self._drain.per_second(now_s)
-        if rate <= 0.0:
-            return RETRY_AFTER_MAX_S
-        return min(RETRY_AFTER_MAX_S, max(RETRY_AFTER_MIN_S, len(self._room) / rate))
+        """When a client that is sent away would have been served had it waited, 1 to 60 s."""
+        return min(RETRY_AFTER_MAX_S, max(RETRY_AFTER_MIN_S, self.wait_s(now_s)))

@@ -14,6 +14,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         queue_limit: Waiting requests beyond which new ones are refused.
+        outrank: Whether a request that ranks better than the worst waiting one takes its place where the queue is full.
         overdue: What becomes of a waiting request that can no longer meet its TTFT target: `keep` it in order, `demote` it
             behind all that still can, or `shed` it.
         fence: Whether Eq. 2 is enforced.
@@ -28,6 +29,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     queue_limit: int = 10_000
+    outrank: bool = True
     overdue: Literal["keep", "demote", "shed"] = "demote"
     fence: bool = True
     fence_margin: float = 0.05

@@ -1,6 +1,6 @@
 """The one queue that the gateway and the simulation both drive: which request runs next, and where."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
 from controller.core.errors import SchedulingError
@@ -8,7 +8,6 @@ from controller.core.messages import SystemSnapshot
 from controller.core.placement import Router
 from controller.core.types import Estimates, OutcomeKind, Request
 from controller.scheduling import accounts, endings
-from controller.scheduling.drain_rate import DrainRate
 from controller.scheduling.entrance import Entrance
 from controller.scheduling.instance import Instance
 from controller.scheduling.outcomes import Counts, Dispatch, Dropped, Ended, InstanceSpec, Refusal, SchedulerSettings
@@ -68,8 +67,8 @@ class Scheduler(Steering):
             weights=weights,
         )
         super().__init__(made, Walk(settings, router, self._tenancy), room, weights)
-        self._drain = DrainRate()
-        self._entrance = Entrance(settings, self._room, self._tenancy, self._drain)
+        self._entrance = Entrance(settings, self._room, self._tenancy)
+        self._given_up: list[Dropped] = []
         self._seq = 0
         self._turn = 0
         self._arrived = 0
@@ -99,7 +98,16 @@ class Scheduler(Steering):
         entry = QueueEntry(request=request, estimates=estimates, seq=self._seq, weight=self._weights.get(request.tenant, weight))
         self._seq += 1
         self._room.add(entry, now_s)
+        if len(self._room) > self.settings.queue_limit and (worst := self._room.backlog.worst()) is not None:
+            loser = self._room.remove(worst[1])
+            assert loser is not None, "the backlog lists those that wait"
+            self._given_up.append(self._dropped(loser, OutcomeKind.SHED, now_s, endings.outranked))
         return entry
+
+    def outranked(self) -> list[Dropped]:
+        """Those that had to make way for a request just taken in; told once, here or by `drop_due`."""
+        given_up, self._given_up = self._given_up, []
+        return given_up
 
     def revise(self, request_id: str, estimates: Estimates, now_s: float) -> bool:
         """Gives a request new estimates; a waiting one is re-keyed (True). False where it is running, gone or unknown.
@@ -135,6 +143,7 @@ class Scheduler(Steering):
         """The gateway's tick: samples how fast the instances work, and ends waiting requests whose time is up (`drop_due`)."""
         for instance in self._instances.values():
             instance.sample(now_s)
+        self._entrance.sample(now_s)
         return self.drop_due(now_s)
 
     def drop_due(self, now_s: float) -> list[Dropped]:
@@ -144,10 +153,12 @@ class Scheduler(Steering):
         Running requests are not touched: whoever streams them watches their deadline and calls `end`.
         """
         self._room.sweep(now_s)
-        dropped = [self._dropped(entry, OutcomeKind.TIMED_OUT, now_s) for entry in self._room.take_expired(DROPPED_AT_ONCE)]
+        dropped = self.outranked()
+        expired = self._room.take_expired(DROPPED_AT_ONCE)
+        dropped += [self._dropped(entry, OutcomeKind.TIMED_OUT, now_s, endings.timed_out) for entry in expired]
         if self.settings.overdue == "shed":
             late = self._room.take_late(DROPPED_AT_ONCE - len(dropped), now_s)
-            dropped += [self._dropped(entry, OutcomeKind.SHED, now_s) for entry in late]
+            dropped += [self._dropped(entry, OutcomeKind.SHED, now_s, endings.shed) for entry in late]
         return dropped
 
     def progress(self, request_id: str, tokens: int, now_s: float) -> None:
@@ -272,17 +283,15 @@ class Scheduler(Steering):
         self._walk.guard.dispatched(instance)
         self._tenancy.started(entry.request.tenant)
         self._dispatched += 1
-        self._drain.count(now_s)
+        self._entrance.sample(now_s)
         order = "overdue, after all that are on time" if found.late else self.policy
         return Dispatch(entry=entry, instance=choice.instance, reason=f"{order}; {choice.reason}")
 
-    def _dropped(self, entry: QueueEntry, kind: OutcomeKind, now_s: float) -> Dropped:
-        tell = endings.shed if kind is OutcomeKind.SHED else endings.timed_out
+    def _dropped(self, entry: QueueEntry, kind: OutcomeKind, now_s: float, tell: Callable[[QueueEntry, float, float], Refusal]) -> Dropped:
         refusal = tell(entry, now_s, self.retry_after_s(now_s))
         return Dropped(entry=entry, refusal=refusal, ended=self._end_waiting(entry, kind, now_s))
 
     def _end_waiting(self, entry: QueueEntry, kind: OutcomeKind, now_s: float) -> Ended:
         self._ended[kind] += 1
-        self._drain.count(now_s)
         self._tenancy.settle(entry.request, 0, now_s)
         return endings.ended_waiting(entry, kind, self.policy, now_s)

@@ -1,6 +1,6 @@
 """Keeps the requests of a tenant at its share out of the way of the others, whatever the discipline."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from controller.scheduling.queue_entry import QueueEntry, QueuePolicy
@@ -94,10 +94,16 @@ class Gate(QueuePolicy):
         Of several such tenants that with the least over its share goes first. To be called when `pop` has come to its end.
         """
         able = [tenant for tenant in self._aside if not self._tenancy.capped(tenant)]
-        if not able:
+        return self._from(able, now_s)
+
+    def drain(self, now_s: float) -> QueueEntry | None:
+        """Takes any entry that `pop` leaves, the limits notwithstanding."""
+        return self._from(list(self._aside), now_s)
+
+    def _from(self, tenants: Sequence[str], now_s: float) -> QueueEntry | None:
+        if not tenants:
             return None
-        tenant = min(able, key=self._tenancy.fill)
-        entry = self._take(tenant, now_s)
+        entry = self._take(min(tenants, key=self._tenancy.fill), now_s)
         # Through the shared queue, so that a fair discipline charges the tenant for it.
         self.inner.push(entry, now_s)
         return self.inner.pop(now_s)
@@ -202,3 +208,9 @@ class Gate(QueuePolicy):
 def gated(policy: QueuePolicy, tenancy: Tenancy | None) -> QueuePolicy:
     """The policy behind a gate where any tenant's slots are limited, else the policy itself."""
     return Gate(policy, tenancy) if tenancy is not None and tenancy.bounded else policy
+
+
+def pop_any(policy: QueuePolicy, now_s: float) -> QueueEntry | None:
+    """Takes the next entry out whoever's it is, to be given up rather than served; None when empty."""
+    entry = policy.pop(now_s)
+    return policy.drain(now_s) if entry is None and isinstance(policy, Gate) else entry

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 from controller.core.types import Estimates
+from controller.scheduling.backlog import Backlog
 from controller.scheduling.group import Group, Waiting
 from controller.scheduling.instance import Instance
 from controller.scheduling.lazy_heap import LazyHeap
@@ -13,6 +14,7 @@ from controller.scheduling.queue_entry import QueueEntry
 from controller.scheduling.queues import AT_ONCE, Queues
 from controller.scheduling.service_split import ServiceSplit
 from controller.scheduling.tenancy import Tenancy
+from controller.scheduling.tenant_gate import pop_any
 
 SWEEP = 128
 """Requests that one call moves at most because their time has come: all have the same arrival and target in a burst."""
@@ -27,6 +29,7 @@ class WaitingRoom:
 
     Attributes:
         queues: The structures that hold all but those whose deadline has passed.
+        backlog: Who of them is outranked, and how much work they are.
         tokens: Prompt tokens of all that wait. `overdue`, `long`: how many are overdue, and on the slow side of the split.
         weights: Tenants' weights, by which waiting entries are weighed anew on `reweigh`.
     """
@@ -49,6 +52,7 @@ class WaitingRoom:
         self._deadlines: LazyHeap[Waiting] = LazyHeap()
         self._expired: LazyHeap[Waiting] = LazyHeap()
         self.weights: Mapping[str, float] = {} if weights is None else weights
+        self.backlog = Backlog()
         self.tokens = 0
         self.overdue = 0
         self.long = 0
@@ -105,6 +109,7 @@ class WaitingRoom:
             self._waiting.move_to_end(request_id, last=False)
             entry.weight = self.weights.get(entry.request.tenant, entry.weight)
         self.tokens += entry.request.prompt_tokens
+        self.backlog.put(entry, overdue=False)
         group.join(waiting, front=returned)
         group.put(waiting, now_s)
         self._overdue_at.push(request_id, self._latest_start_s(waiting), entry.seq, waiting)
@@ -129,6 +134,7 @@ class WaitingRoom:
             self.overdue -= 1
         if not waiting.overdue:
             self._overdue_at.push(request_id, latest_s, entry.seq, waiting)
+        self.backlog.put(entry, overdue=waiting.overdue)
         if waiting.place == "ready":
             waiting.group.rekey(waiting, now_s)
         elif not waiting.overdue:
@@ -149,6 +155,7 @@ class WaitingRoom:
         else:
             waiting.group.take(waiting)
         waiting.group.leave(waiting)
+        self.backlog.discard(request_id)
         self._overdue_at.discard(request_id)
         self._deadlines.discard(request_id)
         self.tokens -= waiting.entry.request.prompt_tokens
@@ -172,6 +179,7 @@ class WaitingRoom:
             overdue.discard(waiting.entry.request.id)
             waiting.overdue = True
             self.overdue += 1
+            self.backlog.put(waiting.entry, overdue=True)
             if self._demoting:
                 waiting.group.take(waiting)
                 waiting.place = "late"
@@ -185,6 +193,7 @@ class WaitingRoom:
             deadlines.discard(request_id)
             overdue.discard(request_id)
             waiting.group.take(waiting)
+            self.backlog.discard(request_id)
             waiting.place = "expired"
             self._expired.push(request_id, float(waiting.entry.seq), waiting.entry.seq, waiting)
         self._behind = _due(overdue, now_s, reached=False) or _due(deadlines, now_s, reached=True)
@@ -202,7 +211,7 @@ class WaitingRoom:
         """Takes out those that were demoted, `limit` at most, in the order of arrival."""
         taken: list[QueueEntry] = []
         for group in self.queues.all():
-            while len(taken) < limit and (entry := group.late.pop(now_s)) is not None:
+            while len(taken) < limit and (entry := pop_any(group.late, now_s)) is not None:
                 self.remove(entry.request.id, popped=True)
                 taken.append(entry)
         taken.sort(key=lambda entry: entry.seq)

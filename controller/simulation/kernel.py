@@ -237,6 +237,8 @@ class _Kernel:
             raise SchedulingError(f"request {request.id!r} has {len(arrival.pauses)} pauses and {len(arrival.tool_s)} durations (tool_s)")
         self._live[request.id] = _Live(arrival, len(self._records))
         self._records.append(None)
+        for dropped in self._scheduler.outranked():
+            self._ended(dropped.ended, now_s, dropped.refusal.message)
 
     def _send(self, dispatch: Dispatch, now_s: float) -> None:
         request = dispatch.entry.request

@@ -213,7 +213,7 @@ def test_retry_after_is_the_queue_over_its_recent_pace():
 def test_the_drain_rate_keeps_a_bounded_past():
     rate = DrainRate()
     for second in range(10_000):
-        rate.count(float(second))
-    assert rate.per_second(9999.5) == pytest.approx(1.0, rel=0.1)
-    assert rate.per_second(20_000.0) == 0.0
-    assert len(rate._seconds) <= 31
+        rate.sample(float(second), second)
+    assert rate.per_second(9999.5, 9999) == pytest.approx(1.0, rel=0.1)
+    assert rate.per_second(20_000.0, 9999) == 0.0
+    assert len(rate._samples) <= 61

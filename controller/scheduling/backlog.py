@@ -1,0 +1,76 @@
+"""What waits, by how much it matters and by how much work it is: who is outranked, and how long the queue is in service time."""
+
+from controller.core.types import Request
+from controller.scheduling.policies.keyed import PRIORITY_LIMIT
+from controller.scheduling.queue_entry import QueueEntry
+
+_IMPORTANCE_STEPS = 20
+"""Importance is told apart in steps of 1/20: a hair's breadth is no reason to give up a request that waits."""
+
+Rank = tuple[int, int, bool]
+"""Priority (lower goes first), steps below full importance, and whether it is overdue: the greater, the sooner it is given up."""
+
+
+def rank_of(request: Request, importance: float, *, overdue: bool) -> Rank:
+    """A request's rank."""
+    priority = max(-PRIORITY_LIMIT, min(PRIORITY_LIMIT, request.priority))
+    return priority, round(_IMPORTANCE_STEPS * (1.0 - min(1.0, max(0.0, importance)))), overdue
+
+
+class Backlog:
+    """Every waiting request in the bucket of its rank. O(1) a call; `worst` is O(ranks in use).
+
+    Work is the service-time proxy T_tot, in whole microseconds, so that sums come out exactly.
+
+    Attributes:
+        ready_us: Work of those that wait in time; overdue ones are served after them and hold nobody up.
+        left_us: Work that has left them since the start: dispatched, ended or become overdue. It never falls.
+    """
+
+    __slots__ = ("_buckets", "_places", "left_us", "ready_us")
+
+    def __init__(self) -> None:
+        self._buckets: dict[Rank, dict[str, None]] = {}
+        self._places: dict[str, tuple[Rank, int]] = {}
+        self.ready_us = 0
+        self.left_us = 0
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def put(self, entry: QueueEntry, *, overdue: bool) -> None:
+        """Takes a request in, or gives it the place that its estimates now ask for."""
+        request_id = entry.request.id
+        rank = rank_of(entry.request, entry.estimates.importance, overdue=overdue)
+        work_us = max(1, int(1000.0 * entry.estimates.total_ms))
+        before = self._places.get(request_id)
+        if before is not None:
+            self._take(request_id, before, left=overdue)
+        self._places[request_id] = (rank, work_us)
+        self._buckets.setdefault(rank, {})[request_id] = None
+        if not overdue:
+            self.ready_us += work_us
+
+    def discard(self, request_id: str) -> None:
+        """A request waits no more; no effect where it is not here."""
+        place = self._places.pop(request_id, None)
+        if place is not None:
+            self._take(request_id, place, left=True)
+
+    def worst(self) -> tuple[Rank, str] | None:
+        """The one that would be given up first: of the greatest rank, the newest; None when nobody waits."""
+        if not self._buckets:
+            return None
+        rank = max(self._buckets)
+        return rank, next(reversed(self._buckets[rank]))
+
+    def _take(self, request_id: str, place: tuple[Rank, int], *, left: bool) -> None:
+        rank, work_us = place
+        bucket = self._buckets[rank]
+        del bucket[request_id]
+        if not bucket:
+            del self._buckets[rank]
+        if not rank[2]:
+            self.ready_us -= work_us
+            if left:
+                self.left_us += work_us
