@@ -18,26 +18,32 @@ class Cfs(FlowPolicy):
 
     Each session has a virtual runtime, the service time it was given over its weight; the lowest of those with somebody
     waiting goes. A session that wakes is placed at the lowest virtual runtime among those that wait, which never falls: it
-    neither pays for its pause nor saves it up. Nice levels are client priorities: a step makes a request weigh 1.25 times
+    neither pays for its pause nor saves it up. A session not seen before starts `debit_ms` behind that, as Linux debits a new
+    task: so the lowest virtual runtime rises as new sessions are served, and a stream of them cannot hold back an old one. Nice
+    levels are client priorities: a step makes a request weigh 1.25 times
     less, up to 20 steps, as in Linux. A dispatch is charged the predicted T_tot and corrected by the true length at the end.
 
     Unlike under `wfq` it is sessions that share, so a tenant gets more by opening more of them, and a quiet moment levels
     nothing.
 
-    Hint `by`: 1 sessions (within their tenant; the tenant where a request names none), 0 tenants.
+    Hints: `debit_ms`: where a new session starts, milliseconds of service at weight 1; `by`: 1 sessions (within their tenant; the
+    tenant where a request names none), 0 tenants.
     """
 
     name: ClassVar[str] = "cfs"
     summary: ClassVar[str] = "sessions share service time by weight and nice level; keeps an agent's busy session from crowding out chats"
-    default_hints: ClassVar[Mapping[str, float]] = MappingProxyType({"by": 1.0})
-    hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({"by": (0.0, 1.0)})
+    default_hints: ClassVar[Mapping[str, float]] = MappingProxyType({"debit_ms": 1000.0, "by": 1.0})
+    hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({"debit_ms": (1.0, 60_000.0), "by": (0.0, 1.0)})
     signals: ClassVar[tuple[Signal, ...]] = (SESSION, TENANT, WEIGHT, PRIORITY, SERVICE_TIME, SERVED_TOKENS, ARRIVAL)
-    starvation: ClassVar[str] = "none: while two sessions wait, service per weight differs by one request of each; new sessions enter level"
+    starvation: ClassVar[str] = (
+        "none: while two sessions wait, service per weight differs by one request of each; new ones start debit_ms behind"
+    )
     complexity: ClassVar[str] = "push, pop O(log n + log f), re-key and removal O(1)"
     source: ClassVar[str] = "Molnar 2007, Linux 2.6.23 design document; H-MAS C.2"
 
     def __init__(self, hints: Mapping[str, float]) -> None:
         super().__init__(hints, sessions=by_session(hints))
+        self._debit_ms = hints["debit_ms"]
 
     def _cost(self, entry: QueueEntry, output_tokens: float) -> float:
         return service_ms_of(entry, output_tokens)
@@ -48,4 +54,8 @@ class Cfs(FlowPolicy):
         return weight / NICE_STEP**nice if nice else weight
 
     def _wake(self, flow: Flow, entry: QueueEntry, now_s: float) -> None:  # noqa: ARG002  the base's arguments
-        flow.tag = max(flow.tag, self._clock)
+        if flow.turn:
+            flow.tag = max(flow.tag, self._clock)
+        else:
+            flow.turn = 1
+            flow.tag = self._clock + self._debit_ms / self._weight(entry)

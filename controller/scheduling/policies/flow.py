@@ -27,7 +27,7 @@ class Flow:
         size: How many wait.
         tag: Where it stands among the flows: the lowest goes first.
         used: Service taken that the tag does not show, as the discipline counts it.
-        turn: Breaks ties of tags where the discipline says so, lower first.
+        turn: Breaks ties of tags, or says that the flow was here before, as the discipline has it.
         tickets: Its claim while it stands in the turns, for disciplines that add claims up; 0 when it does not.
         stamp: Of its place in the turns; 0 when it has none.
         stood: Tag and tie of that place.

@@ -63,6 +63,9 @@ class FlowPolicy(ABC):
         """The charge was `more` too little; too much, where that is below 0."""
         flow.tag += more
 
+    def _undone(self, flow: Flow, charge: Charge) -> None:  # noqa: B027  for most nothing follows from it
+        """A pop has been undone: account and clock are what they were, where nothing has moved them since."""
+
     def _sleep(self, flow: Flow) -> None:  # noqa: B027  for most nothing follows from it
         """The flow has nobody waiting any more."""
 
@@ -105,13 +108,14 @@ class FlowPolicy(ABC):
 
     def pop(self, now_s: float) -> QueueEntry | None:
         """Takes the next entry of the flow whose turn it is, None when empty."""
+        clock = self._clock
         flow = self._next()
         if flow is None:
             return None
         entry = flow.pop(self._live)
         request_id = entry.request.id
         del self._live[request_id]
-        before, clock = flow.state(), self._clock
+        before = flow.state()
         weight = self._weight(entry)
         amount = self._cost(entry, entry.estimates.output_tokens) / weight
         self._take(flow, amount, now_s)
@@ -136,6 +140,7 @@ class FlowPolicy(ABC):
         if self._clock == charge.clock_after:
             self._clock = charge.clock_before
         self._admit(entry, flow)
+        self._undone(flow, charge)
 
     def discard(self, request_id: str) -> QueueEntry | None:
         """Takes an entry out by id, None where it is not here."""

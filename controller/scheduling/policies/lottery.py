@@ -29,7 +29,8 @@ class Lottery(FlowPolicy):
     Shares of dispatches follow tickets in the mean only, and deviate by the square root of the draws; `stride` gives the same
     shares evenly. What the draw has for it: there is no account to carry, so tenants come, go and change their weight without
     any rule for it, and nobody can time their requests to the order. Draws come from the policy's own seeded generator: the
-    same calls give the same order. A tenant that has won and whose request could not go anywhere keeps its win.
+    same calls give the same order. A tenant whose request could not go anywhere, while one drawn after it did, keeps its win: it
+    goes first the next time. The clock counts the draws.
 
     Tickets are the tenant's weight times a factor for the client's priority of its next request: ten steps double or halve it.
     Within a tenant the client's priority comes first, then arrival.
@@ -51,14 +52,8 @@ class Lottery(FlowPolicy):
     def __init__(self, hints: Mapping[str, float]) -> None:
         super().__init__(hints)
         self._seed = int(hints["seed"])
-        self._draws = 0
         self._tree: TicketTree[Flow] = TicketTree()
         self._won: list[Flow] = []
-
-    def put_back(self, entry: QueueEntry, now_s: float) -> None:
-        """Returns a popped entry to its place, and keeps its tenant's win for the next pop."""
-        super().put_back(entry, now_s)
-        self._won.append(self._flow(entry))
 
     def _cost(self, entry: QueueEntry, output_tokens: float) -> float:  # noqa: ARG002  the base's arguments
         return 1.0
@@ -78,6 +73,11 @@ class Lottery(FlowPolicy):
     def _correct(self, flow: Flow, charge: Charge, more: float) -> None:
         """There is no account."""
 
+    def _undone(self, flow: Flow, charge: Charge) -> None:
+        """The draw is taken back; a win stays one where it came without a draw, or others have been drawn since."""
+        if charge.clock_before == charge.clock_after or self._clock != charge.clock_before:
+            self._won.append(flow)
+
     def _next(self) -> Flow | None:
         while self._won:
             flow = self._won.pop()
@@ -85,8 +85,8 @@ class Lottery(FlowPolicy):
                 return flow
         if not self._tree.total:
             return None
-        self._draws += 1
-        return self._tree.holder(drawn(self._seed, self._draws) * self._tree.total >> 64)
+        self._clock += 1.0
+        return self._tree.holder(drawn(self._seed, int(self._clock)) * self._tree.total >> 64)
 
     def _stand(self, flow: Flow, first: QueueEntry, seq: int) -> None:  # noqa: ARG002  the base's arguments
         tickets = tickets_of(first)

@@ -32,7 +32,9 @@ class Vtc(FlowPolicy):
     default_hints: ClassVar[Mapping[str, float]] = MappingProxyType({"output_weight": 2.0})
     hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({"output_weight": (0.0, 100.0)})
     signals: ClassVar[tuple[Signal, ...]] = (TENANT, WEIGHT, PROMPT_LENGTH, OUTPUT_LENGTH, SERVED_TOKENS, PRIORITY, ARRIVAL)
-    starvation: ClassVar[str] = "none: while two tenants wait, counters stay within one request of each and what predictions were wrong"
+    starvation: ClassVar[str] = (
+        "none among the tenants there are: of two that wait, counters stay within one request of each and what predictions were wrong"
+    )
     complexity: ClassVar[str] = "push, pop O(log n + log f), re-key and removal O(1)"
     source: ClassVar[str] = "Sheng et al., OSDI 2024, Algorithm 2 and its variant with length prediction"
 

@@ -1,0 +1,213 @@
+"""What every queueing policy has to keep, as checks that the author of a policy runs: `assert_conforms(MyPolicy)`."""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import numpy as np
+
+from controller.core.errors import PolicyError, SchedulingError
+from controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
+from controller.routing import make_router
+from controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
+from controller.scheduling.policy_check import check_policy
+from controller.scheduling.pool import BUILT_IN, check_hints, register
+from controller.scheduling.queue_entry import QueueEntry, QueuePolicy
+from controller.scheduling.scheduler import Scheduler
+from hmas.testing.queue_script import START_S, NonConformance, QueueScript, make_entry, make_estimates
+
+STEPS = 300
+SEEDS = 2
+STARVES = "starves"
+QUEUED = 600
+"""More than a scheduler moves at once, so that a switch goes on while requests come and go."""
+PATIENCE_POPS = 2_500
+PATIENCE_STEP_S = 10.0
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The policy under test: its class, its hints (those not given by default) and the first seed."""
+
+    policy: type[QueuePolicy]
+    hints: Mapping[str, float] = field(default_factory=dict)
+    seed: int = 1
+
+    def make(self) -> QueuePolicy:
+        """An empty one."""
+        return self.policy({**self.policy.default_hints, **self.hints})
+
+    def fail(self, words: str) -> NonConformance:
+        """What is wrong with it."""
+        return NonConformance(f"{self.policy.__qualname__}: {words}")
+
+
+def contract(subject: Subject) -> None:
+    """Every member of the contract is there, and an empty one does nothing."""
+    check_policy(subject.policy)
+
+
+def conservation(subject: Subject) -> None:
+    """Whatever happens, each request is handed out once, or taken out once by id, and nobody is forgotten or made up."""
+    for seed in range(subject.seed, subject.seed + SEEDS):
+        QueueScript(subject.make(), seed).run(STEPS)
+
+
+def put_back(subject: Subject) -> None:
+    """Popping some and putting them back, the last first, changes nothing in the order."""
+    for seed in range(subject.seed, subject.seed + SEEDS):
+        plain, probed = QueueScript(subject.make(), seed), QueueScript(subject.make(), seed, probing=True)
+        plain.run(STEPS)
+        probed.run(STEPS)
+        for step, (one, other) in enumerate(zip(plain.order, probed.order, strict=False)):
+            if one != other:
+                raise subject.fail(f"after pops that were put back, pop {step} gives {other} instead of {one} (seed {seed})")
+
+
+def rebuild(subject: Subject) -> None:
+    """`load` takes what a queue holds, in the order of arrival, and loses nobody; those popped elsewhere may end here."""
+    rng = np.random.default_rng(subject.seed)
+    entries = [make_entry(number, START_S + number, rng) for number in range(60)]
+    policy = subject.make()
+    policy.load(entries[10:], START_S + 100.0)
+    for entry in entries[:10]:
+        policy.served(entry, 7, START_S + 101.0)
+    out = []
+    while (popped := policy.pop(START_S + 102.0)) is not None:
+        out.append(popped.seq)
+    if sorted(out) != list(range(10, 60)):
+        raise subject.fail(f"load took 50 and pop gave {len(out)}, {len(set(out))} of them different")
+
+
+def switches(subject: Subject) -> None:
+    """Changes to and from every policy of the pool under load lose nobody and double nobody. Adds the policy to the pool."""
+    register(subject.policy)
+    scheduler = Scheduler(
+        settings=SchedulerSettings(queue_limit=2 * QUEUED, overdue="keep", tpot_guard=0.0),
+        instances=[InstanceSpec(name="i0", capacity_n_run=4, kv_capacity_tokens=10**9)],
+        router=make_router("least-loaded"),
+        policy=subject.policy.name,
+        hints=subject.hints,
+    )
+    scheduler.set_controls("i0", Controls(n_run=4))
+    rng = np.random.default_rng(subject.seed)
+    now_s, number, ended = START_S, 0, 0
+    others = [policy.name for policy in BUILT_IN if policy is not subject.policy]
+    for name in [name for other in others for name in (other, subject.policy.name)]:
+        for _ in range(4 if number else QUEUED):
+            entry = make_entry(number, now_s, rng)
+            number += 1
+            scheduler.submit(entry.request, entry.estimates, now_s, entry.weight)
+        scheduler.dispatch(now_s)
+        scheduler.revise(scheduler.queued_ids()[0], make_estimates(rng), now_s)
+        scheduler.set_policy(name, now_s, subject.hints if name == subject.policy.name else None)
+        scheduler.settle(200, now_s)
+        for request_id in scheduler.running_ids()[:3]:
+            scheduler.end(request_id, OutcomeKind.COMPLETED, now_s, 5)
+            ended += 1
+        scheduler.dispatch(now_s)
+        while scheduler.settle(64, now_s):
+            pass
+        now_s += 1.0
+        try:
+            scheduler.check_conservation()
+        except SchedulingError as error:
+            raise subject.fail(f"a switch to {name} loses or doubles requests: {error}") from error
+    while scheduler.running_ids():
+        for request_id in scheduler.running_ids():
+            scheduler.end(request_id, OutcomeKind.COMPLETED, now_s, 5)
+            ended += 1
+        scheduler.dispatch(now_s)
+    if ended != number:
+        raise subject.fail(f"of {number} requests {ended} ended after {2 * len(others)} switches")
+
+
+def determinism(subject: Subject) -> None:
+    """The same calls give the same order. For other hash seeds, compare `order_of` from processes with another PYTHONHASHSEED."""
+    if order_of(subject.policy, subject.hints, subject.seed) != order_of(subject.policy, subject.hints, subject.seed):
+        raise subject.fail(f"the same calls give another order (seed {subject.seed})")
+
+
+def starvation(subject: Subject) -> None:
+    """The worst-placed request comes out while better-placed ones keep the queue full; not asked of a policy that says it starves.
+
+    For 25,000 seconds somebody comes and somebody goes every 10 seconds. Who comes is short, urgent and of a better priority,
+    belongs to one of a few other tenants and is the first of a new session.
+    """
+    if subject.policy.starvation.startswith(STARVES):
+        return
+    policy = subject.make()
+    for number in range(4):
+        policy.push(_rival(number, START_S), START_S)
+    victim = _victim(4, START_S)
+    policy.push(victim, START_S)
+    for number in range(5, PATIENCE_POPS):
+        now_s = START_S + PATIENCE_STEP_S * number
+        policy.push(_rival(number, now_s), now_s)
+        popped = policy.pop(now_s)
+        if popped is victim:
+            return
+        if popped is not None:
+            policy.served(popped, 100, now_s)
+    raise subject.fail(f'a request is passed {PATIENCE_POPS} times in a row; starvation says: "{subject.policy.starvation}"')
+
+
+CHECKS: Mapping[str, Callable[[Subject], None]] = MappingProxyType(
+    {check.__name__: check for check in (contract, conservation, put_back, rebuild, switches, determinism, starvation)}
+)
+"""Every check by its name; each raises `PolicyError`."""
+
+
+def assert_conforms(policy: type[QueuePolicy], hints: Mapping[str, float] | None = None, *, seed: int = 1) -> None:
+    """Runs every check on a policy. Takes some tenths of a second.
+
+    Args:
+        policy: The class; it is added to the pool of this process.
+        hints: Those to make it with, the rest by default.
+        seed: Of the scripts; another one tries other requests.
+
+    Raises:
+        PolicyError: A check failed. `NonConformance` says what, with the seed and the step.
+    """
+    check_policy(policy)
+    register(policy)
+    subject = Subject(policy, check_hints(policy.name, hints), seed)
+    for check in CHECKS.values():
+        check(subject)
+
+
+def order_of(policy: type[QueuePolicy], hints: Mapping[str, float] | None = None, seed: int = 1) -> str:
+    """A digest of the order in which a policy hands out the requests of a script: equal in any process, whatever its hash seed.
+
+    Raises:
+        PolicyError: The policy loses or doubles requests.
+    """
+    script = QueueScript(Subject(policy, hints or {}, seed).make(), seed, probing=True)
+    script.run(STEPS)
+    return hashlib.sha256(" ".join(script.order).encode()).hexdigest()
+
+
+def _rival(number: int, now_s: float) -> QueueEntry:
+    """Somebody whom every discipline would rather take."""
+    request = Request(
+        id=f"rival{number:06d}",
+        tenant=f"rival{number % 5}",
+        model="m",
+        arrival_s=now_s,
+        prompt_tokens=500,
+        priority=-10,
+        session=f"s{number}",
+    )
+    estimates = Estimates(slo=Slo(ttft_ms=100.0, tpot_ms=10.0), output_tokens=100.0, ttft_ms=200.0, tpot_ms=30.0)
+    return QueueEntry(request=request, estimates=estimates, seq=number)
+
+
+def _victim(number: int, now_s: float) -> QueueEntry:
+    """Somebody whom every discipline would rather leave: long, with time to spare, of no standing."""
+    request = Request(id="victim", tenant="victim", model="m", arrival_s=now_s, prompt_tokens=4000, session="old")
+    estimates = Estimates(slo=Slo(ttft_ms=60_000.0, tpot_ms=200.0), output_tokens=1000.0, ttft_ms=2000.0, tpot_ms=30.0)
+    return QueueEntry(request=request, estimates=estimates, seq=number)
+
+
+__all__ = ["CHECKS", "NonConformance", "PolicyError", "Subject", "assert_conforms", "order_of"]

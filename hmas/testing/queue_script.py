@@ -1,0 +1,166 @@
+"""A queueing policy under a seeded script of everything that a scheduler does to it, beside a plain table of what must be waiting."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from controller.core.errors import PolicyError
+from controller.core.types import Estimates, Request, Slo
+from controller.scheduling.queue_entry import QueueEntry, QueuePolicy
+
+START_S = 1_700_000_000.0
+TENANTS = {"acme": 1.0, "bolt": 1.0, "crane": 3.0, "dune": 0.5}
+"""Tenants of the script and their weights."""
+LOOK_AHEAD = 9
+"""Entries that a scheduler pops at most before it puts back those that cannot go."""
+
+
+class NonConformance(PolicyError):
+    """A policy does not keep what every policy has to; says what and at which step."""
+
+
+def make_entry(number: int, arrival_s: float, rng: np.random.Generator) -> QueueEntry:
+    """A request of a mixed workload: tenants, sessions, priorities, targets and lengths all differ."""
+    tenant = sorted(TENANTS)[int(rng.integers(len(TENANTS)))]
+    request = Request(
+        id=f"r{number:06d}",
+        tenant=tenant,
+        model="m",
+        arrival_s=arrival_s,
+        prompt_tokens=int(rng.integers(1, 4000)),
+        priority=int(rng.choice([0, 0, 0, 0, -3, 7])),
+        session=["", "s1", "s2", "s3"][int(rng.integers(4))],
+    )
+    return QueueEntry(request=request, estimates=make_estimates(rng), seq=number, weight=TENANTS[tenant])
+
+
+def make_estimates(rng: np.random.Generator) -> Estimates:
+    """What an agent might answer."""
+    slo = Slo(ttft_ms=float(rng.choice([500.0, 2000.0, 9000.0])), tpot_ms=float(rng.choice([30.0, 60.0])))
+    output = float(np.clip(rng.lognormal(4.8, 1.0), 1.0, 4000.0))
+    return Estimates(slo=slo, output_tokens=output, ttft_ms=float(rng.uniform(20.0, 900.0)), tpot_ms=float(rng.uniform(15.0, 45.0)))
+
+
+class QueueScript:
+    """Drives one policy. Every choice comes from `seed` and from what waits, so two equal policies see the same calls.
+
+    Attributes:
+        waiting: What must be in the policy, by id.
+        running: What it handed out and has not ended.
+        order: Ids in the order in which it handed them out.
+    """
+
+    SHARES: Mapping[str, float] = {"push": 0.42, "pop": 0.34, "rekey": 0.08, "discard": 0.04, "end": 0.1, "retry": 0.02}
+
+    def __init__(self, policy: QueuePolicy, seed: int, *, probing: bool = False) -> None:
+        """Takes an empty policy. `probing`: before each step some are popped and put back, which must change nothing."""
+        self.policy = policy
+        self.seed = seed
+        self.now_s = START_S
+        self.waiting: dict[str, QueueEntry] = {}
+        self.running: dict[str, QueueEntry] = {}
+        self.order: list[str] = []
+        self._rng = np.random.default_rng(seed)
+        self._probes = np.random.default_rng(seed + 1) if probing else None
+        self._number = 0
+        self._step = 0
+
+    def run(self, steps: int) -> None:
+        """So many steps, then everything out.
+
+        Raises:
+            NonConformance: Something was lost, doubled or told wrongly.
+        """
+        names = list(self.SHARES)
+        for choice in self._rng.choice(len(names), size=steps, p=list(self.SHARES.values())):
+            self.now_s += float(self._rng.exponential(0.3))
+            self._step += 1
+            if self._probes is not None:
+                self.probe(int(self._probes.integers(0, LOOK_AHEAD + 1)))
+            getattr(self, names[choice])()
+            self.check()
+        while self.waiting:
+            self.pop()
+            self.check()
+        self.pop()
+
+    def push(self) -> None:
+        """A request arrives."""
+        entry = make_entry(self._number, self.now_s, self._rng)
+        self._number += 1
+        self.waiting[entry.request.id] = entry
+        self.policy.push(entry, self.now_s)
+
+    def pop(self) -> None:
+        """A slot is free."""
+        entry = self.policy.pop(self.now_s)
+        if entry is None:
+            self.expect(not self.waiting, f"pop gives None while {len(self.waiting)} wait")
+            return
+        request_id = entry.request.id
+        self.expect(self.waiting.pop(request_id, None) is entry, f"pop gives {request_id}, which does not wait")
+        self.running[request_id] = entry
+        self.order.append(request_id)
+
+    def rekey(self) -> None:
+        """An agent answers."""
+        entry = self._picked(self.waiting)
+        if entry is not None:
+            entry.estimates = make_estimates(self._rng)
+            self.policy.rekey(entry, self.now_s)
+
+    def discard(self) -> None:
+        """A client leaves."""
+        entry = self._picked(self.waiting)
+        if entry is not None:
+            request_id = entry.request.id
+            del self.waiting[request_id]
+            self.expect(self.policy.discard(request_id) is entry, f"discard of {request_id}, which waits, does not give it")
+            self.expect(self.policy.discard(request_id) is None, f"a second discard of {request_id} gives something")
+
+    def end(self) -> None:
+        """A request that ran has ended."""
+        entry = self._picked(self.running)
+        if entry is not None:
+            del self.running[entry.request.id]
+            self.policy.served(entry, int(self._rng.integers(0, 4000)), self.now_s)
+
+    def retry(self) -> None:
+        """A request comes back from an instance that failed."""
+        entry = self._picked(self.running)
+        if entry is not None:
+            del self.running[entry.request.id]
+            entry.tried = frozenset({"i0"})
+            self.waiting[entry.request.id] = entry
+            self.policy.push(entry, self.now_s)
+
+    def probe(self, count: int) -> None:
+        """Pops some and puts them back, the last first, as a scheduler does that can send none of them."""
+        out: list[QueueEntry] = []
+        while len(out) < count and (entry := self.policy.pop(self.now_s)) is not None:
+            out.append(entry)
+        for entry in reversed(out):
+            self.policy.put_back(entry, self.now_s)
+
+    def check(self) -> None:
+        """What must hold after every step."""
+        held = len(self.policy)
+        self.expect(held == len(self.waiting), f"len is {held} while {len(self.waiting)} wait")
+        if self._step % 16 == 0:
+            found = sorted(entry.request.id for entry in self.policy.entries())
+            self.expect(found == sorted(self.waiting), "entries() are not those that wait")
+            self.expect(self.policy.ahead("nobody") is None, "ahead of an unknown id is not None")
+            self.expect(self.policy.discard("nobody") is None, "discard of an unknown id is not None")
+            for request_id in list(self.waiting)[:3]:
+                ahead = self.policy.ahead(request_id)
+                self.expect(ahead is not None and 0 <= ahead < held, f"ahead of {request_id} is {ahead} with {held} waiting")
+
+    def expect(self, holds: bool, otherwise: str) -> None:
+        """Raises `NonConformance` unless it holds."""
+        if not holds:
+            raise NonConformance(f"{type(self.policy).__qualname__}: {otherwise} (seed {self.seed}, step {self._step})")
+
+    def _picked(self, among: Mapping[str, QueueEntry]) -> QueueEntry | None:
+        if not among:
+            return None
+        return among[sorted(among)[int(self._rng.integers(len(among)))]]
