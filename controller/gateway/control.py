@@ -1,6 +1,6 @@
 """Keeps what is in force: hears agents and operators, resolves who is right, moves scheduler and engines, and says what changed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from controller.config.overrides import Override
@@ -28,7 +28,10 @@ class Since:
 
 
 class Control:
-    """The gateway's one place where policy, windows, bounds, weights and draining are set."""
+    """The gateway's one place where policy, windows, bounds, weights and draining are set.
+
+    `on_applied` is called after something was set: what touches all that wait has only been begun then.
+    """
 
     def __init__(self, *, config: Config, scheduler: Scheduler, fleet: Fleet, journal: Journal, metrics: Metrics, clock: Clock) -> None:
         self._config = config
@@ -47,6 +50,7 @@ class Control:
         self.notice = OverrideNotice(sent_s=clock.now_s())
         self.since = Since(policy_s=clock.now_s())
         self._stale_s = float("inf")
+        self.on_applied: Callable[[], None] = lambda: None
         self.directives = self._resolve()
         for name in self.directives.instances:
             self._apply_instance(name, self.directives.instances[name])
@@ -117,12 +121,13 @@ class Control:
             self._scheduler.set_length_bounds(after.bounds)
         for tenant in {*before.weights, *after.weights}:
             if before.weights.get(tenant, 1.0) != after.weights.get(tenant, 1.0):
-                self._scheduler.set_weight(tenant, after.weights.get(tenant, 1.0))
+                self._scheduler.set_weight(tenant, after.weights.get(tenant, 1.0), now_s)
         for name in before.draining ^ after.draining:
             self._scheduler.set_draining(name, name in after.draining)
             self._fleet.instances[name].draining = name in after.draining
         for change in found:
             self._tell(change, now_s)
+        self.on_applied()
 
     def _resolve(self) -> Directives:
         agents = self._config.agents

@@ -99,7 +99,8 @@ class Gateway:
         )
         self.fleet.on_snapshot = self.scheduler.observe
         self.fleet.on_ceiling = self.control.apply
-        self.fleet.on_models = lambda name, models: self.scheduler.set_models(name, models, clock.now_s())
+        self.fleet.on_models = self._sort_anew
+        self.control.on_applied = self.desk.chores.ask
         self.listener = Listener(bus=bus, desk=self.desk, control=self.control, clock=clock)
         self.watch = OverrideWatch(
             overrides_dir(config), control=self.control, fleet=self.fleet, bus=bus, journal=self.journal, clock=clock
@@ -193,8 +194,8 @@ class Gateway:
                 self.desk.expire()
                 now_s = self.clock.now_s()
                 if now_s - stranded_s >= STRANDED_EVERY_S and not all(instance.healthy for instance in self.fleet.instances.values()):
-                    stranded_s = now_s
-                    self.desk.give_up_stranded()
+                    # Where there are more than a handful, the next ones go with the next tick.
+                    stranded_s = 0.0 if self.desk.give_up_stranded() else now_s
                 self.control.tick()
                 self.desk.pump_soon()
                 self._look_at_bus()
@@ -203,6 +204,11 @@ class Gateway:
                     self._on_cycle()
             except Exception:
                 log.exception("a cycle of the gateway failed")
+
+    def _sort_anew(self, instance: str, models: frozenset[str] | None) -> None:
+        """An instance serves other models now."""
+        self.scheduler.set_models(instance, models, self.clock.now_s())
+        self.desk.chores.ask()
 
     def _look_at_bus(self) -> None:
         """Tells when the bus goes and comes; a server that has come back may have forgotten what operators hold."""

@@ -1,33 +1,32 @@
 """The one place that talks to the scheduler: takes requests in, wakes those whose turn has come, and books exactly one ending for each."""
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-
-import msgspec
+from dataclasses import dataclass
 
 from controller.bus.base import Bus
 from controller.core.fairness import Fairness
-from controller.core.messages import Completion, RequestCost, RequestFeatures, RequestNotice
-from controller.core.types import Estimates, OutcomeKind, Request
+from controller.core.messages import RequestCost, RequestFeatures, RequestNotice
+from controller.core.types import OutcomeKind, Request
 from controller.gateway.beliefs import Declared, fault_of_cost, fault_of_features, with_cost, with_features
+from controller.gateway.chores import Chores
 from controller.gateway.errors import ApiError
 from controller.gateway.fleet import Fleet
 from controller.gateway.intake import Call
+from controller.gateway.ledger import Ledger, Recent
 from controller.gateway.metrics import Metrics
 from controller.gateway.ratelimits import ratelimit_headers
-from controller.gateway.tenants import recent_fairness
 from controller.runtime.clock import Clock
-from controller.scheduling.endings import completion_of
 from controller.scheduling.history import History
+from controller.scheduling.lazy_heap import LazyHeap
 from controller.scheduling.queue_entry import QueueEntry
-from controller.scheduling.scheduler import Dispatch, Ended, Refusal, Scheduler
+from controller.scheduling.scheduler import Dispatch, Dropped, Refusal, Scheduler
 
-RECENT_S = 60.0
-RECENT_KEPT = 5_000
 STRANDED_AFTER_S = 30.0
 """How long a waiting request outlives the last engine that could serve it: an engine that restarts gets the chance to."""
+STRANDED_AT_ONCE = 32
+CUT_AT_ONCE = 32
+"""Endings that one call makes at most; to tell a client of its ending takes longer than to find it."""
 
 
 class Ending(ApiError):
@@ -70,18 +69,6 @@ class Live:
     cost: RequestCost | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Recent:
-    """Figures over the last minute, for operators."""
-
-    window_s: float
-    ended: int
-    completed: int
-    slo_met: int
-    ttft_ms: tuple[float, ...] = field(repr=False)
-    tpot_ms: tuple[float, ...] = field(repr=False)
-
-
 class Desk:
     """Admits, wakes, revises and ends. All calls are synchronous: between two awaits the books always balance."""
 
@@ -110,8 +97,11 @@ class Desk:
         self._weight_of = weight_of
         self._idle = asyncio.Event()
         self._idle.set()
-        self._recent: deque[Completion] = deque(maxlen=RECENT_KEPT)
+        self._ledger = Ledger(bus=bus, history=history, metrics=metrics, clock=clock, weight_of=weight_of)
         self._pumping = False
+        self._deadlines: LazyHeap[Live] = LazyHeap()
+        self._retried: dict[str, Live] = {}
+        self.chores = Chores(scheduler, clock, ends=self._end_due, pump=self.pump)
 
     def admit(self, live: Live) -> None:
         """Queues a request; it may be dispatched before this returns.
@@ -124,7 +114,7 @@ class Desk:
         now_s = self._clock.now_s()
         entry = self.scheduler.submit(request, estimates, now_s, self._weight_of(request.tenant))
         if isinstance(entry, Refusal):
-            self._book_refusal(live, estimates, entry, now_s)
+            self._ledger.refused(request, estimates, entry, self.scheduler.policy, now_s)
             headers = ratelimit_headers(self.scheduler.rates(request.tenant, now_s))
             raise ApiError(entry.status, entry.code, entry.message, retry_after_s=entry.retry_after_s or None, headers=headers)
         live.entry = entry
@@ -132,16 +122,21 @@ class Desk:
         self.lives[request.id] = live
         self._idle.clear()
         self._bus.post(self._notice(live, now_s))
+        self._refuse(self.scheduler.outranked())
         self.pump(now_s)
 
     def pump(self, now_s: float | None = None) -> None:
         """Wakes every request that may go now. Called, here or by `pump_soon`, whenever something has changed."""
-        if not self.scheduler.counts().queued:
+        if not self.scheduler.queued:
             return
         for place, dispatch in enumerate(self.scheduler.dispatch(self._clock.now_s() if now_s is None else now_s)):
             live = self.lives[dispatch.entry.request.id]
             live.instance = dispatch.instance
             live.dispatched_s = self._clock.now_s()
+            if self._retried:
+                self._retried.pop(live.request.id, None)
+            if live.request.deadline_s != float("inf"):
+                self._deadlines.push(live.request.id, live.request.deadline_s, dispatch.entry.seq, live)
             if place == 0:
                 _wake(live.turn, dispatch)
             else:
@@ -163,37 +158,58 @@ class Desk:
         self.pump()
 
     def expire(self) -> None:
-        """Takes out what waited too long and cuts what ran too long."""
+        """The tick: takes out what waited too long and cuts what ran too long; what is more than a handful follows in slices."""
+        self._refuse(self.scheduler.expire(self._clock.now_s()))
+        self.chores.ask(ends=self._end_due())
+
+    def _end_due(self) -> bool:
+        """Ends some of those whose time is up; True while there may be more."""
         now_s = self._clock.now_s()
-        for dropped in self.scheduler.expire(now_s):
-            live = self.lives.pop(dropped.entry.request.id)
+        dropped = self.scheduler.drop_due(now_s)
+        self._refuse(dropped)
+        for _ in range(CUT_AT_ONCE):
+            due = self._deadlines.peek()
+            if due is None or due[0] > now_s:
+                return bool(dropped)
+            live = due[1]
+            self._deadlines.discard(live.request.id)
+            took_s = now_s - live.request.arrival_s
+            text = f"the deadline passed after {took_s:.1f} s, while the engine was answering"
+            self.cut(live, Ending(OutcomeKind.TIMED_OUT, 504, "deadline_exceeded", text, retry_after_s=self.retry_after_s()))
+        return True
+
+    def _refuse(self, dropped: list[Dropped]) -> None:
+        """Tells those that the scheduler has given up."""
+        now_s = self._clock.now_s()
+        for one in dropped:
+            live = self.lives.pop(one.entry.request.id)
+            self._retried.pop(live.request.id, None)
             self._settle()
-            refusal = dropped.refusal
-            self._book(live, dropped.ended, refusal.status, refusal.message, now_s=now_s)
+            refusal = one.refusal
+            self._ledger.ended(live.request, live.cost, one.ended, refusal.status, refusal.message, now_s=now_s)
             ending = Ending(refusal.kind, refusal.status, refusal.code, refusal.message, retry_after_s=refusal.retry_after_s or None)
             if not live.turn.done():
                 live.turn.set_exception(ending)
-        for live in self.lives.values():
-            if now_s >= live.request.deadline_s and live.dispatched_s:
-                took_s = now_s - live.request.arrival_s
-                text = f"the deadline passed after {took_s:.1f} s, while the engine was answering"
-                self.cut(live, Ending(OutcomeKind.TIMED_OUT, 504, "deadline_exceeded", text, retry_after_s=self.retry_after_s()))
 
-    def give_up_stranded(self) -> None:
-        """Ends waiting requests that no instance could take any more.
+    def give_up_stranded(self) -> bool:
+        """Ends waiting requests that no instance could take any more, a bounded number; True while there are more.
 
         These are retried ones whose only other instances are gone, and those whose instances have all been down for longer than the grace.
         """
-        down_for: dict[tuple[str, frozenset[str]], float] = {}
-        for request_id in self.scheduler.queued_ids():
-            live = self.lives[request_id]
-            tried = live.entry.tried if live.entry is not None else frozenset()
-            key = (live.request.model, tried)
-            if key not in down_for:
-                down_for[key] = self._fleet.down_for_s(*key)
-            if down_for[key] > (0.0 if tried else STRANDED_AFTER_S):
-                text = "no engine that serves this model answers any more" + (", and the first one tried failed" if tried else "")
-                self.drop(live, Ending(OutcomeKind.FAILED, 503, "no_healthy_engine", text, retry_after_s=self.retry_after_s()))
+        stranded: list[Live] = []
+        for live in list(self._retried.values())[:STRANDED_AT_ONCE]:
+            entry = live.entry
+            if entry is not None and self._fleet.down_for_s(live.request.model, entry.tried) > 0.0:
+                stranded.append(live)
+        for head in self.scheduler.heads():
+            room = STRANDED_AT_ONCE - len(stranded)
+            if room > 0 and self._fleet.down_for_s(head.request.model) > STRANDED_AFTER_S:
+                stranded += [self.lives[entry.request.id] for entry in self.scheduler.oldest(head.request.model, room)]
+        for live in stranded:
+            first = ", and the first one tried failed" if live.request.id in self._retried else ""
+            text = f"no engine that serves this model answers any more{first}"
+            self.drop(live, Ending(OutcomeKind.FAILED, 503, "no_healthy_engine", text, retry_after_s=self.retry_after_s()))
+        return len(stranded) >= STRANDED_AT_ONCE
 
     def drop(self, live: Live, ending: Ending) -> None:
         """Takes a waiting request out of the queue; its task tells the client."""
@@ -212,6 +228,8 @@ class Desk:
         if not self.scheduler.retry(live.request.id, self._clock.now_s()):
             return False
         self._metrics.retries.inc()
+        self._deadlines.discard(live.request.id)
+        self._retried[live.request.id] = live
         live.turn = asyncio.get_running_loop().create_future()
         live.instance = ""
         live.dispatched_s = 0.0
@@ -228,10 +246,12 @@ class Desk:
         """Books the ending of a request. The first ending stands; later calls do nothing."""
         if self.lives.pop(live.request.id, None) is None:
             return
+        self._deadlines.discard(live.request.id)
+        self._retried.pop(live.request.id, None)
         self._settle()
         now_s = self._clock.now_s()
         ended = self.scheduler.end(live.request.id, kind, now_s, output_tokens, cached_tokens)
-        self._book(live, ended, status, reason, now_s=now_s, cached_tokens=cached_tokens)
+        self._ledger.ended(live.request, live.cost, ended, status, reason, now_s=now_s, cached_tokens=cached_tokens)
         self.pump_soon()
 
     async def wait_idle(self) -> None:
@@ -273,23 +293,11 @@ class Desk:
 
     def recent(self) -> Recent:
         """Figures over the last minute."""
-        now_s = self._clock.now_s()
-        while self._recent and self._recent[0].sent_s < now_s - RECENT_S:
-            self._recent.popleft()
-        done = [item for item in self._recent if item.outcome is OutcomeKind.COMPLETED]
-        return Recent(
-            window_s=RECENT_S,
-            ended=len(self._recent),
-            completed=len(done),
-            slo_met=sum(item.slo_met for item in done),
-            ttft_ms=tuple(sorted(item.ttft_ms for item in done if item.ttft_ms >= 0)),
-            tpot_ms=tuple(sorted(item.tpot_ms for item in done if item.tpot_ms >= 0)),
-        )
+        return self._ledger.recent()
 
     def fairness(self) -> Fairness:
         """How evenly tenants were served over the last minute while they competed."""
-        since_s = self._clock.now_s() - RECENT_S
-        return recent_fairness((item for item in self._recent if item.sent_s >= since_s), self._weight_of)
+        return self._ledger.fairness()
 
     def _notice(self, live: Live, now_s: float) -> RequestNotice:
         request, call, declared = live.request, live.call, live.declared
@@ -308,60 +316,8 @@ class Desk:
             turns=call.turns,
         )
 
-    def _book(self, live: Live, ended: Ended, status: int, reason: str, *, now_s: float, cached_tokens: int = 0) -> None:
-        """Posts the completion, learns from it and counts it."""
-        request, predicted, cost = live.request, ended.predicted, live.cost
-        completion = msgspec.structs.replace(
-            completion_of(ended, now_s),
-            cached_tokens=cached_tokens,
-            # Residuals are those of the instance that served it, where prediction spoke of it by name.
-            predicted_ttft_ms=cost.ttft_ms.get(ended.instance, predicted.ttft_ms) if cost is not None else predicted.ttft_ms,
-            predicted_tpot_ms=cost.tpot_ms.get(ended.instance, predicted.tpot_ms) if cost is not None else predicted.tpot_ms,
-            slo_met=ended.slo_met or _whole_in_time(request, ended),
-            status=status,
-            reason=reason,
-        )
-        self._file(completion)
-
-    def _book_refusal(self, live: Live, estimates: Estimates, refusal: Refusal, now_s: float) -> None:
-        request = live.request
-        self._file(
-            Completion(
-                request_id=request.id,
-                sent_s=now_s,
-                tenant=request.tenant,
-                model=request.model,
-                outcome=refusal.kind,
-                arrival_s=request.arrival_s,
-                policy=self.scheduler.policy,
-                prompt_tokens=request.prompt_tokens,
-                total_ms=(now_s - request.arrival_s) * 1000.0,
-                ttft_slo_ms=estimates.slo.ttft_ms,
-                tpot_slo_ms=estimates.slo.tpot_ms,
-                status=refusal.status,
-                reason=refusal.message,
-            )
-        )
-
-    def _file(self, completion: Completion) -> None:
-        self._bus.post(completion)
-        self._history.learn(completion)
-        self._metrics.ended(completion)
-        self._recent.append(completion)
-
 
 def _wake(turn: "asyncio.Future[Dispatch]", dispatch: Dispatch) -> None:
     # A task that was cancelled this very moment has a cancelled future; it books its own ending when it wakes.
     if not turn.done():
         turn.set_result(dispatch)
-
-
-def _whole_in_time(request: Request, ended: Ended) -> bool:
-    """Whether an answer that came in one piece came within TTFT + TPOT x (l - 1), when its last token was due (H-MAS 3.5).
-
-    Its first token cannot be seen, so `ttft_ms` stays unknown and this deadline stands for both targets.
-    """
-    if request.stream or ended.kind is not OutcomeKind.COMPLETED or ended.ttft_ms >= 0 or ended.output_tokens < 1:
-        return False
-    slo = ended.predicted.slo
-    return ended.total_ms <= slo.ttft_ms + slo.tpot_ms * (ended.output_tokens - 1)

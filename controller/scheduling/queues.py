@@ -138,18 +138,23 @@ class Queues:
         Raises:
             SchedulingError: The structure that was built lacks requests: the policy lost some. It is given up; nothing else is.
         """
-        return self._go_on(limit, now_s) or self._retired.take_apart(limit, now_s)
+        if self._busy:
+            self._go_on(limit, now_s)
+        else:
+            self._retired.take_apart(limit, now_s)
+        return not self.settled
 
     @property
     def settled(self) -> bool:
         """Whether nothing is left for `settle` to do."""
-        return not (self._leaving or self._arriving or self._retired) and self._building is None and self._reviewed
+        return not (self._retired or self._busy)
 
     # -- inside -----------------------------------------------------------------------------------------------------------
 
     @property
-    def _reviewed(self) -> bool:
-        return all(group.reviewed for group in self.groups)
+    def _busy(self) -> bool:
+        """Whether moves, a change of discipline or looks are left."""
+        return bool(self._leaving) or self._arriving or self._building is not None or not all(group.reviewed for group in self.groups)
 
     def _begin(self, now_s: float) -> None:
         """Sets out for the discipline that is wanted, unless arrival order is on its way in: that is seen through first."""
@@ -175,8 +180,8 @@ class Queues:
             for group in self.groups:
                 group.begin(self._structure(self._wanted))
 
-    def _go_on(self, limit: int, now_s: float) -> bool:
-        """Moves, then changes of discipline, then looks at each; True while some of that is left."""
+    def _go_on(self, limit: int, now_s: float) -> None:
+        """Moves, then changes of discipline, then looks at each."""
         limit = self._move(limit, now_s)
         if self._building is not None or self._arriving:
             for group in self.groups:
@@ -189,7 +194,6 @@ class Queues:
                 for waiting in group.review(limit):
                     limit -= 1
                     self._on_look(waiting)
-        return bool(self._leaving) or self._building is not None or self._arriving or not self._reviewed
 
     def _take_over(self, now_s: float) -> None:
         lossy = next((group for group in self.groups if not group.complete), None)
@@ -229,8 +233,8 @@ class Queues:
     def _hurry(self, now_s: float) -> None:
         """Does all that was begun where it is little."""
         if self._count() <= AT_ONCE:
-            while self._go_on(AT_ONCE, now_s):
-                pass
+            while self._busy:
+                self._go_on(max(1, AT_ONCE), now_s)
 
     def _now_in_force(self, discipline: Discipline | None = None) -> None:
         self.policy_name, self.hints = self._wanted if discipline is None else discipline

@@ -23,12 +23,11 @@ class Retired:
         elif structure is not None:
             self._structures.append(structure)
 
-    def take_apart(self, limit: int, now_s: float) -> bool:
-        """Takes `limit` entries out at most; True while some are left."""
+    def take_apart(self, limit: int, now_s: float) -> None:
+        """Takes `limit` entries out at most."""
         while self._structures and limit > 0:
             structure = self._structures[-1]
             while limit > 0 and structure.pop(now_s) is not None:
                 limit -= 1
             if limit > 0:
                 self._structures.pop()
-        return bool(self._structures)

@@ -1,0 +1,120 @@
+"""What is told of requests that have ended: to the agents, to the metrics, and to operators over the last minute."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from controller.bus.base import Bus
+from controller.core.fairness import Fairness
+from controller.core.messages import Completion, RequestCost
+from controller.core.types import Estimates, OutcomeKind, Request
+from controller.gateway.metrics import Metrics
+from controller.gateway.tenants import recent_fairness
+from controller.runtime.clock import Clock
+from controller.scheduling.endings import completion_of
+from controller.scheduling.history import History
+from controller.scheduling.scheduler import Ended, Refusal
+
+RECENT_S = 60.0
+RECENT_KEPT = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """Figures over the last minute, for operators."""
+
+    window_s: float
+    ended: int
+    completed: int
+    slo_met: int
+    ttft_ms: tuple[float, ...] = field(repr=False)
+    tpot_ms: tuple[float, ...] = field(repr=False)
+
+
+class Ledger:
+    """Files each ending once: on the bus, in the history that first estimates come from, and in the metrics."""
+
+    def __init__(self, *, bus: Bus, history: History, metrics: Metrics, clock: Clock, weight_of: Callable[[str], float]) -> None:
+        self._bus = bus
+        self._history = history
+        self._metrics = metrics
+        self._clock = clock
+        self._weight_of = weight_of
+        self._recent: deque[Completion] = deque(maxlen=RECENT_KEPT)
+
+    def ended(
+        self, request: Request, cost: RequestCost | None, ended: Ended, status: int, reason: str, *, now_s: float, cached_tokens: int = 0
+    ) -> Completion:
+        """Files a request that had been admitted. `cost`: what prediction last said of it."""
+        predicted = ended.predicted
+        completion = msgspec.structs.replace(
+            completion_of(ended, now_s),
+            cached_tokens=cached_tokens,
+            # Residuals are those of the instance that served it, where prediction spoke of it by name.
+            predicted_ttft_ms=cost.ttft_ms.get(ended.instance, predicted.ttft_ms) if cost is not None else predicted.ttft_ms,
+            predicted_tpot_ms=cost.tpot_ms.get(ended.instance, predicted.tpot_ms) if cost is not None else predicted.tpot_ms,
+            slo_met=ended.slo_met or _whole_in_time(request, ended),
+            status=status,
+            reason=reason,
+        )
+        return self._file(completion)
+
+    def refused(self, request: Request, estimates: Estimates, refusal: Refusal, policy: str, now_s: float) -> Completion:
+        """Files a request that was not let into the queue."""
+        return self._file(
+            Completion(
+                request_id=request.id,
+                sent_s=now_s,
+                tenant=request.tenant,
+                model=request.model,
+                outcome=refusal.kind,
+                arrival_s=request.arrival_s,
+                policy=policy,
+                prompt_tokens=request.prompt_tokens,
+                total_ms=(now_s - request.arrival_s) * 1000.0,
+                ttft_slo_ms=estimates.slo.ttft_ms,
+                tpot_slo_ms=estimates.slo.tpot_ms,
+                status=refusal.status,
+                reason=refusal.message,
+            )
+        )
+
+    def recent(self) -> Recent:
+        """Figures over the last minute."""
+        now_s = self._clock.now_s()
+        while self._recent and self._recent[0].sent_s < now_s - RECENT_S:
+            self._recent.popleft()
+        done = [item for item in self._recent if item.outcome is OutcomeKind.COMPLETED]
+        return Recent(
+            window_s=RECENT_S,
+            ended=len(self._recent),
+            completed=len(done),
+            slo_met=sum(item.slo_met for item in done),
+            ttft_ms=tuple(sorted(item.ttft_ms for item in done if item.ttft_ms >= 0)),
+            tpot_ms=tuple(sorted(item.tpot_ms for item in done if item.tpot_ms >= 0)),
+        )
+
+    def fairness(self) -> Fairness:
+        """How evenly tenants were served over the last minute while they competed."""
+        since_s = self._clock.now_s() - RECENT_S
+        return recent_fairness((item for item in self._recent if item.sent_s >= since_s), self._weight_of)
+
+    def _file(self, completion: Completion) -> Completion:
+        self._bus.post(completion)
+        self._history.learn(completion)
+        self._metrics.ended(completion)
+        self._recent.append(completion)
+        return completion
+
+
+def _whole_in_time(request: Request, ended: Ended) -> bool:
+    """Whether an answer that came in one piece came within TTFT + TPOT x (l - 1), when its last token was due (H-MAS 3.5).
+
+    Its first token cannot be seen, so `ttft_ms` stays unknown and this deadline stands for both targets.
+    """
+    if request.stream or ended.kind is not OutcomeKind.COMPLETED or ended.ttft_ms >= 0 or ended.output_tokens < 1:
+        return False
+    slo = ended.predicted.slo
+    return ended.total_ms <= slo.ttft_ms + slo.tpot_ms * (ended.output_tokens - 1)
