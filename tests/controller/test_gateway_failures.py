@@ -188,17 +188,16 @@ async def test_an_engine_that_is_no_engine(tmp_path: Path):
 async def test_a_stranded_retry_is_told_so(tmp_path: Path):
     """Its first engine failed, its second is drained away before its turn comes: it does not wait for its deadline."""
     async with running(tmp_path, engines=2, scheduler=SchedulerConfig(policy="fcfs", n_run=1, tick_s=0.02)) as rig:
-        blockers = [asyncio.create_task(rig.post(chat(f"long {number}", tokens=3000))) for number in range(2)]
-        await eventually(lambda: all(sim.model.running for sim in rig.sims))
+        rig.gateway.scheduler.set_draining("sim-1", draining=True)
+        blocker = asyncio.create_task(rig.post(chat("long", tokens=3000)))
+        await eventually(lambda: rig.sims[1].model.running)
+        await set_fault(rig, rig.sims[0], "reset-before")
+        rig.gateway.scheduler.set_draining("sim-1", draining=False)
         waiting = asyncio.create_task(rig.post(chat("waits", tokens=3)))
-        await eventually(lambda: rig.gateway.scheduler.counts().queued == 1)
-        (request_id,) = rig.gateway.scheduler.queued_ids()
-        live = rig.gateway.desk.lives[request_id]
-        live.entry.tried = frozenset({"sim-1"})
+        await eventually(lambda: rig.gateway.scheduler.counts().dispatched == 2 and rig.gateway.scheduler.queued)
         await rig.sims[1].kill()
         answer = await waiting
-        for blocker in blockers:
-            blocker.cancel()
+        blocker.cancel()
         await eventually(lambda: not rig.gateway.desk.lives)
     assert (answer.status, answer.error["code"]) == (503, "no_healthy_engine")
     assert "the first one tried failed" in answer.error["message"]

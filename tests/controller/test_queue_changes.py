@@ -203,6 +203,11 @@ def filled(count: int, policy: str = "edf") -> tuple[Scheduler, dict[str, QueueE
     return scheduler, waiting
 
 
+def settle(scheduler: Scheduler) -> None:
+    while scheduler.settle(4, 1.0):
+        pass
+
+
 def end_and_dispatch(scheduler: Scheduler) -> QueueEntry:
     scheduler.end(scheduler.running_ids()[0], OutcomeKind.COMPLETED, 1.0, 5)
     (one,) = scheduler.dispatch(1.0)
@@ -229,7 +234,7 @@ def test_the_old_policy_rules_until_the_new_one_is_whole():
 
 @pytest.mark.parametrize("settled", [0, 1, 7])
 def test_arrival_order_is_in_force_with_the_call_that_asks_for_it(settled: int):
-    scheduler, waiting = filled(600)
+    scheduler, _ = filled(600)
     scheduler.set_policy("fcfs", 1.0)
     assert (scheduler.policy, scheduler.next_policy) == ("fcfs", "")
     order = []
@@ -275,11 +280,9 @@ def test_a_policy_that_loses_requests_never_comes_into_force():
     with mock.patch.object(pool, "POLICIES", {**POLICIES, "lossy": Lossy}):
         scheduler.set_policy("lossy", 1.0)
         with pytest.raises(SchedulingError, match="'lossy' holds 23 requests where 25 wait; 'edf' stays in force"):
-            while scheduler.settle(4, 1.0):
-                pass
+            settle(scheduler)
     assert (scheduler.policy, scheduler.next_policy) == ("edf", "")
-    while scheduler.settle(4, 1.0):
-        pass
+    settle(scheduler)
     audit(scheduler, waiting)
     assert len({end_and_dispatch(scheduler).seq for _ in range(25)}) == 25
 
