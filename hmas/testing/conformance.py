@@ -28,11 +28,12 @@ PATIENCE_STEP_S = 10.0
 
 @dataclass(frozen=True)
 class Subject:
-    """The policy under test: its class, its hints (those not given by default) and the first seed."""
+    """The policy under test: its class, its hints (those not given by default), the first seed, and how many wait at a switch."""
 
     policy: type[QueuePolicy]
     hints: Mapping[str, float] = field(default_factory=dict)
     seed: int = 1
+    queued: int = QUEUED
 
     def make(self) -> QueuePolicy:
         """An empty one."""
@@ -95,7 +96,7 @@ def switches(subject: Subject) -> None:
     now_s, number, ended = START_S, 0, 0
     others = [policy.name for policy in BUILT_IN if policy is not subject.policy]
     for name in [name for other in others for name in (other, subject.policy.name)]:
-        for _ in range(4 if number else QUEUED):
+        for _ in range(4 if number else subject.queued):
             entry = make_entry(number, now_s, rng)
             number += 1
             scheduler.submit(entry.request, entry.estimates, now_s, entry.weight)

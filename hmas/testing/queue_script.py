@@ -50,7 +50,8 @@ class QueueScript:
         order: Ids in the order in which it handed them out.
     """
 
-    SHARES: Mapping[str, float] = {"push": 0.42, "pop": 0.34, "rekey": 0.08, "discard": 0.04, "end": 0.1, "retry": 0.02}
+    SHARES: Mapping[str, float] = {"push": 0.4, "pop": 0.34, "rekey": 0.08, "discard": 0.04, "end": 0.1, "retry": 0.04}
+    BURST = 24
 
     def __init__(self, policy: QueuePolicy, seed: int, *, probing: bool = False) -> None:
         """Takes an empty policy. `probing`: before each step some are popped and put back, which must change nothing."""
@@ -66,12 +67,14 @@ class QueueScript:
         self._step = 0
 
     def run(self, steps: int) -> None:
-        """So many steps, then everything out.
+        """A burst of arrivals, so many steps, then everything out.
 
         Raises:
             NonConformance: Something was lost, doubled or told wrongly.
         """
         names = list(self.SHARES)
+        for _ in range(self.BURST):
+            self.push()
         for choice in self._rng.choice(len(names), size=steps, p=list(self.SHARES.values())):
             self.now_s += float(self._rng.exponential(0.3))
             self._step += 1

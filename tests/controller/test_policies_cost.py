@@ -10,7 +10,6 @@ from controller.core.types import Estimates, Request, Slo
 from controller.scheduling.lazy_heap import LazyHeap
 from controller.scheduling.policies.edf import Edf
 from controller.scheduling.policies.wfq import Wfq
-from controller.scheduling.pool import POLICIES, make_policy
 from controller.scheduling.queue_entry import QueueEntry
 
 steps = st.lists(st.tuples(st.sampled_from(["push", "pop", "discard", "peek"]), st.integers(0, 9), st.integers(0, 5)), max_size=80)
@@ -103,25 +102,6 @@ def test_a_priority_can_put_off_by_100_steps_only():
     assert [policy.pop(0.0).seq for _ in range(3)] == [99, 0, 150]
 
 
-HINTS = {"two-lane": {"threshold_ms": 1000.0}}
-
-
-@pytest.mark.parametrize("name", sorted(POLICIES))
-@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 3000)), min_size=6, max_size=40), st.data())
-def test_several_that_are_put_back_in_reverse_leave_everything_as_it_was(name, rows, data):
-    plain, probed = (make_policy(name, HINTS.get(name)) for _ in range(2))
-    for i, (tenant, prompt) in enumerate(rows):
-        for policy in (plain, probed):
-            entry = made(i, tenant=tenant, prompt=prompt)
-            entry.estimates = Estimates(slo=Slo(ttft_ms=1000, tpot_ms=50), output_tokens=10.0 + prompt % 300, ttft_ms=float(prompt))
-            policy.push(entry, 0.0)
-    for _ in rows:
-        out = [probed.pop(0.0) for _ in range(data.draw(st.integers(0, len(probed))))]
-        for entry in reversed(out):
-            probed.put_back(entry, 0.0)
-        assert probed.pop(0.0).seq == plain.pop(0.0).seq
-
-
 def test_edf_by_the_whole_deadline_on_demand():
     short, long = made(1), made(0)
     long.estimates = Estimates(slo=Slo(ttft_ms=1000, tpot_ms=50), output_tokens=1000.0)
@@ -145,26 +125,6 @@ def test_wfq_orders_within_a_tenant_by_priority_and_forgets_idle_tenants():
     assert len(policy._idle) == 4096
     assert len(policy._busy) == 2
     assert len(policy._charges) == 16_384
-
-
-@given(st.lists(st.sampled_from("abc"), min_size=30, max_size=90), st.sampled_from([0.5, 1.0, 4.0]))
-def test_wfq_keeps_the_bound_of_start_time_fair_queueing(tenants, weight):
-    weights = {"a": weight, "b": 1.0, "c": 2.0}
-    policy = Wfq({"cost": 0.0})
-    left = dict.fromkeys("abc", 0)
-    for i, tenant in enumerate(tenants):
-        policy.push(made(i, tenant=tenant, prompt=10 + i % 7 * 50, weight=weights[tenant]), 0.0)
-        left[tenant] += 1
-    served = dict.fromkeys("abc", 0.0)
-    largest = 10 + 6 * 50 + 10.0
-    while all(left.values()):
-        entry = policy.pop(0.0)
-        tenant = entry.request.tenant
-        left[tenant] -= 1
-        served[tenant] += (entry.request.prompt_tokens + 10.0) / weights[tenant]
-        for one in "abc":
-            for other in "abc":
-                assert served[one] - served[other] <= largest / weights[one] + largest / weights[other] + 1e-9
 
 
 @pytest.mark.parametrize("cost", [0.0, 1.0])

@@ -1,192 +1,151 @@
-"""What every policy of the pool has to keep, and the order each promises, against a brute-force reference."""
+"""Every policy of the pool keeps what every policy has to, and hands out in the order of a slow second implementation of itself."""
 
-from itertools import permutations
+import os
+import subprocess
+import sys
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from reference_policies import REFERENCES
 
-from controller.core.errors import PolicyError
-from controller.core.types import Estimates, Request, Slo
-from controller.scheduling.pool import POLICIES, make_policy, rebuild
-from controller.scheduling.queue_entry import QueueEntry
+from controller.scheduling.policies.fcfs import Fcfs
+from controller.scheduling.policies.wfq import Wfq
+from controller.scheduling.pool import BUILT_IN, POLICIES, make_policy
+from hmas.testing import CHECKS, NonConformance, assert_conforms
+from hmas.testing.conformance import QUEUED, Subject
+from hmas.testing.queue_script import QueueScript
 
-NAMES = sorted(POLICIES)
-TENANTS = ("a", "b", "c")
-
-
-def entry(
-    seq: int, *, tenant: str = "a", ttft_ms: float = 4000, output: float = 100, prompt: int = 100, tpot_ms: float = 50, weight: float = 1.0
-):
-    return QueueEntry(
-        request=Request(id=f"{seq:06d}", tenant=tenant, model="m", arrival_s=1000.0 + seq * 0.01, prompt_tokens=prompt),
-        estimates=Estimates(slo=Slo(ttft_ms=ttft_ms, tpot_ms=tpot_ms), output_tokens=output, ttft_ms=prompt * 0.2, tpot_ms=20.0),
-        seq=seq,
-        weight=weight,
-    )
+NAMES = [policy.name for policy in BUILT_IN]
+FEW = 40
+"""Queued at a switch, where the structures themselves are what is tested; `test_a_switch_of_many` has more than go at once."""
 
 
-entries = st.lists(
-    st.builds(
-        dict,
-        tenant=st.sampled_from(TENANTS),
-        ttft_ms=st.sampled_from([500.0, 2000.0, 9000.0]),
-        output=st.sampled_from([5.0, 100.0, 900.0]),
-        prompt=st.integers(1, 4000),
-    ),
-    min_size=1,
-    max_size=40,
-).map(lambda rows: [entry(i, **row) for i, row in enumerate(rows)])
-
-
-def drain(policy) -> list[QueueEntry]:
-    out = []
-    while (popped := policy.pop(2000.0)) is not None:
-        out.append(popped)
-    assert len(policy) == 0
-    return out
-
-
-def ids(items) -> list[str]:
-    return [item.request.id for item in items]
+def test_the_pool_is_the_one_that_was_promised():
+    promised = "fcfs edf llf sjf srtf two-lane wfq stride lottery cfs rr mlfq priority vtc slack"
+    assert sorted(POLICIES) == sorted(promised.split())
 
 
 @pytest.mark.parametrize("name", NAMES)
-@given(items=entries)
-def test_everything_comes_out_once(name, items):
-    policy = make_policy(name)
-    for item in items:
-        policy.push(item, 1000.0)
-    assert len(policy) == len(items)
-    assert sorted(ids(policy.entries())) == sorted(ids(items))
-    assert sorted(ids(drain(policy))) == sorted(ids(items))
+@pytest.mark.parametrize("check", CHECKS)
+def test_every_policy_conforms(name, check):
+    CHECKS[check](Subject(POLICIES[name], queued=FEW))
 
 
-@pytest.mark.parametrize("name", NAMES)
-@given(items=entries, data=st.data())
-def test_put_back_leaves_the_order_as_it_was(name, items, data):
-    plain, probed = make_policy(name), make_policy(name)
-    for item in items:
-        plain.push(item, 1000.0)
-        probed.push(item, 1000.0)
-    expected = ids(drain(plain))
-    seen = []
-    while len(probed):
-        for _ in range(data.draw(st.integers(0, 2))):
-            back = probed.pop(1001.0)
-            probed.put_back(back, 1001.0)
-        seen.append(probed.pop(1001.0).request.id)
-    assert seen == expected
+@pytest.mark.parametrize("name", ["lottery", "mlfq", "wfq"])
+def test_a_switch_of_many_goes_on_while_requests_come_and_go(name):
+    CHECKS["switches"](Subject(POLICIES[name], queued=QUEUED, seed=7))
 
 
-@pytest.mark.parametrize("name", NAMES)
-@given(items=entries, data=st.data())
-def test_removal_by_id(name, items, data):
-    policy = make_policy(name)
-    for item in items:
-        policy.push(item, 1000.0)
-    gone = data.draw(st.sets(st.sampled_from(ids(items))))
-    for request_id in sorted(gone):
-        assert policy.discard(request_id).request.id == request_id
-        assert policy.discard(request_id) is None
-    assert sorted(ids(drain(policy))) == sorted(set(ids(items)) - gone)
+@pytest.mark.parametrize("case", REFERENCES)
+def test_the_order_is_that_of_the_reference(case):
+    name, hints, reference = REFERENCES[case]
+    for seed in (3, 4):
+        policy, slow = QueueScript(make_policy(name, hints), seed), QueueScript(reference(), seed)
+        policy.run(300)
+        slow.run(300)
+        assert policy.order == slow.order
 
 
-@pytest.mark.parametrize(("old", "new"), list(permutations(NAMES, 2)))
-def test_a_switch_in_the_middle_loses_nothing(old, new):
-    items = [entry(i, tenant=TENANTS[i % 3], output=10.0 + 37 * (i % 7), ttft_ms=500.0 + 900 * (i % 4)) for i in range(50)]
-    policy = make_policy(old)
-    for item in items:
-        policy.push(item, 1000.0)
-    first = [policy.pop(1000.5) for _ in range(11)]
-    rest = drain(rebuild(policy, make_policy(new), 1001.0))
-    assert sorted(ids(first) + ids(rest)) == ids(items)
+def test_the_references_differ_so_that_a_policy_can_fail_its_own():
+    orders = set()
+    for _, _, reference in REFERENCES.values():
+        script = QueueScript(reference(), 3)
+        script.run(300)
+        orders.add(tuple(script.order))
+    assert len(orders) == len(REFERENCES)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@given(items=entries)
-def test_rekey_moves_and_keeps_one(name, items):
-    policy, fresh = make_policy(name), make_policy(name)
-    for item in items:
-        policy.push(item, 1000.0)
-    changed = items[-1]
-    changed.estimates = Estimates(slo=Slo(ttft_ms=100, tpot_ms=50), output_tokens=1.0, ttft_ms=1.0, tpot_ms=1.0)
-    policy.rekey(changed, 1000.5)
-    out = ids(drain(policy))
-    assert sorted(out) == sorted(ids(items))
-    if name in {"edf", "sjf"}:
-        for item in items:
-            fresh.push(item, 1000.0)
-        assert out == ids(drain(fresh))
+def test_the_order_depends_on_no_hash_seed():
+    code = "from hmas.testing import order_of; from controller.scheduling.pool import BUILT_IN; print([order_of(p) for p in BUILT_IN])"
+    runs = [
+        subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, stdout=subprocess.PIPE, text=True)
+        for seed in ("1", "2")
+    ]
+    first, second = (run.communicate()[0] for run in runs)
+    assert first == second
+    assert first.count("'") == 2 * len(BUILT_IN)
 
 
-REFERENCE = {
-    "fcfs": lambda e: (0.0, e.seq),
-    "edf": lambda e: (e.ttft_deadline_s, e.seq),
-    "sjf": lambda e: (e.estimates.total_ms + 20.0 * e.request.arrival_s, e.seq),
-}
+# -- the suite finds what is wrong: policies with one fault each ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(REFERENCE))
-@given(items=entries)
-def test_order_is_the_reference(name, items):
-    policy = make_policy(name)
-    for item in items:
-        policy.push(item, 1000.0)
-    assert ids(drain(policy)) == ids(sorted(items, key=REFERENCE[name]))
+class Forgetful(Fcfs):
+    """Loses a request that is re-keyed."""
+
+    name = "forgetful"
+
+    def rekey(self, entry, now_s):
+        self.discard(entry.request.id)
 
 
-@given(items=entries)
-def test_two_lane_orders_each_lane_by_slack(items):
-    policy = make_policy("two-lane", {"threshold_ms": 2500.0})
-    for item in items:
-        policy.push(item, 1000.0)
-    out = drain(policy)
-    for slow in (False, True):
-        lane = [e for e in out if (e.estimates.total_ms > 2500.0) is slow]
-        assert ids(lane) == ids(sorted(lane, key=lambda e: (e.deadline_s - e.estimates.total_ms / 1000.0, e.seq)))
+class Doubling(Fcfs):
+    """Keeps what it has handed out."""
+
+    name = "doubling"
+
+    def pop(self, now_s):
+        entry = super().pop(now_s)
+        if entry is not None and entry.seq % 50 == 49:
+            self.push(entry, now_s)
+        return entry
 
 
-def test_two_lane_starves_neither_lane():
-    policy = make_policy("two-lane", {"threshold_ms": 2500.0, "fast_share": 0.8})
-    for i in range(200):
-        policy.push(entry(i, output=900.0 if i % 2 else 5.0), 1000.0)
-    first = [policy.pop(1001.0) for _ in range(50)]
-    assert 8 <= sum(e.estimates.total_ms > 2500.0 for e in first) <= 12
+class Charging(Wfq):
+    """Charges for what was put back."""
+
+    name = "charging"
+
+    def put_back(self, entry, now_s):
+        self.push(entry, now_s)
 
 
-@pytest.mark.parametrize("weights", [(1.0, 1.0), (3.0, 1.0)])
-def test_wfq_shares_by_weight(weights):
-    policy = make_policy("wfq")
-    for i in range(400):
-        tenant = TENANTS[i % 2]
-        policy.push(entry(i, tenant=tenant, weight=weights[i % 2]), 1000.0)
-    first = [policy.pop(1001.0).request.tenant for _ in range(120)]
-    share = weights[0] / sum(weights)
-    assert first.count("a") == pytest.approx(120 * share, abs=2)
+class Fickle(Fcfs):
+    """Orders by where objects happen to lie."""
+
+    name = "fickle"
+    made = 0
+
+    def __init__(self, hints):
+        super().__init__(hints)
+        type(self).made += 1
+
+    def key(self, entry):
+        return float(entry.seq * 7919 % (97 + self.made))
 
 
-def test_wfq_gives_no_credit_for_a_pause():
-    policy = make_policy("wfq")
-    for i in range(100):
-        policy.push(entry(i, tenant="a"), 1000.0)
-    for _ in range(50):
-        policy.pop(1001.0)
-    for i in range(100, 200):
-        policy.push(entry(i, tenant="b"), 1002.0)
-    first = [policy.pop(1003.0).request.tenant for _ in range(20)]
-    assert 9 <= first.count("b") <= 11
+class Unfair(Fcfs):
+    """Last come, first served, and says nothing of it."""
+
+    name = "unfair"
+
+    def key(self, entry):
+        return -float(entry.seq)
+
+
+class Leaking(Fcfs):
+    """Loses one in a hundred when it takes a queue over."""
+
+    name = "leaking"
+
+    def load(self, entries, now_s):
+        super().load((entry for entry in entries if entry.seq % 50 != 49), now_s)
 
 
 @pytest.mark.parametrize(
-    ("name", "hints", "word"),
+    ("policy", "check", "words"),
     [
-        ("lifo", None, "fcfs"),
-        ("edf", {"nope": 1.0}, "key"),
-        ("two-lane", {"fast_share": 2.0}, "0.05"),
-        ("sjf", {"aging_ms_per_s": float("nan")}, "number"),
+        (Forgetful, "conservation", "len is"),
+        (Doubling, "conservation", "len is"),
+        (Charging, "put_back", "after pops that were put back"),
+        (Fickle, "determinism", "another order"),
+        (Unfair, "starvation", "times in a row"),
+        (Leaking, "rebuild", "load took 50"),
     ],
 )
-def test_unknown_names_and_hints_are_refused_with_what_is_allowed(name, hints, word):
-    with pytest.raises(PolicyError, match=word):
-        make_policy(name, hints)
+def test_the_suite_finds_a_fault(policy, check, words):
+    with pytest.raises(NonConformance, match=words):
+        CHECKS[check](Subject(policy))
+
+
+def test_the_suite_stops_at_the_contract():
+    with pytest.raises(Exception, match="is no policy"):
+        assert_conforms(dict)

@@ -19,8 +19,8 @@ class Vtc(FlowPolicy):
     that moment.
 
     A tenant that comes back is lifted to the lowest counter of those that wait, or, with none waiting, to the counter of the
-    tenant that stopped waiting last: a pause earns no credit. Unlike under `wfq` a quiet moment levels nothing: a tenant
-    ahead of the others stays ahead of them.
+    tenant that stopped waiting last: a pause earns no credit. Unlike under `wfq` a quiet moment does not level the counters:
+    who is further ahead than that stays ahead.
 
     Within a tenant the client's priority comes first, then arrival.
 
