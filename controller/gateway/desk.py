@@ -173,6 +173,8 @@ class Desk:
                 return bool(dropped)
             live = due[1]
             self._deadlines.discard(live.request.id)
+            if live.request.deadline_s > now_s:
+                continue
             took_s = now_s - live.request.arrival_s
             text = f"the deadline passed after {took_s:.1f} s, while the engine was answering"
             self.cut(live, Ending(OutcomeKind.TIMED_OUT, 504, "deadline_exceeded", text, retry_after_s=self.retry_after_s()))

@@ -16,6 +16,7 @@ from controller.config.schema import Config
 from controller.core.errors import ConfigError
 from controller.runtime import logs
 from controller.runtime.clock import SystemClock
+from controller.runtime.collector import Collector
 from controller.runtime.notify import Notifier
 from controller.runtime.priority import yield_to_serving
 from controller.runtime.signals import stop_flags
@@ -110,8 +111,10 @@ async def _gateway(config: Config, bus: Bus) -> None:
 
     notifier, clock = Notifier(), SystemClock()
     told_s = 0.0
+    running: list[tuple[Started, Collector]] = []
 
     def on_ready(started: Started) -> None:
+        running.append((started, Collector(clock.now_s())))
         notifier.ready(f"serving at {started.url}, operators' API at {started.admin_url}")
 
     def on_cycle() -> None:
@@ -120,6 +123,8 @@ async def _gateway(config: Config, bus: Bus) -> None:
         if now_s - told_s >= NOTIFY_EVERY_S:
             told_s = now_s
             notifier.watchdog()
+        for started, collector in running:
+            collector.look(now_s, quiet=not started.gateway.desk.lives)
 
     try:
         with stop_flags() as flags:

@@ -74,7 +74,8 @@ class Sim:
     async def kill(self) -> None:
         """Takes the server away, connections and all."""
         for connection in list(self.runner.server.connections):
-            connection.transport.abort()
+            if connection.transport is not None:
+                connection.transport.abort()
         await self.runner.cleanup()
 
 
