@@ -136,7 +136,7 @@ async def test_a_spoilt_run_is_made_again_and_left_out_where_that_does_not_help(
     assert found["noise"] is None
     assert rows["edf"]["verdict"] == "within noise"
     assert "ordering buys no goodput" in live_verdict(document)
-    assert "7 runs rejected" in live_table(document).title
+    assert "runs rejected: 7" in live_table(document).title
 
 
 async def test_an_engine_that_serves_nothing_is_told():

@@ -36,7 +36,7 @@ def live_table(document: Document) -> Table:
     rejected = sum(row["rejected"] for row in rows)
     title = (
         f"{len(document['blocks'])} blocks on a real vLLM, window {document['window']}, late requests {document['late']}, "
-        f"mean load {document['settings']['field']['load']:g} of capacity; {apart}; {rejected} runs rejected"
+        f"mean load {document['settings']['field']['load']:g} of capacity; {apart}; runs rejected: {rejected}"
     )
     return Table(title, LIVE_HEAD, [_live_row(row) for row in rows])
 
