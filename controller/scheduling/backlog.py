@@ -23,13 +23,15 @@ class Backlog:
     Work is the service-time proxy T_tot, in whole microseconds, so that sums come out exactly.
 
     Attributes:
-        ready_us: Work of those that wait in time; overdue ones are served after them and hold nobody up.
-        left_us: Work that has left them since the start: dispatched, ended or become overdue. It never falls.
+        ready_us: Work that one who comes now has to wait for: of those that wait in time, and of overdue ones where those keep their place.
+        left_us: Work that has left since the start: dispatched, ended or, where that makes way, become overdue. It never falls.
     """
 
-    __slots__ = ("_buckets", "_places", "left_us", "ready_us")
+    __slots__ = ("_buckets", "_makes_way", "_places", "left_us", "ready_us")
 
-    def __init__(self) -> None:
+    def __init__(self, *, makes_way: bool = True) -> None:
+        """Starts empty. `makes_way`: whether those that become overdue let all others go first."""
+        self._makes_way = makes_way
         self._buckets: dict[Rank, dict[str, None]] = {}
         self._places: dict[str, tuple[Rank, int]] = {}
         self.ready_us = 0
@@ -45,10 +47,10 @@ class Backlog:
         work_us = max(1, int(1000.0 * entry.estimates.total_ms))
         before = self._places.get(request_id)
         if before is not None:
-            self._take(request_id, before, left=overdue)
+            self._take(request_id, before, left=overdue and self._makes_way)
         self._places[request_id] = (rank, work_us)
         self._buckets.setdefault(rank, {})[request_id] = None
-        if not overdue:
+        if self._in_front(rank):
             self.ready_us += work_us
 
     def discard(self, request_id: str) -> None:
@@ -70,7 +72,10 @@ class Backlog:
         del bucket[request_id]
         if not bucket:
             del self._buckets[rank]
-        if not rank[2]:
+        if self._in_front(rank):
             self.ready_us -= work_us
             if left:
                 self.left_us += work_us
+
+    def _in_front(self, rank: Rank) -> bool:
+        return not (rank[2] and self._makes_way)

@@ -51,9 +51,9 @@ class Entrance:
         self._drain.sample(now_s, self._room.backlog.left_us)
 
     def wait_s(self, now_s: float) -> float:
-        """How long one that comes now would wait: the work of those that wait in time, over the pace at which such work leaves.
+        """How long one that comes now would wait: the work in front of it, over the pace at which such work has lately left.
 
-        Work leaves when it is dispatched, ends, or is overdue and makes way. Infinite where some waits and none leaves.
+        Work leaves when it is dispatched, ends, or is overdue and makes way (see `Backlog`). Infinite where some waits and none leaves.
         """
         backlog = self._room.backlog
         if not backlog.ready_us:

@@ -52,7 +52,7 @@ class WaitingRoom:
         self._deadlines: LazyHeap[Waiting] = LazyHeap()
         self._expired: LazyHeap[Waiting] = LazyHeap()
         self.weights: Mapping[str, float] = {} if weights is None else weights
-        self.backlog = Backlog()
+        self.backlog = Backlog(makes_way=demoting)
         self.tokens = 0
         self.overdue = 0
         self.long = 0

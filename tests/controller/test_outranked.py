@@ -205,3 +205,12 @@ def test_a_refused_client_is_told_the_work_ahead_over_the_pace():
         made.expire(step * 1.0)
     # Work of 20 s has left in 10 s; 30 requests wait, half of them of 1 s and half of 3 s.
     assert made.retry_after_s(10.0) == pytest.approx(60.0 / 2.0, rel=0.01)
+
+
+def test_overdue_ones_that_keep_their_place_are_waited_for():
+    for overdue, ahead_s in (("keep", 10.0), ("demote", 0.0)):
+        made = build(limit=40, overdue=overdue)
+        for number in range(10):
+            made.submit(request(number), believed(ttft_ms=50.0), 0.0)
+        made.expire(5.0)
+        assert made._room.backlog.ready_us == ahead_s * 1e6
