@@ -9,11 +9,12 @@ from controller.core.errors import ConfigError
 from controller.scheduling.pool import POLICIES
 from hmas.cli.main import main
 from hmas.lab.policies import simulate
+from hmas.lab.policies.page import SHOWN
 from hmas.lab.policies.plots import simulated_plot
 from hmas.lab.policies.settings import BASELINE, SimulatedSettings, read_policies
 from hmas.lab.policies.sim_figures import MEASURES, summary
 from hmas.lab.policies.simulate import SimulatedStudy
-from hmas.lab.policies.tables import simulated_tables, simulated_verdicts, wins_table
+from hmas.lab.policies.tables import matrix, simulated_tables, simulated_verdicts, wins_table
 from hmas.lab.studies.backends import on_cores
 from hmas.lab.studies.errors import StudyError
 
@@ -101,6 +102,8 @@ def test_a_sure_gain_is_told_from_one_that_is_not():
     said = simulated_verdicts({"summary": [place]})[0]
     assert "more goodput than FCFS for sure: edf 1.0" in said
     assert "less for sure: wfq 0.9" in said
+    marks = {cells[0]: cells[1][-2:] for cells in matrix({"summary": [place]}, "goodput").rows}
+    assert {name: mark for name, mark in marks.items() if mark in {" +", " -"}} == {"edf": " +", "wfq": " -"}
 
 
 def test_where_nothing_is_sure_ordering_buys_nothing_and_a_failed_policy_is_named():
@@ -199,7 +202,7 @@ def test_results_are_written_into_the_page_and_only_between_its_markers(tmp_path
         text = page.read_text()
         assert text.startswith("# Head\n\n<!-- live:begin -->\nnone\n<!-- live:end -->\nmiddle\n")
         assert text.endswith("<!-- simulated:end -->\ntail\n")
-        assert text.count("| sjf |") == 1
+        assert text.count("| sjf |") == len(SHOWN)
         assert "stale" not in text
     assert (tmp_path / "policies-simulated.svg").read_bytes() == (out / "simulated.svg").read_bytes()
 

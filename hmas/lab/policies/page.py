@@ -8,11 +8,13 @@ from typing import Any
 
 import msgspec
 
-from hmas.lab.policies.tables import Table, live_table, live_verdict, simulated_tables, simulated_verdicts, wins_table
+from hmas.lab.policies.tables import Table, live_table, live_verdict, matrix, simulated_verdicts, wins_table
 from hmas.lab.studies.errors import StudyError
 
 LIVE, SIMULATED = "live", "simulated"
 KINDS = (LIVE, SIMULATED)
+SHOWN = ("goodput", "fairness", "short", "long", "ttft_p99")
+"""Measures of the simulation that the page shows; all of them are in the result."""
 
 
 def write_page(page: Path, results: Path) -> list[str]:
@@ -72,7 +74,7 @@ def _body(kind: str, document: Mapping[str, Any]) -> str:
     if kind == LIVE:
         return "\n\n".join([_markdown(live_table(document)), "In words: " + live_verdict(document)])
     verdicts = "\n".join(f"- {line}" for line in simulated_verdicts(document))
-    return "\n\n".join([_markdown(wins_table(document)), verdicts, *map(_markdown, simulated_tables(document))])
+    return "\n\n".join([_markdown(wins_table(document)), verdicts, *(_markdown(matrix(document, name)) for name in SHOWN)])
 
 
 def _markdown(table: Table) -> str:

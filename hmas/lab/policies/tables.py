@@ -17,6 +17,7 @@ SIMULATED_HEAD = ("policy", "goodput/s", "over FCFS", "verdict", "short", "long"
 WINS = ("goodput", "short", "long", "fairness", "ttft_p99")
 """Measures whose winners are told."""
 TIES_TOLD = 4
+MARKS = {"better": " +", "worse": " -"}
 
 
 class Table(NamedTuple):
@@ -93,6 +94,21 @@ def _simulated_row(row: Mapping[str, Any]) -> tuple[str, ...]:
         *(_plus_minus(row[name], 3) for name in ("short", "long", "fairness", "worst_over_best")),
         *(_plus_minus(row["ttft_p99"], 0), _plus_minus(row["shed"], 3)),
     )
+
+
+def matrix(document: Document, measure: str) -> Table:
+    """One measure of every policy at every slice and load: goodput over the baseline's, or the measure itself."""
+    places = document["summary"]
+    cells: dict[str, list[str]] = {}
+    for number, place in enumerate(places):
+        for row in place["policies"]:
+            value = row["goodput_over_baseline"] if measure == "goodput" else row[measure]
+            mark = MARKS.get(row[measure].get("verdict", ""), "")
+            # A policy that failed in one place still stands in the others' columns.
+            cells.setdefault(row["policy"], [""] * len(places))[number] = _plus_minus(value, 3) + mark
+    title = f"{'goodput over FCFS' if measure == 'goodput' else MEASURES[measure].words}; + and - where the difference to FCFS is sure"
+    head = ("policy", *(f"{place['slice']} {place['load']:g}" for place in places))
+    return Table(title, head, [(name, *values) for name, values in cells.items()])
 
 
 def wins_table(document: Document) -> Table:
