@@ -1,12 +1,12 @@
 """HTTP towards one engine: typed failures, bounded answers, and a safe second try on a stale connection."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 
 from engines.errors import EngineError, EngineProtocolError, EngineUnavailable
 from engines.http.connection import Connection
-from engines.http.errors import ConnectionBroken, HttpError
-from engines.http.exchange import Exchange, Take
+from engines.http.errors import ConnectionBroken
+from engines.http.exchange import Exchange
 from engines.http.pool import Pool
 
 RETRY_WITHIN_S = 1.0
@@ -16,45 +16,11 @@ ATTEMPTS = 3
 CONTROL_TIMEOUT_S = 5.0
 MAX_CONTROL_BYTES = 16 << 20
 MAX_PREFIXES = 64
-FAILURES = (OSError, ConnectionBroken, HttpError)
+FAILURES = (OSError, ConnectionBroken)
 
 
-class HttpResponse:
-    """An engine's answer whose head has arrived. See `engines.base.EngineResponse`."""
-
-    __slots__ = ("_exchange", "headers", "status")
-
-    def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
-        self.status = exchange.status
-        self.headers: Mapping[str, str] = exchange.headers
-
-    async def chunks(self) -> AsyncIterator[bytes]:
-        """The body's bytes as they arrive.
-
-        Raises:
-            EngineUnavailable: The connection broke, or the engine was silent for too long, before the body's end.
-        """
-        try:
-            while data := await self._exchange.read():
-                yield data
-        except (ConnectionBroken, HttpError) as error:
-            raise _broke_off(error) from error
-
-    async def relay(self, take: Take) -> None:
-        """See `engines.base.EngineResponse.relay`."""
-        try:
-            await self._exchange.relay(take)
-        except (ConnectionBroken, HttpError) as error:
-            raise _broke_off(error) from error
-
-    def resume(self) -> None:
-        """See `engines.base.EngineResponse.resume`."""
-        self._exchange.resume()
-
-    async def close(self) -> None:
-        """Lets the connection go; before the body's end this drops it, so that the engine sees its client leave."""
-        self._exchange.close()
+HttpResponse = Exchange
+"""An engine's answer whose head has arrived."""
 
 
 class EngineClient:
@@ -82,9 +48,8 @@ class EngineClient:
         Raises:
             EngineUnavailable: No head came.
         """
-        head = self._head("POST", path, headers, body)
         try:
-            return HttpResponse(await self._ask(head, body))
+            return await self._ask(self._head("POST", path, headers, body), body)
         except FAILURES as error:
             raise EngineUnavailable(f"engine {self.name} at {self.url}: {_reason(error)}") from error
 
@@ -118,7 +83,7 @@ class EngineClient:
                             raise EngineProtocolError(f"engine {self.name}: {path} answers more than {MAX_CONTROL_BYTES} bytes")
                     return exchange.status, data
                 finally:
-                    exchange.close()
+                    exchange.drop()
         except FAILURES as error:
             raise EngineUnavailable(f"engine {self.name} at {self.url}: {path}: {_reason(error)}") from error
 
@@ -126,18 +91,19 @@ class EngineClient:
         """Sends a request and returns when the answer's head is there; again where a kept connection turns out to be stale."""
         loop = asyncio.get_running_loop()
         for attempt in range(1, ATTEMPTS + 1):
-            connection = await self._pool.connection(fresh=attempt == ATTEMPTS)
+            connection = self._pool.free() if attempt < ATTEMPTS else None
+            if connection is None:
+                connection = await self._pool.connect()
             begun_s = loop.time()
+            exchange = connection.send(head, body)
             try:
-                exchange = connection.send(head, body)
-                try:
-                    await exchange.head()
-                except BaseException:
-                    exchange.close()
-                    raise
+                await exchange.head()
             except ConnectionBroken:
                 if attempt == ATTEMPTS or not _was_stale(connection, loop.time() - begun_s):
                     raise
+            except BaseException:
+                exchange.drop()
+                raise
             else:
                 return exchange
         raise AssertionError("the last attempt returns or raises")
@@ -173,11 +139,8 @@ class EngineClient:
 
 
 def _was_stale(connection: Connection, waited_s: float) -> bool:
+    """Whether the engine had closed it before the request arrived there: nothing came back, and that soon."""
     return connection.requests > 1 and not connection.heard and waited_s < RETRY_WITHIN_S
-
-
-def _broke_off(error: Exception) -> EngineUnavailable:
-    return EngineUnavailable(f"the engine broke off in the middle of its answer: {error}")
 
 
 def _reason(error: Exception) -> str:

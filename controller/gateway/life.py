@@ -182,7 +182,7 @@ class RequestLife:
         else:
             desk.end(live, OutcomeKind.COMPLETED, answer.status, output_tokens=tokens, cached_tokens=cached)
         if answer.streamed:
-            out.finish()
+            out.finish(answer.tail)
         else:
             headers = {"content-type": answer.content_type, **self._headers(live, self._clock.now_s() - sent_s)}
             out.send(answer.status, headers, answer.body)
@@ -212,8 +212,7 @@ class RequestLife:
         try:
             async with asyncio.timeout(ERROR_WRITE_S):
                 if answer.started:
-                    out.write(ending.event())
-                    out.finish()
+                    out.finish(answer.tail + ending.event())
                     await out.drain()
                 else:
                     out.send(ending.status, {**ending.response_headers(), **self._headers(live)}, ending.body())

@@ -2,12 +2,13 @@
 
 from collections.abc import Collection
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from controller.core.fairness import Fairness
 from controller.core.messages import Completion, SystemSnapshot
 from controller.core.types import OutcomeKind
+from controller.gateway.tallies import Count, Counter, Histogram
 
 MAX_TENANT_LABELS = 50
 OTHER = "other"
@@ -39,14 +40,14 @@ class Metrics:
             ["tenant", "direction"],
             registry=registry,
         )
-        self._tokens_of: dict[str, tuple[Counter, Counter]] = {}
+        self._tokens_of: dict[str, tuple[Count, Count]] = {}
         self.jain = Gauge("hmas_fairness_jain_ratio", "Jain's index over tenants' service by weight, last minute.", registry=registry)
         self.max_min = Gauge(
             "hmas_fairness_max_min_ratio", "Worst over best of tenants' service by weight, last minute.", registry=registry
         )
         self._prompt_tokens, self._output_tokens = self.tokens.labels("prompt"), self.tokens.labels("output")
         # Looking a labelled child up costs more than counting, so those met on every request are kept.
-        self._by_outcome: dict[tuple[str, OutcomeKind], Counter] = {}
+        self._by_outcome: dict[tuple[str, OutcomeKind], Count] = {}
         self.ttft = Histogram("hmas_ttft_seconds", "Arrival to first token.", buckets=LATENCY_S, registry=registry)
         self.tpot = Histogram("hmas_tpot_seconds", "Time per output token after the first.", buckets=TPOT_S, registry=registry)
         self.duration = Histogram("hmas_request_duration_seconds", "Arrival to end.", buckets=LATENCY_S, registry=registry)

@@ -9,9 +9,10 @@ import orjson
 from controller.gateway.sse import ABORTED, EventScanner, excerpt, usage_figures
 from controller.gateway.transport import Responder
 from engines.base import EngineResponse
-from engines.errors import EngineError, EngineProtocolError
+from engines.errors import EngineError, EngineProtocolError, EngineUnavailable
 
 MAX_ANSWER_BYTES = 64 << 20
+MAX_TAIL_BYTES = 1 << 20
 SSE = "text/event-stream"
 JSON = "application/json"
 STREAM_HEADERS = {"content-type": f"{SSE}; charset=utf-8", "cache-control": "no-cache", "x-accel-buffering": "no"}
@@ -36,6 +37,7 @@ class Answer:
         output_tokens: By the engine's `usage`, else counted; None where nothing tells.
         body: The whole answer where it did not come as a stream.
         engine_error: The engine's own error inside the stream, empty where there was none.
+        tail: The end of a stream, from the read that brought `[DONE]` on: it leaves together with the end of the answer.
     """
 
     status: int = 0
@@ -44,6 +46,7 @@ class Answer:
     output_tokens: int | None = None
     cached_tokens: int = 0
     body: bytes = b""
+    tail: bytes = b""
     content_type: str = JSON
     engine_error: str = ""
     usage: dict[str, Any] = field(default_factory=dict)
@@ -100,7 +103,7 @@ async def relay(
 class _EventRelay:
     """Takes the engine's bytes as they are read, and writes them to the client in the same callback."""
 
-    __slots__ = ("_answer", "_head", "_out", "_progress", "_response", "_scanner")
+    __slots__ = ("_answer", "_head", "_out", "_progress", "_response", "_scanner", "_write")
 
     def __init__(
         self,
@@ -116,11 +119,17 @@ class _EventRelay:
         self._head = head
         self._progress = progress
         self._scanner = EventScanner()
+        self._write = out.write
 
     async def run(self) -> None:
         """Returns when the stream has ended as it should. Raises as `relay`."""
-        await self._response.relay(self._take)
         answer, scanner = self._answer, self._scanner
+        try:
+            await self._response.relay(self._take)
+        except EngineUnavailable:
+            # After its last event an engine may end as it likes.
+            if not scanner.done:
+                raise
         output, answer.cached_tokens = usage_figures(scanner.usage)
         answer.output_tokens = scanner.tokens if output is None else output
         if scanner.error is not None:
@@ -138,17 +147,23 @@ class _EventRelay:
             return True
         tokens = scanner.tokens
         if tokens > told:
+            answer.output_tokens = tokens
             self._progress(tokens)
         if not answer.started:
             self._start(tokens)
-        answer.output_tokens = tokens
-        return self._out.write(data)
+        if scanner.done:
+            answer.tail += data
+            if len(answer.tail) > MAX_TAIL_BYTES:
+                raise EngineProtocolError(f"the engine's stream goes on for more than {MAX_TAIL_BYTES} bytes after its end")
+            return True
+        return self._write(data)
 
     def _start(self, tokens: int) -> None:
         error = self._scanner.error
         if error is not None and tokens == 0:
             raise EngineFault(500, f"the engine reported an error: {error}")
         self._answer.started = True
+        self._answer.output_tokens = tokens
         self._out.start(200, self._head())
         self._out.when_drained(self._response.resume)
 

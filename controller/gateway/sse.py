@@ -1,5 +1,6 @@
 """Server-sent events as engines send them: cut at event boundaries, counted, and passed on byte for byte."""
 
+import re
 from typing import Any
 
 import orjson
@@ -10,6 +11,11 @@ MAX_EVENT_BYTES = 8 << 20
 ABORTED = "abort"
 """Finish reason of vLLM, SGLang and the embedded engine for a request that somebody made them drop."""
 FIELDS = (b"data:", b":", b"event:", b"id:", b"retry:")
+NOT_PLAIN = re.compile(rb'["\\\n]')
+"""What a JSON text that stands for itself does not hold."""
+
+LESSONS = 8
+"""Events of a stream that are parsed in the hope of learning the form of those to come."""
 
 
 class EventScanner:
@@ -17,6 +23,10 @@ class EventScanner:
 
     Half an event is held back until its rest arrives, so that an engine that breaks off in the middle of one leaves the client with
     whole events only. Tokens are counted as events with content; `usage`, where the engine sends it, is the truth.
+
+    The token events of one stream differ in one JSON text alone, the token's. Once one of them has been parsed, what stands before and
+    behind that text is known, and an event with both ends and a text without quotes, escapes and line ends between them is the same
+    document with another token: it counts as the parsed one did, and need not be parsed. Where the forms differ, it is.
 
     Attributes:
         tokens: Events with content so far.
@@ -26,7 +36,22 @@ class EventScanner:
         error: The engine's own error event, None where there was none.
     """
 
-    __slots__ = ("_gap", "_held", "_marks", "_usage", "aborted", "done", "error", "finished", "tokens")
+    __slots__ = (
+        "_before",
+        "_behind",
+        "_between",
+        "_frame",
+        "_gap",
+        "_held",
+        "_lessons",
+        "_marks",
+        "_usage",
+        "aborted",
+        "done",
+        "error",
+        "finished",
+        "tokens",
+    )
 
     def __init__(self) -> None:
         self.tokens = 0
@@ -38,6 +63,10 @@ class EventScanner:
         self._gap = b"\n\n"
         self._marks: tuple[bytes, ...] = ()
         self._usage: dict[str, Any] | None = None
+        self._lessons = LESSONS
+        self._before = self._behind = self._between = b""
+        # Length of what stands around a token; longer than any chunk until it is known.
+        self._frame = MAX_EVENT_BYTES << 8
 
     @property
     def usage(self) -> dict[str, Any]:
@@ -58,7 +87,12 @@ class EventScanner:
         if self._held:
             chunk = self._held + chunk
             self._held = b""
-        elif self._is_one_token(chunk):
+        if (
+            len(chunk) > self._frame
+            and chunk.startswith(self._before)
+            and chunk.endswith(self._behind)
+            and not NOT_PLAIN.search(chunk, len(self._before), len(chunk) - len(self._behind))
+        ):
             self.tokens += 1
             return chunk
         if not chunk.endswith(self._gap):
@@ -68,35 +102,50 @@ class EventScanner:
         self._count(chunk)
         return chunk
 
-    def _is_one_token(self, chunk: bytes) -> bool:
-        """Whether this is one whole event without any mark: what nearly every chunk of a stream that flows is."""
-        if not self._marks or not chunk.startswith(b"data: {") or chunk.find(self._gap) != len(chunk) - len(self._gap):
-            return False
-        finish, usage, error, done = self._marks
-        return not (finish in chunk or usage in chunk or error in chunk or done in chunk) and chunk.endswith(b"}" + self._gap)
-
     def _count(self, block: bytes) -> None:
-        """Takes whole events in: looks into the first one and into those with a mark, and only counts the rest, which are plain tokens."""
+        """Takes whole events in."""
         gap, start = self._gap, 0
-        while not self._marks and start < len(block):
-            end = block.index(gap, start)
-            self._look(block[start:end])
-            start = end + len(gap)
-        rest = block[start:] if start else block
-        if not rest:
-            return
-        marked = self._first_mark(rest)
+        while start < len(block):
+            if self._before:
+                block, start = self._count_plain(block[start:]), 0
+            if self._marks and self._lessons <= 0:
+                self._count_marked(block[start:])
+                return
+            if block:
+                end = block.index(gap, start)
+                self._look(block[start:end])
+                start = end + len(gap)
+
+    def _count_plain(self, block: bytes) -> bytes:
+        """Counts the events of the learned form that `block` begins with, and returns what follows them."""
+        before, behind = self._before, self._behind
+        if not block.startswith(before):
+            return block
+        texts = block[len(before) :].split(self._between)
+        last = texts.pop()
+        if b"" in texts or NOT_PLAIN.search(b"".join(texts)):
+            return block
+        self.tokens += len(texts)
+        if len(last) > len(behind) and last.endswith(behind) and not NOT_PLAIN.search(last, 0, len(last) - len(behind)):
+            self.tokens += 1
+            return b""
+        return before + last
+
+    def _count_marked(self, block: bytes) -> None:
+        """Looks into the events with a mark, and only counts the others, which are tokens."""
+        gap = self._gap
+        marked = self._first_mark(block)
         if marked >= 0:
-            cut = rest.rfind(gap, 0, marked)
+            cut = block.rfind(gap, 0, marked)
             cut = cut + len(gap) if cut >= 0 else 0
-            plain, special = rest[:cut], rest[cut:]
+            plain, special = block[:cut], block[cut:]
         else:
-            plain, special = rest, b""
+            plain, special = block, b""
         events = plain.count(gap)
         if plain.startswith(b"data:") and events == plain.count(b"}" + gap):
             self.tokens += events
         else:
-            special = rest
+            special = block
         for event in special.split(gap):
             if event:
                 self._look(event)
@@ -123,9 +172,11 @@ class EventScanner:
         return chunk[:cut]
 
     def _look(self, event: bytes) -> None:
-        for line in event.splitlines():
-            if not line.startswith(FIELDS):
-                raise EngineProtocolError(f"the engine sent something that is no event stream: {excerpt(line)}")
+        self._lessons -= 1
+        if not event.startswith(b"data:") or b"\n" in event:
+            for line in event.splitlines():
+                if not line.startswith(FIELDS):
+                    raise EngineProtocolError(f"the engine sent something that is no event stream: {excerpt(line)}")
         start = event.find(b"data:")
         if start < 0:
             return
@@ -140,13 +191,27 @@ class EventScanner:
         if not isinstance(document, dict):
             raise EngineProtocolError(f"the engine sent an event that is no JSON object: {excerpt(data)}")
         self._learn_spacing(data)
+        counted = self.tokens
         self._read(document)
+        if self._lessons >= 0 and self.tokens == counted + 1 and not self.finished and self._usage is None and self.error is None:
+            self._learn_form(event, document)
 
     def _learn_spacing(self, data: bytes) -> None:
         """JSON writers put a space after each colon or none; the marks to look for follow the first event seen."""
         if not self._marks:
             space = b" " if b'": ' in data[:64] else b""
             self._marks = (b'"finish_reason":' + space + b'"', b'"usage":' + space + b"{", b'error"', b"[DONE]")
+
+    def _learn_form(self, event: bytes, document: dict[str, Any]) -> None:
+        """Takes what stands around the token of an event that counts as one, has no finish reason and no usage."""
+        text = _only_text(document)
+        quoted = b'"' + text.encode() + b'"'
+        at = event.rfind(b":" + quoted) + 1 or event.rfind(b": " + quoted) + 2
+        if text and at > 1 and not NOT_PLAIN.search(quoted, 1, len(quoted) - 1):
+            self._before = event[: at + 1]
+            self._behind = event[at + len(quoted) - 1 :] + self._gap
+            self._between = self._behind + self._before
+            self._frame = len(self._between)
 
     def _read(self, document: dict[str, Any]) -> None:
         if "error" in document or document.get("object") == "error":
@@ -179,6 +244,18 @@ def excerpt(data: bytes, limit: int = 80) -> str:
     """The beginning of what an engine sent, safe to show."""
     text = data[:limit].decode("utf-8", "replace")
     return repr(text) + ("..." if len(data) > limit else "")
+
+
+def _only_text(document: dict[str, Any]) -> str:
+    """The one text that the only choice of a document brings, empty where there is not exactly one."""
+    choices = document["choices"]
+    if len(choices) != 1:
+        return ""
+    choice = choices[0]
+    delta = choice.get("delta") or {}
+    texts = [choice.get("text"), *(value for key, value in delta.items() if key != "role")]
+    found = [text for text in texts if text]
+    return found[0] if len(found) == 1 and isinstance(found[0], str) else ""
 
 
 def _may_begin_event(data: bytes) -> bool:

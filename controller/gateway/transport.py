@@ -56,8 +56,8 @@ class Responder(Protocol):
         """
         ...
 
-    def finish(self) -> None:
-        """Ends a streamed answer."""
+    def finish(self, data: bytes = b"") -> None:
+        """Ends a streamed answer, with its last bytes where they have not been written."""
         ...
 
     def send(self, status: int, headers: Mapping[str, str], body: bytes) -> None:

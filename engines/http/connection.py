@@ -5,7 +5,7 @@ from typing import Protocol, cast
 
 import httptools
 
-from engines.http.errors import ConnectionBroken, HttpError
+from engines.http.errors import ConnectionBroken
 from engines.http.exchange import Exchange
 
 MAX_HEAD_BYTES = 65_536
@@ -153,14 +153,19 @@ class Connection(asyncio.Protocol):
             if parts:
                 body = parts[0] if len(parts) == 1 else b"".join(parts)
                 parts.clear()
-                exchange.took(body)
+                take = exchange.take
+                if take is None:
+                    exchange.took(body)
+                elif not take(body):
+                    self.pause()
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self.drop(HttpError(502, f"this is no HTTP answer: {error.__context__ or error}"))
+            self.drop(ConnectionBroken(f"this is no HTTP answer: {error.__context__ or error}"))
         except Exception as error:  # noqa: BLE001 - what `take` raises goes to whoever awaits the exchange
             self.drop(error)
         else:
-            if self._complete and self.exchange is exchange:
-                self._end(exchange)
+            if self._complete:
+                if self.exchange is exchange:
+                    self._end(exchange)
             elif not exchange.status:
                 self._bound_head(len(data))
 
@@ -181,7 +186,7 @@ class Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         """An answer begins."""
         if self._complete:
-            raise HttpError(502, "more bytes than one answer")
+            raise ConnectionBroken("more bytes than one answer")
         self._raw.clear()
 
     def on_headers_complete(self) -> None:
@@ -193,7 +198,7 @@ class Connection(asyncio.Protocol):
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in self._raw.items()}
         coding = headers.get("transfer-encoding")
         if coding is not None and coding.lower() != "chunked":
-            raise HttpError(502, f"transfer-encoding is {coding[:40]!r}; understood: chunked")
+            raise ConnectionBroken(f"transfer-encoding is {coding[:40]!r}; understood: chunked")
         self._keep_alive = self._parser.should_keep_alive()
         self._until_close = coding is None and "content-length" not in headers and status not in NO_BODY
         exchange.arrived(status, headers)
@@ -215,4 +220,4 @@ class Connection(asyncio.Protocol):
     def _bound_head(self, read: int) -> None:
         self._head_bytes += read
         if self._head_bytes > MAX_HEAD_BYTES:
-            self.drop(HttpError(502, f"the answer's head is larger than {MAX_HEAD_BYTES} bytes"))
+            self.drop(ConnectionBroken(f"the answer's head is larger than {MAX_HEAD_BYTES} bytes"))

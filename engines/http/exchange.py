@@ -1,8 +1,10 @@
 """One request to an engine and its answer, as whoever asked sees it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Protocol
+
+from engines.http.errors import ConnectionBroken
 
 MAX_HELD_BYTES = 1 << 18
 """Bytes of a body that are kept while nobody takes them; then the engine is held back."""
@@ -24,31 +26,34 @@ class Source(Protocol):
         """Reads on."""
         ...
 
-    def drop(self, error: Exception | None = None) -> None:
+    def drop(self) -> None:
         """Ends the connection at once."""
         ...
 
 
 class Exchange:
-    """What has come of an answer so far. The connection tells by `arrived`, `took`, `ended` and `broke`.
+    """What has come of an answer so far; once its head is there, it is the `engines.base.EngineResponse`.
+
+    The connection tells by `arrived`, `took`, `ended` and `broke`.
 
     Attributes:
         status: 0 until the head is there.
         headers: By lower-case name; of a field that came twice, the first.
         complete: Whether the whole body has been read from the connection.
         error: Why there will be no more of it, None while there may be.
+        take: Whoever takes the body, None while it is kept.
     """
 
-    __slots__ = ("_held", "_held_bytes", "_source", "_take", "_waiter", "complete", "error", "headers", "status")
+    __slots__ = ("_held", "_held_bytes", "_source", "_waiter", "complete", "error", "headers", "status", "take")
 
     def __init__(self, source: Source) -> None:
         self._source: Source | None = source
         self._waiter: asyncio.Future[None] | None = None
-        self._take: Take | None = None
+        self.take: Take | None = None
         self._held: list[bytes] = []
         self._held_bytes = 0
         self.status = 0
-        self.headers: dict[str, str] = {}
+        self.headers: Mapping[str, str] = {}
         self.complete = False
         self.error: Exception | None = None
 
@@ -56,8 +61,7 @@ class Exchange:
         """Returns when the answer's head is there.
 
         Raises:
-            ConnectionBroken: The connection broke before it.
-            HttpError: What came is no head.
+            ConnectionBroken: There will be none.
         """
         while not self.status:
             if self.error is not None:
@@ -65,18 +69,17 @@ class Exchange:
             await self._wait()
 
     async def relay(self, take: Take) -> None:
-        """Hands the body over piece by piece, each in the very callback that read it, and returns at its end.
+        """See `engines.base.EngineResponse.relay`.
 
         Raises:
-            ConnectionBroken: The connection broke before the end.
-            HttpError: What came is no body.
+            ConnectionBroken: The body has no end.
             Exception: Whatever `take` raises; the connection is dropped.
         """
         held, self._held = self._held, []
         keeps_up = True
         for data in held:
             keeps_up = take(data) and keeps_up
-        self._take = take
+        self.take = take
         source = self._source
         if source is not None:
             source.awaited = True
@@ -89,8 +92,17 @@ class Exchange:
                 raise self.error
             await self._wait()
 
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """See `engines.base.EngineResponse.chunks`. Raises as `read`."""
+        while data := await self.read():
+            yield data
+
     async def read(self) -> bytes:
-        """The next bytes of the body; empty at its end. Raises as `relay`."""
+        """The next bytes of the body; empty at its end.
+
+        Raises:
+            ConnectionBroken: The body has no end.
+        """
         source = self._source
         if source is not None and not self._held:
             source.awaited = True
@@ -112,26 +124,25 @@ class Exchange:
         if self._source is not None:
             self._source.resume()
 
-    def close(self) -> None:
-        """Lets go. Before the body's end this drops the connection, so that the engine sees its client leave."""
+    def drop(self) -> None:
+        """Lets go. Before the body's end this ends the connection, so that the engine sees its client leave."""
         source, self._source = self._source, None
-        self._take = None
+        self.take = None
         if source is not None:
             source.drop()
 
-    def arrived(self, status: int, headers: dict[str, str]) -> None:
+    async def close(self) -> None:
+        """See `engines.base.EngineResponse.close`."""
+        self.drop()
+
+    def arrived(self, status: int, headers: Mapping[str, str]) -> None:
         """The head has been read."""
         self.status = status
         self.headers = headers
         self._wake()
 
     def took(self, data: bytes) -> None:
-        """Bytes of the body have been read."""
-        take = self._take
-        if take is not None:
-            if not take(data) and self._source is not None:
-                self._source.pause()
-            return
+        """Bytes of the body have been read, and nobody takes them yet."""
         self._held.append(data)
         self._held_bytes += len(data)
         if self._held_bytes > MAX_HELD_BYTES and self._source is not None:
@@ -146,6 +157,8 @@ class Exchange:
 
     def broke(self, error: Exception) -> None:
         """There will be no more."""
+        if isinstance(error, ConnectionBroken) and self.status:
+            error = ConnectionBroken(f"the engine broke off in the middle of its answer: {error}")
         self.error = error
         self._source = None
         self._wake()

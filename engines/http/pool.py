@@ -45,19 +45,35 @@ class Pool:
         """Connections that stand."""
         return len(self._open)
 
-    async def connection(self, *, fresh: bool = False) -> Connection:
-        """A connection that carries no request: the one used last, else a new one; always a new one where `fresh`.
+    def free(self) -> Connection | None:
+        """A connection that carries no request, the one used last; None where there is none."""
+        if self._idle:
+            oldest_s = asyncio.get_running_loop().time() - KEEPALIVE_S
+            while self._idle:
+                connection = self._idle.pop()
+                if connection.usable and connection.idle_since_s > oldest_s:
+                    return connection
+                connection.drop()
+        return None
+
+    async def connect(self) -> Connection:
+        """A new connection.
 
         Raises:
             OSError: The engine cannot be reached (`TimeoutError` where that took too long).
         """
-        oldest_s = asyncio.get_running_loop().time() - KEEPALIVE_S
-        while self._idle and not fresh:
-            connection = self._idle.pop()
-            if connection.usable and connection.idle_since_s > oldest_s:
-                return connection
-            connection.drop()
-        return await self._connect()
+        loop = asyncio.get_running_loop()
+        if self._secure and self._tls is None:
+            self._tls = ssl.create_default_context()
+        async with asyncio.timeout(self._connect_timeout_s):
+            transport, connection = await loop.create_connection(
+                lambda: Connection(self), self._host, self._port, ssl=self._tls, server_hostname=self._host if self._secure else None
+            )
+        _watch_peer(transport)
+        self._open.add(connection)
+        if self._timer is None:
+            self._timer = loop.call_later(self._round_s, self._watch)
+        return connection
 
     async def close(self) -> None:
         """Drops every connection and returns when they are gone."""
@@ -79,20 +95,6 @@ class Pool:
     def lost(self, connection: Connection) -> None:
         """See `Owner`."""
         self._open.discard(connection)
-
-    async def _connect(self) -> Connection:
-        loop = asyncio.get_running_loop()
-        if self._secure and self._tls is None:
-            self._tls = ssl.create_default_context()
-        async with asyncio.timeout(self._connect_timeout_s):
-            transport, connection = await loop.create_connection(
-                lambda: Connection(self), self._host, self._port, ssl=self._tls, server_hostname=self._host if self._secure else None
-            )
-        _watch_peer(transport)
-        self._open.add(connection)
-        if self._timer is None:
-            self._timer = loop.call_later(self._round_s, self._watch)
-        return connection
 
     def _watch(self) -> None:
         """One round: drops connections whose engine has fallen silent, and those that were free for too long."""

@@ -8,10 +8,10 @@ from typing import cast
 from controller.gateway.errors import ApiError
 from controller.gateway.http.answer import Stamp, answer_head
 from controller.gateway.http.body import BodyReader
+from controller.gateway.http.errors import HttpError
 from controller.gateway.http.exchange import ClientExchange
 from controller.gateway.http.head import HEAD_END, RequestHead
 from controller.gateway.transport import HttpRequest, Responder
-from engines.http.errors import HttpError
 
 BODY_TIMEOUT_S = 60.0
 HEAD_TIMEOUT_S = 30.0

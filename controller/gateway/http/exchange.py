@@ -130,12 +130,7 @@ class ClientExchange:
         transport = carrier.transport
         if transport is None:
             raise ConnectionResetError("the client is gone")
-        if self._chunked:
-            data = b"%x\r\n%b\r\n" % (len(data), data)
-        if self._head:
-            data = self._head + data
-            self._head = b""
-        transport.write(data)
+        transport.write(self._framed(data) if self._head or not self._chunked else b"%x\r\n%b\r\n" % (len(data), data))
         return not carrier.writing_paused
 
     def when_drained(self, resume: Callable[[], None]) -> None:
@@ -150,14 +145,13 @@ class ClientExchange:
             self._drained = asyncio.get_running_loop().create_future()
             await self._drained
 
-    def finish(self) -> None:
+    def finish(self, data: bytes = b"") -> None:
         """See `transport.Responder.finish`."""
         self.ended = True
         transport = self._carrier.transport
         if transport is None:
             return
-        data = self._head + LAST_CHUNK if self._chunked else self._head
-        self._head = b""
+        data = self._framed(data) + LAST_CHUNK if self._chunked else self._framed(data)
         if data:
             transport.write(data)
 
@@ -199,6 +193,13 @@ class ClientExchange:
         """The client is gone."""
         if self.task is not None and not self.task.done():
             self.task.cancel()
+
+    def _framed(self, data: bytes) -> bytes:
+        """`data` as it goes over the wire, with the head in front of it where that has not gone yet."""
+        if data and self._chunked:
+            data = b"%x\r\n%b\r\n" % (len(data), data)
+        head, self._head = self._head, b""
+        return head + data
 
     def _framing(self, length: str) -> str:
         # A body that has not arrived cannot be told from the next request, so the connection has to end with this one.
