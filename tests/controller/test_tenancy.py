@@ -225,8 +225,31 @@ def test_late_requests_keep_to_the_share_too():
     assert running(made) == {"a": 2, "b": 6}
 
 
-@pytest.mark.parametrize("policy", ["fcfs", "edf", "wfq", "two-lane"])
-@settings(max_examples=25)
+def test_a_switch_under_way_keeps_to_the_limits_and_loses_nobody():
+    made = build({"a": TenantLimits(concurrency_share=0.25)}, n_run=8)
+    fill(made, "a", 0, 1500)
+    fill(made, "b", 2000, 1500)
+    made.dispatch(0.0)
+    made.set_policy("wfq", 0.0)
+    assert made.policy == "fcfs"
+    now_s = 0.0
+    while made.settle(100, now_s):
+        now_s += 0.1
+        made.end(made.running_ids()[0], OutcomeKind.COMPLETED, now_s, 1)
+        assert len(made.dispatch(now_s)) == 1
+        assert running(made)["a"] == 2
+        made.check_conservation()
+    assert made.policy == "wfq"
+    for _ in range(8):
+        now_s += 0.1
+        made.end(made.running_ids()[0], OutcomeKind.COMPLETED, now_s, 1)
+        made.dispatch(now_s)
+    assert running(made) == {"a": 2, "b": 6}
+    made.check_conservation()
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "edf", "wfq", "two-lane", "vtc", "mlfq", "lottery", "slack"])
+@settings(max_examples=12)
 @given(data=st.data())
 def test_nothing_is_lost_behind_a_gate_and_no_share_is_passed_while_others_wait(policy, data):
     made = build({"a": TenantLimits(concurrency_share=0.3), "c": TenantLimits(max_running=2)}, n_run=5, policy=policy)
