@@ -9,7 +9,7 @@ VLLM_VERSION := 0.32.0
 SGLANG_VENV ?= build/sglang
 COMPILED := build/compiled
 
-.PHONY: help demo test lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers test-sglang setup-sglang
+.PHONY: help demo test lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers test-sglang setup-sglang bench-scheduler
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s $$'\t'
@@ -64,6 +64,9 @@ format: $(VENV)/.dev  ## format the sources and mend what the linter can mend
 
 bench: $(VENV)/.core  ## what the gateway and the scheduler cost; writes build/bench/*.json
 	$(BIN)/python benchmarks/bench_gateway.py
+	$(BIN)/python benchmarks/bench_scheduler.py
+
+bench-scheduler: $(VENV)/.core  ## every policy at up to 100,000 queued, and the stall of a switch; writes build/bench/scheduler.json
 	$(BIN)/python benchmarks/bench_scheduler.py
 
 setup-peers:  ## install other proxies for comparison under build/peers, each by itself; says which could not be had
