@@ -1,11 +1,12 @@
 """Quotas through the door: refusal, headers, metrics and status."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
-from gateway_kit import MODEL, key_hash, running
+from gateway_kit import MODEL, eventually, key_hash, running
 
-from controller.config.schema import TenantConfig
+from controller.config.schema import SchedulerConfig, TenantConfig
 from controller.gateway.ratelimits import ratelimit_headers
 from controller.scheduling.tenancy import RateState
 
@@ -38,6 +39,30 @@ async def test_a_used_up_quota_gets_429_with_the_time_at_which_it_fits(tmp_path:
     assert 'hmas_tenant_tokens_total{direction="output",tenant="acme"} 5.0' in metrics
     assert "hmas_fairness_jain_ratio 1.0" in metrics
     assert status["fairness"]["jain"] == 1.0
+
+
+async def test_in_a_full_queue_the_worst_makes_way_and_is_told(tmp_path: Path):
+    one_at_a_time = SchedulerConfig(policy="fcfs", n_run=1, tick_s=0.02, queue_limit=2)
+    async with running(tmp_path, scheduler=one_at_a_time) as rig:
+        long = asyncio.create_task(rig.post(ask(cap=3500)))
+        await eventually(lambda: rig.sims[0].model.running == 1)
+        waiting = [asyncio.create_task(rig.post({**ask(f"waits {number}"), "priority": 5})) for number in range(2)]
+        await eventually(lambda: rig.gateway.scheduler.counts().queued == 2)
+        better = asyncio.create_task(rig.post(ask("matters")))
+        await eventually(lambda: any(task.done() for task in waiting))
+        (given_up,) = [task.result() for task in waiting if task.done()]
+        worse = await rig.post({**ask("too late"), "priority": 9})
+        assert rig.gateway.scheduler.counts().queued == 2
+        for task in (long, better, *waiting):
+            task.cancel()
+        await asyncio.gather(long, better, *waiting, return_exceptions=True)
+        await eventually(lambda: not rig.gateway.desk.lives)
+        assert rig.balanced()
+        ended = [completion.outcome.value for completion in await rig.completions()]
+    assert (given_up.status, given_up.error["code"], given_up.error["type"]) == (429, "outranked", "rate_limit_error")
+    assert 1 <= int(given_up.headers["retry-after"]) <= 60
+    assert (worse.status, worse.error["code"]) == (429, "queue_full")
+    assert sorted(ended) == ["cancelled", "cancelled", "cancelled", "rejected", "shed"]
 
 
 @pytest.mark.parametrize(
