@@ -114,7 +114,9 @@ async def _gateway(config: Config, bus: Bus) -> None:
     running: list[tuple[Started, Collector]] = []
 
     def on_ready(started: Started) -> None:
-        running.append((started, Collector(clock.now_s())))
+        collector = Collector(clock.now_s())
+        started.gateway.desk.chores.on_slice = collector.age
+        running.append((started, collector))
         notifier.ready(f"serving at {started.url}, operators' API at {started.admin_url}")
 
     def on_cycle() -> None:
