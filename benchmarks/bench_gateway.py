@@ -10,12 +10,10 @@ a small machine that all of them share, trust the ratios.
 """
 
 import argparse
-import asyncio
 import contextlib
 import hashlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -24,45 +22,33 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import uvloop
 from gateway_peers import KEY, PACED_RPS, TOKENS, raise_file_limit
 from gateway_proxies import PEERS, NotThere, Proxy, cpu_s, free_port, start_peer, stop, wait_until_it_answers
+from gateway_tables import DIRECT, OURS, cost_table, ratio, streams_text, summarize
 
 from controller.bus.embedded import EmbeddedServer
-from controller.bus.memory_bus import MemoryBus
-from controller.bus.redis_bus import RedisBus
-from controller.config.schema import AgentsConfig, BusConfig, Config, EngineConfig, GatewayConfig, SchedulerConfig, TenantConfig
-from controller.gateway.serve import serve
-from controller.runtime import logs
-from controller.runtime.clock import SystemClock
 
 ROOT = Path(__file__).resolve().parent.parent
 CONNECTIONS = (64, 256)
 LOADS = ("paced", "unpaced")
 PARTS = ("cost", "streams")
-DIRECT, OURS = "direct", "hmas"
 SLOW = 2.0
 """A proxy that takes this many times a run's planned length is so far behind that it is not run again: its row says how often it was."""
 STREAM_TOKENS = 32
-HEAD = ("proxy", "conns", "load", "CPU/direct", "spread", "TTFT p50 +ms", "p99 +ms", "rps/direct", "spread", "lost", "runs")
 
 
-async def run_gateway(port: int, upstream: str, folder: str, bus_url: str) -> None:
-    config = Config(
-        state_dir=folder,
-        gateway=GatewayConfig(port=port, admin_port=0, drain_s=1.0),
-        tenants={"bench": TenantConfig(key_sha256=[hashlib.sha256(KEY.encode()).hexdigest()])},
-        engines=[EngineConfig(name="up", url=upstream, kind="openai", n_run_max=4096)],
-        scheduler=SchedulerConfig(policy="edf"),
-        bus=BusConfig(url=bus_url),
-        agents=AgentsConfig(enabled=bool(bus_url)),
-    )
-    logs.configure("error", "text", "gateway")
-    bus = RedisBus(bus_url) if bus_url else MemoryBus()
-    stopped = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
-    await serve(config, bus=bus, clock=SystemClock(), stop=stopped)
-    await bus.close()
+def configuration(port: int, upstream: str, folder: Path, bus_url: str) -> dict[str, Any]:
+    """Authentication, scheduling, metrics and accounting as they are by default, and a window wider than any load here."""
+    return {
+        "state_dir": str(folder),
+        "gateway": {"port": port, "admin_port": 0, "drain_s": 1.0},
+        "tenants": {"bench": {"key_sha256": [hashlib.sha256(KEY.encode()).hexdigest()]}},
+        "engines": [{"name": "up", "url": upstream, "kind": "openai", "n_run_max": 4096}],
+        "scheduler": {"policy": "edf"},
+        "bus": {"url": bus_url},
+        "agents": {"enabled": bool(bus_url)},
+        "logging": {"level": "error"},
+    }
 
 
 class Bench:
@@ -73,7 +59,8 @@ class Bench:
         self.folder = folder
         self.stack = stack
         self.begun_s = time.monotonic()
-        self.upstream = self._process("upstream", free_port(), "gateway_peers.py", "upstream")
+        port = free_port()
+        self.upstream = self._process(Proxy("upstream", port), [ROOT / "benchmarks" / "gateway_peers.py", "upstream", port], folder)
         self.direct = Proxy(DIRECT, self.upstream.port)
         wait_until_it_answers(self.direct)
         self.missing: dict[str, str] = {}
@@ -82,10 +69,9 @@ class Bench:
     def spent_s(self) -> float:
         return time.monotonic() - self.begun_s
 
-    def _process(self, name: str, port: int, script: str, role: str, *arguments: str, path: str = "") -> Proxy:
-        command = [sys.executable, ROOT / "benchmarks" / script, role, str(port), *arguments]
+    def _process(self, proxy: Proxy, command: list[object], place: Path, path: str = "") -> Proxy:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (path, str(ROOT))))}
-        proxy = Proxy(name, port, subprocess.Popen(command, env=environment, start_new_session=True))
+        proxy.process = subprocess.Popen([sys.executable, *map(str, command)], env=environment, cwd=place, start_new_session=True)
         self.stack.callback(stop, proxy)
         return proxy
 
@@ -99,9 +85,11 @@ class Bench:
             bus_url = server.start()
             bus_pid = server.pid or 0
             self.stack.callback(server.stop)
-        upstream = f"http://127.0.0.1:{self.upstream.port}"
-        proxy = self._process(name, free_port(), "bench_gateway.py", "gateway", upstream, str(place), bus_url, path=compiled)
-        proxy.bus_pid = bus_pid
+        proxy = Proxy(name, free_port(), bus_pid=bus_pid)
+        config = place / "hmas.yaml"
+        # JSON is YAML.
+        config.write_text(json.dumps(configuration(proxy.port, f"http://127.0.0.1:{self.upstream.port}", place, bus_url)))
+        self._process(proxy, ["-m", "hmas", "run", "gateway", "--config", config], place, compiled)
         wait_until_it_answers(proxy)
         return proxy
 
@@ -193,7 +181,8 @@ class Bench:
         time.sleep(1.0)
         idle = gateway.rss_bytes()
         direct, through = self.hold(self.direct, args.streams, args.hold), self.hold(gateway, args.streams, args.hold)
-        open_rss = median(through["rss_bytes"]) if through["rss_bytes"] else 0
+        open_rss, after = median(through["rss_bytes"]) if through["rss_bytes"] else 0, gateway.rss_bytes()
+        stop(gateway)
         return {
             "streams": args.streams,
             "pace_ms": 1000 * args.pace,
@@ -208,7 +197,7 @@ class Bench:
             },
             "rss_idle_mb": idle / 2**20,
             "rss_open_mb": open_rss / 2**20,
-            "rss_after_mb": gateway.rss_bytes() / 2**20,
+            "rss_after_mb": after / 2**20,
             "memory_per_stream_kb": (open_rss - idle) / args.streams / 1024,
             "warm_up_lost": warm_up["lost"],
         }
@@ -228,82 +217,6 @@ class Bench:
         used_s = proxy.cpu_s() - before_s
         found: dict[str, Any] = json.loads(client.communicate()[0])
         return found | {"rss_bytes": sizes, "cpu_share": used_s / seconds}
-
-
-def summarize(proxy: Proxy, connections: int, load: str, direct: list[dict[str, Any]], through: list[dict[str, Any]]) -> dict[str, Any]:
-    """Medians over the rounds with the least and the greatest; what is compared comes from the same round."""
-    base = {run["round"]: run for run in direct}
-    pairs = [(base[run["round"]], run) for run in through]
-    cpu = [ratio(run["proxy_ms"], unit["upstream_ms"]) for unit, run in pairs]
-    rps = [ratio(run["rps"], unit["rps"]) for unit, run in pairs]
-    added = {q: [run[f"ttft_ms_p{q}"] - unit[f"ttft_ms_p{q}"] for unit, run in pairs] for q in (50, 99)}
-    return {
-        "proxy": proxy.name,
-        "version": proxy.version,
-        "connections": connections,
-        "load": load,
-        "rounds": len(pairs),
-        "cpu_over_direct": median(cpu),
-        "cpu_over_direct_spread": [min(cpu), max(cpu)],
-        "added_ttft_ms_p50": median(added[50]),
-        "added_ttft_ms_p99": median(added[99]),
-        "added_ttft_ms_p99_spread": [min(added[99]), max(added[99])],
-        "rps_over_direct": median(rps),
-        "rps_over_direct_spread": [min(rps), max(rps)],
-        "proxy_cpu_ms_per_request": median(run["proxy_ms"] for _, run in pairs),
-        "bus_cpu_ms_per_request": median(run["bus_ms"] for _, run in pairs),
-        "upstream_cpu_ms_per_request": median(unit["upstream_ms"] for unit, _ in pairs),
-        "direct_ttft_ms_p50": median(unit["ttft_ms_p50"] for unit, _ in pairs),
-        "direct_ttft_ms_p99": median(unit["ttft_ms_p99"] for unit, _ in pairs),
-        "rps": median(run["rps"] for _, run in pairs),
-        "rps_direct": median(unit["rps"] for unit, _ in pairs),
-        "requests": sum(run["requests"] for _, run in pairs),
-        "lost": sum(run["lost"] for _, run in pairs),
-        "unfinished": sum(run["unfinished"] for _, run in pairs),
-        "trouble": proxy.trouble[:3],
-    }
-
-
-def ratio(value: float, base: float) -> float:
-    return value / base if base else 0.0
-
-
-def cost_table(rows: list[dict[str, Any]]) -> str:
-    lines = [HEAD]
-    for row in rows:
-        if "missing" in row:
-            lines.append((row["proxy"], *("-",) * (len(HEAD) - 2), "not there"))
-            continue
-        cpu, rps = row["cpu_over_direct_spread"], row["rps_over_direct_spread"]
-        lines.append(
-            (
-                *(row["proxy"], str(row["connections"]), row["load"], f"{row['cpu_over_direct']:.2f}", f"{cpu[0]:.2f}..{cpu[1]:.2f}"),
-                *(f"{row['added_ttft_ms_p50']:.2f}", f"{row['added_ttft_ms_p99']:.2f}", f"{row['rps_over_direct']:.3f}"),
-                *(f"{rps[0]:.3f}..{rps[1]:.3f}", str(row["lost"] + row["unfinished"]), str(row["rounds"])),
-            )
-        )
-    widths = [max(len(line[column]) for line in lines) for column in range(len(HEAD))]
-    text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
-    bus = [row["bus_cpu_ms_per_request"] / row["upstream_cpu_ms_per_request"] for row in rows if row["proxy"] == OURS]
-    if bus:
-        text.append(f"the bus server's own process, not in the column: {median(bus):.2f} of direct")
-    return "\n".join(text)
-
-
-def streams_text(found: dict[str, Any]) -> str:
-    lines = [f"{found['streams']} streams, an event every {found['pace_ms']:g} ms, {found['seconds']:g} s:"]
-    for name in (DIRECT, OURS):
-        one = found[name]
-        for word, quarter in (("first", one["quarters"][0]), ("last", one["quarters"][-1])):
-            lines.append(
-                f"  {name:6} {word:5} quarter: TTFT p50 {quarter['ttft_ms_p50']:.2f}, p99 {quarter['ttft_ms_p99']:.2f} ms; "
-                f"gap p50 {quarter['gap_ms_p50']:.1f}, p99 {quarter['gap_ms_p99']:.1f} ms"
-            )
-        lines.append(
-            f"  {name:6} open {one['open']}, lost {one['lost'] + one['unfinished']} of {one['requests']}, pace kept {one['pace_kept']:.1%}"
-        )
-    memory = f"{found['rss_idle_mb']:.1f} MB idle, {found['rss_open_mb']:.1f} MB with all open"
-    return "\n".join([*lines, f"  memory: {found['memory_per_stream_kb']:.1f} KB a stream ({memory})"])
 
 
 def say(text: str) -> None:
@@ -371,8 +284,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["gateway"]:
-        raise_file_limit()
-        uvloop.run(run_gateway(int(sys.argv[2]), *sys.argv[3:6]))
-    else:
-        main()
+    main()
