@@ -5,7 +5,7 @@ import os
 import platform
 import resource
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,10 +15,12 @@ from controller.bus.embedded import LEAST_VERSION, find_server
 from controller.config.loader import advice
 from controller.config.overrides import OverrideDirectory, conflicts
 from controller.config.paths import bus_dir, overrides_dir, state_dir
+from controller.config.plugins import Plugin
 from controller.config.schema import Config, EngineConfig
 from controller.core.errors import BusError
 from controller.runtime.clock import SystemClock
 from controller.runtime.ports import bind_error
+from controller.scheduling.pool import POLICIES
 from engines.connect import connect_engine
 
 State = Literal["OK", "WARN", "FAIL"]
@@ -69,6 +71,17 @@ def check_advice(config: Config, env: Mapping[str, str]) -> Iterator[Check]:
     yield from (Check("config", "WARN", word) for word in words)
     if not words:
         yield Check("config", "OK", f"{len(config.engines)} engines, {len(config.tenants)} tenants")
+
+
+def check_policies(plugins: Sequence[Plugin]) -> Iterator[Check]:
+    """Policies of the user's own, as they are installed beside this program."""
+    for plugin in plugins:
+        if plugin.refused:
+            found = f"plugin {plugin.entry_point} of {plugin.distribution or 'an unknown distribution'} is skipped: {plugin.refused}"
+            yield Check("policies", "WARN", found, "mend or uninstall it; `hmas policy check MODULE:CLASS` tries a policy out")
+    own = [plugin.policy for plugin in plugins if plugin.policy]
+    if len(own) == len(plugins):
+        yield Check("policies", "OK", f"{len(POLICIES)}, of them by plugins: {', '.join(own) or 'none'}")
 
 
 def check_state_dir(config: Config) -> Iterator[Check]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from controller.config.plugins import load_policies
 from controller.core.errors import AdminError, ConfigError
 from hmas.cli import checks
 from hmas.cli.admin import admin_url_option, connect
@@ -20,7 +21,7 @@ from hmas.cli.settings import config_option, read_config
 @config_option
 @click.pass_context
 def doctor(ctx: click.Context, *, as_json: bool, admin_url: str | None, config_file: str | None) -> None:
-    """Check Python, configuration, bus, engines, gateway, agents, overrides, clock, ports and limits.
+    """Check Python, policies of your own, configuration, bus, engines, gateway, agents, overrides, clock, ports and limits.
 
     Each gets OK, WARN or FAIL, and what to do. Exit code 1 when anything fails.
 
@@ -44,6 +45,7 @@ def examine(admin_url: str | None, config_file: str | None) -> Iterator[checks.C
     """Every check. Without a usable configuration only what does not need one."""
     yield from checks.check_python()
     yield from checks.check_limits()
+    yield from checks.check_policies(load_policies())
     try:
         config = read_config(config_file)
     except ConfigError as error:

@@ -16,7 +16,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "up": ("hmas.cli.up:up", "Start everything on this machine and keep it running."),
         "run": ("hmas.cli.run:run", "Run a single process: gateway, agent or embedded engine."),
         "status": ("hmas.cli.status:status", "What is in force, how full it is, and who is well."),
-        "policy": ("hmas.cli.policy:policy", "List, show, force and release the queueing policy."),
+        "policy": ("hmas.cli.policy:policy", "List, show, force and release the queueing policy; check your own."),
         "knobs": ("hmas.cli.knobs:knobs", "Show, set and release concurrency and token budget."),
         "override": ("hmas.cli.override:override", "Validate, apply, list and clear override files."),
         "engines": ("hmas.cli.engines:engines", "List engines, drain them, take them back."),

@@ -1,5 +1,8 @@
 """`hmas policy`: which queueing policy rules, and forcing another."""
 
+import importlib
+import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -12,7 +15,7 @@ from hmas.cli.values import Duration, Pair
 
 @click.group()
 def policy() -> None:
-    """List, show, force and release the queueing policy."""
+    """List, show, force and release the queueing policy; check one of your own."""
 
 
 @policy.command("list")
@@ -63,6 +66,34 @@ def show(client: AdminClient, ctx: click.Context, *, name: str | None, as_json: 
         complain(f"policy {name!r} is unknown; allowed: {', '.join(available)}")
         ctx.exit(EXIT_FAILED)
     say_json(available[name]) if as_json else say(policy_page(available[name]))
+
+
+@policy.command("check")
+@click.argument("policy_class", metavar="MODULE:CLASS")
+@click.option("--hint", "hints", multiple=True, type=Pair(), help="A parameter of the policy; may be given several times.")
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the scripts that it is put through.")
+@click.pass_context
+def check(ctx: click.Context, *, policy_class: str, hints: tuple[tuple[str, float], ...], seed: int) -> None:
+    """Put a policy class of your own through the checks that every policy of the pool passes. Needs no gateway.
+
+    Exit code 1 when one fails.
+
+    \b
+    Example:
+      hmas policy check my_policies.shortest_prompt:ShortestPrompt
+    """  # noqa: D301 - click reads \b as "do not rewrap"
+    module, _, name = policy_class.partition(":")
+    from hmas.testing.conformance import try_out  # noqa: PLC0415  it brings numpy, which no other command here needs
+
+    sys.path.insert(0, str(Path.cwd()))  # as `python -m` does
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        allowed = "MODULE:CLASS of a module that can be imported"
+        raise click.UsageError(f"{policy_class!r} cannot be loaded: {error}; allowed: {allowed}") from error
+    results = try_out(found, dict(hints), seed=seed)
+    say(table(["", "check", "what"], [("FAIL" if one.trouble else "OK", one.check, one.trouble or one.meaning) for one in results]))
+    ctx.exit(EXIT_FAILED if any(one.trouble for one in results) else 0)
 
 
 @policy.command("force")

@@ -147,5 +147,5 @@ def test_the_suite_finds_a_fault(policy, check, words):
 
 
 def test_the_suite_stops_at_the_contract():
-    with pytest.raises(Exception, match="is no policy"):
+    with pytest.raises(NonConformance, match=r"contract: builtins\.dict is no policy: name is missing"):
         assert_conforms(dict)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 from msgspec import Meta
 
+from controller.config.plugins import load_policies
 from controller.core.errors import ConfigError, PolicyError
 from controller.routing import make_router
 from controller.scheduling.outcomes import SchedulerSettings
@@ -162,11 +163,12 @@ def read_agents(text: str) -> tuple[Agent, ...]:
 
 
 def read_policy(text: str) -> tuple[str, dict[str, float]]:
-    """A policy and its hints from `two-lane:threshold_ms=500`.
+    """A policy and its hints from `two-lane:threshold_ms=500`; one of the user's own too.
 
     Raises:
         ConfigError: The policy or a hint is not allowed.
     """
+    load_policies()
     name, *parts = text.split(":")
     hints: dict[str, float] = {}
     for part in parts:

@@ -1,0 +1,163 @@
+"""A user's own policies: checked whole, loaded by entry points, told of where they are refused; and the example of the documentation."""
+
+import logging
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import distributions
+from pathlib import Path
+
+import pytest
+
+from controller.config.plugins import GROUP, load_from
+from controller.core.errors import PolicyError
+from controller.scheduling import pool
+from controller.scheduling.policies.edf import Edf
+from controller.scheduling.policies.fcfs import Fcfs
+from controller.scheduling.policy_check import check_policy
+from controller.scheduling.pool import POLICIES, make_policy, register
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "policies.md"
+
+
+@pytest.fixture(autouse=True)
+def _the_pool_as_it_was(monkeypatch):
+    monkeypatch.setattr(pool, "_pool", dict(pool._pool))
+    for module in (pool, sys.modules[__name__]):
+        monkeypatch.setattr(module, "POLICIES", pool._pool)
+
+
+def block(language: str) -> str:
+    return re.search(rf"```{language}\n(.*?)```", DOCS.read_text(), re.DOTALL).group(1)
+
+
+def install(folder: Path, **sources: str) -> Path:
+    """A distribution as an installer leaves it: modules, and a folder of metadata with the entry points."""
+    package = folder / "my_policies"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    for name, text in sources.items():
+        (package / f"{name}.py").write_text(text)
+    info = folder / "my_policies-1.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-policies\nVersion: 1.2\n")
+    return info / "entry_points.txt"
+
+
+def points(folder: Path):
+    return [point for one in distributions(path=[str(folder)]) for point in one.entry_points if point.group == GROUP]
+
+
+class Own(Fcfs):
+    name = "own"
+
+
+def test_a_policy_is_added_by_its_name_once():
+    register(Own)
+    register(Own)
+    assert list(POLICIES)[-1] == "own"
+    assert isinstance(make_policy("own"), Own)
+
+
+def test_a_name_that_is_taken_is_refused_and_the_pool_stays():
+    class Other(Fcfs):
+        name = "edf"
+
+    with pytest.raises(PolicyError, match=r"'edf' is taken by controller\.scheduling\.policies\.edf\.Edf"):
+        register(Other)
+    assert POLICIES["edf"] is Edf
+
+
+@pytest.mark.parametrize(
+    ("member", "value", "words"),
+    [
+        ("name", "Two Words", "name is 'Two Words'; allowed: lower-case"),
+        ("summary", "", "summary is ''; allowed: a line of text"),
+        ("starvation", None, "starvation is None"),
+        ("signals", ("arrival",), r"signals is \('arrival',\); allowed: a tuple of controller.scheduling.signals.Signal"),
+        ("default_hints", {"x": 1.0}, r"hint_ranges has \[\]; allowed: the names of default_hints, \['x'\]"),
+        ("served", None, "served is None; allowed: a method with 3 arguments"),
+        ("pop", lambda self: None, "pop does not take 1 arguments"),
+        ("__len__", lambda self: 3, "an empty one has len 3"),
+        ("pop", lambda self, now_s: 1 / 0, "an empty one with its default hints failed: ZeroDivisionError"),
+    ],
+)
+def test_what_is_missing_or_wrong_is_named(member, value, words):
+    wrong = type("Wrong", (Fcfs,), {"name": "wrong", member: value, "__module__": "theirs"})
+    with pytest.raises(PolicyError, match=rf"^theirs\.Wrong is no policy: .*{words}"):
+        register(wrong)
+    assert "wrong" not in POLICIES
+
+
+@pytest.mark.parametrize(
+    ("defaults", "ranges", "words"),
+    [
+        ({"x": 5.0}, {"x": (0.0, 1.0)}, "default_hints['x'] is 5.0; allowed: a number from 0 to 1"),
+        ({"x": 0.5}, {"x": (1.0, 0.0)}, "hint_ranges['x'] is (1.0, 0.0); allowed: the lowest and the highest value"),
+        ({"X": 0.5}, {"X": (0.0, 1.0)}, "hint 'X'; allowed: lower-case letters"),
+    ],
+)
+def test_hints_have_defaults_within_their_ranges(defaults, ranges, words):
+    with pytest.raises(PolicyError, match=re.escape(words)):
+        check_policy(type("Wrong", (Fcfs,), {"name": "wrong", "default_hints": defaults, "hint_ranges": ranges}))
+
+
+def test_everything_that_is_wrong_is_told_at_once():
+    with pytest.raises(PolicyError) as caught:
+        check_policy(type("Bare", (), {}))
+    told = str(caught.value)
+    for member in ("name", "summary", "signals", "default_hints", "push", "load", "put_back", "served", "entries", "__len__"):
+        assert f"{member} is missing" in told
+
+
+def test_the_example_of_the_documentation_is_loaded_and_conforms(tmp_path):
+    declared = tomllib.loads(block("toml"))["project"]["entry-points"][GROUP]
+    entry_points = install(tmp_path, shortest_prompt=block("python"))
+    entry_points.write_text(f"[{GROUP}]\n" + "".join(f"{name} = {value}\n" for name, value in declared.items()))
+    config = tmp_path / "hmas.yaml"
+    config.write_text("scheduler:\n  policy: shortest-prompt\n")
+    code = (
+        "import os\n"
+        "from controller.config.loader import load_config\n"
+        f"assert load_config({str(config)!r}, {{}}).scheduler.policy == 'shortest-prompt'\n"
+        "from hmas.lab.studies.case import read_policy\n"
+        "print(read_policy('shortest-prompt:tokens_per_s=100'))\n"
+        "from hmas.testing import assert_conforms\n"
+        "from my_policies.shortest_prompt import ShortestPrompt\n"
+        "assert_conforms(ShortestPrompt)\n"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    run = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout == "('shortest-prompt', {'tokens_per_s': 100.0})\n"
+
+
+def test_plugins_that_cannot_be_used_are_skipped_with_a_warning_and_the_others_stay(tmp_path, monkeypatch, caplog):
+    entry_points = install(
+        tmp_path,
+        good="from controller.scheduling.policies.fcfs import Fcfs\nclass Good(Fcfs):\n    name = 'good'\n",
+        broken="raise OSError('no licence')\n",
+        short="class Short:\n    name = 'short'\n",
+    )
+    entry_points.write_text(
+        f"[{GROUP}]\nbroken = my_policies.broken:Policy\ngood = my_policies.good:Good\nshort = my_policies.short:Short\n"
+        "gone = my_policies.good:Gone\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with caplog.at_level(logging.WARNING):
+        loaded = load_from(points(tmp_path))
+    assert [(plugin.entry_point, plugin.policy) for plugin in loaded] == [
+        ("broken = my_policies.broken:Policy", ""),
+        ("gone = my_policies.good:Gone", ""),
+        ("good = my_policies.good:Good", "good"),
+        ("short = my_policies.short:Short", ""),
+    ]
+    assert loaded[0].refused == "its import failed: OSError: no licence"
+    assert "my_policies.short.Short is no policy: summary is missing" in loaded[3].refused
+    assert {plugin.distribution for plugin in loaded} == {"my-policies 1.2"}
+    assert len(caplog.records) == 3
+    assert "policy plugin broken = my_policies.broken:Policy of my-policies 1.2 is skipped: its import failed" in caplog.text
+    assert "good" in POLICIES
+    assert "short" not in POLICIES
