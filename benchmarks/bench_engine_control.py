@@ -1,9 +1,9 @@
 """What live control costs a real vLLM: writes build/bench/engine_control.json.
 
-Two vLLMs serve side by side, one as it is and one with the control plugin. The same load goes to them in turns: the stock one, the plugin
-left alone, and the plugin with ten orders a second, which is 50 times what a gateway asks for. CPU per token is that of the engine's
-processes; throughput on a shared machine is noisy, so trust the ratios of rounds that stand side by side. Then come the calls themselves:
-how long the engine takes to answer one, idle and under load.
+Two vLLMs serve side by side, one as it is and one with the control plugin. The same load goes to them in turns: the stock one twice, which
+shows what the machine's noise is, the plugin left alone, and the plugin with ten orders a second, which is 50 times what a gateway asks
+for. CPU per token is that of the engine's processes. Then come the calls themselves: how long the engine takes to answer one, idle and
+under load; and what the plugin's own lines in a step take, measured alone, since no throughput is steady enough to show that.
 
     python benchmarks/bench_engine_control.py                # make setup-vllm comes first
     python benchmarks/bench_engine_control.py --rounds 20
@@ -17,6 +17,7 @@ import subprocess
 import time
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from gateway_proxies import cpu_s, free_port, tree
 from engines.client import EngineClient
 from engines.control import CONTROL_PATH
 from engines.errors import EngineError
+from engines.vllm.plugin.hmas_vllm_plugin.control import Control
 
 ROOT = Path(__file__).resolve().parent.parent
 OPTIONS = [
@@ -174,7 +176,12 @@ async def bench(args: argparse.Namespace) -> dict[str, Any]:
     }
     try:
         await asyncio.gather(*(server.ready() for server in servers.values()))
-        ways = {"stock": ("stock", False), "plugin idle": ("plugin", False), "plugin, 10 orders/s": ("plugin", True)}
+        ways = {
+            "stock": ("stock", False),
+            "stock once more": ("stock", False),
+            "plugin idle": ("plugin", False),
+            "plugin, 10 orders/s": ("plugin", True),
+        }
         for server in servers.values():
             await load(server.client, 1)
         rows: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
@@ -188,12 +195,31 @@ async def bench(args: argparse.Namespace) -> dict[str, Any]:
             "rounds": args.rounds,
             "ways": {way: against(rows["stock"], row) for way, row in rows.items()},
             "calls": await call_latency(servers["plugin"].client),
+            "added_us_per_step": added_us_per_step(),
         }
     finally:
         for server in servers.values():
             await server.client.close()
             server.stop()
     return report
+
+
+def added_us_per_step() -> float:
+    """Microseconds that the plugin's scheduler adds to a step: its two calls around the step of its base class."""
+    scheduler = SimpleNamespace(
+        max_num_running_reqs=32,
+        max_num_active_reqs=32,
+        max_num_scheduled_tokens=1024,
+        max_model_len=4096,
+        running=[],
+        scheduler_config=None,
+    )
+    control, output, steps = Control(scheduler, capped=True), SimpleNamespace(total_num_scheduled_tokens=16), 200_000
+    begin_s = time.perf_counter()
+    for _ in range(steps):
+        control.before_step()
+        control.after_step(output)
+    return 1e6 * (time.perf_counter() - begin_s) / steps
 
 
 def against(stock: list[dict[str, float]], row: list[dict[str, float]]) -> dict[str, Any]:

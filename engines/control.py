@@ -140,7 +140,7 @@ def _parts(names: list[str]) -> list[list[str]]:
 def _words(status: int, data: bytes) -> str:
     """Why there is no answer to use, in words."""
     if status in {404, 405}:
-        return "no control plugin"
+        return "no control plugin (`hmas engines plugin` has it)"
     if status in {401, 403}:
         return "token: the control plugin does not take it; set HMAS_CONTROL_TOKEN for the engine and engines[].control_token_env here"
     try:

@@ -51,7 +51,10 @@ def served(log: Path) -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [str(ROOT / python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(ROOT / model), "--port", str(port)]
+    server = ["-m", "vllm.entrypoints.openai.api_server"]
+    if os.environ.get("HMAS_VLLM_OVERLAP"):
+        server = [str(Path(__file__).with_name("vllm_overlapping.py"))]
+    command = [str(ROOT / python), *server, "--model", str(ROOT / model), "--port", str(port)]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "2"}
     environment |= {"VLLM_PLUGINS": "hmas_control", "HMAS_CONTROL_TOKEN": TOKEN}
     with log.open("wb") as output:

@@ -38,11 +38,12 @@ class Control:
 
     Args:
         scheduler: vLLM's scheduler, of whatever version.
-        capped: Whether its class keeps `cap` in force step by step, for versions that have no cap of their own.
+        capped: Whether its class calls `before_step` and `after_step`: keeps `cap` in force, and counts.
     """
 
     def __init__(self, scheduler: Any, *, capped: bool = False) -> None:
         self._scheduler = scheduler
+        self._counts = capped
         self.cap: int | None = None
         self.steps = 0
         self.scheduled_tokens = 0
@@ -68,8 +69,7 @@ class Control:
             "actions": [action for action in ("reprioritize", "evict") if action not in self.absent],
             "absent": dict(self.absent),
             "counters": {
-                "steps": self.steps,
-                "scheduled_tokens": self.scheduled_tokens,
+                **({"steps": self.steps, "scheduled_tokens": self.scheduled_tokens} if self._counts else {}),
                 "evictions": self.evictions,
                 "running": len(self._scheduler.running),
                 "waiting": sum(len(queue) for queue in self._queues()),
