@@ -38,7 +38,8 @@ def test_differences_are_paired():
         ([1.2, 1.3, 0.99], "within noise"),
         ([1.04, 1.05, 1.03], "within noise"),
         ([0.7, 0.8, 0.0], "worse"),
-        ([], "within noise"),
+        ([1.3, 1.3], "too few runs"),
+        ([], "too few runs"),
     ],
 )
 def test_a_policy_has_to_lie_on_one_side_in_every_block_and_beyond_the_noise(ratios, verdict):
@@ -49,7 +50,7 @@ def test_noise_is_the_greatest_of_the_twins_and_endless_where_it_cannot_be_told(
     assert twin_noise([(10.0, 11.0), (10.0, 9.5)]) == pytest.approx(math.log(1.1))
     assert twin_noise([]) == math.inf
     assert twin_noise([(10.0, 10.0), (0.0, 3.0)]) == math.inf
-    assert judged([9.0, 9.0], math.inf) == "within noise"
+    assert judged([9.0, 9.0, 9.0], math.inf) == "within noise"
 
 
 def test_results_are_plain():

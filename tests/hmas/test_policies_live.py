@@ -24,7 +24,7 @@ from hmas.lab.results import RunSummary, count_outcomes
 from hmas.lab.score import score
 from hmas.lab.traces import Trace, TraceRow
 
-PROFILE = faster(load_profile("demo-small"), 8.0)
+PROFILE = faster(load_profile("demo-small"), 3.0)
 RNG = np.random.default_rng(7)
 TRACE = Trace(
     source="drawn",
@@ -34,7 +34,7 @@ TRACE = Trace(
         for i, (prompt, output) in enumerate(zip(RNG.integers(100, 3000, 3000), RNG.integers(8, 600, 3000), strict=True))
     ],
 )
-SMALL = {"backlog": 60, "capacity_caps": (8, 16), "capacity_rounds": 1, "sweep_caps": (8, 16), "period_s": 2.0}
+SMALL = {"backlog": 60, "length_scale": 0.05, "capacity_caps": (8, 16), "capacity_rounds": 1, "sweep_caps": (8, 16), "period_s": 2.0}
 POLICIES = (BASELINE, "edf", "sjf")
 
 
@@ -107,20 +107,27 @@ async def test_blocks_hold_every_policy_and_the_baseline_twice_on_the_same_arriv
 
 
 async def test_two_runs_of_the_baseline_are_the_same_without_noise_and_every_other_is_judged_by_that():
-    document = await study(Engine())
+    document = await study(Engine(), blocks=3)
     found = document["summary"]
     assert found["noise"] == 0.0
     rows = {row["policy"]: row for row in found["rows"]}
     assert rows[BASELINE]["over_baseline"] == {"median": 1.0, "min": 1.0, "max": 1.0}
     assert rows[TWIN]["goodput_rps"] == rows[BASELINE]["goodput_rps"]
-    assert {rows[name]["runs"] for name in rows} == {2}
+    assert {rows[name]["runs"] for name in rows} == {3}
     for name in ("edf", "sjf"):
         ratio = rows[name]["over_baseline"]
         sides = {"better": ratio["min"] > 1.0, "worse": ratio["max"] < 1.0, "within noise": ratio["min"] <= 1.0 <= ratio["max"]}
         assert sides[rows[name]["verdict"]]
+        assert len(rows[name]["ratios"]) == 3
         assert set(rows[name]["tenants"]) == set(TENANTS)
     assert [row[0] for row in live_table(document).rows] == sorted(rows, key=lambda name: -rows[name]["over_baseline"]["median"])
     assert all(name in live_verdict(document) for name in ("edf", "sjf"))
+
+
+async def test_without_a_second_run_of_the_baseline_nothing_tells_the_noise_so_nothing_is_better():
+    document = await study(Engine({f"block-{number}-{TWIN}": 99 for number in (1, 2, 3)}), blocks=3)
+    assert document["summary"]["noise"] is None
+    assert {row["verdict"] for row in document["summary"]["rows"] if row["policy"] not in {BASELINE, TWIN}} == {"within noise"}
 
 
 async def test_a_spoilt_run_is_made_again_and_left_out_where_that_does_not_help():
@@ -132,9 +139,8 @@ async def test_a_spoilt_run_is_made_again_and_left_out_where_that_does_not_help(
     rows = {row["policy"]: row for row in found["rows"]}
     assert (rows["sjf"]["runs"], rows["sjf"]["rejected"]) == (0, 3)
     assert rows["sjf"]["goodput_rate"] is None
-    # With no second run of the baseline nothing tells the noise, so nothing is better than it.
     assert found["noise"] is None
-    assert rows["edf"]["verdict"] == "within noise"
+    assert rows["edf"]["verdict"] == "too few runs"
     assert "ordering buys no goodput" in live_verdict(document)
     assert "runs rejected: 7" in live_table(document).title
 

@@ -9,7 +9,9 @@ import msgspec
 from scipy.stats import t as student  # type: ignore[import-untyped]  # it has no type information
 
 CONFIDENCE = 0.95
-Verdict = Literal["better", "worse", "within noise"]
+Verdict = Literal["better", "worse", "within noise", "too few runs"]
+LEAST_BLOCKS = 3
+"""With fewer blocks a policy may lie on one side in all of them by mere chance."""
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +74,9 @@ def twin_noise(pairs: Sequence[tuple[float, float]]) -> float:
 def judged(ratios: Sequence[float], noise: float) -> Verdict:
     """A policy by its ratios to the baseline, block by block: on one side in every block, and in the median by more than the noise."""
     logs = [math.log(ratio) if ratio > 0.0 else -math.inf for ratio in ratios]
-    if not logs or abs(median(logs)) <= noise:
+    if len(logs) < LEAST_BLOCKS:
+        return "too few runs"
+    if abs(median(logs)) <= noise:
         return "within noise"
     if all(value > 0.0 for value in logs):
         return "better"

@@ -36,6 +36,7 @@ def _row(blocks: Blocks, name: str, noise: float) -> dict[str, Any]:
         "lost": sum(run["lost"] for run in runs),
         "goodput_rps": spread([run["goodput_rps"] for run in runs]),
         "over_baseline": spread(ratios),
+        "ratios": ratios,
         "verdict": "baseline" if name in {BASELINE, TWIN} else judged(ratios, noise),
         "goodput_rate": _median(runs, lambda run: run["goodput_rate"]),
         "classes": _groups(runs, "per_class"),

@@ -13,7 +13,7 @@ COLUMNS = 4
 
 
 class Dot(NamedTuple):
-    """One policy: where its mark stands, and from where to where its line goes."""
+    """One policy: where its mark stands, from where to where its line goes, and single runs beside it."""
 
     name: str
     at: float
@@ -23,9 +23,11 @@ class Dot(NamedTuple):
 
 
 def live_plot(path: Path, document: Mapping[str, Any]) -> None:
-    """Medians over blocks, the line from the least to the greatest, every block as a small dot."""
+    """Medians over blocks, the line from the least to the greatest, every block as a stroke."""
     rows = [row for row in document["summary"]["rows"] if row["runs"]]
-    dots = [Dot(row["policy"], row["over_baseline"]["median"], row["over_baseline"]["min"], row["over_baseline"]["max"]) for row in rows]
+    dots = [
+        Dot(row["policy"], ratio["median"], ratio["min"], ratio["max"], row["ratios"]) for row in rows for ratio in (row["over_baseline"],)
+    ]
     noise = document["summary"]["noise"] or 0.0
     _draw(path, {"real vLLM": dots}, noise=noise)
 
@@ -66,6 +68,8 @@ def _panel(axes: Axes, title: str, dots: Sequence[Dot], noise: float) -> None:
         axes.axvspan(1.0 / (1.0 + noise), 1.0 + noise, color="0.9", linewidth=0)
     axes.axvline(1.0, color="0.4", linewidth=0.8)
     axes.hlines(names, [dot.low for dot in dots], [dot.high for dot in dots], color="tab:blue", linewidth=1.4)
+    single = [(point, dot.name) for dot in dots for point in dot.points]
+    axes.plot([point for point, _ in single], [name for _, name in single], "|", color="tab:blue", markersize=6.0)
     axes.plot([dot.at for dot in dots], names, "o", color="tab:blue", markersize=4.0)
     axes.set_title(title, fontsize=9)
     axes.set_xlabel("goodput over FCFS")

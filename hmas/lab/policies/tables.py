@@ -67,7 +67,7 @@ def live_verdict(document: Document) -> str:
         parts.append("ordering buys no goodput here: no policy beats the baseline in every block by more than the noise")
     if worse:
         parts.append("worse likewise: " + _with_ratios(worse))
-    even = [row["policy"] for row in rows if row["verdict"] == "within noise"]
+    even = [row["policy"] for row in rows if row["verdict"] not in {"better", "worse"}]
     if even:
         parts.append("not to be told from it: " + ", ".join(even))
     return "; ".join(parts) + "."
