@@ -26,7 +26,7 @@ def prompt(seed: int, tokens: int) -> list[int]:
 def document(ids: list[int], output_tokens: int, **fields: object) -> bytes:
     """A greedy completion of a fixed length, which finds nothing in the prefix cache however often it is asked."""
     asked = {"model": "tiny", "prompt": ids, "max_tokens": output_tokens, "ignore_eos": True, "temperature": 0.0}
-    return orjson.dumps(asked | {"cache_salt": uuid4().hex, "return_token_ids": True} | fields)
+    return orjson.dumps(asked | {"cache_salt": uuid4().hex, "return_token_ids": True, "logprobs": 1} | fields)
 
 
 async def read(response) -> bytes:
@@ -48,6 +48,21 @@ def tokens(answer: dict) -> list[int]:
     """The answer's token ids, all of which must be there."""
     assert answer["choices"][0]["finish_reason"] == "length"
     return answer["choices"][0]["token_ids"]
+
+
+def same(answer: dict, undisturbed: dict) -> bool:
+    """Whether two greedy answers were computed from the same context.
+
+    Random weights say one token for ever, so the tokens' log probabilities are compared: from run to run they differ by less than 0.02 (the
+    shape of a step rounds them otherwise), and by 0.2 to 0.5 where one token of the prompt is another. Where the rounding decides between
+    two equally likely tokens the answers part, and nothing behind that can be compared.
+    """
+    ours, theirs = tokens(answer), tokens(undisturbed)
+    if len(ours) != len(theirs):
+        return False
+    part = next((index + 1 for index, (one, other) in enumerate(zip(ours, theirs, strict=True)) if one != other), len(ours))
+    one, other = (reply["choices"][0]["logprobs"]["token_logprobs"][:part] for reply in (answer, undisturbed))
+    return bool(np.allclose(one, other, rtol=0.0, atol=0.05))
 
 
 def start(work: Coroutine) -> asyncio.Future:

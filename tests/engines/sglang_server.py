@@ -47,7 +47,7 @@ def served(log: Path, *, plugin: bool, options: tuple[str, ...] = ("--disable-ov
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [str(ROOT / python), "-m", "sglang.launch_server", "--model-path", str(ROOT / model), "--port", str(port)]
-    environment = os.environ | {"PYTHONPATH": str(STUBS), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2", "SGLANG_USE_CPU_ENGINE": "1"}
+    environment = os.environ | {"PYTHONPATH": str(STUBS), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "SGLANG_USE_CPU_ENGINE": "1"}
     environment |= {"HMAS_CONTROL_TOKEN": TOKEN, "SGLANG_PLUGINS": "hmas_control" if plugin else "none"}
     with log.open("wb") as output:
         process = subprocess.Popen(

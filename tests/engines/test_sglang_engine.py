@@ -39,14 +39,14 @@ async def test_what_it_says_about_itself(engine):
 
 async def test_load_and_counters(engine):
     before = await engine.snapshot(100.0)
-    work = [start(ask(engine, number, prompt(number, 40), 20)) for number in range(3)]
+    work = [start(ask(engine, number, prompt(number, 40), 60)) for number in range(3)]
     snapshot = await until(engine, lambda now: now.running == 3)
     assert snapshot.kv_usage > before.kv_usage
     await asyncio.gather(*work)
     await until(engine, lambda now: now.running == 0)
     after = await engine.snapshot(200.0)
     assert after.prompt_tokens_total - before.prompt_tokens_total == 3 * 40
-    assert after.generation_tokens_total - before.generation_tokens_total == 3 * 20
+    assert after.generation_tokens_total - before.generation_tokens_total == 3 * 60
 
 
 async def test_the_lower_priority_goes_first(engine):
@@ -55,7 +55,7 @@ async def test_the_lower_priority_goes_first(engine):
 
     async def queued(number: int, priority: int) -> None:
         # What the client's body says about priority and id does not reach the engine: the gateway has judged it already.
-        own = orjson.loads(document(prompt(100 + number, 10), 40 if number == 0 else 2)) | {"priority": -100 * number, "rid": "0"}
+        own = orjson.loads(document(prompt(100 + number, 10), 100 if number == 0 else 2)) | {"priority": -100 * number, "rid": "0"}
         response = await engine.send(COMPLETIONS, orjson.dumps(own), {}, request_id=rid(number), priority=priority)
         assert orjson.loads(await read(response))["id"] == rid(number)
         ended.append(number)
@@ -72,7 +72,7 @@ async def test_the_lower_priority_goes_first(engine):
 @pytest.mark.parametrize("where", ["running", "waiting"])
 async def test_an_abort_ends_one_request_at_once(engine, where):
     await engine.apply_knobs(Knobs(n_run=2 if where == "running" else 1))
-    other = start(ask(engine, 0x10, prompt(200, 10), 60))
+    other = start(ask(engine, 0x10, prompt(200, 10), 200))
     await until(engine, lambda now: now.running == 1)
     # Of two ids of one length neither begins the other, so that SGLang, which compares beginnings, ends one of them.
     response = start(engine.send(COMPLETIONS, document(prompt(201, 10), 2000), {}, request_id=rid(0x100)))
@@ -86,14 +86,14 @@ async def test_an_abort_ends_one_request_at_once(engine, where):
 
 @pytest.mark.parametrize("request_id", ["", "0", rid(0)[:-1], rid(0) + "0", "req-1", rid(0x10).upper()[:-1] + "X"])
 async def test_an_id_that_may_begin_others_is_never_sent(engine, request_id):
-    work = start(ask(engine, 0, prompt(210, 10), 5))
+    work = start(ask(engine, 0, prompt(210, 10), 40))
     await until(engine, lambda now: now.running == 1)
     assert not await engine.abort(request_id)
     assert (await work)["choices"][0]["finish_reason"] == "length"
 
 
 async def test_the_cap_holds_and_lowering_it_ends_nobody(engine):
-    work = [start(ask(engine, number, prompt(300 + number, 20), 20 + 5 * number)) for number in range(6)]
+    work = [start(ask(engine, number, prompt(300 + number, 20), 100 + 10 * number)) for number in range(6)]
     await until(engine, lambda now: now.running == 6)
     assert (await engine.apply_knobs(Knobs(n_run=2))).applied == {"n_run": 2}
     assert (await engine.snapshot(0.0)).max_num_seqs == 2
@@ -102,12 +102,12 @@ async def test_the_cap_holds_and_lowering_it_ends_nobody(engine):
     while (now := await engine.snapshot(0.0)).waiting:
         assert now.running <= 2
     assert {len(answer["choices"][0]["token_ids"]) for answer in await asyncio.gather(*late)} == {5}
-    assert [answer["usage"]["completion_tokens"] for answer in await asyncio.gather(*work)] == [20 + 5 * i for i in range(6)]
+    assert [answer["usage"]["completion_tokens"] for answer in await asyncio.gather(*work)] == [100 + 10 * i for i in range(6)]
 
 
 async def test_without_the_plugin_a_raised_cap_waits_for_an_end(engine):
     await engine.apply_knobs(Knobs(n_run=1))
-    first = start(ask(engine, 0, prompt(320, 20), 40))
+    first = start(ask(engine, 0, prompt(320, 20), 100))
     await until(engine, lambda now: now.running == 1)
     second = start(ask(engine, 1, prompt(321, 20), 5))
     await until(engine, lambda now: now.waiting == 1)

@@ -188,14 +188,7 @@ class Control:
 
     def _evict(self, batch: Any, wanted: Iterable[str]) -> None:
         scheduler = self._scheduler
-        chosen = [
-            index
-            for index, request in enumerate(batch.reqs)
-            if request.rid in wanted
-            and not request.finished()
-            and request.to_finish is None
-            and getattr(request, "beam_group", None) is None
-        ]
+        chosen = [index for index, request in enumerate(batch.reqs) if request.rid in wanted and _can_return(request)]
         released: list[int] = []
         try:
             for index in chosen:
@@ -217,6 +210,14 @@ class Control:
                     self._report["evicted"] = names
                     self._report["reprioritized"] += [name for name in names if name in self._priorities]
                 _count(scheduler, requests)
+
+
+def _can_return(request: Any) -> bool:
+    """Whether a running request goes on after an eviction as if nothing had been: SGLang forgets penalties when it computes one again."""
+    if request.finished() or request.to_finish is not None or getattr(request, "beam_group", None) is not None:
+        return False
+    without = {"presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1, "min_new_tokens": 0}
+    return all(getattr(request.sampling_params, name, value) == value for name, value in without.items())
 
 
 def _count(scheduler: Any, requests: list[Any]) -> None:
