@@ -12,9 +12,11 @@ Rank = tuple[int, int, bool]
 
 
 def rank_of(request: Request, importance: float, *, overdue: bool) -> Rank:
-    """A request's rank."""
-    priority = max(-PRIORITY_LIMIT, min(PRIORITY_LIMIT, request.priority))
-    return priority, round(_IMPORTANCE_STEPS * (1.0 - min(1.0, max(0.0, importance)))), overdue
+    """A request's rank; importance is 0 to 1."""
+    priority = request.priority
+    if priority:
+        priority = max(-PRIORITY_LIMIT, min(PRIORITY_LIMIT, priority))
+    return priority, int(_IMPORTANCE_STEPS * (1.0 - importance) + 0.5), overdue
 
 
 class Backlog:
@@ -49,8 +51,11 @@ class Backlog:
         if before is not None:
             self._take(request_id, before, left=overdue and self._makes_way)
         self._places[request_id] = (rank, work_us)
-        self._buckets.setdefault(rank, {})[request_id] = None
-        if self._in_front(rank):
+        bucket = self._buckets.get(rank)
+        if bucket is None:
+            bucket = self._buckets[rank] = {}
+        bucket[request_id] = None
+        if not (overdue and self._makes_way):
             self.ready_us += work_us
 
     def discard(self, request_id: str) -> None:
@@ -72,10 +77,7 @@ class Backlog:
         del bucket[request_id]
         if not bucket:
             del self._buckets[rank]
-        if self._in_front(rank):
+        if not (rank[2] and self._makes_way):
             self.ready_us -= work_us
             if left:
                 self.left_us += work_us
-
-    def _in_front(self, rank: Rank) -> bool:
-        return not (rank[2] and self._makes_way)

@@ -31,14 +31,21 @@ class Entrance:
     def refusal(self, request: Request, estimates: Estimates, now_s: float) -> Refusal | None:
         """Why a request is not taken in, None where it is; it is charged to its tenant then. O(instances)."""
         instances = self._room.group_of(request.model).instances
-        if instances and not any(instance.fence.fits(least_tokens(request)) for instance in instances):
-            return endings.too_large(request, instances)
-        over = self._tenancy.over_quota(request, estimates, now_s)
+        tokens = least_tokens(request)
+        for instance in instances:
+            if instance.fence.fits(tokens):
+                break
+        else:
+            if instances:
+                return endings.too_large(request, instances)
+        metered = request.tenant in self._tenancy.metered
+        over = self._tenancy.over_quota(request, estimates, now_s) if metered else None
         if over is not None:
             return endings.over_quota(request, over)
         if len(self._room) >= self._settings.queue_limit and not self._outranks(request, estimates):
             return endings.queue_full(len(self._room), self._settings.queue_limit, self.retry_after_s(now_s))
-        self._tenancy.charge(request, estimates, now_s)
+        if metered:
+            self._tenancy.charge(request, estimates, now_s)
         return None
 
     def _outranks(self, request: Request, estimates: Estimates) -> bool:

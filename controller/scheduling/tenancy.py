@@ -79,11 +79,12 @@ class Tenancy:
 
     Attributes:
         bounded: Tenants whose slots are limited.
+        metered: Tenants that have a quota.
         running: Requests in flight by tenant, of those only.
         version: Grows whenever the answer of `closed` may have changed.
     """
 
-    __slots__ = ("_charged", "_instances", "_limits", "_meters", "_windows", "bounded", "running", "version")
+    __slots__ = ("_charged", "_instances", "_limits", "_meters", "_windows", "bounded", "metered", "running", "version")
 
     def __init__(self, limits: Mapping[str, TenantLimits], instances: Sequence[Instance]) -> None:
         self._limits = dict(limits)
@@ -92,6 +93,7 @@ class Tenancy:
         self._charged: dict[str, float] = {}
         self._windows = sum(instance.n_run for instance in self._instances)
         self.bounded = frozenset(name for name, one in self._limits.items() if one.bounded)
+        self.metered = frozenset(name for name, one in self._limits.items() if one.metered)
         self.running: dict[str, int] = dict.fromkeys(sorted(self.bounded), 0)
         self.version = 0
 
@@ -126,6 +128,8 @@ class Tenancy:
 
     def settle(self, request: Request, tokens: int, now_s: float) -> None:
         """A request has ended and took so many tokens, 0 where it never ran: gives back what it was charged too much, or takes the rest."""
+        if request.tenant not in self.metered:
+            return
         expected = self._charged.pop(request.id, None)
         meter = self._meters.get(request.tenant)
         if expected is not None and meter is not None and meter.tokens is not None:
