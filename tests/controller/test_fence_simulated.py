@@ -1,5 +1,8 @@
 """The fence in virtual time: whatever comes and changes, nobody waits for ever and no sum passes it. Judged by the checker."""
 
+from itertools import accumulate
+
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +12,7 @@ from controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from controller.routing import make_router
 from controller.scheduling.outcomes import InstanceSpec, Refusal, SchedulerSettings
 from controller.scheduling.scheduler import Scheduler
+from controller.scheduling.tenancy import TenantLimits
 from controller.simulation import Arrival, Periodic, simulate
 from controller.simulation.check import check
 from engines.sim.model import EngineModel
@@ -36,7 +40,7 @@ def arrival(number, at_s, prompt, output, guess, *, cap=None, least=0):
     return Arrival(request=request, estimate=believed, output_tokens=output)
 
 
-def build(capacities, *, margin=0.05, margins=(None, None), policy="fcfs", **more):
+def build(capacities, *, margin=0.05, margins=(None, None), policy="fcfs", tenants=None, **more):
     scheduler = Scheduler(
         settings=SchedulerSettings(fence_margin=margin, **more),
         instances=[
@@ -45,6 +49,7 @@ def build(capacities, *, margin=0.05, margins=(None, None), policy="fcfs", **mor
         ],
         router=make_router("least-loaded"),
         policy=policy,
+        tenants=tenants,
     )
     for name, _ in zip("ab", capacities, strict=False):
         scheduler.set_controls(name, Controls(n_run=32))
@@ -121,3 +126,38 @@ def test_what_is_certain_not_to_fit_is_refused_and_nothing_else(prompt, cap, lea
         assert "900 tokens of KV cache" in answer.message
     else:
         assert len(scheduler.dispatch(0.0)) == 1
+
+
+@settings(max_examples=20)
+@given(
+    rows=st.lists(st.tuples(requests, st.integers(-2, 2), st.floats(200, 8000)), min_size=5, max_size=60),
+    limit=st.integers(1, 8),
+    overdue=st.sampled_from(["keep", "demote", "shed"]),
+    share=st.floats(0.05, 1.0),
+    most=st.integers(0, 3),
+    quota=st.sampled_from([0, 20_000]),
+    policy=st.sampled_from(["fcfs", "edf", "wfq", "vtc", "mlfq"]),
+)
+def test_with_full_queues_tenants_and_a_fence_together_the_books_balance(rows, limit, overdue, share, most, quota, policy):
+    limits = TenantLimits(concurrency_share=share, max_running=most, tokens_per_minute=quota)
+    scheduler = build((3000,), policy=policy, queue_limit=limit, overdue=overdue, tenants={"t0": limits})
+    arrivals = []
+    for number, ((at_s, *row), priority, ttft_ms) in enumerate(sorted(rows)):
+        one = arrival(number, at_s, *row)
+        request = msgspec.structs.replace(one.request, tenant=f"t{number % 2}", priority=priority)
+        believed = Estimates(slo=Slo(ttft_ms=ttft_ms, tpot_ms=1000), output_tokens=row[2], output_tokens_upper=2.0 * row[2])
+        arrivals.append(Arrival(request=request, estimate=lambda *_asked, told=believed: told, output_tokens=one.output_tokens))
+    result = simulate(arrivals, {"a": EngineModel(PROFILE)}, scheduler)
+    assert check(arrivals, result, profiles={"a": PROFILE}, n_run=32, fence_tokens=int(3000 * 0.95)) == []
+    assert result.counts.queued == result.counts.running == 0
+    allowed = {OutcomeKind.COMPLETED, OutcomeKind.REJECTED, OutcomeKind.SHED}
+    assert {record.outcome for record in result.records} <= allowed
+    for record in result.records:
+        if record.outcome is OutcomeKind.SHED and overdue != "shed":
+            assert "another request goes before this one" in record.reason
+    if most:
+        held = [one for one in result.records if one.tenant == "t0" and one.instance]
+        moments = sorted(
+            [(one.arrival_s + one.queue_ms / 1000, 1) for one in held] + [(one.arrival_s + one.total_ms / 1000 - 1e-6, -1) for one in held]
+        )
+        assert max(accumulate(change for _, change in moments), default=0) <= most
