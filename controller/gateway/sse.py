@@ -14,9 +14,6 @@ FIELDS = (b"data:", b":", b"event:", b"id:", b"retry:")
 NOT_PLAIN = re.compile(rb'["\\\n]')
 """What a JSON text that stands for itself does not hold."""
 
-LESSONS = 8
-"""Events of a stream that are parsed in the hope of learning the form of those to come."""
-
 
 class EventScanner:
     """Takes the bytes of one stream and gives back those that make whole events.
@@ -43,8 +40,6 @@ class EventScanner:
         "_frame",
         "_gap",
         "_held",
-        "_lessons",
-        "_marks",
         "_usage",
         "aborted",
         "done",
@@ -61,9 +56,7 @@ class EventScanner:
         self.error: str | None = None
         self._held = b""
         self._gap = b"\n\n"
-        self._marks: tuple[bytes, ...] = ()
         self._usage: dict[str, Any] | None = None
-        self._lessons = LESSONS
         self._before = self._behind = self._between = b""
         # Length of what stands around a token; longer than any chunk until it is known.
         self._frame = MAX_EVENT_BYTES << 8
@@ -87,12 +80,8 @@ class EventScanner:
         if self._held:
             chunk = self._held + chunk
             self._held = b""
-        if (
-            len(chunk) > self._frame
-            and chunk.startswith(self._before)
-            and chunk.endswith(self._behind)
-            and not NOT_PLAIN.search(chunk, len(self._before), len(chunk) - len(self._behind))
-        ):
+        # Nearly every chunk of a stream that flows is one token.
+        if self._is_plain(chunk, 0, len(chunk)):
             self.tokens += 1
             return chunk
         if not chunk.endswith(self._gap):
@@ -104,20 +93,21 @@ class EventScanner:
 
     def _count(self, block: bytes) -> None:
         """Takes whole events in."""
-        gap, start = self._gap, 0
+        gap, start, in_one = self._gap, 0, True
         while start < len(block):
-            if self._before:
-                block, start = self._count_plain(block[start:]), 0
-            if self._marks and self._lessons <= 0:
-                self._count_marked(block[start:])
-                return
-            if block:
-                end = block.index(gap, start)
-                self._look(block[start:end])
-                start = end + len(gap)
+            if in_one and self._before:
+                # Once a block, so that no block is gone through more than twice.
+                block, start, in_one = self._count_run(block[start:]), 0, False
+                continue
+            end = block.index(gap, start) + len(gap)
+            if self._is_plain(block, start, end):
+                self.tokens += 1
+            else:
+                self._look(block[start : end - len(gap)])
+            start = end
 
-    def _count_plain(self, block: bytes) -> bytes:
-        """Counts the events of the learned form that `block` begins with, and returns what follows them."""
+    def _count_run(self, block: bytes) -> bytes:
+        """Counts the events of the learned form that `block` begins with, if it is much of it, and returns what is left to count."""
         before, behind = self._before, self._behind
         if not block.startswith(before):
             return block
@@ -131,32 +121,15 @@ class EventScanner:
             return b""
         return before + last
 
-    def _count_marked(self, block: bytes) -> None:
-        """Looks into the events with a mark, and only counts the others, which are tokens."""
-        gap = self._gap
-        marked = self._first_mark(block)
-        if marked >= 0:
-            cut = block.rfind(gap, 0, marked)
-            cut = cut + len(gap) if cut >= 0 else 0
-            plain, special = block[:cut], block[cut:]
-        else:
-            plain, special = block, b""
-        events = plain.count(gap)
-        if plain.startswith(b"data:") and events == plain.count(b"}" + gap):
-            self.tokens += events
-        else:
-            special = block
-        for event in special.split(gap):
-            if event:
-                self._look(event)
-
-    def _first_mark(self, block: bytes) -> int:
-        first = -1
-        for mark in self._marks:
-            found = block.find(mark)
-            if found >= 0 and (first < 0 or found < first):
-                first = found
-        return first
+    def _is_plain(self, block: bytes, start: int, end: int) -> bool:
+        """Whether the event from `start` to `end` has the learned form."""
+        before, behind = self._before, self._behind
+        return (
+            end - start > self._frame
+            and block.startswith(before, start, end)
+            and block.endswith(behind, start, end)
+            and not NOT_PLAIN.search(block, start + len(before), end - len(behind))
+        )
 
     def _cut(self, chunk: bytes) -> bytes:
         end = chunk.rfind(self._gap)
@@ -172,7 +145,6 @@ class EventScanner:
         return chunk[:cut]
 
     def _look(self, event: bytes) -> None:
-        self._lessons -= 1
         if not event.startswith(b"data:") or b"\n" in event:
             for line in event.splitlines():
                 if not line.startswith(FIELDS):
@@ -190,17 +162,10 @@ class EventScanner:
             raise EngineProtocolError(f"the engine sent an event that is not JSON: {excerpt(data)}") from None
         if not isinstance(document, dict):
             raise EngineProtocolError(f"the engine sent an event that is no JSON object: {excerpt(data)}")
-        self._learn_spacing(data)
         counted = self.tokens
         self._read(document)
-        if self._lessons >= 0 and self.tokens == counted + 1 and not self.finished and self._usage is None and self.error is None:
+        if self.tokens == counted + 1 and not self.finished and self._usage is None and self.error is None:
             self._learn_form(event, document)
-
-    def _learn_spacing(self, data: bytes) -> None:
-        """JSON writers put a space after each colon or none; the marks to look for follow the first event seen."""
-        if not self._marks:
-            space = b" " if b'": ' in data[:64] else b""
-            self._marks = (b'"finish_reason":' + space + b'"', b'"usage":' + space + b"{", b'error"', b"[DONE]")
 
     def _learn_form(self, event: bytes, document: dict[str, Any]) -> None:
         """Takes what stands around the token of an event that counts as one, has no finish reason and no usage."""

@@ -53,6 +53,46 @@ def test_however_it_is_cut_it_comes_out_the_same(tokens: int, cuts: list[int], u
     assert usage_figures(scanner.usage) == ((tokens, 3) if usage else (None, 0))
 
 
+TEXTS = st.sampled_from(
+    [" tok", "", "a", 'say "hi"', "line\nend", "back\\slash", "\\", "héllo", "\u2028", '"},"finish_reason":"stop"', "[DONE]", '"usage":{']
+)
+EVENTS = st.one_of(
+    TEXTS.map(delta),
+    TEXTS.map(lambda text: delta(text, finish="length")),
+    TEXTS.map(lambda text: delta(text, role="assistant")),
+    TEXTS.map(lambda text: delta(reasoning_content=text)),
+    TEXTS.map(lambda text: {"id": text, "choices": [{"index": 0, "text": text, "finish_reason": None}]}),
+    TEXTS.map(lambda text: {"id": "x", "choices": [*delta(text)["choices"], *delta("b")["choices"]]}),
+    st.just({"id": "x", "choices": []}),
+    st.just({"id": "x", "choices": [], "usage": {"completion_tokens": 3}}),
+)
+
+
+def naive_count(documents: list[dict[str, Any]]) -> int:
+    """What the scanner may not differ from: every event parsed, every choice looked at."""
+    choices = [choice for document in documents for choice in document["choices"]]
+    deltas = [{"text": choice.get("text"), **choice.get("delta", {})} for choice in choices]
+    return sum(any(value for key, value in found.items() if key != "role") for found in deltas)
+
+
+@given(
+    runs=st.lists(st.tuples(EVENTS, st.integers(1, 12)), max_size=8),
+    cuts=st.lists(st.integers(1, 3000), max_size=12),
+    spaced=st.booleans(),
+    gap=st.sampled_from([b"\n\n", b"\r\n\r\n"]),
+)
+def test_tokens_are_counted_as_if_every_event_were_parsed(
+    runs: list[tuple[dict[str, Any], int]], cuts: list[int], spaced: bool, gap: bytes
+):
+    documents = [document for document, times in runs for _ in range(times)]
+    data = b"".join(event(document, spaced=spaced, gap=gap) for document in documents)
+    places = sorted({cut for cut in cuts if cut < len(data)})
+    scanner = EventScanner()
+    out = [scanner.feed(data[start:end]) for start, end in zip([0, *places], [*places, len(data)], strict=True) if end > start]
+    assert b"".join(out) == data
+    assert scanner.tokens == naive_count(documents)
+
+
 def test_half_an_event_is_held_back():
     scanner = EventScanner()
     first = event(delta("a"))

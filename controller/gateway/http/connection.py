@@ -203,7 +203,7 @@ class ClientConnection(asyncio.Protocol):
             # One empty line before a request is to be ignored: old clients end their bodies with one.
             data = self._ahead = data[2:]
         end = data.find(HEAD_END, 0, MAX_HEAD_BYTES)
-        if end < 0:
+        if end < 0 or not data[:1].isupper():
             self._await_head(data)
             return
         try:
@@ -226,10 +226,11 @@ class ClientConnection(asyncio.Protocol):
         exchange.task = asyncio.get_running_loop().create_task(self._serve(exchange))
 
     def _await_head(self, data: bytes) -> None:
-        if len(data) >= MAX_HEAD_BYTES:
-            self._refuse(ApiError(431, "headers_too_large", f"the request's head is larger than {MAX_HEAD_BYTES} bytes"))
-        elif data and not data[:1].isupper() and data != b"\r":
+        """There is no head yet, or none that could be one."""
+        if data and not data[:1].isupper() and data != b"\r":
             self._refuse(_malformed(HttpError(400, "a request begins with its method, in upper case")))
+        elif len(data) >= MAX_HEAD_BYTES:
+            self._refuse(ApiError(431, "headers_too_large", f"the request's head is larger than {MAX_HEAD_BYTES} bytes"))
         elif self._half_closed and self.transport is not None:
             self.transport.close()
         elif data and self.due_s > self._house.now_s + HEAD_TIMEOUT_S:
