@@ -114,6 +114,10 @@ class AdminClient:
         events: list[dict[str, Any]] = self._call("GET", "/admin/events?" + urlencode({"limit": limit}))["events"]
         return events
 
+    def request(self, request_id: str) -> dict[str, Any]:
+        """The story of one request."""
+        return self._call("GET", "/admin/requests/" + quote(request_id, safe=""))
+
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         status, data = self._exchange(method, path, None if body is None else json.dumps(body).encode())
         try:

@@ -28,6 +28,14 @@ class Operations(Protocol):
         """The newest events, oldest of them first."""
         ...
 
+    def request(self, request_id: str) -> dict[str, Any]:
+        """The story of one request, by the gateway's id or the client's own.
+
+        Raises:
+            AdminError: It is not known, or not any more; says how long requests are.
+        """
+        ...
+
     def overrides(self) -> dict[str, Any]:
         """Overrides in force, files that are refused, and settings on which overrides disagree."""
         ...

@@ -79,6 +79,7 @@ class AdminServer:
                 web.post("/admin/engines/{name}/drain", self._drain),
                 web.post("/admin/engines/{name}/undrain", self._undrain),
                 web.get("/admin/events", self._events),
+                web.get("/admin/requests/{id}", self._request),
             ]
         )
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
@@ -201,6 +202,12 @@ class AdminServer:
         if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= MAX_EVENTS:
             raise BadRequest(f"limit is {text[:40]!r}; allowed: 1 to {MAX_EVENTS}", path="limit")
         return _json({"events": self._operations.events(int(text))})
+
+    async def _request(self, request: web.Request) -> web.Response:
+        try:
+            return _json(self._operations.request(request.match_info["id"]))
+        except AdminError as error:
+            raise BadRequest(str(error), code="not_found", status=404) from None
 
     def _engine_name(self, request: web.Request) -> str:
         name, known = request.match_info["name"], self._operations.instance_names()

@@ -46,6 +46,11 @@ class GatewayConfig(Section, frozen=True):
     share_prompts: Annotated[
         bool, Meta(description="send a bounded prompt excerpt to the perception agent; false keeps prompts inside the gateway process")
     ] = True
+    explain_kept: Annotated[
+        int,
+        Meta(ge=0, le=1_000_000, description="ended requests that `hmas explain` still knows, about 4 KB each; 0 keeps no stories at all"),
+    ] = 10_000
+    explain_s: Annotated[Seconds, Meta(description="how long `hmas explain` knows a request after its end")] = 3600.0
 
 
 class TenantConfig(Section, frozen=True):

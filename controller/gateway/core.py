@@ -18,6 +18,7 @@ from controller.gateway.auth import Authenticator
 from controller.gateway.control import Control
 from controller.gateway.desk import Desk, Ending
 from controller.gateway.door import Door
+from controller.gateway.dossier import Dossier
 from controller.gateway.errors import ApiError
 from controller.gateway.fleet import Fleet
 from controller.gateway.instance_spec import instance_spec
@@ -86,6 +87,9 @@ class Gateway:
         self.control = Control(
             config=config, scheduler=self.scheduler, fleet=self.fleet, journal=self.journal, metrics=self.metrics, clock=clock
         )
+        self.dossier = Dossier(
+            self.scheduler, clock, lambda: self.control.directives, kept=config.gateway.explain_kept, kept_s=config.gateway.explain_s
+        )
         self.desk = Desk(
             scheduler=self.scheduler,
             fleet=self.fleet,
@@ -96,11 +100,13 @@ class Gateway:
             slo_scale=config.slo.scale,
             share_prompts=config.gateway.share_prompts,
             weight_of=self.control.weight_of,
+            dossier=self.dossier,
         )
         self.fleet.on_snapshot = self.scheduler.observe
         self.fleet.on_ceiling = self.control.apply
         self.fleet.on_models = self._sort_anew
-        self.control.on_applied = self.desk.chores.ask
+        self.control.on_applied = self._applied
+        self.dossier.turned()
         self.listener = Listener(bus=bus, desk=self.desk, control=self.control, clock=clock)
         self.watch = OverrideWatch(
             overrides_dir(config), control=self.control, fleet=self.fleet, bus=bus, journal=self.journal, clock=clock
@@ -193,6 +199,7 @@ class Gateway:
             try:
                 self.desk.expire()
                 now_s = self.clock.now_s()
+                self.dossier.tick(now_s)
                 if now_s - stranded_s >= STRANDED_EVERY_S and not all(instance.healthy for instance in self.fleet.instances.values()):
                     # Where there are more than a handful, the next ones go with the next tick.
                     stranded_s = 0.0 if self.desk.give_up_stranded() else now_s
@@ -204,6 +211,11 @@ class Gateway:
                     self._on_cycle()
             except Exception:
                 log.exception("a cycle of the gateway failed")
+
+    def _applied(self) -> None:
+        """Control has put something else in force, or begun to."""
+        self.dossier.turned()
+        self.desk.chores.ask()
 
     def _sort_anew(self, instance: str, models: frozenset[str] | None) -> None:
         """An instance serves other models now."""

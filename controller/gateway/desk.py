@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from controller.bus.base import Bus
 from controller.core.fairness import Fairness
 from controller.core.messages import RequestCost, RequestFeatures, RequestNotice
-from controller.core.types import OutcomeKind, Request
+from controller.core.types import Estimates, OutcomeKind, Request
 from controller.gateway.beliefs import Declared, fault_of_cost, fault_of_features, with_cost, with_features
 from controller.gateway.chores import Chores
+from controller.gateway.dossier import Dossier
 from controller.gateway.errors import ApiError
 from controller.gateway.fleet import Fleet
 from controller.gateway.intake import Call
@@ -84,6 +85,7 @@ class Desk:
         slo_scale: float,
         share_prompts: bool,
         weight_of: Callable[[str], float],
+        dossier: Dossier,
     ) -> None:
         self.scheduler = scheduler
         self._fleet = fleet
@@ -97,6 +99,7 @@ class Desk:
         self._weight_of = weight_of
         self._idle = asyncio.Event()
         self._idle.set()
+        self._dossier = dossier
         self._ledger = Ledger(bus=bus, history=history, metrics=metrics, clock=clock, weight_of=weight_of)
         self._pumping = False
         self._deadlines: LazyHeap[Live] = LazyHeap()
@@ -114,9 +117,11 @@ class Desk:
         now_s = self._clock.now_s()
         entry = self.scheduler.submit(request, estimates, now_s, self._weight_of(request.tenant))
         if isinstance(entry, Refusal):
-            self._ledger.refused(request, estimates, entry, self.scheduler.policy, now_s)
+            self._dossier.opened(request, live.shown_id, live.declared, estimates, None)
+            self._dossier.closed(self._ledger.refused(request, estimates, entry, self.scheduler.policy, now_s))
             headers = ratelimit_headers(self.scheduler.rates(request.tenant, now_s))
             raise ApiError(entry.status, entry.code, entry.message, retry_after_s=entry.retry_after_s or None, headers=headers)
+        self._dossier.opened(request, live.shown_id, live.declared, estimates, entry)
         live.entry = entry
         live.queued_s = now_s
         self.lives[request.id] = live
@@ -133,6 +138,7 @@ class Desk:
             live = self.lives[dispatch.entry.request.id]
             live.instance = dispatch.instance
             live.dispatched_s = self._clock.now_s()
+            self._dossier.sent(dispatch, live.dispatched_s)
             if self._retried:
                 self._retried.pop(live.request.id, None)
             if live.request.deadline_s != float("inf"):
@@ -188,7 +194,7 @@ class Desk:
             self._retried.pop(live.request.id, None)
             self._settle()
             refusal = one.refusal
-            self._ledger.ended(live.request, live.cost, one.ended, refusal.status, refusal.message, now_s=now_s)
+            self._dossier.closed(self._ledger.ended(live.request, live.cost, one.ended, refusal.status, refusal.message, now_s=now_s))
             ending = Ending(refusal.kind, refusal.status, refusal.code, refusal.message, retry_after_s=refusal.retry_after_s or None)
             if not live.turn.done():
                 live.turn.set_exception(ending)
@@ -225,11 +231,12 @@ class Desk:
             live.cut = ending
             live.task.cancel()
 
-    def again(self, live: Live) -> bool:
+    def again(self, live: Live, reason: str) -> bool:
         """Puts a request whose instance failed back to its place in the queue. False where it has been retried already."""
         if not self.scheduler.retry(live.request.id, self._clock.now_s()):
             return False
         self._metrics.retries.inc()
+        self._dossier.failed(live.request.id, reason)
         self._deadlines.discard(live.request.id)
         self._retried[live.request.id] = live
         live.turn = asyncio.get_running_loop().create_future()
@@ -253,7 +260,8 @@ class Desk:
         self._settle()
         now_s = self._clock.now_s()
         ended = self.scheduler.end(live.request.id, kind, now_s, output_tokens, cached_tokens)
-        self._ledger.ended(live.request, live.cost, ended, status, reason, now_s=now_s, cached_tokens=cached_tokens)
+        completion = self._ledger.ended(live.request, live.cost, ended, status, reason, now_s=now_s, cached_tokens=cached_tokens)
+        self._dossier.closed(completion)
         self.pump_soon()
 
     async def wait_idle(self) -> None:
@@ -277,8 +285,7 @@ class Desk:
         live = self.lives.get(features.request_id)
         if live is None or live.entry is None:
             return
-        estimates = with_features(live.entry.estimates, features, live.declared, live.request.max_output_tokens)
-        self.scheduler.revise(live.request.id, estimates, self._clock.now_s())
+        self._believe(live, with_features(live.entry.estimates, features, live.declared, live.request.max_output_tokens))
 
     def hear_cost(self, cost: RequestCost) -> None:
         """Prediction has spoken of a request."""
@@ -290,8 +297,12 @@ class Desk:
         if live is None or live.entry is None:
             return
         live.cost = cost
-        estimates = with_cost(live.entry.estimates, cost, live.request.max_output_tokens)
-        self.scheduler.revise(live.request.id, estimates, self._clock.now_s())
+        self._believe(live, with_cost(live.entry.estimates, cost, live.request.max_output_tokens))
+
+    def _believe(self, live: Live, estimates: Estimates) -> None:
+        now_s = self._clock.now_s()
+        self.scheduler.revise(live.request.id, estimates, now_s)
+        self._dossier.believed(live.request.id, estimates, now_s)
 
     def recent(self) -> Recent:
         """Figures over the last minute."""

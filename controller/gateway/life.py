@@ -126,7 +126,7 @@ class RequestLife:
                 if failure is None:
                     return
                 self._engine_failed(live, failure)
-                if answer.started or not self._desk.again(live):
+                if answer.started or not self._desk.again(live, str(failure)):
                     await self._give_up(live, answer, failure, out)
                     return
         except Ending as ending:

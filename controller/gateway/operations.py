@@ -9,15 +9,18 @@ from msgspec import to_builtins
 
 from controller.config.overrides import Override, conflicts, document_of
 from controller.config.plugins import load_policies
-from controller.core.errors import SchedulingError
+from controller.core.errors import AdminError, SchedulingError
 from controller.core.messages import InstanceView
 from controller.core.types import OutcomeKind
 from controller.gateway.core import Gateway
 from controller.gateway.directives import Setting
 from controller.gateway.fleet import Instance
+from controller.gateway.story import told, unknown
 from controller.scheduling.pool import BUILT_IN, POLICIES
 from controller.scheduling.queue_entry import QueuePolicy
 
+POSITION_UP_TO = 10_000
+"""Waiting requests up to which an exact position is worked out for whoever asks: 1 ms."""
 AGENTS = ("perception", "prediction", "qos", "meta", "statera")
 
 
@@ -87,6 +90,17 @@ class GatewayOperations:
     def events(self, limit: int) -> list[dict[str, Any]]:
         """See `Operations.events`."""
         return self._gateway.journal.newest(limit)
+
+    def request(self, request_id: str) -> dict[str, Any]:
+        """See `Operations.request`."""
+        gateway = self._gateway
+        dossier, scheduler = gateway.dossier, gateway.scheduler
+        story = dossier.find(request_id)
+        if story is None:
+            raise AdminError(unknown(request_id, dossier.kept, dossier.kept_s))
+        # The one thing here that looks at all that wait: where they are too many, the loop is not held up for it.
+        position = scheduler.position(story.request.id) if scheduler.queued <= POSITION_UP_TO else None
+        return told(story, dossier, position=position, now_s=gateway.clock.now_s())
 
     def overrides(self) -> dict[str, Any]:
         """See `Operations.overrides`."""

@@ -60,14 +60,17 @@ class Group:
         successor: What `begin` builds, None when nothing is being built.
         rest: What `begin_at_once` has not moved yet, None when it has nothing to do.
         first, last: Ends of the register: order of joining; those that came back from an instance stand in front.
+        full, down: How often a look for a place found every window full, and no instance that takes requests at all.
     """
 
-    __slots__ = ("_changes", "_cursor", "_review", "first", "instances", "last", "late", "policy", "rest", "successor")
+    __slots__ = ("_changes", "_cursor", "_review", "down", "first", "full", "instances", "last", "late", "policy", "rest", "successor")
 
     def __init__(self, instances: Sequence[Instance], policy: QueuePolicy, late: QueuePolicy) -> None:
         self.instances = tuple(instances)
         self.policy = policy
         self.late = late
+        self.full = 0
+        self.down = 0
         self.successor: QueuePolicy | None = None
         self.rest: QueuePolicy | None = None
         self.first: Waiting | None = None
@@ -87,6 +90,16 @@ class Group:
     def held(self) -> int:
         """How many its structures hold; those whose deadline has passed are held by nobody here."""
         return len(self.policy) + len(self.late) + (len(self.rest) if self.rest is not None else 0)
+
+    def offers(self) -> bool:
+        """Whether any of its instances has a slot; counts what was found where none has."""
+        if any(instance.open for instance in self.instances):
+            return True
+        if any(instance.available for instance in self.instances):
+            self.full += 1
+        else:
+            self.down += 1
+        return False
 
     # -- one request ------------------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ class QueueEntry:
         weight: The tenant's weight for fair policies.
         tried: Instances that have already failed this request.
         skipped: How often the fence let others pass it.
+        held: How often it was looked at and left where it is, by reason; None before the first time.
     """
 
     request: Request
@@ -27,6 +28,13 @@ class QueueEntry:
     weight: float = 1.0
     tried: frozenset[str] = field(default_factory=frozenset)
     skipped: int = 0
+    held: dict[str, int] | None = None
+
+    def hold(self, reason: str) -> None:
+        """It was looked at and could not go, for a reason out of a fixed few."""
+        if self.held is None:
+            self.held = {}
+        self.held[reason] = self.held.get(reason, 0) + 1
 
     @property
     def ttft_deadline_s(self) -> float:

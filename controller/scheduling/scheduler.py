@@ -226,6 +226,19 @@ class Scheduler(Steering):
         self._room.sweep(now_s)
         return accounts.snapshot(self._room, self._instances.values(), self.counts(), now_s=now_s, gateway=gateway, forced=forced)
 
+    def glance(self, model: str) -> tuple[int, int, int, int]:
+        """For requests of `model`: how many wait, dispatches so far, and looks that found all windows full and no engine there. O(1)."""
+        group = self._room.group_of(model)
+        return len(self._room), self._dispatched, group.full, group.down
+
+    def in_flight(self, instance: str) -> int:
+        """Requests in flight on an instance.
+
+        Raises:
+            SchedulingError: Unknown instance.
+        """
+        return self._instance(instance).in_flight
+
     def heads(self) -> list[QueueEntry]:
         """The oldest request of each group that the same instances serve. O(groups)."""
         return [group.first.entry for group in self._room.queues.all() if group.first is not None]

@@ -7,6 +7,7 @@ from controller.scheduling.queue_entry import QueueEntry, QueuePolicy
 from controller.scheduling.signals import Signal
 from controller.scheduling.tenancy import Tenancy
 
+TENANT_SHARE = "tenant share"
 SHOWN = 8
 """How many entries of one bounded tenant stand in the shared queue at once: as many as a walk may pass."""
 
@@ -175,6 +176,7 @@ class Gate(QueuePolicy):
             self._put_aside(entry, tenant, now_s)
 
     def _put_aside(self, entry: QueueEntry, tenant: str, now_s: float) -> None:
+        entry.hold(TENANT_SHARE)
         self._queue(tenant).push(entry, now_s)
         self._aside_of[entry.request.id] = tenant
 

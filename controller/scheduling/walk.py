@@ -16,6 +16,9 @@ from controller.scheduling.tpot_guard import TpotGuard
 
 LOOK_AHEAD = 8
 """Entries that are held back (by fence or guard, or because they may not go where a slot is free) and may be passed in one walk."""
+KEPT_FREE, ALREADY_TRIED, LATE_SHARE = "kept free for another", "tried there already", "share of the demoted"
+ROUTER, FENCE, GUARD = "router", "fence", "guard"
+"""Why an entry that was looked at could not go, where one reason stands for the last instance it was refused by."""
 PATIENCE = 16
 """How often an entry may be passed; after that an instance is kept free for it."""
 
@@ -59,7 +62,7 @@ class Walk:
     def find(self, group: Group, now_s: float) -> Found | None:
         """The next of a group, None where none can go. O(1) in the waiting requests where no instance has a slot."""
         waiting = len(group.policy) or (self._serves_late and len(group.late))
-        if not waiting or not any(instance.open for instance in group.instances):
+        if not waiting or not group.offers():
             return None
         if self._tenancy.bounded:
             self._tenancy.look()
@@ -108,16 +111,22 @@ class Walk:
             and instance.name not in entry.tried
             and instance.name not in kept_free
         ]
+        reason = KEPT_FREE if kept_free else ALREADY_TRIED if entry.tried else LATE_SHARE
         while candidates:
             choice = self._router.choose(entry, candidates)
             if choice is None:
-                return None
+                reason = ROUTER
+                break
             chosen = next(instance for instance in candidates if instance.name == choice.instance)
             if chosen.fence.capacity_tokens:
                 chosen.refresh(now_s)
-            if chosen.fence_admits(entry.request, tokens) and self.guard.admits(entry, chosen, now_s, late=late):
-                return choice
+            reason = FENCE
+            if chosen.fence_admits(entry.request, tokens):
+                if self.guard.admits(entry, chosen, now_s, late=late):
+                    return choice
+                reason = GUARD
             candidates.remove(chosen)
+        entry.hold(reason)
         return None
 
 

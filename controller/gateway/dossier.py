@@ -1,0 +1,203 @@
+"""What is remembered of each request, so that an operator can be told its story. Bounded, and without any text of its prompt."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from controller.core.messages import Completion
+from controller.core.types import Estimates, Request
+from controller.gateway.beliefs import Declared
+from controller.gateway.directives import Directives
+from controller.runtime.clock import Clock
+from controller.scheduling.queue_entry import QueueEntry
+from controller.scheduling.scheduler import Dispatch, Scheduler
+
+BELIEFS_KEPT = 8
+"""Estimates kept of one request: the first, and the last ones."""
+TRIES_KEPT = 4
+TURNS_KEPT = 512
+SAMPLE_S = 1.0
+SAMPLES_KEPT = 3600
+
+
+class Glance(NamedTuple):
+    """The queue at a moment, for one request: see `Scheduler.glance`."""
+
+    waiting: int
+    dispatched: int
+    full: int
+    down: int
+
+
+class Try(NamedTuple):
+    """One dispatch: when, where to and why there, and what was in force."""
+
+    at_s: float
+    instance: str
+    reason: str
+    policy: str
+    next_policy: str
+    hints: dict[str, float]
+    in_flight: int
+    glance: Glance
+    directives: Directives
+
+
+class Turn(NamedTuple):
+    """A change of what is in force."""
+
+    at_s: float
+    policy: str
+    directives: Directives
+
+
+class Sample(NamedTuple):
+    """The queue at a moment between."""
+
+    at_s: float
+    policy: str
+    waiting: int
+    dispatched: int
+
+
+class Story:
+    """One request: what was said of it and done with it.
+
+    Attributes:
+        beliefs: When and what was believed, in the order in which it was heard.
+        came: The queue when it came.
+        previous: The id of an earlier request that the client gave the same id.
+    """
+
+    __slots__ = ("beliefs", "came", "completion", "declared", "entry", "failures", "policy", "previous", "request", "shown_id", "tries")
+
+    def __init__(self, request: Request, shown_id: str, declared: Declared, estimates: Estimates, *, policy: str, came: Glance) -> None:
+        self.request = request
+        self.shown_id = shown_id
+        self.declared = declared
+        self.beliefs: list[tuple[float, Estimates]] = [(request.arrival_s, estimates)]
+        self.policy = policy
+        self.came = came
+        self.entry: QueueEntry | None = None
+        self.tries: list[Try] = []
+        self.failures: list[str] = []
+        self.completion: Completion | None = None
+        self.previous = ""
+
+
+class Dossier:
+    """Stories of all requests under way, and of the last that ended.
+
+    Every call is O(1) and takes about a microsecond. What concerns all requests alike, such as a change of policy or the length of the
+    queue each second, is written down once and put together with a story when somebody asks for it.
+
+    Attributes:
+        kept, kept_s: How many ended requests are known and how long. With `kept` 0 nothing is written down.
+        turns: What was put in force and when. `samples`: the queue each second. The oldest are forgotten first.
+    """
+
+    def __init__(self, scheduler: Scheduler, clock: Clock, directives: Callable[[], Directives], *, kept: int, kept_s: float) -> None:
+        self.kept = kept
+        self.kept_s = kept_s
+        self._scheduler = scheduler
+        self._clock = clock
+        self._directives = directives
+        self._stories: dict[str, Story] = {}
+        self._by_shown: dict[str, Story] = {}
+        self._ended: deque[Story] = deque()
+        self.turns: deque[Turn] = deque(maxlen=TURNS_KEPT)
+        self.samples: deque[Sample] = deque(maxlen=SAMPLES_KEPT)
+
+    def __len__(self) -> int:
+        return len(self._stories)
+
+    def find(self, request_id: str) -> Story | None:
+        """The story under the gateway's id, else the newest under the client's own; None where there is none (any more)."""
+        return self._stories.get(request_id) or self._by_shown.get(request_id)
+
+    def glance(self, model: str) -> Glance:
+        """The queue now."""
+        return Glance(*self._scheduler.glance(model))
+
+    def opened(self, request: Request, shown_id: str, declared: Declared, estimates: Estimates, entry: QueueEntry | None) -> None:
+        """A request has come; `entry` where it was let into the queue."""
+        if not self.kept:
+            return
+        scheduler = self._scheduler
+        came = self.glance(request.model)
+        story = Story(request, shown_id, declared, estimates, policy=scheduler.policy, came=came)
+        story.entry = entry
+        self._stories[request.id] = story
+        if shown_id != request.id:
+            earlier = self._by_shown.get(shown_id)
+            if earlier is not None:
+                story.previous = earlier.request.id
+            self._by_shown[shown_id] = story
+
+    def believed(self, request_id: str, estimates: Estimates, now_s: float) -> None:
+        """Something else is believed of it now."""
+        story = self._stories.get(request_id)
+        if story is not None:
+            beliefs = story.beliefs
+            if len(beliefs) >= BELIEFS_KEPT:
+                del beliefs[1]
+            beliefs.append((now_s, estimates))
+
+    def sent(self, dispatch: Dispatch, now_s: float) -> None:
+        """It goes to an instance."""
+        story = self._stories.get(dispatch.entry.request.id)
+        if story is not None and len(story.tries) < TRIES_KEPT:
+            scheduler = self._scheduler
+            story.tries.append(
+                Try(
+                    now_s,
+                    dispatch.instance,
+                    dispatch.reason,
+                    scheduler.policy,
+                    scheduler.next_policy,
+                    dict(scheduler.hints),
+                    scheduler.in_flight(dispatch.instance),
+                    self.glance(story.request.model),
+                    self._directives(),
+                )
+            )
+
+    def failed(self, request_id: str, reason: str) -> None:
+        """The instance it was sent to has failed it, and it waits again."""
+        story = self._stories.get(request_id)
+        if story is not None and len(story.failures) < TRIES_KEPT:
+            story.failures.append(reason)
+
+    def closed(self, completion: Completion) -> None:
+        """It has ended; the oldest stories go."""
+        story = self._stories.get(completion.request_id)
+        if story is not None:
+            story.completion = completion
+            self._ended.append(story)
+            self._forget(completion.sent_s)
+
+    def turned(self) -> None:
+        """Something else may be in force now."""
+        if self.kept:
+            self.turns.append(Turn(self._clock.now_s(), self._scheduler.policy, self._directives()))
+
+    def tick(self, now_s: float) -> None:
+        """Samples the queue, once a second, and forgets what is too old."""
+        if self.kept and (not self.samples or now_s - self.samples[-1].at_s >= SAMPLE_S):
+            waiting, dispatched, _, _ = self._scheduler.glance("")
+            self.samples.append(Sample(now_s, self._scheduler.policy, waiting, dispatched))
+            self._forget(now_s)
+
+    def _forget(self, now_s: float) -> None:
+        ended = self._ended
+        for _ in range(64):
+            if not ended or (len(ended) <= self.kept and _ended_s(ended[0]) >= now_s - self.kept_s):
+                return
+            story = ended.popleft()
+            del self._stories[story.request.id]
+            if self._by_shown.get(story.shown_id) is story:
+                del self._by_shown[story.shown_id]
+
+
+def _ended_s(story: Story) -> float:
+    return story.completion.sent_s if story.completion is not None else float("inf")

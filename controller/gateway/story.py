@@ -1,0 +1,197 @@
+"""One request's story as a document: what `GET /admin/requests/{id}` answers."""
+
+from typing import Any
+
+from controller.core.messages import Completion
+from controller.core.types import Estimates
+from controller.gateway.directives import Setting
+from controller.gateway.dossier import Dossier, Sample, Story, Try
+
+SAMPLES_TOLD = 20
+FULL, DOWN = "every window full", "no engine there"
+"""Reasons of the whole group; those of a request itself are in `controller.scheduling.walk` and `tenant_gate`."""
+
+
+def told(story: Story, dossier: Dossier, *, position: int | None, now_s: float) -> dict[str, Any]:
+    """The whole story; times in it are milliseconds after the arrival.
+
+    Args:
+        story: Whose.
+        dossier: Has what concerns all requests.
+        position: How many would go before it now, None where that is not known.
+        now_s: The present, up to which a request that has not ended is told.
+    """
+    request, completion = story.request, story.completion
+    end_s = now_s if completion is None else completion.sent_s
+    return {
+        "id": request.id,
+        "client_id": story.shown_id if story.shown_id != request.id else None,
+        "earlier_with_this_client_id": story.previous or None,
+        "state": _state(story),
+        "tenant": request.tenant,
+        "model": request.model,
+        "session": request.session or None,
+        "stream": request.stream,
+        "priority": request.priority,
+        "arrival_s": request.arrival_s,
+        "age_ms": 1000.0 * (end_s - request.arrival_s),
+        "prompt_tokens": request.prompt_tokens,
+        "max_output_tokens": request.max_output_tokens,
+        "slo": _slo(story),
+        "beliefs": [{"after_ms": _after(story, at_s), **_belief(estimates)} for at_s, estimates in story.beliefs],
+        "queue": _queue(story, dossier, position, end_s),
+        "policies": _policies(story, dossier, end_s),
+        "tries": [_try(story, one, place) for place, one in enumerate(story.tries)],
+        "actual": None if completion is None else _actual(completion),
+        "outcome": None if completion is None else _outcome(completion),
+    }
+
+
+def _state(story: Story) -> str:
+    if story.completion is not None:
+        return "ended"
+    return "running" if len(story.tries) > len(story.failures) else "waiting"
+
+
+def _after(story: Story, at_s: float) -> float:
+    return 1000.0 * max(0.0, at_s - story.request.arrival_s)
+
+
+def _slo(story: Story) -> dict[str, Any]:
+    """Declared targets, and those that counted: what the client did not declare is inferred from its task."""
+    declared, believed = story.declared, story.beliefs[-1][1]
+    return {
+        "declared": {"ttft_ms": declared.ttft_ms, "tpot_ms": declared.tpot_ms},
+        "in_force": {"ttft_ms": believed.slo.ttft_ms, "tpot_ms": believed.slo.tpot_ms},
+        "task_type": believed.task_type.value,
+    }
+
+
+def _belief(estimates: Estimates) -> dict[str, Any]:
+    return {
+        "source": estimates.source,
+        "task_type": estimates.task_type.value,
+        "importance": estimates.importance,
+        "output_tokens": estimates.output_tokens,
+        "output_tokens_upper": estimates.output_tokens_upper,
+        "ttft_ms": estimates.ttft_ms,
+        "tpot_ms": estimates.tpot_ms,
+        "total_ms": estimates.total_ms,
+        "ttft_slo_ms": estimates.slo.ttft_ms,
+        "tpot_slo_ms": estimates.slo.tpot_ms,
+    }
+
+
+def _queue(story: Story, dossier: Dossier, position: int | None, end_s: float) -> dict[str, Any]:
+    """Where it stood. `gone`: requests that were dispatched since it came, those that came after it too."""
+    came, last = story.came, story.tries[-1] if story.tries else None
+    until_s = end_s if last is None or _state(story) == "waiting" else last.at_s
+    places = [{"after_ms": 0.0, "policy": story.policy, "waiting": came.waiting, "gone": 0}]
+    between = [s for s in dossier.samples if story.request.arrival_s < s.at_s < until_s]
+    places += [_place(story, sample) for sample in between[:: max(1, -(-len(between) // SAMPLES_TOLD))]]
+    places += [
+        {
+            "after_ms": _after(story, one.at_s),
+            "policy": one.policy,
+            "waiting": one.glance.waiting,
+            "gone": one.glance.dispatched - came.dispatched,
+        }
+        for one in story.tries
+    ]
+    waited_for = dict(story.entry.held or {}) if story.entry is not None else {}
+    if last is not None or story.completion is None:
+        seen = dossier.glance(story.request.model) if last is None else last.glance
+        waited_for |= {FULL: seen.full - came.full, DOWN: seen.down - came.down}
+    return {
+        "position": position,
+        "history": sorted(places, key=lambda place: place["after_ms"]),
+        "waited_for": {reason: count for reason, count in waited_for.items() if count > 0},
+    }
+
+
+def _place(story: Story, sample: Sample) -> dict[str, Any]:
+    return {
+        "after_ms": _after(story, sample.at_s),
+        "policy": sample.policy,
+        "waiting": sample.waiting,
+        "gone": max(0, sample.dispatched - story.came.dispatched),
+    }
+
+
+def _policies(story: Story, dossier: Dossier, end_s: float) -> list[dict[str, Any]]:
+    """What ruled when it came, and every change until it went (or until now)."""
+    until_s = story.tries[-1].at_s if story.tries and _state(story) != "waiting" else end_s
+    arrival_s = story.request.arrival_s
+    before = [turn for turn in dossier.turns if turn.at_s <= arrival_s][-1:]
+    turns = [*before, *(turn for turn in dossier.turns if arrival_s < turn.at_s <= until_s)]
+    found: list[dict[str, Any]] = []
+    for turn in turns:
+        wanted = turn.directives.policy
+        entry = {
+            "after_ms": _after(story, turn.at_s),
+            "policy": wanted.value,
+            "hints": dict(turn.directives.hints),
+            "source": wanted.source,
+            "reason": wanted.reason,
+        }
+        if not found or {**entry, "after_ms": 0} != {**found[-1], "after_ms": 0}:
+            found.append(entry)
+    return found
+
+
+def _try(story: Story, one: Try, place: int) -> dict[str, Any]:
+    directive = one.directives.instances.get(one.instance)
+    knobs = {} if directive is None else {"n_run": _setting(directive.n_run), "token_budget": _setting(directive.token_budget)}
+    return {
+        "after_ms": _after(story, one.at_s),
+        "instance": one.instance,
+        "reason": one.reason,
+        "policy": {"name": one.policy, "hints": one.hints, "next": one.next_policy or None, **_origin(one.directives.policy)},
+        "bypass": one.directives.policy.source == "bypass",
+        "knobs": knobs,
+        "in_flight": one.in_flight,
+        "failed": story.failures[place] if place < len(story.failures) else None,
+    }
+
+
+def _setting(setting: Setting) -> dict[str, Any]:
+    return {"value": setting.value, **_origin(setting)}
+
+
+def _origin(setting: Setting) -> dict[str, Any]:
+    return {"source": setting.source, "reason": setting.reason}
+
+
+def _actual(completion: Completion) -> dict[str, Any]:
+    return {
+        "queue_ms": _known(completion.queue_ms),
+        "ttft_ms": _known(completion.ttft_ms),
+        "tpot_ms": _known(completion.tpot_ms),
+        "total_ms": completion.total_ms,
+        "output_tokens": completion.output_tokens,
+        "cached_tokens": completion.cached_tokens,
+    }
+
+
+def _outcome(completion: Completion) -> dict[str, Any]:
+    return {
+        "kind": completion.outcome.value,
+        "status": completion.status,
+        "reason": completion.reason,
+        "slo_met": completion.slo_met,
+        "instance": completion.instance or None,
+    }
+
+
+def _known(value: float) -> float | None:
+    return value if value >= 0.0 else None
+
+
+def unknown(request_id: str, kept: int, kept_s: float) -> str:
+    """What is said where there is no story to tell."""
+    if not kept:
+        return "this gateway keeps no stories of requests: gateway.explain_kept is 0"
+    return (
+        f"request {request_id[:80]!r} is not known, or not any more: requests are known while they are under way and {kept_s:g} s after "
+        f"their end, the last {kept} of them (gateway.explain_s, gateway.explain_kept)"
+    )

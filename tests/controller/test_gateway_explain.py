@@ -1,0 +1,203 @@
+"""The story of a request, told by a real gateway: complete while it waits, runs and after its end; bounded; without its prompt."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import msgspec
+import orjson
+import pytest
+from gateway_kit import MODEL, Rig, chat, eventually, gateway_config, running
+
+from controller.config.schema import GatewayConfig, SchedulerConfig
+from controller.core.messages import RequestCost, RequestFeatures
+from controller.core.types import Estimates, OutcomeKind, Request, Slo
+from controller.gateway.beliefs import Declared
+from controller.gateway.dossier import Dossier
+from controller.routing import make_router
+from controller.runtime.clock import SystemClock
+from controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
+from controller.scheduling.scheduler import Scheduler
+from hmas.cli.explain import page
+
+ONE_AT_A_TIME = SchedulerConfig(policy="fcfs", n_run=1, tick_s=0.02)
+
+
+async def story(rig: Rig, request_id: str) -> dict:
+    answer = await rig.admin("GET", f"/admin/requests/{request_id}")
+    assert answer.status == 200, answer.body
+    return answer.json
+
+
+async def test_a_request_that_was_served_at_once(tmp_path: Path):
+    headers = {"x-slo-ttft-ms": "900", "x-request-id": "mine-1", "x-session-id": "talk"}
+    async with running(tmp_path) as rig:
+        answer = await rig.post(chat("a very secret prompt", tokens=8, max_tokens=50), headers=headers)
+        told = await story(rig, "mine-1")
+        again = await story(rig, told["id"])
+    assert answer.headers["x-request-id"] == "mine-1"
+    assert again == told
+    assert (told["state"], told["client_id"], told["session"], told["model"]) == ("ended", "mine-1", "talk", MODEL)
+    assert told["slo"]["declared"] == {"ttft_ms": 900.0, "tpot_ms": None}
+    assert told["slo"]["in_force"]["ttft_ms"] == 900.0
+    assert (told["max_output_tokens"], told["actual"]["output_tokens"]) == (50, 8)
+    (sent,) = told["tries"]
+    assert (sent["instance"], sent["policy"]["name"], sent["policy"]["source"]) == ("sim-1", "fcfs", "configured")
+    assert "emptiest of 1" in sent["reason"]
+    assert sent["knobs"]["n_run"]["value"] == "16"
+    assert not sent["bypass"]
+    assert told["outcome"] == {"kind": "completed", "status": 200, "reason": "", "slo_met": True, "instance": "sim-1"}
+    assert told["actual"]["ttft_ms"] > 0
+    assert told["queue"]["waited_for"] == {}
+    assert "secret" not in json.dumps(told)
+    text = page(told)
+    assert "completed with status 200" in text
+    assert "TTFT 900 ms (declared)" in text
+
+
+async def test_a_request_that_waits_and_what_for(tmp_path: Path):
+    async with running(tmp_path, scheduler=ONE_AT_A_TIME) as rig:
+        blocker = asyncio.create_task(rig.post(chat("long", tokens=3000)))
+        await eventually(lambda: rig.sims[0].model.running == 1)
+        waiting = [asyncio.create_task(rig.post(chat("waits", tokens=3), headers={"x-request-id": name})) for name in ("first", "second")]
+        await eventually(lambda: rig.gateway.scheduler.queued == 2)
+        told = await story(rig, "second")
+        assert (told["state"], told["outcome"], told["actual"], told["tries"]) == ("waiting", None, None, [])
+        assert told["queue"]["position"] == 1
+        assert "1 before it as things stand" in page(told)
+        said = {"request_id": told["id"], "sent_s": 1.0, "tenant": "default", "model": MODEL, "prompt_tokens": 5, "task_type": "QA"}
+        believed = {"confidence": 0.8, "importance": 0.9, "ttft_slo_ms": 700.0, "tpot_slo_ms": 60.0}
+        features = msgspec.convert(said | believed | {"output_tokens": 33.0, "output_tokens_p90": 70.0}, RequestFeatures)
+        rig.gateway.desk.hear_features(features)
+        rig.gateway.desk.hear_cost(
+            RequestCost(request_id=told["id"], sent_s=1.0, ttft_ms={"sim-1": 41.0}, tpot_ms={"sim-1": 2.5}, output_tokens=33.0)
+        )
+        await rig.admin("POST", "/admin/policy", {"policy": "sjf", "author": "kim", "reason": "short ones first"})
+        blocker.cancel()
+        await asyncio.gather(*waiting)
+        told = await story(rig, "second")
+    assert [one["source"] for one in told["beliefs"]][1:] == ["perception", "prediction"]
+    assert (told["beliefs"][1]["output_tokens"], told["beliefs"][1]["task_type"]) == (33.0, "QA")
+    assert told["slo"]["in_force"] == {"ttft_ms": 700.0, "tpot_ms": 60.0}
+    assert told["queue"]["waited_for"]["every window full"] >= 1
+    assert [(one["policy"], one["source"]) for one in told["policies"]] == [("fcfs", "configured"), ("sjf", "operator")]
+    (sent,) = told["tries"]
+    assert sent["policy"]["name"] == "sjf"
+    assert "short ones first" in sent["policy"]["reason"]
+    assert told["queue"]["history"][0]["waiting"] == 2
+    text = page(told)
+    assert "every window full" in text
+    assert "short ones first" in text
+
+
+async def test_a_retry_and_a_refusal(tmp_path: Path):
+    settings = SchedulerConfig(policy="fcfs", n_run=1, queue_limit=1, tick_s=0.02)
+    async with running(tmp_path, engines=2, scheduler=settings) as rig:
+        async with rig.session.post(rig.sims[0].url + "/sim/fault", json={"fault": "reset-before"}) as done:
+            assert done.status == 200
+        await rig.post(chat("again", tokens=3), headers={"x-request-id": "retried"})
+        told = await story(rig, "retried")
+        blockers = [asyncio.create_task(rig.post(chat("long", tokens=3000))) for _ in range(3)]
+        await eventually(lambda: rig.gateway.scheduler.queued == 1)
+        refused = await rig.post(chat("too many"), headers={"x-request-id": "refused"})
+        other = await story(rig, "refused")
+        for blocker in blockers:
+            blocker.cancel()
+    assert [one["instance"] for one in told["tries"]] == ["sim-1", "sim-2"]
+    assert told["tries"][0]["failed"]
+    assert told["tries"][1]["failed"] is None
+    assert "FAILED" in page(told)
+    assert refused.status == 429
+    assert (other["state"], other["outcome"]["kind"], other["outcome"]["status"], other["tries"]) == ("ended", "rejected", 429, [])
+
+
+async def test_an_unknown_request_is_told_how_long_requests_are_known(tmp_path: Path):
+    async with running(tmp_path, gateway=gateway_config(explain_kept=2, explain_s=60.0)) as rig:
+        for name in ("one", "two", "three", "two"):
+            await rig.post(chat(tokens=2), headers={"x-request-id": name})
+        statuses = [(await rig.admin("GET", f"/admin/requests/{name}")).status for name in ("one", "two", "three")]
+        answer = await rig.admin("GET", "/admin/requests/one")
+        assert len(rig.gateway.dossier) == 2
+    assert statuses == [404, 200, 200]
+    assert answer.error["code"] == "not_found"
+    assert "60 s after their end, the last 2 of them (gateway.explain_s, gateway.explain_kept)" in answer.error["message"]
+
+
+async def test_it_can_be_switched_off(tmp_path: Path):
+    async with running(tmp_path, gateway=gateway_config(explain_kept=0)) as rig:
+        await rig.post(chat(tokens=2), headers={"x-request-id": "one"})
+        answer = await rig.admin("GET", "/admin/requests/one")
+    assert answer.status == 404
+    assert "gateway.explain_kept is 0" in answer.error["message"]
+
+
+class Still(SystemClock):
+    """A clock that is set."""
+
+    at_s = 1000.0
+
+    def now_s(self) -> float:
+        return self.at_s
+
+
+def alone(**limits: float) -> tuple[Dossier, Scheduler, Still]:
+    scheduler = Scheduler(
+        settings=SchedulerSettings(), instances=[InstanceSpec(name="i", capacity_n_run=1)], router=make_router("least-loaded"), policy="edf"
+    )
+    clock = Still()
+    kept = {"kept": 3, "kept_s": 60.0} | limits
+    return Dossier(scheduler, clock, lambda: None, kept=int(kept["kept"]), kept_s=kept["kept_s"]), scheduler, clock
+
+
+def live_through(dossier: Dossier, clock: Still, number: int, shown: str = "") -> None:
+    from controller.core.messages import Completion
+
+    request = Request(id=f"r{number}", tenant="t", model="m", arrival_s=clock.at_s, prompt_tokens=5)
+    dossier.opened(request, shown or request.id, Declared(), Estimates(slo=Slo(ttft_ms=1.0, tpot_ms=1.0)), None)
+    for turn in range(20):
+        dossier.believed(request.id, Estimates(slo=Slo(ttft_ms=1.0 + turn, tpot_ms=1.0)), clock.at_s)
+    dossier.closed(
+        Completion(request_id=request.id, sent_s=clock.at_s, tenant="t", model="m", outcome=OutcomeKind.FAILED, arrival_s=1.0, policy="edf")
+    )
+
+
+def test_stories_are_bounded_in_number_in_length_and_in_time():
+    dossier, _, clock = alone()
+    for number in range(10):
+        live_through(dossier, clock, number, shown="same")
+    assert len(dossier) == 3
+    assert dossier.find("r6") is None
+    newest = dossier.find("same")
+    assert newest is not None
+    assert (newest.request.id, newest.previous, len(newest.beliefs)) == ("r9", "r8", 8)
+    clock.at_s += 61.0
+    dossier.tick(clock.at_s)
+    assert len(dossier) == 0
+    assert dossier.find("same") is None
+    for second in range(5000):
+        clock.at_s = 2000.0 + second
+        dossier.tick(clock.at_s)
+    assert len(dossier.samples) == 3600
+
+
+def test_the_command_prints_the_page_or_the_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    from controller.admin.client import AdminClient
+    from hmas.cli.main import main
+
+    async def told() -> dict:
+        async with running(tmp_path) as rig:
+            await rig.post(chat(tokens=2), headers={"x-request-id": "one"})
+            return await story(rig, "one")
+
+    document = asyncio.run(told())
+    monkeypatch.setattr(AdminClient, "request", lambda _self, _id: document)
+    assert main(["explain", "one", "--admin", "http://127.0.0.1:1"]) == 0
+    assert "the client's one" in capsys.readouterr().out
+    assert main(["explain", "one", "--json", "--admin", "http://127.0.0.1:1"]) == 0
+    assert orjson.loads(capsys.readouterr().out)["id"] == document["id"]
+
+
+def test_the_settings_say_their_bounds():
+    assert (GatewayConfig().explain_kept, GatewayConfig().explain_s) == (10_000, 3600.0)
+    with pytest.raises(msgspec.ValidationError, match="explain_kept"):
+        msgspec.convert({"explain_kept": -1}, GatewayConfig)
