@@ -1,0 +1,233 @@
+"""The SGLang plugin's own parts, without SGLang: its messages, its seal, its import watch, and schedulers unlike today's."""
+
+import ast
+import importlib
+import logging
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engines.sglang.plugin.hmas_sglang_plugin import hooks
+from engines.sglang.plugin.hmas_sglang_plugin.control import CAP, Control
+from engines.sglang.plugin.hmas_sglang_plugin.imports import when_imported
+from engines.sglang.plugin.hmas_sglang_plugin.wire import SEAL, Message, decode, encode, ensure_seal, new_serial
+
+ENGINES = Path(__file__).resolve().parents[2] / "engines"
+
+
+class Scheduler:
+    """The attributes that the plugin looks at, as in SGLang 0.5.23."""
+
+    def __init__(self, **others):
+        self.max_running_requests = 8
+        self.chunked_prefill_size = 512
+        self.page_size = 1
+        self.dllm_config = self.dynamic_chunk_sizer = self.truncation_align_size = None
+        self.decode_offload_manager = self.hisparse_coordinator = None
+        self.is_mixed_chunk = False
+        self.enable_priority_scheduling = True
+        self.tree_cache = SimpleNamespace(supports_mamba=lambda: False)
+        self.spec_algorithm = SimpleNamespace(is_none=lambda: True)
+        self.disaggregation_mode = SimpleNamespace(value="null")
+        self.waiting_queue = []
+        self.running_batch = SimpleNamespace(reqs=[], batch_is_full=True, release_req=None, filter_batch=lambda **_: None)
+        self.running_batch.release_req = self._release
+        self.released = []
+        vars(self).update(others)
+
+    def _release(self, index, left):
+        self.released.append((self.running_batch.reqs[index].rid, left))
+
+    def _add_request_to_queue(self, request, *, is_retracted):
+        self.waiting_queue.append(request)
+
+
+def request(rid, **sampling):
+    return SimpleNamespace(rid=rid, finished=lambda: False, to_finish=None, priority=0, sampling_params=SimpleNamespace(**sampling))
+
+
+def control_of(scheduler, *, hooked=True, **parallel):
+    settings = SimpleNamespace(**({CAP: 8, "num_dp_ranks": 1, "pp_size": 1} | parallel))
+    return Control(scheduler, lambda name, value: setattr(settings, name, value) or True, lambda: settings, hooked=hooked)
+
+
+@pytest.mark.parametrize("name", ["access.py", "order.py"])
+def test_both_plugins_read_an_order_and_guard_their_route_alike(name):
+    """Each is a distribution of its own, so each has its own copy."""
+    trees = []
+    for engine in ("vllm", "sglang"):
+        tree = ast.parse((ENGINES / engine / "plugin" / f"hmas_{engine}_plugin" / name).read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+                node.value.value = ""
+        trees.append(ast.dump(tree))
+    assert trees[0] == trees[1]
+
+
+@given(
+    knobs=st.dictionaries(st.sampled_from(["n_run", "token_budget"]), st.integers(0, 2**31 - 1)),
+    priorities=st.dictionaries(st.text(min_size=1, max_size=40), st.integers(-(2**31), 2**31 - 1), max_size=5),
+    evict=st.lists(st.text(min_size=1, max_size=40), unique=True, max_size=5),
+)
+def test_an_order_comes_over_whole(knobs, priorities, evict):
+    message = Message(new_serial(), knobs, priorities, evict)
+    numbers = encode(message, "12345")
+    assert all(isinstance(value, int) and -(2**63) <= value < 2**63 for value in numbers.values())
+    assert decode(numbers, "12345") == message
+
+
+@pytest.mark.parametrize("seal", ["", "1234", "123456", "012345"])
+def test_without_the_seal_there_is_no_order(seal):
+    assert decode(encode(Message(1, {"n_run": 1}), "12345"), seal) is None
+    assert decode({"pp_max_micro_batch_size": 3}, "12345") is None
+    assert decode({}, seal) is None
+
+
+def test_the_seal_is_drawn_once_and_inherited():
+    environment = {}
+    ensure_seal(environment)
+    drawn = environment[SEAL]
+    assert 0 <= int(drawn) < 2**62
+    ensure_seal(environment)
+    assert environment[SEAL] == drawn
+
+
+def test_a_module_is_met_when_somebody_imports_it(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "hmas_watched_a.py").write_text("value = 1\n")
+    met, finders = [], list(sys.meta_path)
+    when_imported("hmas_watched_a", lambda module: met.append(module.value))
+    when_imported("hmas_watched_missing", met.append)
+    assert met == []
+    importlib.import_module("hmas_watched_a")
+    assert met == [1]
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("hmas_watched_missing")
+    assert sys.meta_path == finders
+    when_imported("hmas_watched_a", lambda module: met.append(module.value + 1))
+    assert met == [1, 2]
+    del sys.modules["hmas_watched_a"]
+
+
+def test_what_it_can_do():
+    control = control_of(Scheduler())
+    assert {name: (knob.low, knob.high) for name, knob in control.knobs.items()} == {"n_run": (1, 8), "token_budget": (1, 512)}
+    assert control.state()["actions"] == ["reprioritize", "evict"]
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "parallel", "absent"),
+    [
+        ({"chunked_prefill_size": None}, {}, {"token_budget": "without chunked prefill"}),
+        ({"dynamic_chunk_sizer": object()}, {}, {"token_budget": "sizes its chunks itself"}),
+        ({"tree_cache": SimpleNamespace(supports_mamba=lambda: True)}, {}, {"token_budget": "grid of its own"}),
+        ({"tree_cache": SimpleNamespace()}, {}, {"token_budget": "grid of its own"}),
+        ({"truncation_align_size": 4096}, {}, {"token_budget": "every request gets on"}),
+        ({"enable_priority_scheduling": False}, {}, {"reprioritize": "--enable-priority-scheduling"}),
+        ({"waiting_queue": None}, {}, {"reprioritize": "keeps its queue otherwise"}),
+        ({"spec_algorithm": SimpleNamespace(is_none=lambda: False)}, {}, {"evict": "speculative"}),
+        ({"disaggregation_mode": SimpleNamespace(value="decode")}, {}, {"evict": "different engines"}),
+        ({"hisparse_coordinator": object()}, {}, {"evict": "hisparse_coordinator"}),
+        ({}, {"hooked": False}, {"evict": "retracts requests otherwise"}),
+        ({"max_running_requests": None}, {}, {"n_run": CAP}),
+        ({}, {CAP: None}, {"n_run": CAP}),
+        ({}, {"pp_size": 2}, {"n_run": "2 pipeline stages", "token_budget": "2 pipeline stages", "evict": "2 pipeline stages"}),
+        ({}, {"num_dp_ranks": 4}, {"n_run": "4 data-parallel", "token_budget": "4 data-parallel", "evict": "4 data-parallel"}),
+    ],
+)
+def test_what_is_not_there_is_absent_with_its_reason(scheduler, parallel, absent):
+    control = control_of(Scheduler(**scheduler), **parallel)
+    assert control.absent.keys() - {"long_prefill_tokens"} == absent.keys()
+    for name, words in absent.items():
+        assert words in control.absent[name]
+        assert name not in control.knobs
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "least"),
+    [({"page_size": 16}, 16), ({"truncation_align_size": 100, "page_size": 16}, 112), ({"is_mixed_chunk": True}, 9)],
+)
+def test_no_budget_can_leave_a_prompt_waiting_for_ever(scheduler, least):
+    knob = control_of(Scheduler(**scheduler)).knobs["token_budget"]
+    assert knob.low == least
+    assert knob.fault(least) == ""
+    assert knob.fault(least - 1)
+    if "page_size" in scheduler:
+        assert "page size 16" in knob.fault(least + 1)
+
+
+def test_an_order_is_obeyed_whole_or_not_at_all():
+    scheduler = Scheduler()
+    control = control_of(scheduler)
+    scheduler.waiting_queue = [request("a"), request("b")]
+    control.obey(1, {"n_run": 3, "token_budget": 513}, {"a": 5}, [])
+    assert control.report()["refused"] == {"knobs.token_budget": "513; allowed: 1 to 512"}
+    assert (control.knobs["n_run"].read(), scheduler.waiting_queue[0].priority) == (8, 0)
+    control.obey(2, {"n_run": 3, "token_budget": 64}, {"a": 5, "x": 1}, [])
+    report = control.report()
+    assert (report["serial"], report["applied"], report["reprioritized"]) == (2, {"n_run": 3, "token_budget": 64}, ["a"])
+    assert scheduler.running_batch.batch_is_full is False
+
+
+def test_a_knob_that_sglang_refuses_takes_the_others_back():
+    scheduler = Scheduler()
+    settings = SimpleNamespace(**{CAP: 8, "num_dp_ranks": 1, "pp_size": 1})
+    control = Control(scheduler, lambda _name, _value: False, lambda: settings, hooked=True)
+    control.obey(1, {"token_budget": 64, "n_run": 3}, {}, [])
+    assert "SGLang refused" in control.report()["refused"]["knobs.n_run"]
+    assert scheduler.chunked_prefill_size == 512
+
+
+def test_evictions_come_with_the_next_step_or_not_at_all():
+    scheduler = Scheduler()
+    control = control_of(scheduler)
+    batch = scheduler.running_batch
+    batch.reqs = [request("a"), request("b"), request("c", presence_penalty=0.5), request("d", repetition_penalty=1.1)]
+    plan = SimpleNamespace(batch_to_run=None, running_batch=batch)
+    control.obey(1, {}, {"b": 7}, ["b", "a", "c", "d", "x"])
+    assert scheduler.released == []
+    control.after_prefill(plan)
+    assert scheduler.released == [("a", 3), ("b", 2)]
+    assert [(waiting.rid, waiting.priority) for waiting in scheduler.waiting_queue] == [("a", 0), ("b", 7)]
+    report = control.report()
+    assert (report["evicted"], report["reprioritized"]) == (["a", "b"], ["b"])
+    control.obey(2, {}, {}, ["a"])
+    assert control.report()["evicted"] == []
+    control.after_prefill(plan)
+    assert len(scheduler.released) == 2, "what has been reported as not done is not done later"
+
+
+def test_a_fault_in_an_eviction_shuts_evictions_and_nothing_else(caplog):
+    scheduler = Scheduler()
+    control = control_of(scheduler)
+    scheduler.running_batch.release_req = None
+    scheduler.running_batch.reqs = [request("a")]
+    control.obey(1, {}, {}, ["a"])
+    with caplog.at_level(logging.ERROR):
+        control.after_prefill(SimpleNamespace(batch_to_run=None, running_batch=scheduler.running_batch))
+    assert "eviction failed" in caplog.text
+    assert "failed once" in control.absent["evict"]
+    assert [waiting.rid for waiting in scheduler.running_batch.reqs] == ["a"]
+    control.obey(2, {}, {}, ["a"])
+    assert "evict" in control.report()["refused"]
+
+
+def test_hooks_fall_back_to_what_sglang_does(caplog):
+    class Broken:
+        @property
+        def scheduler(self):
+            raise RuntimeError("gone")
+
+    asked = SimpleNamespace(server_args={"pp_max_micro_batch_size": 3})
+    with caplog.at_level(logging.ERROR):
+        assert hooks.set_internal_state(lambda _controller, received: ("stock", received), Broken(), asked) == ("stock", asked)
+        answer = SimpleNamespace(internal_state={"a": 1})
+        assert hooks.get_internal_state(answer, Broken(), None) is None
+        assert answer.internal_state == {"a": 1}
+        scheduler = SimpleNamespace(_hmas_control=object())
+        assert hooks.get_new_batch_prefill(lambda _scheduler, batch: ("plan", batch), scheduler, 5) == ("plan", 5)
+    assert caplog.text.count("Traceback") == 3
