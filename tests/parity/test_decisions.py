@@ -24,8 +24,12 @@ def test_a_short_trace_is_decided_alike():
     assert_equal(run_simulated(scenario), run_live(scenario))
 
 
+EACH_ONCE = [scenario for place, scenario in enumerate(scenarios(sorted(POLICIES))) if place % 3 == place // 3 % 3]
+"""Every policy with one treatment of overdue requests, by turns; `hmas lab parity` runs them with all three."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("scenario", scenarios(sorted(POLICIES)), ids=lambda s: f"{s.policy}-{s.overdue}")
+@pytest.mark.parametrize("scenario", EACH_ONCE, ids=lambda s: f"{s.policy}-{s.overdue}")
 def test_every_policy_is_decided_alike(scenario: Scenario):
     simulated = run_simulated(scenario)
     assert_equal(simulated, run_live(scenario))
