@@ -12,6 +12,7 @@ from controller.bus.memory_bus import MemoryBus
 from controller.config.schema import AgentsConfig, Config, EngineConfig, GatewayConfig
 from controller.gateway.serve import serve
 from controller.runtime.clock import SystemClock
+from controller.scheduling import pool
 from controller.scheduling.pool import POLICIES
 from engines.sim.model import EngineModel
 from engines.sim.profile import load_profile
@@ -128,7 +129,44 @@ def test_policy_list_and_show(hmas):
     code, out, _ = hmas("policy", "list")
     assert code == 0
     assert any(line.startswith("*  edf") for line in out.splitlines())
+    assert any(line.startswith("srtf ") and "starves: long requests" in line for line in out.splitlines())
+    assert any(line.startswith("predicted service time T_tot") and "the history of its tenant" in line for line in out.splitlines())
     assert hmas("policy", "show")[1].startswith("edf")
+
+
+def test_policy_show_of_one_tells_all_of_it(hmas):
+    code, out, _ = hmas("policy", "show", "mlfq")
+    assert code == 0
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert "hint default range" in lines
+    assert "boost_s 30 0.1 to 3600" in lines
+    assert any(line.startswith("starvation a flow waits for the next boost") for line in lines)
+    assert any(line.startswith("session fixed at intake") for line in lines)
+    document = of(hmas("policy", "show", "mlfq", "--json"))
+    assert {signal["name"] for signal in document["signals"]} >= {"session", "predicted output length"}
+    assert document["from"] == ""
+    code, out, err = hmas("policy", "show", "lifo")
+    assert (code, out) == (1, "")
+    assert "policy 'lifo' is unknown; allowed: fcfs, edf" in err
+
+
+def test_policy_check_puts_a_class_through_the_suite(hmas, tmp_path, monkeypatch):
+    (tmp_path / "late_policies.py").write_text(
+        "from controller.scheduling.policies.fcfs import Fcfs\n"
+        "class Last(Fcfs):\n"
+        "    name = 'last'\n"
+        "    def key(self, entry):\n"
+        "        return -float(entry.seq)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(pool._pool, "last", raising=False)  # and again when the test is over
+    code, out, _ = hmas("policy", "check", "late_policies:Last")
+    assert code == 1
+    assert [line.split()[0] for line in out.splitlines()[1:]] == ["OK"] * 6 + ["FAIL"]
+    assert "a request is passed 2500 times in a row" in out
+    code, _, err = hmas("policy", "check", "late_policies:First")
+    assert code == 2
+    assert "'late_policies:First' cannot be loaded" in err
 
 
 def test_policy_force_and_release(hmas, installation):
@@ -256,7 +294,8 @@ def test_a_broken_file_in_the_directory_is_shown(hmas, installation):
             time.sleep(0.05)
         assert "refused: half.json: half: not JSON, or only half written" in out
         _, out, _ = hmas("doctor", "--json")
-        found = [check for check in json.loads(out)["checks"] if check["name"].startswith(("gateway", "engine", "clock"))]
+        found = [check for check in json.loads(out)["checks"] if check["name"].startswith(("gateway", "engine", "clock", "policies"))]
+        assert f"{len(POLICIES)}, of them by plugins: none" in {check["found"] for check in found}
         assert {check["state"] for check in found} == {"OK"}
     finally:
         (folder / "half.json").unlink()
