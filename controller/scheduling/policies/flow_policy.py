@@ -59,7 +59,7 @@ class FlowPolicy(ABC):
         self._clock = max(self._clock, flow.tag)
         flow.tag += amount
 
-    def _correct(self, flow: Flow, charge: Charge, more: float) -> None:  # noqa: ARG002  some ask when it was charged
+    def _correct(self, flow: Flow, charge: Charge, more: float, now_s: float) -> None:  # noqa: ARG002  some ask when that was
         """The charge was `more` too little; too much, where that is below 0."""
         flow.tag += more
 
@@ -90,7 +90,7 @@ class FlowPolicy(ABC):
         """Takes a waiting entry into its flow. One that comes back was not served: its charge is dropped."""
         charge = self._charges.take(entry.request.id)
         if charge is not None and self._knows(charge.flow):
-            self._amend(charge, -charge.amount)
+            self._amend(charge, -charge.amount, now_s)
         self._admit(entry, self._entered(entry, now_s))
 
     def load(self, entries: Iterable[QueueEntry], now_s: float) -> None:
@@ -136,7 +136,7 @@ class FlowPolicy(ABC):
         if flow.state() == charge.after:
             flow.tag, flow.used, flow.turn = charge.before
         else:
-            self._correct(flow, charge, -charge.amount)
+            self._correct(flow, charge, -charge.amount, now_s)
         if self._clock == charge.clock_after:
             self._clock = charge.clock_before
         self._admit(entry, flow)
@@ -155,11 +155,11 @@ class FlowPolicy(ABC):
     def rekey(self, entry: QueueEntry, now_s: float) -> None:  # noqa: B027  a place by account has no key
         """New estimates change the charge to come, not the place."""
 
-    def served(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:  # noqa: ARG002  the protocol's argument
+    def served(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
         """Corrects the flow's account by what its charge was wrong; nothing where the pop is not remembered."""
         charge = self._charges.take(entry.request.id)
         if charge is not None and self._knows(charge.flow):
-            self._amend(charge, self._cost(entry, output_tokens) / charge.weight - charge.amount)
+            self._amend(charge, self._cost(entry, output_tokens) / charge.weight - charge.amount, now_s)
 
     def ahead(self, request_id: str) -> int | None:
         """An estimate: those before it in its flow, and as many of each other flow as get served meanwhile by their weights."""
@@ -224,9 +224,9 @@ class FlowPolicy(ABC):
             if len(self._idle) > IDLE_KEEP:
                 self._idle.popitem(last=False)
 
-    def _amend(self, charge: Charge, more: float) -> None:
+    def _amend(self, charge: Charge, more: float, now_s: float) -> None:
         if more:
-            self._correct(charge.flow, charge, more)
+            self._correct(charge.flow, charge, more, now_s)
             if charge.flow.size:
                 self._place(charge.flow)
 

@@ -70,7 +70,7 @@ class Lottery(FlowPolicy):
     def _take(self, flow: Flow, amount: float, now_s: float) -> None:
         """There is no account."""
 
-    def _correct(self, flow: Flow, charge: Charge, more: float) -> None:
+    def _correct(self, flow: Flow, charge: Charge, more: float, now_s: float) -> None:
         """There is no account."""
 
     def _undone(self, flow: Flow, charge: Charge) -> None:

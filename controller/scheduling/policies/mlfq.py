@@ -62,9 +62,9 @@ class Mlfq(FlowPolicy):
     def _take(self, flow: Flow, amount: float, now_s: float) -> None:
         self._line_up(flow, amount, now_s)
 
-    def _correct(self, flow: Flow, charge: Charge, more: float) -> None:
-        boosts = flow.tag // LEVELS
-        if charge.after[0] // LEVELS == boosts:
+    def _correct(self, flow: Flow, charge: Charge, more: float, now_s: float) -> None:
+        boosts = self._boosts(now_s)
+        if flow.tag // LEVELS == boosts == charge.after[0] // LEVELS:  # what went before the last boost is forgiven
             flow.used += more
             flow.tag = boosts * LEVELS + self.level(flow.used)
 
@@ -77,8 +77,13 @@ class Mlfq(FlowPolicy):
         The higher part of a tag is the number of boosts so far. So whoever was placed before the last boost comes before all
         who have been placed since, in the order they had: that is what lifting them to the top level does.
         """
-        self._clock = boosts = max(self._clock, now_s // self._boost_s)
+        boosts = self._boosts(now_s)
         flow.used = more + (flow.used if boosts == flow.tag // LEVELS else 0.0)
         flow.tag = boosts * LEVELS + self.level(flow.used)
         self._turn += 1
         flow.turn = self._turn
+
+    def _boosts(self, now_s: float) -> float:
+        """Boosts up to now; they are not taken back."""
+        self._clock = max(self._clock, now_s // self._boost_s)
+        return self._clock

@@ -47,5 +47,5 @@ class RoundRobin(FlowPolicy):
         self._clock += 1.0
         flow.tag = self._clock
 
-    def _correct(self, flow: Flow, charge: Charge, more: float) -> None:
+    def _correct(self, flow: Flow, charge: Charge, more: float, now_s: float) -> None:
         """A turn that was followed by another of the same flow cannot be given back."""

@@ -54,8 +54,8 @@ class Stride(FlowPolicy):
         self._clock += 1.0 / self._tickets
         flow.tag += amount
 
-    def _correct(self, flow: Flow, charge: Charge, more: float) -> None:
-        super()._correct(flow, charge, more)
+    def _correct(self, flow: Flow, charge: Charge, more: float, now_s: float) -> None:
+        super()._correct(flow, charge, more, now_s)
         flow.used += more
 
     def _sleep(self, flow: Flow) -> None:
