@@ -20,8 +20,8 @@ TOKEN_PACE_S = 0.005
 """In paced runs a token every 5 ms, as a busy engine sends them; unpaced, as fast as the connection takes them."""
 PACED_RPS = 140.0
 """Rate of paced runs: low enough that three processes on two cores stay below saturation."""
-GRACE_S = 5.0
-"""How long after a run's end its last answers are waited for."""
+GRACE_S = 25.0
+"""How long after a run's end its last answers are waited for: the CPU time of answers that are cut off would count for the others."""
 KEY = "sk-bench"
 MODEL = "bench"
 FILES_WANTED = 16_384
