@@ -3,8 +3,9 @@
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
-from gateway_kit import MODEL, eventually, key_hash, running
+from gateway_kit import FAST, MODEL, eventually, key_hash, running
 
 from controller.config.schema import SchedulerConfig, TenantConfig
 from controller.gateway.ratelimits import ratelimit_headers
@@ -43,7 +44,8 @@ async def test_a_used_up_quota_gets_429_with_the_time_at_which_it_fits(tmp_path:
 
 async def test_in_a_full_queue_the_worst_makes_way_and_is_told(tmp_path: Path):
     one_at_a_time = SchedulerConfig(policy="fcfs", n_run=1, tick_s=0.02, queue_limit=2)
-    async with running(tmp_path, scheduler=one_at_a_time) as rig:
+    # So slow that the first request holds its slot however long the machine takes over the rest.
+    async with running(tmp_path, scheduler=one_at_a_time, profile=msgspec.structs.replace(FAST, step_ms=100.0)) as rig:
         long = asyncio.create_task(rig.post(ask(cap=3500)))
         await eventually(lambda: rig.sims[0].model.running == 1)
         waiting = [asyncio.create_task(rig.post({**ask(f"waits {number}"), "priority": 5})) for number in range(2)]

@@ -199,7 +199,7 @@ def test_shares_hold_over_several_instances_together():
 def test_a_queue_full_of_a_capped_tenant_is_not_waded_through():
     made = build(limits(concurrency_share=0.25), n_run=8)
     fill(made, "b", 0, 100)
-    fill(made, "a", 1000, 20_000)
+    fill(made, "a", 1000, 6_000)
     made.dispatch(0.0)
     fill(made, "b", 50_000, 100)
     gate = made._room.groups[0].policy
@@ -209,7 +209,7 @@ def test_a_queue_full_of_a_capped_tenant_is_not_waded_through():
         now_s = 1.0 + number
         made.end(made.running_ids()[0], OutcomeKind.COMPLETED, now_s, 1)
         assert len(made.dispatch(now_s)) == 1
-    # A slot costs a few moves, not 20,000.
+    # A slot costs a few moves, not 6,000.
     assert shared.moves + aside.moves - before < 100 * 60
     assert running(made) == {"a": 2, "b": 6}
 
