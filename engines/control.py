@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from engines.base import KnobReport, Knobs
-from engines.client import EngineClient
+from engines.client import CONTROL_TIMEOUT_S, EngineClient
 from engines.errors import EngineError
 
 CONTROL_PATH = "/hmas/v1/control"
@@ -69,10 +69,10 @@ class ControlRoute:
     def __init__(self, client: EngineClient) -> None:
         self._client = client
 
-    async def read(self) -> ControlState | str:
+    async def read(self, timeout_s: float = CONTROL_TIMEOUT_S) -> ControlState | str:
         """What the plugin can do, or in words why there is none to ask."""
         try:
-            status, data = await self._client.get(CONTROL_PATH)
+            status, data = await self._client.get(CONTROL_PATH, timeout_s=timeout_s)
         except EngineError as error:
             return str(error)
         if status != 200:

@@ -30,6 +30,7 @@ _LABEL = re.compile(r'(\w+)="([^"]*)"')
 _SETTINGS_TIMEOUT_S = 10.0
 _CONTROL_READ_EVERY_S = 5.0
 """How often the knobs in force are read again: somebody else may have turned them."""
+_CONTROL_WAIT_S = 1.0
 
 KNOBS: tuple[KnobName, ...] = ("n_run", "token_budget", "long_prefill_tokens")
 
@@ -130,7 +131,8 @@ class VllmEngine(OpenAIEngine):
     async def _read_control(self, now_s: float) -> None:
         """Asks the plugin how its knobs stand. One that was there and is too busy to answer is still there."""
         self._control_read_s = now_s
-        found = await self._route.read()
+        # The plugin answers between two steps; a reading of the engine's load must not wait long for that.
+        found = await self._route.read() if self._state is None else await self._route.read(_CONTROL_WAIT_S)
         if isinstance(found, ControlState):
             self._state, self._control_words = found, _words_of(found)
         elif self._state is not None:
