@@ -8,11 +8,13 @@ from controller.scheduling.policies.flow import LEAST_WEIGHT, Flow, by_session, 
 from controller.scheduling.policies.flow_policy import FlowPolicy
 from controller.scheduling.queue_entry import QueueEntry
 from controller.scheduling.signals import ARRIVAL, PRIORITY, SERVED_TOKENS, SERVICE_TIME, SESSION, TENANT, WEIGHT, Signal
+from controller.scheduling.subclassing import mypyc_attr
 
 NICE_STEP = 1.25
 NICE_LIMIT = 20
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Cfs(FlowPolicy):
     """The session that has had the least service goes first, after Linux's completely fair scheduler.
 

@@ -7,8 +7,10 @@ from typing import ClassVar
 from controller.scheduling.policies.keyed import KeyedPolicy, priority_offset_s
 from controller.scheduling.queue_entry import QueueEntry
 from controller.scheduling.signals import ARRIVAL, OUTPUT_LENGTH, PRIORITY, TARGETS, Signal
+from controller.scheduling.subclassing import mypyc_attr
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Edf(KeyedPolicy):
     """By deadline. Hint `key`: 0 the TTFT deadline a_r + SLO_ttft, 1 the whole D_r = a_r + SLO_ttft + SLO_tpot * l_pred (H-MAS 3.5).
 

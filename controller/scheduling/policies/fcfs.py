@@ -7,8 +7,10 @@ from typing import ClassVar
 from controller.scheduling.policies.keyed import KeyedPolicy
 from controller.scheduling.queue_entry import QueueEntry
 from controller.scheduling.signals import ARRIVAL, Signal
+from controller.scheduling.subclassing import mypyc_attr
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Fcfs(KeyedPolicy):
     """By arrival alone: no estimate, no deadline, no priority counts. The plain baseline and the fallback of the bypass (H-MAS C.2)."""
 

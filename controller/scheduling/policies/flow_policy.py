@@ -9,6 +9,7 @@ from controller.scheduling.policies.flow import LEAST_WEIGHT, Flow, Place, flow_
 from controller.scheduling.policies.recall import Recall
 from controller.scheduling.policies.turns import Turns
 from controller.scheduling.queue_entry import QueueEntry
+from controller.scheduling.subclassing import mypyc_attr
 
 IDLE_KEEP = 4096
 """Flows with nobody waiting whose accounts are kept; beyond it the one longest idle is forgotten and starts anew."""
@@ -16,6 +17,7 @@ CHARGES_KEEP = 16_384
 """Pops remembered until their requests end: more than the windows of a fleet let run at once."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class FlowPolicy(ABC):
     """A queue for each flow and a heap of the flows that have somebody waiting, lowest tag first.
 

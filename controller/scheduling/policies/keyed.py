@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from controller.scheduling.lazy_heap import LazyHeap
 from controller.scheduling.queue_entry import QueueEntry
+from controller.scheduling.subclassing import mypyc_attr
 
 PRIORITY_LIMIT = 100
 PRIORITY_STEP_S = 1.0
@@ -20,6 +21,7 @@ def priority_offset_s(entry: QueueEntry) -> float:
     return PRIORITY_STEP_S * max(-PRIORITY_LIMIT, min(PRIORITY_LIMIT, priority)) if priority else 0.0
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class KeyedPolicy(ABC):
     """One heap, lowest `key` first, ties by arrival. The key may not depend on the time: it is computed on push and rekey only."""
 

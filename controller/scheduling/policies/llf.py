@@ -7,8 +7,10 @@ from typing import ClassVar
 from controller.scheduling.policies.keyed import KeyedPolicy, priority_offset_s
 from controller.scheduling.queue_entry import QueueEntry
 from controller.scheduling.signals import ARRIVAL, FIRST_TOKEN_TIME, PRIORITY, TARGETS, Signal
+from controller.scheduling.subclassing import mypyc_attr
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Llf(KeyedPolicy):
     """By the time left before a request must start, or its first token comes late: a_r + SLO_ttft - t - ttft.
 

@@ -11,6 +11,7 @@ from controller.scheduling.policies.ticket_tree import TicketTree
 from controller.scheduling.policies.tickets import tickets_of
 from controller.scheduling.queue_entry import QueueEntry
 from controller.scheduling.signals import ARRIVAL, PRIORITY, TENANT, WEIGHT, Signal
+from controller.scheduling.subclassing import mypyc_attr
 
 _MASK = (1 << 64) - 1
 
@@ -23,6 +24,7 @@ def drawn(seed: int, number: int) -> int:
     return bits ^ (bits >> 31)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Lottery(FlowPolicy):
     """Each dispatch is drawn among the tenants that wait, by their tickets (Waldspurger and Weihl, 1994).
 

@@ -10,10 +10,12 @@ from controller.scheduling.policies.flow import Flow, by_session, tokens_of
 from controller.scheduling.policies.flow_policy import FlowPolicy
 from controller.scheduling.queue_entry import QueueEntry
 from controller.scheduling.signals import ARRIVAL, OUTPUT_LENGTH, PRIORITY, PROMPT_LENGTH, SERVED_TOKENS, SESSION, TENANT, WEIGHT, Signal
+from controller.scheduling.subclassing import mypyc_attr
 
 LEVELS = 5
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Mlfq(FlowPolicy):
     """Sessions sink through levels by the service they have had, and a boost lifts all of them again (Corbato et al., 1962).
 

@@ -7,8 +7,10 @@ from typing import ClassVar
 from controller.scheduling.policies.keyed import PRIORITY_LIMIT, KeyedPolicy
 from controller.scheduling.queue_entry import QueueEntry
 from controller.scheduling.signals import ARRIVAL, PRIORITY, Signal
+from controller.scheduling.subclassing import mypyc_attr
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Priority(KeyedPolicy):
     """Strictly by the client's priority, first come first served within a class; who has waited long enough moves up a class.
 

@@ -9,8 +9,10 @@ from controller.scheduling.policies.flow import Flow, by_session
 from controller.scheduling.policies.flow_policy import FlowPolicy
 from controller.scheduling.queue_entry import QueueEntry
 from controller.scheduling.signals import ARRIVAL, PRIORITY, SESSION, TENANT, Signal
+from controller.scheduling.subclassing import mypyc_attr
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class RoundRobin(FlowPolicy):
     """Tenants in turn, one request each (Nagle, 1987).
 

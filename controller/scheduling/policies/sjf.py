@@ -7,8 +7,10 @@ from typing import ClassVar
 from controller.scheduling.policies.keyed import KeyedPolicy, priority_offset_s
 from controller.scheduling.queue_entry import QueueEntry
 from controller.scheduling.signals import ARRIVAL, PRIORITY, SERVICE_TIME, Signal
+from controller.scheduling.subclassing import mypyc_attr
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Sjf(KeyedPolicy):
     """By predicted service time T_tot (H-MAS 3.2), less an allowance for having waited.
 

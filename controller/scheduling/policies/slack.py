@@ -7,6 +7,7 @@ from typing import ClassVar
 from controller.scheduling.policies.keyed import KeyedPolicy, priority_offset_s
 from controller.scheduling.queue_entry import QueueEntry
 from controller.scheduling.signals import ARRIVAL, OUTPUT_LENGTH, PRIORITY, SERVICE_TIME, TARGETS, Signal
+from controller.scheduling.subclassing import mypyc_attr
 
 
 def slack_key_s(entry: QueueEntry) -> float:
@@ -14,6 +15,7 @@ def slack_key_s(entry: QueueEntry) -> float:
     return entry.deadline_s - entry.estimates.total_ms / 1000.0 + priority_offset_s(entry)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Slack(KeyedPolicy):
     """By S_r = D_r - V_sys - T_tot (Eq. 5), the lowest first, over all that wait; `two-lane` does it within each lane.
 

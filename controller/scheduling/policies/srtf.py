@@ -7,8 +7,10 @@ from typing import ClassVar
 from controller.scheduling.policies.keyed import KeyedPolicy, priority_offset_s
 from controller.scheduling.queue_entry import QueueEntry
 from controller.scheduling.signals import FIRST_TOKEN_TIME, PRIORITY, RETRIED, SERVICE_TIME, Signal
+from controller.scheduling.subclassing import mypyc_attr
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Srtf(KeyedPolicy):
     """By the service still needed, with nothing off for having waited.
 

@@ -10,8 +10,10 @@ from controller.scheduling.policies.flow_policy import FlowPolicy
 from controller.scheduling.policies.tickets import tickets_of
 from controller.scheduling.queue_entry import QueueEntry
 from controller.scheduling.signals import ARRIVAL, PRIORITY, TENANT, WEIGHT, Signal
+from controller.scheduling.subclassing import mypyc_attr
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Stride(FlowPolicy):
     """Tenants share the dispatches in proportion to their tickets, evenly spaced (Waldspurger and Weihl, 1995).
 

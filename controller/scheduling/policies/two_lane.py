@@ -10,6 +10,7 @@ from controller.scheduling.policies.slack import slack_key_s
 from controller.scheduling.queue_entry import QueueEntry
 from controller.scheduling.service_split import ServiceSplit
 from controller.scheduling.signals import ARRIVAL, OUTPUT_LENGTH, PRIORITY, SERVICE_TIME, TARGETS, Signal
+from controller.scheduling.subclassing import mypyc_attr
 
 FAST, SLOW = "fast", "slow"
 _KEEP = 64
@@ -27,6 +28,7 @@ class Turn:
         self.virtual = virtual
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class TwoLane:
     """Short requests do not stand behind long ones, and long ones get a share of their own (H-MAS 3.5).
 

@@ -8,8 +8,10 @@ from controller.scheduling.policies.flow import Flow
 from controller.scheduling.policies.flow_policy import FlowPolicy
 from controller.scheduling.queue_entry import QueueEntry
 from controller.scheduling.signals import ARRIVAL, OUTPUT_LENGTH, PRIORITY, PROMPT_LENGTH, SERVED_TOKENS, TENANT, WEIGHT, Signal
+from controller.scheduling.subclassing import mypyc_attr
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Vtc(FlowPolicy):
     """Tenants by the tokens they have been served, the fewest per weight first (Sheng et al., 2024).
 

@@ -18,8 +18,10 @@ from controller.scheduling.signals import (
     WEIGHT,
     Signal,
 )
+from controller.scheduling.subclassing import mypyc_attr
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Wfq(FlowPolicy):
     """Tenants share the service by weight, by start-time fair queueing (Goyal, Vin and Cheng, 1996).
 
