@@ -18,7 +18,7 @@ class RoundRobin:
         """The next of `instances` in turn, None where there is none."""
         if not instances:
             return None
-        names = sorted(instance.name for instance in instances)
-        chosen = next((name for name in names if name > self._last), names[0])
+        names = [instance.name for instance in instances]
+        chosen = min((name for name in names if name > self._last), default="") or min(names)
         self._last = chosen
         return Choice(chosen, f"next of {len(names)} in turn")

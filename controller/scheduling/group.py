@@ -6,9 +6,11 @@ from typing import Literal
 from controller.scheduling.instance import Instance
 from controller.scheduling.pool import rebuild
 from controller.scheduling.queue_entry import QueueEntry, QueuePolicy
+from controller.scheduling.slots import Slots
 
 Place = Literal["ready", "late", "expired"]
 
+_FEW = 8
 _LOAD = 512
 """Entries with which an empty structure may be begun in one call: a policy that learns from the traffic then has a picture of it."""
 _HEAD = 32
@@ -63,10 +65,25 @@ class Group:
         full, down: How often a look for a place found every window full, and no instance that takes requests at all.
     """
 
-    __slots__ = ("_changes", "_cursor", "_review", "down", "first", "full", "instances", "last", "late", "policy", "rest", "successor")
+    __slots__ = (
+        "_asked",
+        "_changes",
+        "_cursor",
+        "_fastest",
+        "_review",
+        "_slots",
+        "down",
+        "first",
+        "full",
+        "instances",
+        "last",
+        "late",
+        "policy",
+        "rest",
+        "successor",
+    )
 
     def __init__(self, instances: Sequence[Instance], policy: QueuePolicy, late: QueuePolicy) -> None:
-        self.instances = tuple(instances)
         self.policy = policy
         self.late = late
         self.full = 0
@@ -78,6 +95,38 @@ class Group:
         self._cursor: Waiting | None = None
         self._review: Waiting | None = None
         self._changes = 0
+        self.serve_by(instances)
+
+    def serve_by(self, instances: Sequence[Instance]) -> None:
+        """Its requests are served by these from now on."""
+        self.instances = tuple(instances)
+        self._slots = Slots(self.instances)
+        self._fastest: Instance | None = None
+        self._asked = 0
+
+    def watch(self) -> None:
+        """Asks its instances to tell it when they open or close."""
+        self._slots = Slots(self.instances)
+        for instance in self.instances:
+            instance.slots.append(self._slots)
+
+    @property
+    def open(self) -> Sequence[Instance]:
+        """Its instances with a slot, in the order of the configuration."""
+        return self._slots.open
+
+    def prefill_ms(self, entry: QueueEntry) -> float:
+        """The shortest time in which any of its instances has shown to prefill such a prompt; the prediction where none has shown any.
+
+        With many instances the fastest is looked for anew after every so many calls as there are instances, so that a call costs O(1).
+        """
+        if len(self.instances) <= _FEW:
+            return min((instance.prefill_ms(entry) for instance in self.instances), default=entry.estimates.ttft_ms)
+        self._asked -= 1
+        if self._fastest is None or self._asked <= 0:
+            self._asked = len(self.instances)
+            self._fastest = min(self.instances, key=lambda instance: instance.prefill_ms(entry))
+        return self._fastest.prefill_ms(entry)
 
     def __iter__(self) -> Iterator[Waiting]:
         """All in the register, which may not change meanwhile."""
@@ -93,7 +142,7 @@ class Group:
 
     def offers(self) -> bool:
         """Whether any of its instances has a slot; counts what was found where none has."""
-        if any(instance.open for instance in self.instances):
+        if self._slots.open:
             return True
         if any(instance.available for instance in self.instances):
             self.full += 1

@@ -2,7 +2,6 @@
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from controller.core.messages import InstanceView, LengthBound
 from controller.core.types import Controls, Estimates, Request
@@ -11,6 +10,8 @@ from controller.scheduling.outcomes import InstanceSpec
 from controller.scheduling.pace import Pace
 from controller.scheduling.prefix_credit import PrefixCredit, prefix_key
 from controller.scheduling.queue_entry import QueueEntry
+from controller.scheduling.slots import Slots
+from controller.scheduling.token_source import TokenSource
 from engines.base import EngineSnapshot
 
 _PRESSURE_QUANTILE = 0.9
@@ -18,22 +19,6 @@ _LULL_S = 5.0
 _BUSY_DECAY = 0.99
 _SAMPLE_TOKENS = 8
 """Tokens that a sample of the pace needs: a read of a stream may bring several at once, or a part of one."""
-
-
-class TokenSource(Protocol):
-    """Who knows how many tokens an instance has produced, where nobody reports each: an engine model in virtual time."""
-
-    def tokens(self, now_s: float) -> Sequence[tuple[str, int]]:
-        """Id and output tokens so far of each request that is past its first token."""
-        ...
-
-    def last_step_s(self, now_s: float) -> float:
-        """When they had the latest of them."""
-        ...
-
-    def generated(self, now_s: float) -> int:
-        """Output tokens of all its requests since the start."""
-        ...
 
 
 @dataclass
@@ -118,6 +103,7 @@ class Instance:
         prefixes: What requests have been found to share, None where the fence gives no credit for it.
         version: Grows with every start, first token and end.
         draining: Takes no new requests. `engine`: the engine's last snapshot.
+        slots: Who is told when it opens or closes.
     """
 
     __slots__ = (
@@ -136,6 +122,7 @@ class Instance:
         "_seq_s",
         "_since_s",
         "_stated_n_run",
+        "_was_open",
         "capacity_n_run",
         "draining",
         "engine",
@@ -150,6 +137,7 @@ class Instance:
         "prefill_tokens",
         "prefixes",
         "running",
+        "slots",
         "source",
         "spec",
         "token_budget",
@@ -191,6 +179,8 @@ class Instance:
         self._fenced = fenced
         self._controlled = False
         self._stated_n_run = 0
+        self.slots: list[Slots[Instance]] = []
+        self._was_open = self.open
 
     @property
     def available(self) -> bool:
@@ -201,6 +191,18 @@ class Instance:
     def open(self) -> bool:
         """Whether it may be given one more now."""
         return self.in_flight < self.n_run and self.available
+
+    def drain(self, *, draining: bool) -> None:
+        """Takes no new requests any more, or takes them again."""
+        self.draining = draining
+        self._turn()
+
+    def _turn(self) -> None:
+        """Tells who asked for it where it has opened or closed. After everything that `open` depends on."""
+        if self._was_open is not (is_open := self.open):
+            self._was_open = is_open
+            for slots in self.slots:
+                slots.turned(self, is_open=is_open)
 
     def late_window(self, share: float, now_s: float) -> float:
         """Requests in flight up to which a demoted one may join.
@@ -231,6 +233,7 @@ class Instance:
         self.n_run = controls.n_run
         self.token_budget = controls.token_budget
         self._controlled = True
+        self._turn()
 
     def observe(self, snapshot: EngineSnapshot) -> None:
         """Takes the engine's word: health, KV size where none is configured, and the ceilings of its knobs.
@@ -247,6 +250,7 @@ class Instance:
             self.capacity_n_run = self._stated_n_run
             if not self._controlled:
                 self.n_run = self.capacity_n_run
+        self._turn()
 
     def fence_admits(self, request: Request, tokens: int) -> bool:
         """Whether the fence lets a request of so many tokens at its upper length join now."""
@@ -279,6 +283,7 @@ class Instance:
         self._prefill_until_s = max(now_s, self._prefill_until_s) + self.prefill_ms(entry) / 1000.0
         self.running[request.id] = run
         self.in_flight += 1
+        self._turn()
         self.in_flight_tokens += expected
         self.prefill_tokens += request.prompt_tokens
         self.fence.commit(request.id, tokens, *self._shared(request))
@@ -337,6 +342,7 @@ class Instance:
         del self.running[request.id]
         self._awaiting.pop(request.id, None)
         self.in_flight -= 1
+        self._turn()
         self.in_flight_tokens -= run.expected_tokens
         if run.first_s is None:
             self.prefill_tokens -= request.prompt_tokens

@@ -122,7 +122,7 @@ class Queues:
         for group in self.groups:
             aim = aims.get(group, set())
             if len(aim) == 1 and (instances := next(iter(aim))) not in made:
-                group.instances = instances
+                group.serve_by(instances)
                 made[instances] = group
             elif group.first is not None:
                 self._retired.add(group.give_up())
@@ -130,6 +130,10 @@ class Queues:
         self._default = made.get(default) or made.setdefault(default, self._new_group(default))
         self._by_model = {model: made.get(sets[model]) or made.setdefault(sets[model], self._new_group(sets[model])) for model in models}
         self.groups = list(made.values())
+        for instance in self._instances:
+            instance.slots.clear()
+        for group in self.groups:
+            group.watch()
         self._hurry(now_s)
 
     def settle(self, limit: int, now_s: float) -> bool:

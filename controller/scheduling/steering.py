@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from controller.core.errors import SchedulingError
 from controller.core.messages import LengthBound
 from controller.core.types import Controls
-from controller.scheduling.instance import Instance, Running, TokenSource
+from controller.scheduling.instance import Instance, Running
+from controller.scheduling.token_source import TokenSource
 from controller.scheduling.waiting_room import WaitingRoom
 from controller.scheduling.walk import Walk
 from engines.base import EngineSnapshot
@@ -111,7 +112,7 @@ class Steering:
         Raises:
             SchedulingError: Unknown instance.
         """
-        self._instance(instance).draining = draining
+        self._instance(instance).drain(draining=draining)
 
     def attach(self, instance: str, source: TokenSource | None) -> None:
         """Names who is asked for the tokens of an instance, in place of a report of each by `progress`; None to end that.

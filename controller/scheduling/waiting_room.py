@@ -263,7 +263,7 @@ class WaitingRoom:
         request that is condemned wrongly would have made it.
         """
         entry = waiting.entry
-        service_ms = min((instance.prefill_ms(entry) for instance in waiting.group.instances), default=entry.estimates.ttft_ms)
+        service_ms = waiting.group.prefill_ms(entry)
         return entry.ttft_deadline_s - self._service_share * min(service_ms, entry.estimates.ttft_ms) / 1000.0
 
     def _count_long(self, waiting: Waiting) -> None:

@@ -66,12 +66,12 @@ class Walk:
             return None
         if self._tenancy.bounded:
             self._tenancy.look()
-        looked, found = self._search(group.policy, group.instances, now_s, late=False)
+        looked, found = self._search(group.policy, group, now_s, late=False)
         if not looked and self._serves_late:
-            _, found = self._search(group.late, group.instances, now_s, late=True)
+            _, found = self._search(group.late, group, now_s, late=True)
         return found
 
-    def _search(self, source: QueuePolicy, instances: Sequence[Instance], now_s: float, *, late: bool) -> tuple[bool, Found | None]:
+    def _search(self, source: QueuePolicy, group: Group, now_s: float, *, late: bool) -> tuple[bool, Found | None]:
         """Whether there was anything to look at, and what can go."""
         passed: list[QueueEntry] = []
         kept_free: set[str] = set()
@@ -83,13 +83,13 @@ class Walk:
             entry = take(now_s)
         while entry is not None:
             tokens = upper_tokens(entry, self.bounds)
-            choice = self._place(entry, tokens, instances, kept_free, now_s, late=late)
+            choice = self._place(entry, tokens, group.open, kept_free, now_s, late=late)
             if choice is not None:
                 found = Found(entry, tokens, choice, late)
                 break
             passed.append(entry)
             if entry.skipped >= PATIENCE:
-                kept_free |= _roomiest(entry, instances, kept_free)
+                kept_free |= _roomiest(entry, group.instances, kept_free)
             entry = take(now_s) if len(passed) <= LOOK_AHEAD else None
         for held_back in reversed(passed):
             held_back.skipped += found is not None
@@ -106,8 +106,7 @@ class Walk:
         candidates = [
             instance
             for instance in instances
-            if instance.open
-            and (not late or instance.in_flight < instance.late_window(self._late_share, now_s))
+            if (not late or instance.in_flight < instance.late_window(self._late_share, now_s))
             and instance.name not in entry.tried
             and instance.name not in kept_free
         ]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.core.errors import SchedulingError
-from controller.core.types import Estimates, OutcomeKind, Request, Slo
+from controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from controller.routing import make_router
 from controller.scheduling import pool, queues
 from controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
@@ -18,6 +18,7 @@ from controller.scheduling.policies.sjf import Sjf
 from controller.scheduling.pool import POLICIES, make_policy
 from controller.scheduling.queue_entry import QueueEntry
 from controller.scheduling.scheduler import Scheduler
+from engines.base import EngineSnapshot
 
 MODELS = ("a", "b", "c")
 SERVED = (None, frozenset("a"), frozenset("ab"), frozenset("bc"))
@@ -82,6 +83,8 @@ def ids(structure) -> list[str]:
 def audit(scheduler: Scheduler, waiting: dict[str, QueueEntry]) -> None:
     """Every request that waits is where it should be, once, in the register and in the structures."""
     scheduler.check_conservation()
+    for group in scheduler._room.groups:
+        assert list(group.open) == [instance for instance in group.instances if instance.open]
     registered: list[str] = []
     for group in scheduler._room.queues.all():
         members = list(group)
@@ -154,6 +157,12 @@ def drive(script, *, models: bool, overdue: str = "keep") -> Scheduler:
                 del waiting[dropped.entry.request.id]
         elif step == "models" and models:
             scheduler.set_models(f"i{pick % 2}", SERVED[pick % 4], now_s)
+        elif step == "drain":
+            scheduler.set_draining(f"i{pick % 2}", draining=bool(pick % 3 == 0))
+        elif step == "window":
+            scheduler.set_controls(f"i{pick % 2}", Controls(n_run=1 + pick % 4))
+        elif step == "health":
+            scheduler.observe(EngineSnapshot(engine=f"i{pick % 2}", taken_s=now_s, healthy=pick % 3 != 0))
         elif step == "weigh":
             scheduler.set_weight(f"t{pick % 3}", 1.0 + pick % 4, now_s)
         audit(scheduler, waiting)
