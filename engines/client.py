@@ -1,7 +1,8 @@
 """HTTP towards one engine: typed failures, bounded answers, and a safe second try on a stale connection."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
+from typing import Any
 
 from engines.errors import EngineError, EngineProtocolError, EngineUnavailable
 from engines.http.connection import Connection
@@ -16,7 +17,6 @@ ATTEMPTS = 3
 CONTROL_TIMEOUT_S = 5.0
 MAX_CONTROL_BYTES = 16 << 20
 MAX_PREFIXES = 64
-FAILURES = (OSError, ConnectionBroken)
 
 
 HttpResponse = Exchange
@@ -42,16 +42,13 @@ class EngineClient:
         self._pool = Pool(self.url, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s)
         self._prefixes: dict[tuple[str, str], str] = {}
 
-    async def send(self, path: str, body: bytes, headers: Mapping[str, str]) -> HttpResponse:
+    def send(self, path: str, body: bytes, headers: Mapping[str, str]) -> Coroutine[Any, Any, Exchange]:
         """Posts a body and returns when the response's head is there.
 
         Raises:
             EngineUnavailable: No head came.
         """
-        try:
-            return await self._ask(self._head("POST", path, headers, body), body)
-        except FAILURES as error:
-            raise EngineUnavailable(f"engine {self.name} at {self.url}: {_reason(error)}") from error
+        return self._ask(self._head("POST", path, headers, body), body)
 
     async def get(self, path: str, *, timeout_s: float = CONTROL_TIMEOUT_S) -> tuple[int, bytes]:
         """Status and body of a GET.
@@ -84,29 +81,35 @@ class EngineClient:
                     return exchange.status, data
                 finally:
                     exchange.drop()
-        except FAILURES as error:
+        except (TimeoutError, ConnectionBroken) as error:
             raise EngineUnavailable(f"engine {self.name} at {self.url}: {path}: {_reason(error)}") from error
 
     async def _ask(self, head: bytes, body: bytes) -> Exchange:
-        """Sends a request and returns when the answer's head is there; again where a kept connection turns out to be stale."""
+        """Sends a request and returns when the answer's head is there; again where a kept connection turns out to be stale.
+
+        Raises:
+            EngineUnavailable: No head came.
+        """
         loop = asyncio.get_running_loop()
-        for attempt in range(1, ATTEMPTS + 1):
+        attempt = 1
+        while True:
             connection = self._pool.free() if attempt < ATTEMPTS else None
-            if connection is None:
-                connection = await self._pool.connect()
-            begun_s = loop.time()
-            exchange = connection.send(head, body)
             try:
-                await exchange.head()
-            except ConnectionBroken:
-                if attempt == ATTEMPTS or not _was_stale(connection, loop.time() - begun_s):
+                if connection is None:
+                    connection = await self._pool.connect()
+                begun_s = loop.time()
+                exchange = connection.send(head, body)
+                try:
+                    await exchange.head()
+                except BaseException:
+                    exchange.drop()
                     raise
-            except BaseException:
-                exchange.drop()
-                raise
+            except (OSError, ConnectionBroken) as error:
+                if connection is None or attempt >= ATTEMPTS or not _was_stale(connection, loop.time() - begun_s):
+                    raise EngineUnavailable(f"engine {self.name} at {self.url}: {_reason(error)}") from error
+                attempt += 1
             else:
                 return exchange
-        raise AssertionError("the last attempt returns or raises")
 
     def _head(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
         """The request's head, from the line that names the path to the empty one.

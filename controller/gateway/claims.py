@@ -20,7 +20,7 @@ TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 TRACESTATE_LIMIT = 512
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Claims:
     """Headers of one request that H-MAS understands.
 
@@ -46,8 +46,8 @@ def read_claims(headers: Mapping[str, str], limits: TenantConfig) -> Claims:
     Raises:
         ApiError: 400 where an SLO header is not a number in its range, or the session id has characters it may not have.
     """
-    ttft_ms = _target(headers, TTFT_HEADERS)
-    tpot_ms = _target(headers, TPOT_HEADERS)
+    ttft_ms = _target(headers, *TTFT_HEADERS)
+    tpot_ms = _target(headers, *TPOT_HEADERS)
     session = headers.get("x-session-id", "")
     if session and not SESSION_ID.fullmatch(session):
         raise bad_field("x-session-id", session, "1 to 128 printable ASCII characters without spaces")
@@ -71,19 +71,19 @@ def clamp_priority(claimed: int, limits: TenantConfig) -> int:
     return max(claimed, limits.best_priority)
 
 
-def _target(headers: Mapping[str, str], names: tuple[str, ...]) -> float | None:
-    for name in names:
-        text = headers.get(name)
+def _target(headers: Mapping[str, str], name: str, alias: str) -> float | None:
+    text = headers.get(name)
+    if text is None:
+        name, text = alias, headers.get(alias)
         if text is None:
-            continue
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not 0 < value <= SLO_MAX_MS:
-            raise bad_field(name, text, f"a number of milliseconds, more than 0 and at most {SLO_MAX_MS:.0f}")
-        return value
-    return None
+            return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value <= SLO_MAX_MS:
+        raise bad_field(name, text, f"a number of milliseconds, more than 0 and at most {SLO_MAX_MS:.0f}")
+    return value
 
 
 def _trace(headers: Mapping[str, str]) -> dict[str, str]:

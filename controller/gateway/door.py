@@ -63,18 +63,22 @@ class Door:
     async def handle(self, http: HttpRequest, out: Responder) -> None:
         """Serves one request. Never raises but for a client that left (`asyncio.CancelledError`)."""
         try:
-            await self._route(http, out)
+            await self._endpoint(http.path, http.method)(http, out)
         except ApiError as error:
             self._metrics.refused.labels(error.code).inc()
-            await self._answer_error(error, http, out)
+            self._answer_error(error, http, out)
         except ConnectionError:
             return
         except Exception:
             log.exception("serving %s %s failed", http.method, http.path)
-            await self._answer_error(ApiError(500, "internal_error", "the gateway failed on this request"), http, out)
+            self._answer_error(ApiError(500, "internal_error", "the gateway failed on this request"), http, out)
 
-    async def _route(self, http: HttpRequest, out: Responder) -> None:
-        path, method = http.path, http.method
+    def _endpoint(self, path: str, method: str) -> Endpoint:
+        """Who serves a request.
+
+        Raises:
+            ApiError: 404 or 405, or a reason to take no new work.
+        """
         endpoint = self._posts.get(path)
         if endpoint is not None:
             if method != "POST":
@@ -82,8 +86,7 @@ class Door:
             refusal = self._refusal()
             if refusal is not None:
                 raise refusal
-            await endpoint(http, out)
-            return
+            return endpoint
         endpoint = self._gets.get(path)
         if endpoint is None and path.startswith(MODELS + "/"):
             endpoint = self._model
@@ -91,9 +94,9 @@ class Door:
             raise ApiError(404, "unknown_path", f"there is no {path[:200]} here; paths: {', '.join([*self._posts, *self._gets])}")
         if method not in ("GET", "HEAD"):
             raise _not_allowed(method, path, "GET")
-        await endpoint(http, out)
+        return endpoint
 
-    async def _answer_error(self, error: ApiError, http: HttpRequest, out: Responder) -> None:
+    def _answer_error(self, error: ApiError, http: HttpRequest, out: Responder) -> None:
         headers = {"x-request-id": client_request_id(http.headers) or os.urandom(16).hex(), **error.response_headers()}
         try:
             out.send(error.status, headers, error.body())

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -14,6 +13,7 @@ from controller.gateway.claims import Claims, clamp_priority, read_claims
 from controller.gateway.desk import Desk, Ending, Live
 from controller.gateway.errors import ApiError
 from controller.gateway.fleet import Fleet
+from controller.gateway.ids import Ids
 from controller.gateway.intake import Call, parse_call, with_priority
 from controller.gateway.metrics import Metrics
 from controller.gateway.relay import STREAM_HEADERS, Answer, EngineFault, relay
@@ -51,6 +51,7 @@ class RequestLife:
         self._default_slo = slo_for(TaskType.UNKNOWN, 0.75, slo_scale)
         self._request_timeout_s = request_timeout_s
         self._spawn = spawn
+        self._ids = Ids()
 
     async def serve(self, http: HttpRequest, out: Responder) -> None:
         """Serves one request to its end.
@@ -86,7 +87,7 @@ class RequestLife:
             raise
 
     def _live(self, call: Call, claims: Claims, body: bytes, *, tenant: str, priority: int, arrival_s: float) -> Live:
-        request_id = os.urandom(16).hex()
+        request_id = self._ids.new()
         declared = Declared(claims.ttft_ms, claims.tpot_ms)
         slo: Slo | None = None
         if claims.ttft_ms is not None or claims.tpot_ms is not None:
@@ -148,28 +149,26 @@ class RequestLife:
 
     async def _ask(self, live: Live, answer: Answer, out: Responder) -> EngineError | None:
         """One engine's try at the request: None with the ending booked and the client served, else how the engine failed."""
-        sent_s = self._clock.now_s()
+        clock, request = self._clock, live.request
+        sent_s = clock.now_s()
+        report, now_s, request_id = self._desk.scheduler.progress, clock.now_s, request.id
         try:
-            await self._exchange(live, answer, out, sent_s)
+            engine = self._fleet.instances[live.instance].engine
+            response = await engine.send(live.call.path, live.body, live.forward, request_id=request_id, priority=request.priority)
+            try:
+                await relay(
+                    response,
+                    out,
+                    answer,
+                    head=lambda: {**STREAM_HEADERS, **self._headers(live, now_s() - sent_s)},
+                    progress=lambda tokens: report(request_id, tokens, now_s()),
+                )
+            finally:
+                await response.close()
         except EngineError as error:
             return error
         self._deliver(live, answer, out, sent_s)
         return None
-
-    async def _exchange(self, live: Live, answer: Answer, out: Responder, sent_s: float) -> None:
-        engine = self._fleet.instances[live.instance].engine
-        desk, clock = self._desk, self._clock
-        response = await engine.send(live.call.path, live.body, live.forward, request_id=live.request.id, priority=live.request.priority)
-        try:
-            await relay(
-                response,
-                out,
-                answer,
-                head=lambda: {**STREAM_HEADERS, **self._headers(live, clock.now_s() - sent_s)},
-                progress=lambda tokens: desk.progress(live, tokens, clock.now_s()),
-            )
-        finally:
-            await response.close()
 
     def _deliver(self, live: Live, answer: Answer, out: Responder, sent_s: float) -> None:
         """The engine has answered to the end: books it, frees the slot, and sends what the client has not got yet."""
@@ -237,7 +236,7 @@ class RequestLife:
             "x-request-id": live.shown_id,
             "x-hmas-policy": scheduler.policy,
             "x-ratelimit-limit-requests": str(limit),
-            "x-ratelimit-remaining-requests": str(max(0, limit - scheduler.counts().queued)),
+            "x-ratelimit-remaining-requests": str(max(0, limit - scheduler.queued)),
         }
         if live.dispatched_s:
             arrival_s = live.request.arrival_s

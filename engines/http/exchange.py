@@ -66,7 +66,8 @@ class Exchange:
         while not self.status:
             if self.error is not None:
                 raise self.error
-            await self._wait()
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
 
     async def relay(self, take: Take) -> None:
         """See `engines.base.EngineResponse.relay`.
@@ -90,7 +91,8 @@ class Exchange:
         while not self.complete:
             if self.error is not None:
                 raise self.error
-            await self._wait()
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """See `engines.base.EngineResponse.chunks`. Raises as `read`."""
@@ -112,7 +114,8 @@ class Exchange:
                 raise self.error
             if self.complete:
                 return b""
-            await self._wait()
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
         if source is not None:
             source.awaited = False
         data = self._held[0] if len(self._held) == 1 else b"".join(self._held)
@@ -162,13 +165,6 @@ class Exchange:
         self.error = error
         self._source = None
         self._wake()
-
-    async def _wait(self) -> None:
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
 
     def _wake(self) -> None:
         waiter = self._waiter
