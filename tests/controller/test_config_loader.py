@@ -1,6 +1,7 @@
 """The loader: what a file and the environment may say, and what a mistake is told."""
 
 import contextlib
+import re
 from pathlib import Path
 
 import msgspec
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from controller.config.environment import names
 from controller.config.loader import ConfigMistakes, advice, example_config, load_config, reference
 from controller.config.schema import Config
 from controller.core.errors import ConfigError
@@ -310,3 +312,12 @@ def test_the_reference_names_every_setting():
         inner = kind.__args__[-1] if hasattr(kind, "__args__") else kind
         for field in msgspec.structs.fields(inner) if hasattr(inner, "__struct_fields__") else [section]:
             assert f"| `{field.name}` |" in text
+
+
+def test_what_engines_and_their_tests_read_from_the_environment_does_not_stop_a_gateway():
+    sources = [REPOSITORY / "Makefile", *(REPOSITORY / "engines").rglob("*.py"), *(REPOSITORY / "tests" / "engines").rglob("*.py")]
+    read = set(re.findall(r"\bHMAS_(?:[A-Z0-9]+_)*[A-Z0-9]+\b", "".join(path.read_text() for path in sources)))
+    # The first goes from one process of an engine to another, the second to the build.
+    read -= {"HMAS_CONTROL_SEAL", "HMAS_COMPILE"} | set(names())
+    assert "HMAS_CONTROL_TOKEN" in read
+    load_config(None, dict.fromkeys(read, "x"))
