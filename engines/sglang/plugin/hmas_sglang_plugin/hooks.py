@@ -8,7 +8,7 @@ from typing import Any
 
 from .control import CAP, Control
 from .imports import when_imported
-from .wire import SEAL, STATE, decode, ensure_seal
+from .wire import READ, SEAL, STATE, decode, ensure_seal
 
 log = logging.getLogger("sglang.srt.hmas_control")
 
@@ -30,7 +30,7 @@ def register() -> None:
 def _hook_internal_state(_module: ModuleType) -> None:
     owner = f"{INTERNAL_STATE}.SchedulerInternalStateController"
     _hook(f"{owner}.set_internal_state", set_internal_state, "AROUND")
-    _hook(f"{owner}.get_internal_state", get_internal_state, "AFTER")
+    _hook(f"{owner}.get_internal_state", get_internal_state, "AROUND")
 
 
 def _hook_scheduler(_module: ModuleType) -> None:
@@ -82,13 +82,17 @@ def set_internal_state(original: Callable[..., Any], controller: Any, received: 
     return original(controller, type(received)(server_args={}))
 
 
-def get_internal_state(answer: Any, controller: Any, _received: Any) -> None:
-    """Adds the plugin's state, and the report on the last order."""
-    try:
-        control = control_of(controller)
-        answer.internal_state[STATE] = {**control.state(), "report": control.report()}
-    except Exception:
-        log.exception("the state is without the plugin's part")
+def get_internal_state(original: Callable[..., Any], controller: Any, received: Any) -> Any:
+    """Answers our own question with the plugin's state and report alone: SGLang's whole state takes its scheduler milliseconds."""
+    if getattr(received, "rid", None) == READ:
+        try:
+            from sglang.srt.managers.io_struct import GetInternalStateReqOutput  # noqa: PLC0415 - only SGLang's own processes have it
+
+            control = control_of(controller)
+            return GetInternalStateReqOutput(internal_state={STATE: {**control.state(), "report": control.report()}})
+        except Exception:
+            log.exception("no control in this scheduler")
+    return original(controller, received)
 
 
 def get_new_batch_prefill(original: Callable[..., Any], scheduler: Any, *args: Any, **named: Any) -> Any:

@@ -17,7 +17,10 @@ _SEAL, _SERIAL = PREFIX + "seal", PREFIX + "serial"
 _KNOB, _PRIORITY, _EVICT = PREFIX + "knob.", PREFIX + "priority.", PREFIX + "evict."
 
 STATE = "hmas"
-"""Where the plugin's state stands in what SGLang's `get_internal_state` answers."""
+"""Where the plugin's state stands in the answer to its own `get_internal_state`."""
+
+READ = "hmas.read"
+"""The id of that message, by which the scheduler knows it from others' questions."""
 
 
 @dataclass(frozen=True)
