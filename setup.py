@@ -33,6 +33,7 @@ COMPILED = (
     "controller/scheduling/retired.py",
     "controller/scheduling/scheduler.py",
     "controller/scheduling/service_split.py",
+    "controller/scheduling/shards.py",
     "controller/scheduling/slots.py",
     "controller/scheduling/steering.py",
     "controller/scheduling/entrance.py",

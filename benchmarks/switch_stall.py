@@ -94,9 +94,8 @@ class Traffic:
 
 
 def tour() -> list[str]:
-    """Every policy once as the next one, those with one heap and those with a queue a tenant in turn; back to the start."""
-    names = sorted(POLICIES, key=lambda name: (name != "fcfs", name))
-    return [*names, *reversed(names[:-1])]
+    """Every policy once as the next one, by name, and back to arrival order."""
+    return ["fcfs", *(name for name in sorted(POLICIES) if name != "fcfs"), "fcfs"]
 
 
 def pairs() -> list[str]:

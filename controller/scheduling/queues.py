@@ -145,7 +145,7 @@ class Queues:
         if self._busy:
             self._go_on(limit, now_s)
         else:
-            self._retired.take_apart(limit, now_s)
+            self._retired.take_apart(limit)
         return not self.settled
 
     @property

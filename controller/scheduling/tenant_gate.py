@@ -151,10 +151,6 @@ class Gate(QueuePolicy):
         for queue in self._aside.values():
             yield from queue.entries()
 
-    def parts(self) -> list[QueuePolicy]:
-        """The structures that it is made of."""
-        return [self.inner, *self._aside.values()]
-
     def __len__(self) -> int:
         return len(self.inner) + len(self._aside_of)
 

@@ -5,22 +5,18 @@ from collections.abc import Mapping
 
 from controller.scheduling.policies.keyed import PRIORITY_LIMIT
 from controller.scheduling.queue_entry import QueueEntry
+from controller.scheduling.swept_heap import WHO, Place, SweptHeap
 
 LEAST_WEIGHT = 1e-6
-_SLACK = 64
 
 State = tuple[float, float, int]
 """An account: tag, used, turn."""
-Place = tuple[float, int, int, str, QueueEntry]
-"""Where an entry stands in its flow: priority, arrival number, a stamp, its id, itself."""
 
 
 class Flow:
     """One tenant or session: a heap of its waiting entries, and its account.
 
-    The client's priority orders within a flow, which harms nobody outside it, then arrival. A place in the heap counts while
-    `live`, the table of all waiting entries of the policy, holds it under its id; the others are stale, are skipped when
-    they come up, and are swept out when they outnumber the rest.
+    The client's priority orders within a flow, which harms nobody outside it, then arrival.
 
     Attributes:
         name: Its own.
@@ -29,11 +25,10 @@ class Flow:
         used: Service taken that the tag does not show, as the discipline counts it.
         turn: Breaks ties of tags, or says that the flow was here before, as the discipline has it.
         tickets: Its claim while it stands in the turns, for disciplines that add claims up; 0 when it does not.
-        stamp: Of its place in the turns; 0 when it has none.
-        stood: Tag and tie of that place.
+        stands: Its place in the turns; None when it has none.
     """
 
-    __slots__ = ("_heap", "name", "size", "stamp", "stood", "tag", "tickets", "turn", "used")
+    __slots__ = ("_heap", "name", "size", "stands", "tag", "tickets", "turn", "used")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -42,58 +37,43 @@ class Flow:
         self.used = 0.0
         self.turn = 0
         self.tickets = 0
-        self.stamp = 0
-        self.stood = (0.0, 0)
-        self._heap: list[Place] = []
+        self.stands: Place | None = None
+        self._heap = SweptHeap()
 
     def state(self) -> State:
         """Its account as it stands."""
         return self.tag, self.used, self.turn
 
     def push(self, place: Place) -> None:
-        """Takes one in."""
+        """Takes one in: priority, arrival number, stamp, entry."""
         self.size += 1
-        heapq.heappush(self._heap, place)
+        self._heap.put(place, self.size)
 
     def load(self, places: list[Place]) -> None:
         """Takes many in: O(n)."""
         self.size += len(places)
-        self._heap += places
-        heapq.heapify(self._heap)
+        self._heap.put_all(places)
 
-    def pop(self, live: Mapping[str, Place]) -> QueueEntry:
-        """Takes the next out; there must be one."""
-        heap = self._heap
-        place = heapq.heappop(heap)
-        while live.get(place[3]) is not place:
-            place = heapq.heappop(heap)
-        self.size -= 1
-        return place[4]
-
-    def first(self, live: Mapping[str, Place]) -> Place | None:
+    def first(self) -> Place | None:
         """The place of the next, None when empty."""
-        heap = self._heap
-        while heap:
-            place = heap[0]
-            if live.get(place[3]) is place:
-                return place
-            heapq.heappop(heap)
-        return None
+        heap = self._heap.lowest()
+        return heap[0] if heap else None
 
-    def dropped(self, live: Mapping[str, Place]) -> None:
-        """One of its entries has been taken out of `live`."""
+    def pop(self) -> QueueEntry:
+        """Takes the next out; there must be one."""
         self.size -= 1
-        if len(self._heap) > 2 * self.size + _SLACK:
-            self._heap = [place for place in self._heap if live.get(place[3]) is place]
-            heapq.heapify(self._heap)
+        entry: QueueEntry = heapq.heappop(self._heap.lowest())[WHO]
+        return entry
 
-    def entries(self, live: Mapping[str, Place]) -> list[QueueEntry]:
-        """All its waiting entries, in no particular order."""
-        return [place[4] for place in self._heap if live.get(place[3]) is place]
+    def drop(self, place: Place) -> None:
+        """Takes one out that stands anywhere."""
+        place[WHO] = None
+        self.size -= 1
+        self._heap.tidy(self.size)
 
-    def rank(self, place: Place, live: Mapping[str, Place]) -> int:
+    def rank(self, place: Place) -> int:
         """How many of the flow stand before that place. O(n)."""
-        return sum(1 for other in self._heap if other[:3] < place[:3] and live.get(other[3]) is other)
+        return sum(1 for other in self._heap.standing() if other < place)
 
 
 def flow_name(entry: QueueEntry, *, sessions: bool) -> str:

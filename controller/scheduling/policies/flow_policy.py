@@ -5,11 +5,13 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 
 from controller.scheduling.charge import Charge
-from controller.scheduling.policies.flow import LEAST_WEIGHT, Flow, Place, flow_name, order_within
+from controller.scheduling.policies.flow import LEAST_WEIGHT, Flow, flow_name, order_within
 from controller.scheduling.policies.recall import Recall
 from controller.scheduling.policies.turns import Turns
 from controller.scheduling.queue_entry import QueueEntry
+from controller.scheduling.shards import Shards
 from controller.scheduling.subclassing import mypyc_attr
+from controller.scheduling.swept_heap import WHO, Place
 
 IDLE_KEEP = 4096
 """Flows with nobody waiting whose accounts are kept; beyond it the one longest idle is forgotten and starts anew."""
@@ -33,7 +35,7 @@ class FlowPolicy(ABC):
         self._clock = 0.0
         self._busy: dict[str, Flow] = {}
         self._idle: OrderedDict[str, Flow] = OrderedDict()
-        self._live: dict[str, Place] = {}
+        self._live: Shards[Place] = Shards()
         self._stamp = 0
         self._turns = Turns()
         self._charges: Recall[Charge] = Recall(CHARGES_KEEP)
@@ -114,7 +116,7 @@ class FlowPolicy(ABC):
         flow = self._next()
         if flow is None:
             return None
-        entry = flow.pop(self._live)
+        entry = flow.pop()
         request_id = entry.request.id
         del self._live[request_id]
         before = flow.state()
@@ -146,13 +148,14 @@ class FlowPolicy(ABC):
 
     def discard(self, request_id: str) -> QueueEntry | None:
         """Takes an entry out by id, None where it is not here."""
-        place = self._live.pop(request_id, None)
+        place = self._live.take(request_id)
         if place is None:
             return None
-        flow = self._flow(place[4])
-        flow.dropped(self._live)
+        entry: QueueEntry = place[WHO]
+        flow = self._flow(entry)
+        flow.drop(place)
         self._place(flow)
-        return place[4]
+        return entry
 
     def rekey(self, entry: QueueEntry, now_s: float) -> None:  # noqa: B027  a place by account has no key
         """New estimates change the charge to come, not the place."""
@@ -168,19 +171,19 @@ class FlowPolicy(ABC):
         place = self._live.get(request_id)
         if place is None:
             return None
-        mine = self._flow(place[4])
-        rank = mine.rank(place, self._live)
-        claim = self._claim(place[4])
+        mine = self._flow(place[WHO])
+        rank = mine.rank(place)
+        claim = self._claim(place[WHO])
         others = 0
         for flow in self._busy.values():
-            first = flow.first(self._live)
+            first = flow.first()
             if flow is not mine and first is not None:
-                others += min(flow.size, int((rank + 1) * self._claim(first[4]) / claim))
+                others += min(flow.size, int((rank + 1) * self._claim(first[WHO]) / claim))
         return rank + others
 
     def entries(self) -> Iterator[QueueEntry]:
         """All waiting entries, in no particular order."""
-        return (place[4] for place in self._live.values())
+        return (place[WHO] for place in self._live.values())
 
     def __len__(self) -> int:
         return len(self._live)
@@ -205,7 +208,7 @@ class FlowPolicy(ABC):
 
     def _new_place(self, entry: QueueEntry) -> Place:
         self._stamp += 1
-        place = (order_within(entry), entry.seq, self._stamp, entry.request.id, entry)
+        place: Place = [order_within(entry), entry.seq, self._stamp, entry]
         self._live[entry.request.id] = place
         return place
 
@@ -215,9 +218,9 @@ class FlowPolicy(ABC):
 
     def _place(self, flow: Flow) -> None:
         """Puts a flow where its tag and its next ask for, or among the idle."""
-        first = flow.first(self._live)
+        first = flow.first()
         if first is not None:
-            self._stand(flow, first[4], first[1])
+            self._stand(flow, first[WHO], first[1])
             return
         self._leave(flow)
         if self._busy.pop(flow.name, None) is not None:
