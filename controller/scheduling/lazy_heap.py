@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
 from controller.scheduling.shards import Shards
-from controller.scheduling.swept_heap import WHO, Place, SweptHeap
+from controller.scheduling.swept_heap import STAMP, WHO, Place, SweptHeap
 
 T = TypeVar("T")
 
@@ -43,27 +43,24 @@ class LazyHeap(Generic[T]):
 
     def push(self, item_id: str, key: float, tie: int, value: T) -> None:
         """Puts a value in, or gives the one of that id a new key."""
-        live = self._live
-        before = live.get(item_id)
-        if before is not None:
-            before[WHO] = None
         self._stamp += 1
-        place = [key, tie, self._stamp, value, item_id]
-        live[item_id] = place
-        self._heap.put(place, len(live))
+        place = (key, tie, self._stamp, value, item_id)
+        before = self._live.put(item_id, place)
+        if before is None:
+            self._heap.put(place)
+        else:
+            self._heap.replace(before[STAMP], place)
 
     def load(self, items: Iterable[tuple[str, float, int, T]]) -> None:
         """Puts many in at once: O(n) instead of O(n log n), with those that are here already."""
-        fresh: list[Place] = []
+        fresh: dict[str, Place] = {}
         for item_id, key, tie, value in items:
-            before = self._live.get(item_id)
-            if before is not None:
-                before[WHO] = None
             self._stamp += 1
-            place = [key, tie, self._stamp, value, item_id]
-            self._live[item_id] = place
-            fresh.append(place)
-        self._heap.put_all(place for place in fresh if place[WHO] is not None)
+            fresh[item_id] = place = (key, tie, self._stamp, value, item_id)
+            before = self._live.put(item_id, place)
+            if before is not None:
+                self._heap.drop(before[STAMP])
+        self._heap.put_all(fresh.values())
 
     def peek(self) -> tuple[float, T] | None:
         """Key and value of the lowest, None when empty."""
@@ -94,11 +91,8 @@ class LazyHeap(Generic[T]):
         place = self._live.take(item_id)
         if place is None:
             return None
+        self._heap.drop(place[STAMP])
         value: T = place[WHO]
-        place[WHO] = None
-        # The lowest are taken out one after the other when many become overdue at once: no pop is to find them all in its way.
-        self._heap.lowest()
-        self._heap.tidy(len(self._live))
         return value
 
     def rank(self, item_id: str) -> int | None:

@@ -41,6 +41,15 @@ class Shards(Generic[V]):
         """The value of that id, None where there is none."""
         return self._tables[hash(item_id) % _SHARDS].get(item_id)
 
+    def put(self, item_id: str, value: V) -> V | None:
+        """Sets the value of that id and returns the one that it replaces, None where there was none."""
+        table = self._tables[hash(item_id) % _SHARDS]
+        before = table.get(item_id)
+        table[item_id] = value
+        if before is None:
+            self._count += 1
+        return before
+
     def take(self, item_id: str) -> V | None:
         """Takes the value of that id out, None where there is none."""
         value = self._tables[hash(item_id) % _SHARDS].pop(item_id, None)

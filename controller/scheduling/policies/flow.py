@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from controller.scheduling.policies.keyed import PRIORITY_LIMIT
 from controller.scheduling.queue_entry import QueueEntry
-from controller.scheduling.swept_heap import WHO, Place, SweptHeap
+from controller.scheduling.swept_heap import STAMP, WHO, Place, SweptHeap
 
 LEAST_WEIGHT = 1e-6
 
@@ -47,7 +47,7 @@ class Flow:
     def push(self, place: Place) -> None:
         """Takes one in: priority, arrival number, stamp, entry."""
         self.size += 1
-        self._heap.put(place, self.size)
+        self._heap.put(place)
 
     def load(self, places: list[Place]) -> None:
         """Takes many in: O(n)."""
@@ -67,9 +67,8 @@ class Flow:
 
     def drop(self, place: Place) -> None:
         """Takes one out that stands anywhere."""
-        place[WHO] = None
         self.size -= 1
-        self._heap.tidy(self.size)
+        self._heap.drop(place[STAMP])
 
     def rank(self, place: Place) -> int:
         """How many of the flow stand before that place. O(n)."""

@@ -208,7 +208,7 @@ class FlowPolicy(ABC):
 
     def _new_place(self, entry: QueueEntry) -> Place:
         self._stamp += 1
-        place: Place = [order_within(entry), entry.seq, self._stamp, entry]
+        place = (order_within(entry), entry.seq, self._stamp, entry)
         self._live[entry.request.id] = place
         return place
 

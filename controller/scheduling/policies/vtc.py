@@ -48,7 +48,7 @@ class Vtc(FlowPolicy):
         return max(1.0, entry.request.prompt_tokens + self._output_weight * output_tokens)
 
     def _wake(self, flow: Flow, entry: QueueEntry, now_s: float) -> None:  # noqa: ARG002  the base's arguments
-        lowest = self._turns.lowest()
+        lowest = self._turns.lowest_tag()
         flow.tag = max(flow.tag, self._clock if lowest is None else lowest)
 
     def _take(self, flow: Flow, amount: float, now_s: float) -> None:  # noqa: ARG002  the base's arguments
