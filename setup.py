@@ -34,6 +34,7 @@ COMPILED = (
     "controller/scheduling/scheduler.py",
     "controller/scheduling/service_split.py",
     "controller/scheduling/shards.py",
+    "controller/scheduling/swept_heap.py",
     "controller/scheduling/slots.py",
     "controller/scheduling/steering.py",
     "controller/scheduling/entrance.py",
