@@ -206,6 +206,41 @@ async def test_a_hundred_changes_under_load(engine, route):
         assert all(same(answer, calm) for answer, calm in zip(answers, undisturbed, strict=True))
 
 
+async def test_requests_of_every_kind_come_through(engine, route):
+    """Streams, several answers or prompts, grammars, penalties, prompts in pieces, prefixes from the cache: all under random changes."""
+    rng = np.random.default_rng(9)
+    schema = '{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}'
+    kinds = [
+        {},
+        {"stream": True},
+        {"n": 2, "temperature": 1.0},
+        {"prompt": [prompt(1, 40), prompt(2, 9)]},
+        {"json_schema": schema, "ignore_eos": False},
+        {"presence_penalty": 1.0},
+        {"prompt": prompt(3, 700)},
+        {"prompt": prompt(3, 700), "cache_salt": "shared"},
+    ]
+
+    async def one(number: int) -> None:
+        body = document(prompt(number, 30), 10 + number % 20, return_token_ids=False, **kinds[number % len(kinds)])
+        response = await engine.send(COMPLETIONS, body, {}, request_id=rid(number), priority=number % 5)
+        data = await read(response)
+        assert response.status == 200, data
+        assert b'"abort"' not in data
+
+    work = [start(one(number)) for number in range(40)]
+    changes = 0
+    while not all(task.done() for task in work):
+        names = [rid(int(number)) for number in rng.choice(40, 6, replace=False)]
+        knobs = {"n_run": int(rng.integers(1, MAX_RUNNING + 1)), "token_budget": int(rng.integers(16, CHUNK + 1))}
+        status, answer = await order(route, knobs=knobs, evict=names[:4], priorities={name: int(rng.integers(-9, 10)) for name in names})
+        assert (status, answer["applied"]) == (200, knobs)
+        changes += 1
+    await asyncio.gather(*work)
+    assert changes > 20
+    await until(engine, lambda now: now.running + now.waiting == 0 and now.kv_usage == 0)
+
+
 async def test_aborts_and_changes_leave_nothing_behind(engine, route):
     """Requests that end in every way while the scheduler is moved; the KV cache is free of them afterwards."""
     rng = np.random.default_rng(8)
