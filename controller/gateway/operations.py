@@ -139,6 +139,7 @@ class GatewayOperations:
         return {
             "name": self._gateway.scheduler.policy,
             "hints": dict(self._gateway.scheduler.hints),
+            "next": self._gateway.scheduler.next_policy or None,
             "source": setting.source,
             "reason": setting.reason,
             "decision_id": setting.decision_id,

@@ -149,7 +149,8 @@ def release(client: AdminClient, ctx: click.Context, *, as_json: bool) -> None:
 def policy_line(document: dict[str, Any]) -> str:
     """The policy in force in one line."""
     hints = " ".join(f"{name}={value:g}" for name, value in sorted(document["hints"].items()))
-    text = f"{document['name']}{f' ({hints})' if hints else ''}, by {document['source']}, for {duration_words(document['for_s'])}"
+    coming = f", {document['next']} on its way in" if document.get("next") else ""
+    text = f"{document['name']}{f' ({hints})' if hints else ''}{coming}, by {document['source']}, for {duration_words(document['for_s'])}"
     return text + (f": {document['reason']}" if document["reason"] else "")
 
 

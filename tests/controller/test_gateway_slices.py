@@ -9,6 +9,7 @@ from gateway_kit import chat, eventually, gateway_config, running
 
 from controller.config.schema import SchedulerConfig
 from controller.scheduling import queues
+from hmas.cli.policy import policy_line
 
 ONE_AT_A_TIME = SchedulerConfig(policy="fcfs", n_run=1, tick_s=0.02, overdue="keep")
 
@@ -21,7 +22,11 @@ async def test_a_policy_comes_in_slices_and_everybody_is_served(tmp_path: Path):
             await eventually(lambda: rig.sims[0].model.running == 1)
             waiting = [asyncio.create_task(rig.post(chat(f"waits {number}", tokens=1))) for number in range(40)]
             await eventually(lambda: scheduler.queued == 40)
-            await rig.admin("POST", "/admin/policy", {"policy": "wfq", "author": "kim", "reason": "test"})
+            with mock.patch.object(rig.gateway.desk.chores, "ask"):
+                begun = (await rig.admin("POST", "/admin/policy", {"policy": "wfq", "author": "kim", "reason": "test"})).json
+                assert (begun["name"], begun["next"]) == ("fcfs", "wfq")
+                assert policy_line(begun).startswith("fcfs, wfq on its way in, by operator")
+            rig.gateway.desk.chores.ask()
             await eventually(lambda: scheduler.policy == "wfq" and scheduler.settled)
             assert scheduler.next_policy == ""
             assert scheduler.queued == 40
