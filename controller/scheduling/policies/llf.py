@@ -27,7 +27,7 @@ class Llf(KeyedPolicy):
 
     name: ClassVar[str] = "llf"
     summary: ClassVar[str] = (
-        "latest start first: by TTFT deadline less predicted prefill; for prompts that differ much under tight TTFT targets"
+        "whoever must start first to be in time (TTFT deadline less predicted prefill); for prompts that differ much in length"
     )
     default_hints: ClassVar[Mapping[str, float]] = MappingProxyType({})
     hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({})

@@ -35,7 +35,7 @@ class Slack(KeyedPolicy):
     hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({})
     signals: ClassVar[tuple[Signal, ...]] = (ARRIVAL, TARGETS, OUTPUT_LENGTH, SERVICE_TIME, PRIORITY)
     starvation: ClassVar[str] = (
-        "passed only by requests with an earlier D_r - T_tot: as lengths are bounded, by none that comes late enough"
+        "passed only by requests with an earlier D_r - T_tot; as lengths are bounded, by none that comes late enough"
     )
     complexity: ClassVar[str] = "push, pop, re-key O(log n), removal O(1)"
     source: ClassVar[str] = "H-MAS 3.5, Eq. 5"

@@ -35,7 +35,7 @@ class Vtc(FlowPolicy):
     hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({"output_weight": (0.0, 100.0)})
     signals: ClassVar[tuple[Signal, ...]] = (TENANT, WEIGHT, PROMPT_LENGTH, OUTPUT_LENGTH, SERVED_TOKENS, PRIORITY, ARRIVAL)
     starvation: ClassVar[str] = (
-        "none among the tenants there are: of two that wait, counters stay within one request of each and what predictions were wrong"
+        "none among the tenants there are: of two that wait, counters differ by one request of each; by priority within a tenant"
     )
     complexity: ClassVar[str] = "push, pop O(log n + log f), re-key and removal O(1)"
     source: ClassVar[str] = "Sheng et al., OSDI 2024, Algorithm 2 and its variant with length prediction"
