@@ -38,7 +38,7 @@ class Cfs(FlowPolicy):
     hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({"debit_ms": (1.0, 60_000.0), "by": (0.0, 1.0)})
     signals: ClassVar[tuple[Signal, ...]] = (SESSION, TENANT, WEIGHT, PRIORITY, SERVICE_TIME, SERVED_TOKENS, ARRIVAL)
     starvation: ClassVar[str] = (
-        "none: while two sessions wait, service per weight differs by one request of each; new ones start debit_ms behind; by priority within a session"
+        "none: of two sessions that wait, service per weight differs by one request of each; new ones start debit_ms behind"
     )
     complexity: ClassVar[str] = "push, pop O(log n + log f), re-key and removal O(1)"
     source: ClassVar[str] = "Molnar 2007, Linux 2.6.23 design document; H-MAS C.2"

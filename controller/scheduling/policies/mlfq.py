@@ -41,7 +41,7 @@ class Mlfq(FlowPolicy):
         {"quantum_tokens": (16.0, 1_000_000.0), "boost_s": (0.1, 3600.0), "by": (0.0, 1.0)}
     )
     signals: ClassVar[tuple[Signal, ...]] = (SESSION, TENANT, WEIGHT, PROMPT_LENGTH, OUTPUT_LENGTH, SERVED_TOKENS, PRIORITY, ARRIVAL)
-    starvation: ClassVar[str] = "a flow waits for the next boost, boost_s at most, and then for one turn of each flow that waited at it; by priority within a flow"
+    starvation: ClassVar[str] = "none: a flow waits for the next boost, boost_s at most, and for one turn of each flow then waiting"
     complexity: ClassVar[str] = "push, pop O(log n + log f), re-key, removal and boost O(1)"
     source: ClassVar[str] = "Corbato et al. 1962; boost as in Arpaci-Dusseau, Three Easy Pieces, chapter 8; H-MAS 3.5 and C.2"
 

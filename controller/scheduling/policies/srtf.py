@@ -26,7 +26,7 @@ class Srtf(KeyedPolicy):
     """
 
     name: ClassVar[str] = "srtf"
-    summary: ClassVar[str] = "shortest remaining service first; equals sjf without aging, but for requests that come back where KV cache is shared"
+    summary: ClassVar[str] = "shortest remaining service first; sjf without aging, but for requests that come back where KV cache is shared"
     default_hints: ClassVar[Mapping[str, float]] = MappingProxyType({"kept_prefill": 0.0})
     hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({"kept_prefill": (0.0, 1.0)})
     signals: ClassVar[tuple[Signal, ...]] = (SERVICE_TIME, FIRST_TOKEN_TIME, RETRIED, PRIORITY)
