@@ -103,13 +103,16 @@ class Walk:
 
         Asked in this order, because fence and guard have to look at all that is in flight on an instance.
         """
-        candidates = [
-            instance
-            for instance in instances
-            if (not late or instance.in_flight < instance.late_window(self._late_share, now_s))
-            and instance.name not in entry.tried
-            and instance.name not in kept_free
-        ]
+        # Mostly nothing is left out, and among hundreds of instances the look at each is what a dispatch costs.
+        candidates = list(instances)
+        if late or entry.tried or kept_free:
+            candidates = [
+                instance
+                for instance in instances
+                if (not late or instance.in_flight < instance.late_window(self._late_share, now_s))
+                and instance.name not in entry.tried
+                and instance.name not in kept_free
+            ]
         reason = KEPT_FREE if kept_free else ALREADY_TRIED if entry.tried else LATE_SHARE
         while candidates:
             choice = self._router.choose(entry, candidates)
