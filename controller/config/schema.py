@@ -36,7 +36,7 @@ class GatewayConfig(Section, frozen=True):
     max_body_bytes: Annotated[int, Meta(ge=1024, le=1 << 30, description="larger request bodies are refused with 413")] = 16 << 20
     max_connections: Annotated[
         int, Meta(ge=1, le=1_000_000, description="open client connections beyond which new ones get 503 and are closed")
-    ] = 10_000
+    ] = 8192
     request_timeout_s: Annotated[Seconds, Meta(description="deadline of a request from its arrival; 504 after it")] = 600.0
     engine_connect_timeout_s: Annotated[Seconds, Meta(description="how long to wait for an engine to accept a connection")] = 5.0
     engine_idle_timeout_s: Annotated[

@@ -16,9 +16,13 @@ from controller.gateway.core import Gateway
 from controller.gateway.operations import GatewayOperations
 from controller.gateway.server import HttpServer
 from controller.runtime.clock import Clock
+from controller.runtime.open_files import lift_limit
 from controller.scheduling.scheduler import Scheduler
 from engines.base import Engine
 from engines.connect import connect_engine
+
+SPARE_FILES = 256
+"""Open files beside streams: engines' control calls, the bus, the operators' API, Python itself."""
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +66,7 @@ async def serve(
         OSError: A port cannot be had.
     """
     keys = _check(config, os.environ if env is None else env)
+    _make_room(config.gateway.max_connections)
     await bus.start()
     async with AsyncExitStack() as stack:
         engines = await _connect(config, keys, stack)
@@ -93,6 +98,20 @@ async def serve(
             on_ready(started)
         await (stop or asyncio.Event()).wait()
         await gateway.drain(hurry)
+
+
+def _make_room(connections: int) -> None:
+    """Asks for two open files a connection; where the system allows fewer, that is said once."""
+    wanted = 2 * connections + SPARE_FILES
+    allowed = lift_limit(wanted)
+    if 0 <= allowed < wanted:
+        log.warning(
+            "the system allows %d open files, which is room for %d streams; gateway.max_connections is %d (raise the hard limit: "
+            "LimitNOFILE in systemd, ulimits in a container)",
+            allowed,
+            max(0, allowed - SPARE_FILES) // 2,
+            connections,
+        )
 
 
 def _check(config: Config, env: Mapping[str, str]) -> dict[tuple[str, str], str]:
