@@ -44,10 +44,11 @@ class Flow:
         """Its account as it stands."""
         return self.tag, self.used, self.turn
 
-    def push(self, place: Place) -> None:
-        """Takes one in: priority, arrival number, stamp, entry."""
+    def push(self, place: Place) -> bool:
+        """Takes one in: priority, arrival number, stamp, entry. Whether it is the next now."""
         self.size += 1
         self._heap.put(place)
+        return bool(self._heap.lowest()[0][STAMP] == place[STAMP])
 
     def load(self, places: list[Place]) -> None:
         """Takes many in: O(n)."""

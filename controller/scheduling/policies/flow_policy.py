@@ -95,7 +95,9 @@ class FlowPolicy(ABC):
         charge = self._charges.take(entry.request.id)
         if charge is not None and self._knows(charge.flow):
             self._amend(charge, -charge.amount, now_s)
-        self._admit(entry, self._entered(entry, now_s))
+        flow = self._entered(entry, now_s)
+        if flow.push(self._new_place(entry)) or (flow.stands is None and not flow.tickets):
+            self._place(flow)
 
     def load(self, entries: Iterable[QueueEntry], now_s: float) -> None:
         """Takes many in at once; flows that had nobody waiting wake in the order of their first arrival."""
@@ -119,12 +121,12 @@ class FlowPolicy(ABC):
         entry = flow.pop()
         request_id = entry.request.id
         del self._live[request_id]
-        before = flow.state()
+        before = (flow.tag, flow.used, flow.turn)
         weight = self._weight(entry)
         amount = self._cost(entry, entry.estimates.output_tokens) / weight
         self._take(flow, amount, now_s)
         self._place(flow)
-        self._charges.note(request_id, Charge(flow, amount, weight, before, flow.state(), clock, self._clock))
+        self._charges.note(request_id, Charge(flow, amount, weight, before, (flow.tag, flow.used, flow.turn), clock, self._clock))
         return entry
 
     def put_back(self, entry: QueueEntry, now_s: float) -> None:
@@ -143,7 +145,8 @@ class FlowPolicy(ABC):
             self._correct(flow, charge, -charge.amount, now_s)
         if self._clock == charge.clock_after:
             self._clock = charge.clock_before
-        self._admit(entry, flow)
+        flow.push(self._new_place(entry))
+        self._place(flow)
         self._undone(flow, charge)
 
     def discard(self, request_id: str) -> QueueEntry | None:
@@ -192,7 +195,7 @@ class FlowPolicy(ABC):
 
     def _entered(self, entry: QueueEntry, now_s: float) -> Flow:
         """The entry's flow, awake."""
-        name = flow_name(entry, sessions=self._sessions)
+        name = flow_name(entry, sessions=True) if self._sessions else entry.request.tenant
         flow = self._busy.get(name)
         if flow is None:
             if not self._busy:
@@ -211,10 +214,6 @@ class FlowPolicy(ABC):
         place = (order_within(entry), entry.seq, self._stamp, entry)
         self._live[entry.request.id] = place
         return place
-
-    def _admit(self, entry: QueueEntry, flow: Flow) -> None:
-        flow.push(self._new_place(entry))
-        self._place(flow)
 
     def _place(self, flow: Flow) -> None:
         """Puts a flow where its tag and its next ask for, or among the idle."""
