@@ -154,8 +154,10 @@ def parse_override(data: bytes, *, id: str, now_s: float, allow_expired: bool = 
 
 def override_from(document: Any, *, id: str, now_s: float, allow_expired: bool = False) -> Override:  # noqa: A002 - see parse_override
     """As `parse_override`, from a document that is already parsed."""
-    wrong = {problem.path: problem for problem in (*problems(document, _DOCUMENT_TYPE), *_unknown_policy(document))}
-    found = list(wrong.values()) or list(_meaning(document, now_s, allow_expired=allow_expired))
+    wrong = list(problems(document, _DOCUMENT_TYPE))
+    told = {problem.path for problem in wrong}
+    wrong += [problem for problem in _unknown_policy(document) if problem.path not in told]
+    found = wrong or list(_meaning(document, now_s, allow_expired=allow_expired))
     if found:
         lines = [f"{id}: {_json_path(problem)}: {problem.message}" for problem in found[:_SHOWN_PROBLEMS]]
         more = len(found) - _SHOWN_PROBLEMS

@@ -137,7 +137,8 @@ class EngineModel:
         sequence = self._live.pop(request_id, None)
         if sequence is None:
             return False
-        if sequence.place == "running":
+        # Whoever waits behind it may go now: it ran, held blocks, or stood first and did not fit.
+        if sequence.place == "running" or sequence.blocks or self._batch.queue.head() is sequence:
             self._cut()
         self._batch.drop(sequence)
         return True

@@ -152,6 +152,7 @@ def rounded(told: list[Told]) -> list[Told]:
 
 @settings(max_examples=300, deadline=None)
 @example([(0.0, 30, 38, 0)] * 6, [], "fcfs")
+@example([(0.0, 1, 1, 0)] * 6 + [(1.125, 1, 36, 0), (1.125, 32, 32, 0), (1.5, 1, 1, 0)], [(1.5625, ("abort", 7))], "fcfs")
 @given(rows, turns, st.sampled_from(["fcfs", "priority"]))
 def test_stretches_steps_and_the_plain_rules_agree(requests, turned, order):
     acts = acts_of(requests, turned)

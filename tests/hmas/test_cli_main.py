@@ -124,7 +124,7 @@ def test_the_address_comes_from_the_option_the_variable_or_the_configuration(cap
         (["policy", "force", "edf"], "Missing option '--reason'"),
         (["policy", "force", "edf", "--reason", "r", "--for", "soon"], "'soon' is no duration; allowed"),
         (["policy", "force", "edf", "--reason", "r", "--hint", "x"], "'x' is no hint; allowed"),
-        (["knobs", "set", "gpu-0", "--reason", "r"], "give --n-run, --token-budget or both"),
+        (["knobs", "set", "gpu-0", "--reason", "r"], "give --n-run, --token-budget or --long-prefill-tokens"),
         (["knobs", "set", "gpu-0", "--n-run", "0", "--reason", "r"], "0 is not in the range 1<=x<=4096"),
         (["override", "clear"], "name one override, or give --all"),
         (["override", "clear", "night", "--all"], "name one override, or give --all"),
