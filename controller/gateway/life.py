@@ -16,6 +16,7 @@ from controller.gateway.fleet import Fleet
 from controller.gateway.ids import Ids
 from controller.gateway.intake import Call, parse_call, with_priority
 from controller.gateway.metrics import Metrics
+from controller.gateway.ratelimits import ratelimit_headers
 from controller.gateway.relay import STREAM_HEADERS, Answer, EngineFault, relay
 from controller.gateway.transport import HttpRequest, Responder
 from controller.runtime.clock import Clock
@@ -102,6 +103,7 @@ class RequestLife:
                 arrival_s=arrival_s,
                 prompt_tokens=call.prompt_tokens,
                 max_output_tokens=call.max_output_tokens,
+                min_output_tokens=call.min_output_tokens,
                 declared_slo=slo,
                 priority=priority,
                 deadline_s=arrival_s + self._request_timeout_s,
@@ -248,4 +250,6 @@ class RequestLife:
                 overhead_s = max(0.0, self._clock.now_s() - arrival_s - waited_s - in_engine_s)
                 headers["x-hmas-overhead-ms"] = f"{overhead_s * 1000.0:.3f}"
                 self._metrics.overhead.observe(overhead_s)
+        if rates := scheduler.rates(live.request.tenant, self._clock.now_s()):
+            headers.update(ratelimit_headers(rates))
         return headers

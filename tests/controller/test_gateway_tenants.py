@@ -32,6 +32,8 @@ async def test_a_used_up_quota_gets_429_with_the_time_at_which_it_fits(tmp_path:
         status = (await rig.admin("GET", "/admin/status")).json
         assert rig.balanced()
     assert (first.status, other.status) == (200, 200)
+    assert first.headers["x-ratelimit-limit-tokens"] == "600"
+    assert "x-ratelimit-limit-tokens" not in other.headers
     assert (refused.status, refused.error["code"], refused.error["type"]) == (429, "tenant_quota", "rate_limit_error")
     assert "600 tokens per minute" in refused.error["message"]
     assert 1 <= int(refused.headers["retry-after"]) <= 60
@@ -73,3 +75,14 @@ async def test_in_a_full_queue_the_worst_makes_way_and_is_told(tmp_path: Path):
 def test_spans_are_written_as_openai_writes_them(reset_s, text):
     told = ratelimit_headers({"tokens": RateState(limit=5, remaining=3, reset_s=reset_s)})
     assert told == {"x-ratelimit-limit-tokens": "5", "x-ratelimit-remaining-tokens": "3", "x-ratelimit-reset-tokens": text}
+
+
+async def test_output_that_is_insisted_on_and_cannot_fit_is_refused_at_the_door(tmp_path: Path):
+    small = msgspec.structs.replace(FAST, kv_blocks=64, max_model_len=1024)
+    async with running(tmp_path, profile=small) as rig:
+        generous = await rig.post(ask(cap=900))
+        insisting = await rig.post({**ask(cap=5000), "min_tokens": 4000})
+        assert rig.balanced()
+    assert generous.status == 200
+    assert (insisting.status, insisting.error["code"]) == (400, "context_length_exceeded")
+    assert "x-hmas-instance" not in insisting.headers
