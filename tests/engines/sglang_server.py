@@ -3,6 +3,7 @@
 Set HMAS_SGLANG_PYTHON and HMAS_SGLANG_MODEL to have one started (`make test-sglang` does). It serves scripts/build_tiny_model.py's model.
 """
 
+import contextlib
 import os
 import signal
 import socket
@@ -58,8 +59,12 @@ def served(log: Path, *, plugin: bool, options: tuple[str, ...] = ("--disable-ov
             yield f"http://127.0.0.1:{port}"
             assert process.poll() is None, "SGLang ended while it was tested"
         finally:
-            # Its scheduler and detokenizer are processes of its session, and would outlive a killed server.
-            os.killpg(process.pid, signal.SIGKILL)
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(20)
+            # Its scheduler and detokenizer are processes of its session, and would outlive a server that was killed.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait(60)
 
 
