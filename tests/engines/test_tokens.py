@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.tokens import estimate_tokens
+from engines.tokens import _words, estimate_tokens
 
 ENGLISH = "The quick brown fox jumps over the lazy dog, and the dog does not mind at all because it is asleep. " * 20
 CODE = "def add(a: int, b: int) -> int:\n    return a + b  # sum\n\nfor i in range(10):\n    print(add(i, 2 * i))\n" * 20
@@ -42,3 +42,8 @@ def test_never_negative_and_at_most_a_few_per_character(text):
 def test_a_sample_speaks_for_a_huge_text():
     short, long = estimate_tokens(ENGLISH * 25), estimate_tokens(ENGLISH * 2500)
     assert long == pytest.approx(100 * short, rel=0.02)
+
+
+@given(st.one_of(st.text(), st.text(st.sampled_from("ab \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f\x00\x85\xa0\u2003é"))))
+def test_words_are_those_that_splitting_gives(text):
+    assert _words(text, text.encode("utf-8", "replace")) == len(text.split())
