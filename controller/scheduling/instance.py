@@ -70,22 +70,6 @@ class Running:
         mean_s = max((self.last_s - self.first_s) / (self.tokens - 1), (now_s - self.first_s) / self.tokens)
         return 1000.0 * mean_s / self.tpot_slo_ms
 
-    def tpot_room_ms(self, now_s: float, token_ms: float | None, pending_ms: float) -> float:
-        """How long its decoding may stop without costing it its TPOT target; less than 0 where that is lost. Only where it streams.
-
-        Args:
-            now_s: Now.
-            token_ms: The instance's pace, None to take the prediction.
-            pending_ms: Prefill of others that it has to sit through in any case.
-        """
-        pace_ms = self.tpot_ms if token_ms is None else token_ms
-        tokens = self.tokens
-        length = max(self.length, tokens + 1.0, 2.0)
-        if self.first_s is None:
-            return (self.tpot_slo_ms - pace_ms) * (length - 1.0)
-        elapsed_ms = 1000.0 * (now_s - self.first_s)
-        return self.tpot_slo_ms * (length - 1.0) - elapsed_ms - (length - tokens) * pace_ms - pending_ms
-
 
 class Instance:
     """One instance: window, fence, health, and what is in flight. Satisfies `controller.core.placement.InstanceState`.
