@@ -17,6 +17,10 @@ COEFFICIENTS = (
     "decode_ms_per_seq",
     "decode_ms_per_kv_ktoken",
 )
+_NEWCOMER = COEFFICIENTS.index("prefill_ms_per_seq")
+_TURNS = 20
+_LEAST_REST = 0.05
+"""Share of a prompt's time that is never taken for its newcomer's cost."""
 _LEAST_STEP_MS = 1e-3
 
 
@@ -76,8 +80,9 @@ def fit_coefficients(prefills: Sequence[Prefill], decodes: Sequence[Decode], *, 
 
     A prompt of L tokens alone takes `request_ms + ceil(L / tokens_per_step) (step_ms + s) + a L + b L (L + 1) / 2` until its first token;
     a step of n sequences over K cached tokens takes `step_ms + c n + d K` (the form of `Profile`), and a newcomer adds s and its prompt.
-    The decode steps tell the fixed cost of a step; those with newcomers tell how much of a prompt's fixed cost holds up the engine, and
-    how much is the front end's alone. Without such steps all of it is taken for the front end's.
+    The decode steps tell the fixed cost of a step. Prompts and batches alone are fitted with s given, 0 at first; then s is the median
+    of what batches that newcomers joined took beyond that, and so on in turn. Fitted all together, the many rows of the first two kinds
+    would take the few of the third for outliers. Without such rows all of a prompt's fixed cost is taken for the front end's.
 
     Args:
         prefills: Single prompts, of at least two lengths.
@@ -89,13 +94,22 @@ def fit_coefficients(prefills: Sequence[Prefill], decodes: Sequence[Decode], *, 
     """
     if len({one.prompt_tokens for one in prefills}) < 2:
         raise FitImpossible(f"{len(prefills)} prompts of one length: a profile needs prompts of two lengths or more")
-    if len({one.seqs for one in decodes}) < 2:
-        raise FitImpossible(f"{len(decodes)} measurements of decoding at one concurrency: a profile needs two or more")
-    design = np.array([_prefill_row(one, tokens_per_step) for one in prefills] + [_decode_row(one) for one in decodes])
-    measured = np.array([one.ttft_ms for one in prefills] + [one.step_ms for one in decodes])
-    if not any(one.joined for one in decodes):
-        design[:, COEFFICIENTS.index("prefill_ms_per_seq")] = 0.0
-    found = robust_nnls(design, measured)
+    alone = [one for one in decodes if not one.joined]
+    mixed = [one for one in decodes if one.joined]
+    if len({one.seqs for one in alone}) < 2:
+        raise FitImpossible(f"{len(alone)} measurements of decoding at one concurrency: a profile needs two or more")
+    design = np.array([_prefill_row(one, tokens_per_step) for one in prefills] + [_decode_row(one) for one in (*alone, *mixed)])
+    measured = np.array([one.ttft_ms for one in prefills] + [one.step_ms for one in (*alone, *mixed)])
+    newcomers = design[:, _NEWCOMER].copy()
+    design[:, _NEWCOMER] = 0.0
+    first = len(prefills) + len(alone)
+    newcomer_ms = 0.0
+    for _ in range(_TURNS if mixed else 1):
+        found = robust_nnls(design[:first], np.maximum(measured - newcomer_ms * newcomers, _LEAST_REST * measured)[:first])
+        if mixed:
+            newcomer_ms = max(0.0, float(np.median((measured[first:] - design[first:] @ found) / newcomers[first:])))
+    design[:, _NEWCOMER] = newcomers
+    found[_NEWCOMER] = newcomer_ms
     values = dict(zip(COEFFICIENTS, (float(value) for value in found), strict=True))
     values["step_ms"] = max(_LEAST_STEP_MS, values["step_ms"])
     relative = np.abs(design @ found / measured - 1.0)
