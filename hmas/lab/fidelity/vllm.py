@@ -9,6 +9,7 @@ import numpy as np
 
 from engines.sim.profile import Profile
 from hmas.demo.vllm_engine import VllmServer, running_vllm
+from hmas.lab.fidelity.cores import beside
 from hmas.lab.fidelity.vllm_run import Medians, Seen, measure, medians, simulated, wishes
 from hmas.lab.fitting.coefficients import Misfit, fit_coefficients
 from hmas.lab.fitting.design import Bounds, plan
@@ -63,12 +64,19 @@ class VllmOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def study(server: VllmServer, folder: Path, settings: VllmSettings, tell: Callable[[str], None]) -> VllmOutcome:
-    """Starts vLLM, compares, stops it. As `compare`.
+    """Starts vLLM, compares, stops it. As `compare`. vLLM's worker has its cores to itself.
 
     Raises:
         DemoBroken: vLLM does not start.
         ProbeError: It refuses or breaks off.
     """
+    with beside(server.cores) as apart:
+        if not apart:
+            tell("no core beside those that vLLM computes on: its speed will depend on what else runs")
+        return await _study(server, folder, settings, tell)
+
+
+async def _study(server: VllmServer, folder: Path, settings: VllmSettings, tell: Callable[[str], None]) -> VllmOutcome:
     async with running_vllm(server, folder, MODEL) as url:
         target = await look_at(url, model=MODEL)
         stated = Stated(gpu="cpu", dtype="float32", max_num_seqs=server.max_num_seqs, max_num_batched_tokens=server.max_num_batched_tokens)
