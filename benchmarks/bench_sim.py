@@ -21,6 +21,7 @@ from typing import Any, Literal
 from controller.core.types import Controls
 from controller.routing import make_router
 from controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
+from controller.scheduling.pool import POLICIES
 from controller.scheduling.scheduler import Scheduler
 from controller.simulation import SimulationResult, simulate
 from engines.sim import model as engine_model
@@ -36,11 +37,9 @@ WINDOW_S = 120
 N_RUN = 64
 RUNS = 3
 SCALES = (10_000, 100_000, 1_000_000)
-ORDERS = ("fcfs", "edf", "sjf", "two-lane", "wfq")
 Overdue = Literal["keep", "demote", "shed"]
-LATE: tuple[Overdue, ...] = ("demote", "shed")
-CANDIDATES: list[tuple[str, Overdue]] = [*((order, late) for order in ORDERS for late in LATE), ("fcfs", "keep"), ("sjf", "keep")]
-"""Twelve that a controller would choose from: each order with both treatments of late requests, and two that keep them."""
+CANDIDATES: list[tuple[str, Overdue]] = [(name, "demote") for name in list(POLICIES)[:12]]
+"""Twelve policies of the pool that a controller would choose from."""
 
 
 def azure_spec(duration_s: float) -> str:
