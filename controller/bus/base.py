@@ -25,12 +25,14 @@ class BusHealth:
         detail: What is wrong, in words; empty when connected.
         dropped: Messages given up because the local buffer was full while the server was away.
         rejected: Payloads read but not understood (malformed, unknown type or version).
+        losses: How often a working connection was lost. Whoever looks now and then sees by it what came and went in between.
     """
 
     connected: bool
     detail: str = ""
     dropped: int = 0
     rejected: int = 0
+    losses: int = 0
 
 
 class Bus(Protocol):

@@ -121,7 +121,8 @@ class Link:
     def lost(self, error: BaseException) -> None:
         """An exchange failed. Logged when the connection is lost, not for every attempt after that."""
         first = self.health.connected or self.health.detail == NOT_YET
-        self.health = replace(self.health, connected=False, detail=f"{type(error).__name__}: {error}")
+        losses = self.health.losses + self.health.connected
+        self.health = replace(self.health, connected=False, detail=f"{type(error).__name__}: {error}", losses=losses)
         if first and not self.closed:
             log.warning("bus lost: %s: %s", self.shown, self.health.detail)
 

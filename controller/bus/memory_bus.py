@@ -119,7 +119,7 @@ class MemoryBus:
     async def close(self) -> None:
         """See `Bus.close`. Every reader ends."""
         self._closed = True
-        self._health = replace(self._health, connected=False, detail="closed")
+        self._health = replace(self._health, connected=False, detail="closed", losses=self._health.losses + 1)
         self._wake()
 
     def _take(self, stream: str, group: str, consumer: str, count: int) -> list[Delivery]:

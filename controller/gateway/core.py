@@ -12,7 +12,6 @@ import msgspec
 from controller.bus.base import Bus
 from controller.config.paths import overrides_dir
 from controller.config.schema import Config, EngineConfig
-from controller.core.messages import Severity
 from controller.core.types import OutcomeKind
 from controller.gateway.auth import Authenticator
 from controller.gateway.control import Control
@@ -80,6 +79,7 @@ class Gateway:
         self._side_tasks: set[asyncio.Task[object]] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._bus_up: bool | None = None
+        self._bus_losses = 0
         self.journal = Journal(bus, clock)
         self.metrics = Metrics(config.tenants)
         self.fleet = Fleet(engines, clock, self.journal)
@@ -223,17 +223,22 @@ class Gateway:
         self.desk.chores.ask()
 
     def _look_at_bus(self) -> None:
-        """Tells when the bus goes and comes; a server that has come back may have forgotten what operators hold."""
+        """Tells when the bus goes and comes; a server that has come back may have forgotten what operators hold.
+
+        One that was away for less than a cycle may have, too.
+        """
         health = self.bus.health
-        if health.connected == self._bus_up:
+        if self._bus_up is None:
+            self._bus_up, self._bus_losses = health.connected, health.losses
             return
-        known, self._bus_up = self._bus_up is not None, health.connected
-        if known:
-            before, after = ("away", "connected") if health.connected else ("connected", "away")
-            severity: Severity = "info" if health.connected else "warning"
-            self.journal.note("bus", "bus", before=before, after=after, reason=health.detail, severity=severity)
-            if health.connected:
-                self.bus.post(msgspec.structs.replace(self.control.notice, sent_s=self.clock.now_s()))
+        if self._bus_up and health.losses > self._bus_losses:
+            self._bus_up = False
+            self.journal.note("bus", "bus", before="connected", after="away", reason=health.detail, severity="warning")
+        self._bus_losses = health.losses
+        if health.connected and not self._bus_up:
+            self._bus_up = True
+            self.journal.note("bus", "bus", before="away", after="connected")
+            self.bus.post(msgspec.structs.replace(self.control.notice, sent_s=self.clock.now_s()))
 
     def _spawn(self, work: Coroutine[Any, Any, object]) -> None:
         """Runs something beside the request that caused it. Bounded: beyond the limit it is left undone."""

@@ -1,6 +1,7 @@
 """A gateway on a real Redis server that goes away and comes back."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,3 +61,15 @@ async def test_a_redis_that_was_never_there(tmp_path: Path):
     async with running(tmp_path, bus=bus) as rig:
         assert (await rig.post(chat())).status == 200
         assert not (await rig.admin("GET", "/admin/status")).json["bus"]["connected"]
+
+
+async def test_a_server_that_was_away_for_less_than_a_cycle_is_told_again(tmp_path: Path):
+    async with running(tmp_path) as rig:
+        await rig.admin("POST", "/admin/policy", {"policy": "wfq"})
+        known = len(await rig.bus.latest(OVERRIDES, 50))
+        await eventually(lambda: rig.gateway._bus_up)
+        rig.bus._health = replace(rig.bus.health, losses=1)
+        await eventually(lambda: [event["after"] for event in rig.events("bus")] == ["away", "connected"])
+        notices = await rig.bus.latest(OVERRIDES, 50)
+    assert len(notices) == known + 1
+    assert notices[-1].policy == "wfq"
