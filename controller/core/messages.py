@@ -53,6 +53,7 @@ class RequestFeatures(Message, frozen=True, tag="features"):
         confidence: 0 to 1; below the configured floor the task type is `unknown`.
         output_tokens: Median of the predicted output length.
         output_tokens_p90: 90 % quantile of it.
+        output_quantiles: Its quantiles at `controller.core.lengths.LEVELS`; empty where only the two above are known.
         prompt_tokens: Passed on so that prediction needs no second stream.
     """
 
@@ -69,6 +70,7 @@ class RequestFeatures(Message, frozen=True, tag="features"):
     output_tokens: float
     output_tokens_p90: float
     source: str = "rules"
+    output_quantiles: tuple[float, ...] = ()
 
 
 class RequestCost(Message, frozen=True, tag="cost"):
