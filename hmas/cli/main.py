@@ -29,6 +29,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "sweep": ("hmas.cli.sweep:sweep", "Run every combination of settings in virtual time."),
         "plan": ("hmas.cli.plan:plan", "Capacity: what load is held, what is needed, what the next instance buys."),
         "profile": ("hmas.cli.profile:profile", "Measure a live engine and write its performance profile."),
+        "train": ("hmas.cli.train:train", "Train the agents' models on your own data."),
+        "eval": ("hmas.cli.evaluate:evaluate", "How good the agents' models are on unseen data."),
         "lab": ("hmas.cli.lab:lab", "Experiments whose figures the documentation quotes."),
         "replay": ("hmas.lab.cli:replay", "Replay a trace against any OpenAI-compatible address."),
         "demo-vllm": ("hmas.demo.field_cli:demo_vllm", "The same comparison on a real vLLM on this CPU."),

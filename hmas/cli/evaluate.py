@@ -1,0 +1,16 @@
+"""`hmas eval`: how good a model is on data that it has not seen."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import click
+
+from hmas.cli.lazy import LazyGroup
+
+COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType({})
+"""Every model that can be evaluated: where its command is, and its line in `hmas eval --help`."""
+
+
+@click.group("eval", cls=LazyGroup, lazy=COMMANDS)
+def evaluate() -> None:
+    """Evaluate the models of the perception and prediction agents."""

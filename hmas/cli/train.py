@@ -1,0 +1,16 @@
+"""`hmas train`: fit the models behind the agents again, on the operator's own data."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import click
+
+from hmas.cli.lazy import LazyGroup
+
+COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType({})
+"""Every model that can be trained: where its command is, and its line in `hmas train --help`."""
+
+
+@click.group(cls=LazyGroup, lazy=COMMANDS)
+def train() -> None:
+    """Train the models of the perception and prediction agents."""
