@@ -1,0 +1,1 @@
+"""Trained models as artefacts: versioned folders, which one is in force, and what is tried beside it."""

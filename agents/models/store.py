@@ -1,0 +1,265 @@
+"""The store of trained models under the state directory: versions, which of them is in force, and the way back.
+
+    models/KIND/v7/          one version: its files and card.json
+    models/KIND/choice.json  what is in force, what is tried in its shadow, and what was in force before
+
+A version is copied in whole and renamed into place; the choice is one small file that is replaced in one step. So a reader sees the old
+or the new, never half of one, and agents notice a change by looking at that file (`stamp`). Writers of all processes take turns by a lock.
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from agents.models.card import CARD, ModelCard, files, read_card, verified, write_card
+from controller.core.errors import ModelError
+
+KINDS = ("perception", "prediction")
+SHIPPED = "shipped"
+"""Name of what comes with H-MAS itself: what is in force until a version is chosen."""
+KEPT = 8
+"""Versions of one kind that are kept; of more, the oldest go that are neither in force, nor in the shadow, nor the way back."""
+HISTORY = 16
+"""Choices remembered for `rollback`."""
+_CHOICE = "choice.json"
+_HALF_DONE = ".adding-"
+_VERSION = re.compile(r"v([1-9][0-9]{0,8})")
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """What is in force for one kind.
+
+    Attributes:
+        current: Version in force; empty for the shipped one.
+        shadow: Version that reads along without being listened to; empty for none.
+        before: What was in force before, the latest last; empty strings stand for the shipped one.
+        newest: Largest version number ever given: numbers are not used twice.
+    """
+
+    current: str = ""
+    shadow: str = ""
+    before: list[str] = []
+    newest: int = 0
+
+
+class ModelStore:
+    """Versions of models on disk. Stateless between calls: several processes may use one folder.
+
+    Args:
+        root: Folder of the store, made when something is added.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def list(self, kind: str) -> list[ModelCard]:
+        """Cards of all stored versions, oldest first. One with an unreadable card is listed by its version alone."""
+        found = []
+        for version in self._versions(kind):
+            try:
+                found.append(msgspec.structs.replace(read_card(self.folder(kind, version)), version=version))
+            except ModelError as error:
+                found.append(ModelCard(kind=kind, version=version, details={"broken": str(error)}))
+        return found
+
+    def choice(self, kind: str) -> Choice:
+        """What is in force.
+
+        Raises:
+            ModelError: The kind is unknown, or the file of the choice cannot be read.
+        """
+        path = self._kind(kind) / _CHOICE
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=Choice)
+        except FileNotFoundError:
+            return Choice()
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ModelError(f"{path}: {error}; remove it to go back to the shipped model") from error
+
+    def stamp(self, kind: str) -> tuple[int, int, int]:
+        """Changes whenever the choice does; costs one look at a file's metadata. (0, 0, 0) before the first choice."""
+        try:
+            status = (self._kind(kind) / _CHOICE).stat()
+        except OSError:
+            return (0, 0, 0)
+        return status.st_mtime_ns, status.st_ino, status.st_size
+
+    def current(self, kind: str) -> Path | None:
+        """Folder of the version in force, its hashes checked; None for the shipped one.
+
+        Raises:
+            ModelError: The version is gone or was changed.
+        """
+        version = self.choice(kind).current
+        return self.open(kind, version) if version else None
+
+    def shadow(self, kind: str) -> Path | None:
+        """Folder of the version that reads along, its hashes checked; None where there is none.
+
+        Raises:
+            ModelError: As `current`.
+        """
+        version = self.choice(kind).shadow
+        return self.open(kind, version) if version else None
+
+    def open(self, kind: str, version: str) -> Path:
+        """Folder of a version, its hashes checked.
+
+        Raises:
+            ModelError: There is no such version, it is of another kind, or a file was changed.
+        """
+        folder = self.folder(kind, version)
+        card = verified(folder)
+        if card.kind != kind:
+            raise ModelError(f"{folder / CARD}: kind is {card.kind!r}; allowed here: {kind!r}")
+        return folder
+
+    def folder(self, kind: str, version: str) -> Path:
+        """Where a version lies.
+
+        Raises:
+            ModelError: There is no such version; says which there are.
+        """
+        if version not in self._versions(kind):
+            known = ", ".join([SHIPPED, *self._versions(kind)])
+            raise ModelError(f"{kind} model {version!r} is not in {self.root}; there are: {known}")
+        return self._kind(kind) / version
+
+    def add(self, kind: str, folder: Path, card: ModelCard) -> str:
+        """Copies a trained model in and returns its version. It is not in force yet; old unused versions make room.
+
+        Raises:
+            ModelError: The card is of another kind, the folder holds no files, or it cannot be copied.
+        """
+        if card.kind != kind:
+            raise ModelError(f"card.kind is {card.kind!r}; allowed here: {kind!r}")
+        home = self._kind(kind)
+        with self._locked(kind):
+            choice = self.choice(kind)
+            number = max([choice.newest, *(int(version[1:]) for version in self._versions(kind))]) + 1
+            version = f"v{number}"
+            for left in home.glob(f"{_HALF_DONE}*"):
+                # Of a process that died while adding: nobody else adds while the lock is held.
+                shutil.rmtree(left, ignore_errors=True)
+            half_done = Path(tempfile.mkdtemp(prefix=_HALF_DONE, dir=home))
+            try:
+                _copy(folder, half_done)
+                write_card(half_done, msgspec.structs.replace(card, version=version))
+                half_done.chmod(0o755)
+                half_done.rename(home / version)
+            except OSError as error:
+                raise ModelError(f"{folder} cannot be copied to {home / version}: {error}") from error
+            finally:
+                shutil.rmtree(half_done, ignore_errors=True)
+            choice = msgspec.structs.replace(choice, newest=number)
+            self._write(kind, choice)
+            self._make_room(kind, choice, version)
+        return version
+
+    def use(self, kind: str, version: str) -> None:
+        """Puts a version (or `shipped`) in force, after checking its hashes. What was in force becomes the way back.
+
+        Raises:
+            ModelError: There is no such version, or it is broken.
+        """
+        wanted = "" if version == SHIPPED else version
+        if wanted:
+            self.open(kind, wanted)
+        with self._locked(kind):
+            choice = self.choice(kind)
+            if choice.current == wanted:
+                return
+            before = [*choice.before, choice.current][-HISTORY:]
+            shadow = "" if choice.shadow == wanted else choice.shadow
+            self._write(kind, msgspec.structs.replace(choice, current=wanted, before=before, shadow=shadow))
+
+    def rollback(self, kind: str) -> str:
+        """Puts back in force what was before, and returns its name. Versions that have gone since are passed over.
+
+        Raises:
+            ModelError: Nothing was in force before, or what was is broken.
+        """
+        with self._locked(kind):
+            choice = self.choice(kind)
+            before = list(choice.before)
+            kept = self._versions(kind)
+            while before:
+                wanted = before.pop()
+                if not wanted or wanted in kept:
+                    if wanted:
+                        self.open(kind, wanted)
+                    self._write(kind, msgspec.structs.replace(choice, current=wanted, before=before))
+                    return wanted or SHIPPED
+        raise ModelError(f"no {kind} model was in force before {choice.current or SHIPPED}; `hmas models use {kind} VERSION` names one")
+
+    def set_shadow(self, kind: str, version: str) -> None:
+        """Lets a version read along without being listened to; an empty one ends that.
+
+        Raises:
+            ModelError: There is no such version, it is broken, or it is in force already.
+        """
+        if version:
+            self.open(kind, version)
+        with self._locked(kind):
+            choice = self.choice(kind)
+            if version and version == choice.current:
+                raise ModelError(f"{kind} model {version!r} is in force already; allowed in its shadow: another version")
+            self._write(kind, msgspec.structs.replace(choice, shadow=version))
+
+    def _kind(self, kind: str) -> Path:
+        if kind not in KINDS:
+            raise ModelError(f"model kind {kind!r} is unknown; allowed: {', '.join(KINDS)}")
+        return self.root / kind
+
+    def _versions(self, kind: str) -> tuple[str, ...]:
+        home = self._kind(kind)
+        names = [path.name for path in home.iterdir() if _VERSION.fullmatch(path.name)] if home.is_dir() else []
+        return tuple(sorted(names, key=lambda name: int(name[1:])))
+
+    def _make_room(self, kind: str, choice: Choice, added: str) -> None:
+        held = {choice.current, choice.shadow, added, *choice.before[-1:]}
+        versions = self._versions(kind)
+        for version in [version for version in versions if version not in held][: max(0, len(versions) - KEPT)]:
+            shutil.rmtree(self._kind(kind) / version, ignore_errors=True)
+
+    def _write(self, kind: str, choice: Choice) -> None:
+        home = self._kind(kind)
+        handle, name = tempfile.mkstemp(prefix=".choice-", dir=home)
+        try:
+            with os.fdopen(handle, "wb") as target:
+                target.write(msgspec.json.encode(choice))
+                target.flush()
+                os.fsync(target.fileno())
+            Path(name).chmod(0o644)
+            Path(name).replace(home / _CHOICE)
+        except OSError as error:
+            Path(name).unlink(missing_ok=True)
+            raise ModelError(f"{home / _CHOICE} cannot be written: {error.strerror}") from error
+
+    @contextlib.contextmanager
+    def _locked(self, kind: str) -> Iterator[None]:
+        home = self._kind(kind)
+        try:
+            home.mkdir(parents=True, exist_ok=True)
+            lock = (home / ".lock").open("ab")
+        except OSError as error:
+            raise ModelError(f"{home}: {error.strerror}; allowed: a folder that this user may write (state_dir)") from error
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def _copy(folder: Path, target: Path) -> None:
+    found = list(files(folder))
+    if not found:
+        raise ModelError(f"{folder}: no files beside {CARD}; allowed: a trained model's folder")
+    for name, path in found:
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target / name)
