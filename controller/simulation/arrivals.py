@@ -19,6 +19,8 @@ class Arrival:
         weight: Its tenant's weight.
         block_hashes, hash_tokens: Its prompt's prefix hashes, as in `engines.sim.request.SimRequest`.
         pauses: Tool calls within it. `tool_s`: how long each of them takes, seconds.
+        answer: What the agents make of it: `(request, now_s)` to estimates, asked `answer_s` seconds after its arrival, waiting or running;
+            None where they say nothing. Without one, what was believed at its arrival stands.
     """
 
     request: Request
@@ -29,6 +31,8 @@ class Arrival:
     hash_tokens: int = 512
     pauses: tuple[Pause, ...] = ()
     tool_s: tuple[float, ...] = ()
+    answer: Callable[[Request, float], Estimates | None] | None = None
+    answer_s: float = 0.0
 
 
 class ArrivalFeed:

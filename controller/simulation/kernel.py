@@ -235,10 +235,22 @@ class _Kernel:
         self._stirred = True
         if len(arrival.tool_s) != len(arrival.pauses):
             raise SchedulingError(f"request {request.id!r} has {len(arrival.pauses)} pauses and {len(arrival.tool_s)} durations (tool_s)")
-        self._live[request.id] = _Live(arrival, len(self._records))
+        live = self._live[request.id] = _Live(arrival, len(self._records))
         self._records.append(None)
+        if arrival.answer is not None:
+            self._push(now_s + arrival.answer_s, 0, lambda at_s: self._answered(live, at_s))
         for dropped in self._scheduler.outranked():
             self._ended(dropped.ended, now_s, dropped.refusal.message)
+
+    def _answered(self, live: _Live, now_s: float) -> None:
+        """The agents have spoken of a request; nobody has waited for them."""
+        request, answer = live.arrival.request, live.arrival.answer
+        if answer is None or self._live.get(request.id) is not live:
+            return
+        estimates = answer(request, now_s)
+        if estimates is not None:
+            self._scheduler.revise(request.id, estimates, now_s)
+            self._stirred = True
 
     def _send(self, dispatch: Dispatch, now_s: float) -> None:
         request = dispatch.entry.request

@@ -1,5 +1,7 @@
 """Virtual time: causality, the engine's own timing, deadlines, control laws, stopping."""
 
+import dataclasses
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -246,3 +248,24 @@ def test_the_front_end_s_share_comes_before_the_engine():
     (plain,) = simulate([arrival(0)], engines, scheduler).records
     assert record.ttft_ms == pytest.approx(plain.ttft_ms + 40.0)
     assert (record.queue_ms, record.tpot_ms) == (0.0, pytest.approx(plain.tpot_ms))
+
+
+def test_the_agents_answer_comes_later_and_orders_what_still_waits():
+    asked = []
+
+    def late(number, output_tokens):
+        def answer(request, now_s):
+            asked.append((request.id, now_s))
+            return None if output_tokens is None else msgspec.structs.replace(believed(request, now_s), output_tokens=output_tokens)
+
+        one = arrival(number, at_s=0.001 * number, output=20)
+        return dataclasses.replace(one, answer=answer, answer_s=0.05)
+
+    def served(arrivals):
+        scheduler, engines = build(n_run=1, policy="sjf")
+        records = simulate(arrivals, engines, scheduler).records
+        return [record.request_id for record in sorted(records, key=lambda record: record.queue_ms)]
+
+    # All are believed to be alike when they come; the first is running when the answers arrive, the last is called the shortest.
+    assert served([late(0, 900.0), late(1, None), late(2, 500.0), late(3, 3.0)]) == ["0000", "0003", "0001", "0002"]
+    assert asked == [(f"{number:04d}", pytest.approx(0.05 + 0.001 * number)) for number in range(4)]
