@@ -30,6 +30,8 @@ class RequestNotice(Message, frozen=True, tag="request"):
         max_output_tokens: The client's cap, 0 where none.
         has_tools: Whether tool definitions came along.
         turns: Messages of the conversation, 0 where not known (a plain completion).
+        images: Pictures among the content parts.
+        session: Opaque name of the conversation (`session_digest`), empty where not known.
     """
 
     request_id: str
@@ -44,6 +46,8 @@ class RequestNotice(Message, frozen=True, tag="request"):
     max_output_tokens: int = 0
     has_tools: bool = False
     turns: int = 0
+    images: int = 0
+    session: str = ""
 
 
 class RequestFeatures(Message, frozen=True, tag="features"):
@@ -102,6 +106,8 @@ class Completion(Message, frozen=True, tag="completion"):
         running: In flight on the instance when this was dispatched; `kv_usage` likewise.
         slo_met: Whether both targets were met (H-MAS Eq. 1); never true unless completed.
         reason: Why it ended so, in words.
+        max_output_tokens: The client's cap, 0 where none: a length that reaches it says only that it would have been longer.
+        session: As in the notice.
     """
 
     request_id: str
@@ -131,6 +137,8 @@ class Completion(Message, frozen=True, tag="completion"):
     slo_met: bool = False
     status: int = 0
     reason: str = ""
+    max_output_tokens: int = 0
+    session: str = ""
 
 
 class InstanceView(msgspec.Struct, frozen=True, kw_only=True):
@@ -326,6 +334,33 @@ class MetaDecision(Message, frozen=True, tag="decision"):
     evidence: dict[str, float] = {}
 
 
+class ModelReport(Message, frozen=True, tag="model_report"):
+    """How an agent's model does on live traffic, every few seconds (perception, prediction -> gateway, operators).
+
+    Attributes:
+        agent, instance: Who says so; an agent may run several times.
+        model: Kind and version of what is reported on.
+        role: `active` where its answers are used, `shadow` where they are only scored.
+        requests: Answered since the model was loaded; `scored`: of these, with a known outcome.
+        figures: By name, as `controller.gateway.model_reports` lists them; unknown ones are ignored.
+        coverage: Share of outcomes at or below each stated quantile, by level such as `0.9`.
+        fallback: Why this model stands in for the one that was configured, empty where it does not.
+        rss_bytes: Memory of the process.
+    """
+
+    sent_s: float
+    agent: str
+    instance: str
+    model: str
+    role: Literal["active", "shadow"] = "active"
+    requests: int = 0
+    scored: int = 0
+    figures: dict[str, float] = {}
+    coverage: dict[str, float] = {}
+    fallback: str = ""
+    rss_bytes: int = 0
+
+
 class OverrideNotice(Message, frozen=True, tag="override"):
     """What operators hold at present (admin -> all). An empty notice releases everything."""
 
@@ -368,6 +403,7 @@ AnyMessage = (
     | LongView
     | ControlAction
     | MetaDecision
+    | ModelReport
     | OverrideNotice
     | Event
 )
@@ -379,6 +415,7 @@ TELEMETRY = "hmas:telemetry"
 VIEWS = "hmas:views"
 ACTIONS = "hmas:actions"
 DECISIONS = "hmas:decisions"
+MODELS = "hmas:models"
 OVERRIDES = "hmas:overrides"
 EVENTS = "hmas:events"
 
@@ -393,6 +430,7 @@ STREAM_OF: Mapping[type[Message], str] = MappingProxyType(
         LongView: VIEWS,
         ControlAction: ACTIONS,
         MetaDecision: DECISIONS,
+        ModelReport: MODELS,
         OverrideNotice: OVERRIDES,
         Event: EVENTS,
     }
@@ -408,6 +446,7 @@ MAXLEN: Mapping[str, int] = MappingProxyType(
         VIEWS: 2_000,
         ACTIONS: 5_000,
         DECISIONS: 2_000,
+        MODELS: 1_000,
         OVERRIDES: 200,
         EVENTS: 10_000,
     }

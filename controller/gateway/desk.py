@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from controller.bus.base import Bus
 from controller.core.fairness import Fairness
 from controller.core.messages import RequestCost, RequestFeatures, RequestNotice
+from controller.core.session import session_digest
 from controller.core.types import Estimates, OutcomeKind, Request
 from controller.gateway.beliefs import Declared, fault_of_cost, fault_of_features, with_cost, with_features
 from controller.gateway.chores import Chores
@@ -327,6 +328,8 @@ class Desk:
             max_output_tokens=request.max_output_tokens or 0,
             has_tools=call.has_tools,
             turns=call.turns,
+            images=call.images,
+            session=session_digest(request.session),
         )
 
 

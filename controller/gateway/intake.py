@@ -17,6 +17,7 @@ EXCERPT_TAIL = 800
 SERVICE_TIERS = ("auto", "default", "flex", "priority", "scale")
 TOKENS_PER_IMAGE = 512
 """A part of a message that is not text counts as this many tokens: what common vision models make of one image tile or two."""
+IMAGE_TYPES = ("image_url", "input_image", "image")
 TOKENS_PER_MESSAGE = 4
 """Role and separators that a chat template puts around each message."""
 INT_LIMIT = 1 << 31
@@ -39,6 +40,7 @@ class Call:
         priority: The body's `priority`, None where it has none. LOWER goes first.
         has_tools: Whether tool definitions came along.
         turns: Messages of the chat, 0 for a plain prompt.
+        images: Pictures among the content parts.
         cache_key: The body's `prompt_cache_key`: requests that share it share a prefix. Empty where there is none.
         document: The parsed body.
     """
@@ -54,6 +56,7 @@ class Call:
     priority: int | None
     has_tools: bool
     turns: int
+    images: int
     cache_key: str
     document: dict[str, Any]
 
@@ -104,6 +107,7 @@ def parse_call(path: str, body: bytes) -> Call:
         priority=_read_int(document, "priority", -INT_LIMIT, INT_LIMIT),
         has_tools=bool(tools),
         turns=len(document["messages"]) if path == CHAT else 0,
+        images=texts.images,
         cache_key=cache_key[:CACHE_KEY_LIMIT] if isinstance(cache_key := document.get("prompt_cache_key"), str) else "",
         document=document,
     )
@@ -125,11 +129,12 @@ def with_priority(call: Call, priority: int) -> bytes:
 class _Texts:
     """Gathers length and excerpt of a prompt without joining it."""
 
-    __slots__ = ("chars", "parts", "tokens")
+    __slots__ = ("chars", "images", "parts", "tokens")
 
     def __init__(self) -> None:
         self.parts: list[str] = []
         self.chars = 0
+        self.images = 0
         self.tokens = 0
 
     def add(self, text: str) -> None:
@@ -193,6 +198,7 @@ def _read_parts(parts: list[Any], where: str, texts: _Texts) -> None:
             texts.add(text)
         else:
             texts.tokens += TOKENS_PER_IMAGE
+            texts.images += part.get("type") in IMAGE_TYPES
 
 
 def _read_prompt(document: dict[str, Any], texts: _Texts) -> None:

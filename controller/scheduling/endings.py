@@ -2,6 +2,7 @@
 
 from controller.core.messages import Completion
 from controller.core.objectives import slo_met
+from controller.core.session import session_digest
 from controller.core.types import OutcomeKind, Request
 from controller.scheduling.instance import Instance, Running
 from controller.scheduling.outcomes import Ended, Refusal
@@ -85,6 +86,8 @@ def completion_of(ended: Ended, now_s: float) -> Completion:
         running=ended.running_at_dispatch,
         kv_usage=ended.kv_usage_at_dispatch,
         slo_met=ended.slo_met,
+        max_output_tokens=request.max_output_tokens or 0,
+        session=session_digest(request.session),
     )
 
 

@@ -42,6 +42,9 @@ def test_parts_that_are_no_text_cost_tokens():
     image = chat_call([{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": "data:..."}}])
     assert image.prompt_tokens == text.prompt_tokens + TOKENS_PER_IMAGE
     assert image.excerpt == "look"
+    assert (text.images, image.images) == (0, 1)
+    sound = chat_call([{"type": "input_audio", "input_audio": {}}, {"type": ["odd"]}, {}])
+    assert sound.images == 0
 
 
 def test_tool_definitions_cost_tokens():
