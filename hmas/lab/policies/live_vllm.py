@@ -12,6 +12,7 @@ from hmas.demo.field_runs import FieldRuns, on_site
 from hmas.demo.progress import Reporter
 from hmas.demo.site import make_site
 from hmas.demo.vllm_engine import VllmServer, running_vllm
+from hmas.lab.cores import beside
 from hmas.lab.dataset import load_mixture
 from hmas.lab.policies.live import STAGES, Ground, PolicyRuns
 from hmas.lab.policies.settings import LiveSettings
@@ -80,6 +81,8 @@ def compare_on_vllm(
         return document(ground, blocks)
 
     try:
-        return asyncio.run(run())
+        # The worker has its cores to itself: what shares one with it makes every step of that run slower, and of the next one not.
+        with beside(server.cores):
+            return asyncio.run(run())
     finally:
         reporter.done()
