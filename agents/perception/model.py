@@ -2,7 +2,8 @@
 
 from collections import OrderedDict
 
-from agents.perception.lengths import LengthStatistics, demanded_tokens
+from agents.perception.length_demands import demanded_tokens
+from agents.perception.length_statistics import LengthStatistics
 from agents.perception.tagging import tag
 from controller.core.messages import Completion, RequestFeatures, RequestNotice
 from controller.core.slo import IMPORTANCE_MAX, IMPORTANCE_MIN, slo_for

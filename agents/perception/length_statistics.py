@@ -6,7 +6,6 @@ taken of logarithms, since lengths spread over orders of magnitude.
 """
 
 import math
-import re
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
@@ -22,7 +21,6 @@ GROUPS = 4096
 SHRINKAGE = 4.0
 """Observations that the coarser group counts for."""
 BUCKET_EDGES = (64, 256, 1024, 4096, 16_384)
-TOKENS_PER_WORD = 1.35
 
 
 class Length(msgspec.Struct, frozen=True):
@@ -52,32 +50,10 @@ PRIOR: Mapping[TaskType, Length] = MappingProxyType(
 )
 """What language models answered to public prompts of each type (rounded), until an installation's own history says otherwise."""
 
-_DEMAND = re.compile(
-    r"(no (?:shorter|fewer|less) than|at least|more than|less than|fewer than|under|at most|no more than|within|up to)?"
-    r" ?\b(\d[\d,]{0,6}|one|two|three|four|five|six|ten)[ -](word|sentence|paragraph|page)s?\b"
-)
-_TOKENS_PER = {"word": TOKENS_PER_WORD, "sentence": 25.0, "paragraph": 110.0, "page": 650.0}
-_COUNTS = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "ten": 10}
-_UPPER = frozenset(["less than", "fewer than", "under", "at most", "no more than", "within", "up to"])
-_DEMAND_LIMIT = 32_768.0
-
 
 def bucket(prompt_tokens: int) -> int:
     """Number of the prompt-length bucket, 0 for the shortest."""
     return sum(prompt_tokens >= edge for edge in BUCKET_EDGES)
-
-
-def demanded_tokens(text: str) -> float:
-    """Length that the prompt itself asks for ("no shorter than 2000 words", "in three sentences"), in tokens; 0 where it asks for none.
-
-    Of several demands the largest counts. An upper limit is taken at four fifths.
-    """
-    largest = 0.0
-    for quantifier, count, unit in _DEMAND.findall(text.lower()):
-        number = _COUNTS.get(count) or int(count.replace(",", ""))
-        tokens = number * _TOKENS_PER[unit] * (0.8 if quantifier in _UPPER else 1.0)
-        largest = max(largest, tokens)
-    return min(largest, _DEMAND_LIMIT)
 
 
 class _Group:
