@@ -7,6 +7,8 @@ from controller.scheduling.instance import Instance
 from controller.scheduling.pool import rebuild
 from controller.scheduling.queue_entry import QueueEntry, QueuePolicy
 from controller.scheduling.slots import Slots
+from controller.scheduling.tenancy import Tenancy
+from controller.scheduling.tenant_gate import Gate, gated
 
 Place = Literal["ready", "late", "expired"]
 
@@ -220,6 +222,24 @@ class Group:
         behind = None if structure is None else structure.ahead(request_id)
         return None if behind is None else len(self.policy) + (0 if others is None else len(others)) + behind
 
+    # -- tenants' limits --------------------------------------------------------------------------------------------------
+
+    def gate(self, tenancy: Tenancy) -> None:
+        """Puts a gate in front of every structure that has none; what it holds already goes straight through until `sort` comes past it."""
+        self.policy, self.late = _behind_gate(self.policy, tenancy), _behind_gate(self.late, tenancy)
+        if self.successor is not None:
+            self.successor = _behind_gate(self.successor, tenancy)
+        if self.rest is not None:
+            self.rest = _behind_gate(self.rest, tenancy)
+
+    def sort(self, waiting: Waiting, now_s: float) -> None:
+        """Puts it where its tenant's limits in force want it."""
+        if waiting.place == "expired":
+            return
+        for structure in (self.late,) if waiting.place == "late" else self._homes(waiting):
+            if isinstance(structure, Gate):
+                structure.sort(waiting.entry, now_s)
+
     # -- changes of discipline --------------------------------------------------------------------------------------------
 
     def replace(self, policy: QueuePolicy, now_s: float) -> None:
@@ -323,3 +343,7 @@ class Group:
         if self.rest is not None and waiting.passed != self._changes:
             return (self.rest,)
         return (self.policy,)
+
+
+def _behind_gate(structure: QueuePolicy, tenancy: Tenancy) -> QueuePolicy:
+    return structure if isinstance(structure, Gate) else gated(structure, tenancy)

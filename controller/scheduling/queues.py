@@ -106,6 +106,13 @@ class Queues:
             group.begin_review()
         self._hurry(now_s)
 
+    def sort_tenants(self, now_s: float) -> None:
+        """The slots of a tenant are limited now and were not, or the other way round: looks put its requests in their places."""
+        if self._tenancy is not None and self._tenancy.bounded:
+            for group in self.all():
+                group.gate(self._tenancy)
+        self.look_at_each(now_s)
+
     def regroup(self, now_s: float) -> None:
         """Sorts requests anew after instances have changed the models they serve.
 
@@ -198,6 +205,7 @@ class Queues:
                 for waiting in group.review(limit):
                     limit -= 1
                     self._on_look(waiting)
+                    group.sort(waiting, now_s)
 
     def _take_over(self, now_s: float) -> None:
         lossy = next((group for group in self.groups if not group.complete), None)

@@ -55,7 +55,7 @@ class Scheduler(Steering):
             if spec.capacity_n_run < 1:
                 raise SchedulingError(f"capacity_n_run of instance {spec.name!r} is {spec.capacity_n_run}; allowed: 1 or more")
             made[spec.name] = Instance(spec, fenced=settings.fence, margin=settings.fence_margin, credit=settings.fence_prefix_credit)
-        self._tenancy = Tenancy(tenants or {}, tuple(made.values()))
+        tenancy = Tenancy(tenants or {}, tuple(made.values()))
         weights: dict[str, float] = {}
         room = WaitingRoom(
             tuple(made.values()),
@@ -63,11 +63,11 @@ class Scheduler(Steering):
             hints=hints,
             demoting=settings.overdue != "keep",
             service_share=settings.overdue_service_share,
-            tenancy=self._tenancy,
+            tenancy=tenancy,
             weights=weights,
         )
-        super().__init__(made, Walk(settings, router, self._tenancy), room, weights)
-        self._entrance = Entrance(settings, self._room, self._tenancy)
+        super().__init__(made, Walk(settings, router, tenancy), room, weights, tenancy)
+        self._entrance = Entrance(settings, room, tenancy)
         self._given_up: list[Dropped] = []
         self._seq = 0
         self._turn = 0

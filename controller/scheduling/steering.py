@@ -6,6 +6,7 @@ from controller.core.errors import SchedulingError
 from controller.core.messages import LengthBound
 from controller.core.types import Controls
 from controller.scheduling.instance import Instance, Running
+from controller.scheduling.tenancy import Tenancy, TenantLimits
 from controller.scheduling.token_source import TokenSource
 from controller.scheduling.waiting_room import WaitingRoom
 from controller.scheduling.walk import Walk
@@ -15,12 +16,15 @@ from engines.base import EngineSnapshot
 class Steering:
     """The half of a scheduler that is turned; the other half, which requests go through, is `Scheduler`."""
 
-    def __init__(self, instances: Mapping[str, Instance], walk: Walk, room: WaitingRoom, weights: dict[str, float]) -> None:
+    def __init__(
+        self, instances: Mapping[str, Instance], walk: Walk, room: WaitingRoom, weights: dict[str, float], tenancy: Tenancy
+    ) -> None:
         """Steers these parts. `weights`: tenants' weights, which the room reads too."""
         self._instances = instances
         self._walk = walk
         self._room = room
         self._weights = weights
+        self._tenancy = tenancy
         self._running: dict[str, Running] = {}
 
     @property
@@ -105,6 +109,16 @@ class Steering:
             raise SchedulingError(f"weight of tenant {tenant!r} is {weight!r}; allowed: more than 0")
         self._weights[tenant] = weight
         self._room.reweigh(now_s)
+
+    def set_limits(self, tenant: str, limits: TenantLimits, now_s: float) -> None:
+        """Sets quotas, share and cap of a tenant, `NO_LIMITS` for none. O(running).
+
+        Quotas hold for requests to come; a quota that there was stays as used up as it was. Share and cap hold for those that wait as
+        `settle` gets to them; those in flight stay.
+        """
+        running = sum(run.entry.request.tenant == tenant for run in self._running.values())
+        if self._tenancy.set_limits(tenant, limits, running, now_s):
+            self._room.sort_tenants(now_s)
 
     def set_draining(self, instance: str, draining: bool) -> None:
         """Stops or resumes dispatches to an instance; those in flight stay.

@@ -39,6 +39,10 @@ class TenantLimits(msgspec.Struct, frozen=True, kw_only=True):
         return self.tokens_per_minute > 0 or self.requests_per_minute > 0
 
 
+NO_LIMITS = TenantLimits()
+"""Of a tenant of whom nothing is said."""
+
+
 class RateState(msgspec.Struct, frozen=True, kw_only=True):
     """One quota as a client is told it: limit per minute, what is left now, and seconds until it is full again."""
 
@@ -63,11 +67,23 @@ class _Meter:
     def __init__(self, limits: TenantLimits, now_s: float) -> None:
         self.tokens: TokenBucket | None = None
         self.requests: TokenBucket | None = None
-        if limits.tokens_per_minute:
-            burst = limits.burst_tokens or limits.tokens_per_minute
-            self.tokens = TokenBucket(burst, limits.tokens_per_minute / _MINUTE_S, now_s)
-        if limits.requests_per_minute:
-            self.requests = TokenBucket(limits.requests_per_minute, limits.requests_per_minute / _MINUTE_S, now_s)
+        self.adjust(limits, now_s)
+
+    def adjust(self, limits: TenantLimits, now_s: float) -> None:
+        """Takes the limits as they are now; a bucket that there was stays as full as it was, a new one starts full."""
+        self.tokens = _bucket(self.tokens, limits.tokens_per_minute, limits.burst_tokens, now_s)
+        self.requests = _bucket(self.requests, limits.requests_per_minute, 0, now_s)
+
+
+def _bucket(before: TokenBucket | None, per_minute: int, burst: int, now_s: float) -> TokenBucket | None:
+    """The bucket of a rate, None where there is none; without a burst of its own it holds a minute's worth."""
+    if not per_minute:
+        return None
+    capacity, per_s = burst or per_minute, per_minute / _MINUTE_S
+    if before is None:
+        return TokenBucket(capacity, per_s, now_s)
+    before.resize(capacity, per_s, now_s)
+    return before
 
 
 class Tenancy:
@@ -96,6 +112,41 @@ class Tenancy:
         self.metered = frozenset(name for name, one in self._limits.items() if one.metered)
         self.running: dict[str, int] = dict.fromkeys(sorted(self.bounded), 0)
         self.version = 0
+
+    def limits(self, tenant: str) -> TenantLimits:
+        """What holds for a tenant."""
+        return self._limits.get(tenant, NO_LIMITS)
+
+    def set_limits(self, tenant: str, limits: TenantLimits, running: int, now_s: float) -> bool:
+        """Puts other limits in force. Quotas hold from the next request on; what is in flight was charged, or not, when it came.
+
+        Args:
+            tenant: Whose.
+            limits: What holds from now on, `NO_LIMITS` for none.
+            running: How many it has in flight.
+            now_s: When.
+
+        Returns:
+            Whether its slots were limited and are not any more, or are now and were not: those that wait have to be sorted anew then.
+        """
+        was_bounded = tenant in self.bounded
+        if limits == NO_LIMITS:
+            self._limits.pop(tenant, None)
+        else:
+            self._limits[tenant] = limits
+        self.bounded = frozenset(name for name, one in self._limits.items() if one.bounded)
+        self.metered = frozenset(name for name, one in self._limits.items() if one.metered)
+        if not limits.bounded:
+            self.running.pop(tenant, None)
+        elif not was_bounded:
+            self.running[tenant] = running
+        meter = self._meters.get(tenant)
+        if meter is not None and limits.metered:
+            meter.adjust(limits, now_s)
+        elif meter is not None:
+            del self._meters[tenant]
+        self.version += 1
+        return was_bounded != limits.bounded
 
     # -- rates ------------------------------------------------------------------------------------------------------------
 
@@ -128,9 +179,8 @@ class Tenancy:
 
     def settle(self, request: Request, tokens: int, now_s: float) -> None:
         """A request has ended and took so many tokens, 0 where it never ran: gives back what it was charged too much, or takes the rest."""
-        if request.tenant not in self.metered:
-            return
-        expected = self._charged.pop(request.id, None)
+        # Its quota may have come or gone since.
+        expected = self._charged.pop(request.id, None) if self._charged else None
         meter = self._meters.get(request.tenant)
         if expected is not None and meter is not None and meter.tokens is not None:
             meter.tokens.take(tokens - expected, now_s)
@@ -179,19 +229,19 @@ class Tenancy:
             self.version += 1
 
     def fill(self, tenant: str) -> float:
-        """What a bounded tenant holds over its share of the windows: 1 or more at its share. One slot is always its own."""
-        share = self._limits[tenant].concurrency_share
+        """What a tenant holds over its share of the windows: 1 or more at its share. One slot is always its own."""
+        share = self.limits(tenant).concurrency_share
         if share >= 1.0:
             return 0.0
         return self.running[tenant] / max(1, int(share * self._windows + 1e-9))
 
     def capped(self, tenant: str) -> bool:
-        """Whether a bounded tenant is at its absolute limit: nothing of it may go, whoever else waits."""
-        most = self._limits[tenant].max_running
+        """Whether a tenant is at its absolute limit: nothing of it may go, whoever else waits."""
+        most = self.limits(tenant).max_running
         return most > 0 and self.running[tenant] >= most
 
     def closed(self, tenant: str) -> bool:
-        """Whether a bounded tenant has to let others go first: at its share, or at its absolute limit."""
+        """Whether a tenant has to let others go first: at its share, or at its absolute limit."""
         return self.capped(tenant) or self.fill(tenant) >= 1.0
 
 

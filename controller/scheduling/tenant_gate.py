@@ -22,6 +22,9 @@ class Gate(QueuePolicy):
 
     Within a bounded tenant, a newcomer that ranks better than those already in the shared queue comes after them: `SHOWN` at most.
 
+    Limits may come and go while requests wait: one that stands where its tenant's former limits put it is put right by `sort`, and
+    until then it goes, or waits, as it did before.
+
     Costs: O(log n) a call, and O(bounded tenants that wait) for the first `pop` after a slot was taken or given back.
     """
 
@@ -78,8 +81,8 @@ class Gate(QueuePolicy):
         """Takes the next entry of those that need not let others go first, None where there is none."""
         self._refill(now_s)
         while (entry := self.inner.pop(now_s)) is not None:
-            tenant = entry.request.tenant
-            if tenant not in self._tenancy.bounded:
+            tenant = self._shown_of.get(entry.request.id)
+            if tenant is None:
                 return entry
             if not self._tenancy.closed(tenant):
                 self._hide(entry.request.id, tenant)
@@ -128,6 +131,17 @@ class Gate(QueuePolicy):
             self._hide(request_id, entry.request.tenant)
             self._seen = -1
         return entry
+
+    def sort(self, entry: QueueEntry, now_s: float) -> None:
+        """Puts a waiting entry where the limits in force want it; no effect where it stands there."""
+        request_id, tenant = entry.request.id, entry.request.tenant
+        shown = request_id in self._shown_of
+        if (tenant in self._tenancy.bounded) == (shown or request_id in self._aside_of):
+            return
+        if shown:
+            self._hide(request_id, tenant)
+        elif (found := self.discard(request_id)) is not None:
+            self.push(found, now_s)
 
     def rekey(self, entry: QueueEntry, now_s: float) -> None:
         """The entry's estimates have changed."""

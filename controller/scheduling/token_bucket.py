@@ -32,6 +32,13 @@ class TokenBucket:
         """Takes an amount out, whatever it holds; an amount below 0 is given back, up to the capacity."""
         self._level = min(self.capacity, self.level(now_s) - amount)
 
+    def resize(self, capacity: float, per_s: float, now_s: float) -> None:
+        """Takes another capacity and rate. It stays as full as it was, a full one full; what is overdrawn stays owed as it is."""
+        level = self.level(now_s)
+        self._level = level * capacity / self.capacity if level > 0.0 else level
+        self.capacity = capacity
+        self.per_s = per_s
+
     def wait_s(self, amount: float, now_s: float) -> float:
         """How long until it holds the amount, or is full where the amount passes its capacity; 0 where it does now."""
         missing = min(amount, self.capacity) - self.level(now_s)

@@ -223,6 +223,10 @@ class WaitingRoom:
         """Gives every waiting entry its tenant's weight."""
         self.queues.look_at_each(now_s)
 
+    def sort_tenants(self, now_s: float) -> None:
+        """See `Queues.sort_tenants`."""
+        self.queues.sort_tenants(now_s)
+
     def settle(self, limit: int, now_s: float) -> bool:
         """Goes on with what was begun, past `limit` requests at most; True while some is left.
 

@@ -18,6 +18,8 @@ from controller.scheduling.policies.sjf import Sjf
 from controller.scheduling.pool import POLICIES, make_policy
 from controller.scheduling.queue_entry import QueueEntry
 from controller.scheduling.scheduler import Scheduler
+from controller.scheduling.tenancy import NO_LIMITS, TenantLimits
+from controller.scheduling.tenant_gate import SHOWN, Gate
 from engines.base import EngineSnapshot
 
 MODELS = ("a", "b", "c")
@@ -37,6 +39,7 @@ STEPS = (
     "wait",
     "models",
     "weigh",
+    "limit",
 )
 steps = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 10_000)), max_size=90)
 
@@ -117,7 +120,10 @@ def dispatched(scheduler: Scheduler, now_s: float, waiting: dict[str, QueueEntry
     return [one.entry.request.id for one in sent]
 
 
-def drive(script, *, models: bool, overdue: str = "keep") -> Scheduler:
+LIMITS = (NO_LIMITS, TenantLimits(concurrency_share=0.25), TenantLimits(max_running=1), TenantLimits(tokens_per_minute=1_000_000))
+
+
+def drive(script, *, models: bool, overdue: str = "keep", limits: bool = False) -> Scheduler:
     scheduler = made(policy="edf", overdue=overdue)
     waiting: dict[str, QueueEntry] = {}
     running: list[str] = []
@@ -131,7 +137,8 @@ def drive(script, *, models: bool, overdue: str = "keep") -> Scheduler:
         elif step == "revise" and waiting:
             scheduler.revise(sorted(waiting)[pick % len(waiting)], believed(pick + 1), now_s)
         elif step == "dispatch":
-            running += dispatched(scheduler, now_s, waiting, check=not models and not retried and overdue == "keep")
+            plain = not (models or retried or limits) and overdue == "keep"
+            running += dispatched(scheduler, now_s, waiting, check=plain)
         elif step == "end" and running:
             scheduler.end(running.pop(pick % len(running)), OutcomeKind.COMPLETED, now_s, pick % 50)
         elif step == "retry" and running:
@@ -165,6 +172,8 @@ def drive(script, *, models: bool, overdue: str = "keep") -> Scheduler:
             scheduler.observe(EngineSnapshot(engine=f"i{pick % 2}", taken_s=now_s, healthy=pick % 3 != 0))
         elif step == "weigh":
             scheduler.set_weight(f"t{pick % 3}", 1.0 + pick % 4, now_s)
+        elif step == "limit" and limits:
+            scheduler.set_limits(f"t{pick % 3}", LIMITS[pick % len(LIMITS)], now_s)
         audit(scheduler, waiting)
     for _ in range(20 * len(script) + 100):
         if not scheduler.settle(3, now_s):
@@ -361,3 +370,30 @@ def test_a_burst_that_becomes_overdue_is_demoted_a_bounded_number_at_a_time():
     while scheduler.settle(10, 100.0):
         scheduler.check_conservation()
     assert scheduler.snapshot(100.0, "g").overdue == 399
+
+
+def well_sorted(scheduler: Scheduler) -> None:
+    """Of a tenant whose slots are limited no more than a few stand among the others; of one whose are not, all do."""
+    bounded = scheduler._tenancy.bounded
+    for group in scheduler._room.groups:
+        for structure in (group.policy, group.late):
+            if not isinstance(structure, Gate):
+                assert not bounded
+                continue
+            among: dict[str, int] = {}
+            for entry in structure.inner.entries():
+                tenant = entry.request.tenant
+                among[tenant] = among.get(tenant, 0) + 1
+                assert (tenant in bounded) == (entry.request.id in structure._shown_of)
+            assert set(structure._aside) <= bounded
+            # A walk may put back what it passed beside those that took its place.
+            assert all(among[tenant] <= 2 * SHOWN for tenant in bounded & among.keys())
+
+
+@settings(max_examples=120, deadline=None)
+@given(steps, st.booleans(), st.sampled_from(["keep", "demote", "shed"]))
+def test_limits_that_come_and_go_meanwhile_lose_nothing_and_end_in_force(script, models, overdue):
+    scheduler = drive(script, models=models, overdue=overdue, limits=True)
+    well_sorted(scheduler)
+    for tenant, held in scheduler._tenancy.running.items():
+        assert held == sum(run.entry.request.tenant == tenant for run in scheduler._running.values())
