@@ -1,0 +1,77 @@
+"""Stated quantiles kept honest: each level is moved until as many lengths fall below it as it says. Pure.
+
+Quantile tracking (Gibbs and Candes, "Adaptive conformal inference under distribution shift", 2021; Angelopoulos et al., "Conformal
+PID control", 2023): after every outcome a level moves up by `step * level` if the length exceeded it and down by `step * (1 - level)` if
+not. So the share of lengths below it goes to the level whatever the lengths do, also under drift; the steps bound how far it is off after
+n outcomes. Corrections add up over groups (everything, the task, the model), each of which receives all of its own misses.
+"""
+
+from collections import OrderedDict
+from collections.abc import Hashable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from controller.core.lengths import LEVELS
+
+GROUPS = 4096
+"""Groups remembered; the one longest without news goes first."""
+LAST_STEP = 0.006
+FIRST_STEP = 0.06
+"""Step before the first outcome of a group and after many, in standard deviations of the forecast."""
+SETTLED = 60.0
+"""Outcomes after which the step has gone half of the way."""
+BOUND = 4.0
+"""Largest correction, in standard deviations."""
+
+Floats = NDArray[np.float64]
+_LEVELS: Floats = np.array(LEVELS)
+
+
+class _Group:
+    __slots__ = ("correction", "count")
+
+    def __init__(self) -> None:
+        self.correction: Floats = np.zeros(len(LEVELS))
+        self.count = 0
+
+
+class Calibration:
+    """Corrections to standardised quantiles, learnt from what was stated and what came."""
+
+    def __init__(self, limit: int = GROUPS) -> None:
+        self._limit = limit
+        self._groups: OrderedDict[Hashable, _Group] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def correction(self, groups: tuple[Hashable, ...]) -> Floats:
+        """Sum of the corrections of a request's groups, by level."""
+        total: Floats = np.zeros(len(LEVELS))
+        for name in groups:
+            group = self._groups.get(name)
+            if group is not None:
+                total += group.correction
+        return total
+
+    def learn(self, groups: tuple[Hashable, ...], below: Floats) -> None:
+        """Takes an outcome into account.
+
+        Args:
+            groups: Those of the request.
+            below: By level, 1 where the length was at most the stated quantile, else 0; in between where a cap hides which.
+        """
+        miss = _LEVELS - below
+        for name in groups:
+            group = self._groups.get(name)
+            if group is None:
+                group = self._groups[name] = _Group()
+            else:
+                self._groups.move_to_end(name)
+            step = LAST_STEP + (FIRST_STEP - LAST_STEP) * SETTLED / (SETTLED + group.count)
+            group.correction += step * miss
+            np.clip(group.correction, -BOUND, BOUND, out=group.correction)
+            group.count += 1
+        while len(self._groups) > self._limit:
+            self._groups.popitem(last=False)

@@ -1,0 +1,249 @@
+"""Output length as quantiles, for one request at a time, learnt further from every completion. Pure, bounded, about 50 us a request.
+
+Three parts, from what is known before any traffic to what only traffic shows:
+
+1. What the prompt leads one to expect of an average model: the reader's quantiles, else the shipped net's (`length_net`), else the task's
+   historical prior (H-MAS 3.2: what could not be read is not specialised on).
+2. Effects in log space (`length_effects`): the model's verbosity, the tenant, the task, the prompt's length bucket, the conversation, the
+   same prompt or opening seen before; and a linear correction of what prompts lead one to expect, learnt on the net's last hidden layer.
+3. Calibration of each stated level against what came (`length_calibration`).
+
+The client's cap bounds every quantile. An answer that ran into its cap is known only to be at least that long, and is learnt as such.
+"""
+
+import math
+from collections.abc import Hashable
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from agents.perception.length_calibration import Calibration
+from agents.perception.length_demands import demanded_tokens
+from agents.perception.length_effects import GROUPS, Effects, Level, Membership
+from agents.perception.length_names import known_offset, model_key
+from agents.perception.length_net import PromptNet
+from agents.perception.length_statistics import PRIOR, bucket
+from agents.perception.length_text import features_of
+from agents.perception.reading import PromptView, Reading
+from controller.core.lengths import LEVELS, MEDIAN, P90
+from controller.core.types import TaskType
+
+Floats = NDArray[np.float64]
+
+MAX_LOG = math.log(131_072.0)
+"""No forecast exceeds this many tokens."""
+OPENING_CHARS = 96
+"""Characters in which prompts of one template are alike."""
+
+LEVELS_OF_EFFECTS: tuple[Level, ...] = (
+    Level("model", 0.20, 0.002),
+    Level("everything", 0.10, 0.001),
+    Level("task", 0.10, 0.001),
+    Level("model and task", 0.08, 0.002),
+    Level("tenant", 0.10, 0.002),
+    Level("tenant and task", 0.10, 0.002),
+    Level("task and prompt bucket", 0.03, 0.001),
+    Level("conversation", 0.0, 0.02, of_spread=0.20),
+    Level("opening", 0.0, 0.003, of_spread=0.12),
+    Level("prompt", 0.0, 0.003, of_spread=0.45),
+)
+NOISE = 0.4
+"""Least share of the reader's squared spread that no memory explains: another answer to the same prompt differs too."""
+KNOWN_MODEL_VARIANCE = 0.06
+"""Variance of a known model's verbosity around what is known of it."""
+REFINEMENT_VARIANCE = 0.10
+"""Variance that the linear correction may add to the log length before anything is learnt."""
+REPEATS = 8
+"""Answers to one prompt from which the linear correction learns: more say nothing new of prompts."""
+DEMAND_SHARE = 0.5
+"""How far a demanded length moves the task's prior: models fall short of long demands and overshoot short ones."""
+
+_NORMAL_P90 = 1.2815515594
+_PRIOR_SHAPE: Floats = np.array([-1.2816, -0.6745, 0.0, 0.6745, 1.2816, 1.6449, 2.3263]) / _NORMAL_P90
+"""Levels of a normal distribution, as multiples of its 90 % quantile."""
+_LEAST_SPREAD = 0.15
+
+
+class Forecast(msgspec.Struct, frozen=True):
+    """What is said of one request, kept until its completion is learnt from.
+
+    Attributes:
+        log_quantiles: Quantiles of the natural log of the output length in tokens at `controller.core.lengths.LEVELS`; ascending, bounded
+            by the cap.
+        source: Where the expectation came from: `reader`, `net` or `prior`.
+        base, inputs, member, calibrated, cap, raw: For `LengthModel.learn`.
+    """
+
+    log_quantiles: tuple[float, ...]
+    source: str
+    base: float
+    inputs: NDArray[np.float32] | None
+    member: Membership
+    calibrated: tuple[Hashable, ...]
+    cap: float
+    raw: Floats
+
+    @property
+    def tokens(self) -> tuple[float, ...]:
+        """The quantiles in tokens, each at least 1."""
+        return tuple(math.exp(value) for value in self.log_quantiles)
+
+
+class LengthModel:
+    """Tells and learns output lengths. Not thread-safe.
+
+    Args:
+        net: The shipped net or one that an operator trained; None to do without.
+        groups: Groups of effects remembered.
+    """
+
+    def __init__(self, net: PromptNet | None = None, *, groups: int = GROUPS) -> None:
+        self._net = net
+        self._effects = Effects(LEVELS_OF_EFFECTS, groups)
+        self._calibration = Calibration()
+        width = net.width + 1 if net is not None else 1
+        self._weights: Floats = np.zeros(width)
+        self._covariance: Floats = np.eye(width) * (REFINEMENT_VARIANCE / width)
+
+    def __len__(self) -> int:
+        return len(self._effects)
+
+    def quantiles(
+        self, view: PromptView, reading: Reading, *, task: TaskType, tenant: str, model: str, session: str = ""
+    ) -> tuple[float, ...]:
+        """Log quantiles at `LEVELS`, for those who will not learn from the completion."""
+        return self.forecast(view, reading, task=task, tenant=tenant, model=model, session=session).log_quantiles
+
+    def forecast(self, view: PromptView, reading: Reading, *, task: TaskType, tenant: str, model: str, session: str = "") -> Forecast:
+        """What is to be expected of a request.
+
+        Args:
+            view: Its prompt; the excerpt may be empty.
+            reading: What the reader made of it; an empty one gives the prior of `task`.
+            task: Its type as everyone is told it, `unknown` where in doubt.
+            tenant: Who asks.
+            model: Whom, by the name that clients use.
+            session: Conversation, empty where not known.
+        """
+        base, inputs, source = self._expected(view, reading, task)
+        spread = max(_LEAST_SPREAD, float(base[P90] - base[0]) / (2.0 * _NORMAL_P90))
+        key = model_key(model)
+        member = Membership(_groups(view, task, key, tenant, session), spread * spread, self._start(key))
+        calibrated = ("", task, key)
+        centre, total = self._centre(float(base[MEDIAN]), inputs, member)
+        scale = math.sqrt(total)
+        raw = centre + (base - base[MEDIAN]) * (scale / spread) + self._calibration.correction(calibrated) * scale
+        raw = np.maximum.accumulate(raw)
+        cap = math.log(view.max_output_tokens) if view.max_output_tokens > 0 else math.inf
+        stated = tuple(np.clip(raw, 0.0, min(cap, MAX_LOG)).tolist())
+        return Forecast(stated, source, float(base[MEDIAN]), inputs, member, calibrated, cap, raw)
+
+    def learn(self, forecast: Forecast, output_tokens: int) -> None:
+        """Learns from how long the answer was; each forecast is to be learnt from once.
+
+        Args:
+            forecast: What was said of the request.
+            output_tokens: Tokens of its answer, which ended by itself or at the cap; less than 1 teaches nothing.
+        """
+        if output_tokens < 1:
+            return
+        length = min(math.log(output_tokens), MAX_LOG)
+        centre, total = self._centre(forecast.base, forecast.inputs, forecast.member)
+        censored = length >= forecast.cap - 1e-9
+        surprise, informed = length - centre, 1.0
+        if censored:
+            mean, informed = _beyond(surprise / math.sqrt(total))
+            surprise = mean * math.sqrt(total)
+        self._calibration.learn(forecast.calibrated, _below(forecast.raw, length, censored=censored))
+        if forecast.inputs is not None:
+            self._refine(forecast.inputs, surprise, total, forecast.member.groups[-1])
+        self._effects.learn(forecast.member, surprise, total, informed)
+
+    def _expected(self, view: PromptView, reading: Reading, task: TaskType) -> tuple[Floats, NDArray[np.float32] | None, str]:
+        """Quantiles for an average model, inputs of the linear correction, and whose they are."""
+        read = bool(reading.log_lengths or reading.probabilities)
+        inputs = None
+        told: Floats | None = None
+        if self._net is not None and read:
+            said = self._net.tell(features_of(view))
+            inputs = said.hidden
+            told = said.log_lengths.astype(np.float64)
+        if len(reading.log_lengths) == len(LEVELS):
+            return np.maximum.accumulate(np.array(reading.log_lengths, np.float64)), inputs, "reader"
+        if told is not None:
+            return told, inputs, "net"
+        prior = PRIOR[task]
+        middle = math.log(prior.p50)
+        quantiles = middle + _PRIOR_SHAPE * (math.log(prior.p90) - middle)
+        demanded = demanded_tokens(view.excerpt) if read else 0.0
+        if demanded > 0.0:
+            quantiles = quantiles + DEMAND_SHARE * (math.log(demanded) - middle)
+        return quantiles, None, "prior"
+
+    def _start(self, key: str) -> tuple[float, float]:
+        """Prior of a model's verbosity."""
+        mean, certainty = known_offset(key, self._net.offsets) if self._net is not None else (0.0, 0.0)
+        unknown = LEVELS_OF_EFFECTS[0].variance
+        return mean, unknown + certainty * (KNOWN_MODEL_VARIANCE - unknown)
+
+    def _centre(self, base: float, inputs: NDArray[np.float32] | None, member: Membership) -> tuple[float, float]:
+        """Expected log length with all that was learnt, and the variance around it."""
+        mean, variance = self._effects.sum(member)
+        if inputs is not None:
+            mean += float(self._weights[:-1] @ inputs) + float(self._weights[-1])
+        # What the request's groups hold of the open spread is counted with them.
+        held = sum(level.of_spread for level, group in zip(LEVELS_OF_EFFECTS, member.groups, strict=True) if group is not None)
+        return base + mean, max(NOISE, 1.0 - held) * member.spread + variance
+
+    def _refine(self, inputs: NDArray[np.float32], surprise: float, total: float, prompt: Hashable) -> None:
+        """One step of recursive least squares. Repeats of a prompt count less and less: they show the prompt, not prompts."""
+        known = self._effects.find(prompt) if prompt is not None else None
+        seen = known.count if known is not None else 0
+        if seen >= REPEATS:
+            return
+        noise = total * (1.0 + seen) * (1.0 + seen)
+        extended = np.append(inputs, 1.0)
+        carried = self._covariance @ extended
+        gain = carried / (float(extended @ carried) + noise)
+        bound = 3.0 * math.sqrt(total)
+        self._weights += gain * min(bound, max(-bound, surprise))
+        self._covariance -= np.outer(gain, carried)
+
+
+def _groups(view: PromptView, task: TaskType, key: str, tenant: str, session: str) -> tuple[Hashable, ...]:
+    """Groups of a request, in the order of `LEVELS_OF_EFFECTS`. What is unknown has no group of its own: it follows everything."""
+    text = view.excerpt
+    typed = None if task is TaskType.UNKNOWN else task
+    return (
+        ("m", key),
+        ("",),
+        typed and ("t", typed),
+        typed and ("mt", key, typed),
+        ("n", tenant),
+        typed and ("nt", tenant, typed),
+        ("b", task, bucket(view.prompt_tokens)),
+        ("s", tenant, session) if session else None,
+        ("o", hash(text[:OPENING_CHARS])) if len(text) > OPENING_CHARS else None,
+        ("p", hash(text), view.prompt_chars) if text else None,
+    )
+
+
+def _below(stated: Floats, length: float, *, censored: bool) -> Floats:
+    """By level, whether the length was at most the stated quantile; behind a cap, how probable that is by what was stated."""
+    below = (length <= stated).astype(np.float64)
+    if not censored:
+        return below
+    levels = np.array(LEVELS)
+    passed = float(np.interp(length, stated, levels, left=0.0, right=LEVELS[-1]))
+    return np.where(below > 0.0, np.maximum(0.0, (levels - passed) / (1.0 - passed)), 0.0)
+
+
+def _beyond(standing: float) -> tuple[float, float]:
+    """Mean of a standard normal beyond `standing`, and the share of its variance that knowing so takes away (Tobit)."""
+    if standing > 6.0:
+        return standing, 1.0
+    density = math.exp(-0.5 * standing * standing) / math.sqrt(2.0 * math.pi)
+    tail = 0.5 * math.erfc(standing / math.sqrt(2.0))
+    mean = density / max(tail, 1e-300)
+    return mean, min(1.0, max(0.0, mean * (mean - standing)))
