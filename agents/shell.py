@@ -1,19 +1,22 @@
 """The process shell of an agent: bus in, bus out, clean stop, and nothing of its trade.
 
-An agent is a plain object (see `Agent`). The shell reads its streams as the consumer group named like the agent, hands it batches, posts
-what it answers, acknowledges afterwards, and calls its tick. Delivery is at least once: a crash between posting and acknowledging, or a
-lost connection, brings the same messages again, so an agent recognises what it has already counted by the message's own id.
+An agent is a plain object (see `Agent`). The shell reads its streams as the consumer group named like the agent, gathers what comes while
+a batch is being worked on, hands it over, posts what the agent answers, acknowledges afterwards, and calls its tick. Delivery is at least
+once: a crash between posting and acknowledging brings the same messages again, so an agent recognises what it has already counted by the
+message's own id. Streams that an agent only learns from it follows by itself, so that every instance of it learns all there is.
 """
 
 import asyncio
 import importlib
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
+from agents.inbox import Inbox
+from agents.work import Deferred, Lane
 from controller.bus.base import Bus, Delivery
 from controller.config.schema import Config
 from controller.core.errors import ConfigError
@@ -26,6 +29,10 @@ BATCH = 100
 """Messages handed over at once, at most."""
 BLOCK_MS = 500
 """How long one read waits: the longest time between two signs of life to the service manager."""
+SIDE_NICE = 5
+"""Niceness of what runs beside an agent's own work, on top of the process's."""
+STOP_WAIT_S = 5.0
+"""How long a stop waits for the batch under way; after it the batch comes back to the next start."""
 CONNECT_WAIT_S = 10.0
 """How long a starting agent waits for the bus before it goes on with empty memory."""
 
@@ -42,7 +49,7 @@ AGENTS: Mapping[str, str] = MappingProxyType(
 
 
 class Agent(Protocol):
-    """What the shell asks of an agent. `handle` and `on_tick` do no I/O and read no clock.
+    """What the shell asks of an agent. Its methods do no I/O and read no clock; what takes long they hand back as `Deferred`.
 
     Attributes:
         name: Its name on the bus: the consumer group and the `source` of its events.
@@ -60,15 +67,36 @@ class Agent(Protocol):
         """Rebuilds memory once at start, from `bus.latest(...)` of its inputs and of its own outputs."""
         ...
 
-    def handle(self, messages: Sequence[Message], now_s: float) -> list[Message]:
-        """Takes a batch in stream order and returns what to post. Types it has no use for are ignored.
+    def handle(self, messages: Sequence[Message], now_s: float) -> list[Message] | Deferred[Any]:
+        """Takes a batch in stream order and returns what to post, at once or as work. Types it has no use for are ignored.
 
-        When it raises, the shell hands the same messages over again one at a time, logs and skips the one that raises alone.
+        The next batch comes when this one is posted; ticks go on meanwhile. When it, or its work, raises, the shell hands the same
+        messages over again one at a time, logs and skips the one that raises alone.
         """
         ...
 
     def on_tick(self, now_s: float) -> list[Message]:
         """Called every `tick_s`, whether messages came or not, also while the bus is away; returns what to post."""
+        ...
+
+
+@runtime_checkable
+class Follows(Protocol):
+    """An agent that learns from streams whose messages all of its instances must see.
+
+    Attributes:
+        follows: These streams. They are read without a group from the moment of the start on; `recover` has what was before.
+    """
+
+    follows: tuple[str, ...]
+
+
+@runtime_checkable
+class WorksBeside(Protocol):
+    """An agent with work that may wait: loading another model, trying one in the shadow."""
+
+    def beside(self, now_s: float) -> Deferred[Any] | None:
+        """The next piece of it, None where there is none. Asked after batches and ticks, when no other piece is under way."""
         ...
 
 
@@ -113,7 +141,19 @@ class AgentShell:
     instance: str = "0"
     notify: Notify | None = None
     counts: ShellCounts = field(default_factory=ShellCounts)
-    _told_s: float = -1.0
+    _told_s: float = field(default=-1.0, init=False)
+    _ending: bool = field(default=False, init=False)
+    _side: asyncio.Task[None] | None = field(default=None, init=False)
+    _inbox: Inbox = field(default_factory=Inbox, init=False)
+    _lane: Lane = field(init=False)
+    _side_lane: Lane = field(init=False)
+    _follows: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Sets up what is the shell's own."""
+        self._lane = Lane(f"{self.agent.name}-work")
+        self._side_lane = Lane(f"{self.agent.name}-side", SIDE_NICE)
+        self._follows = self.agent.follows if isinstance(self.agent, Follows) else ()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Recovers the agent's memory, then reads, handles, posts and ticks until `stop` is set. The bus stays open."""
@@ -121,15 +161,34 @@ class AgentShell:
         self._post([self._event("agent_started", f"instance {self.instance}, pid {os.getpid()}")])
         await self._await_bus(stop)
         await self._recover()
-        ticking = asyncio.create_task(self._tick_until(stop))
         try:
-            await self._read_until(stop)
+            await self._serve(stop)
         finally:
-            ticking.cancel()
-            await asyncio.gather(ticking, return_exceptions=True)
+            self._lane.close()
+            self._side_lane.close()
             if self.notify is not None:
                 self.notify.stopping()
         self._post([self._event("agent_stopped", f"handled {self.counts.handled}, stale {self.counts.stale}, failed {self.counts.failed}")])
+
+    async def _serve(self, stop: asyncio.Event) -> None:
+        stopping, ticking = asyncio.create_task(stop.wait()), asyncio.create_task(self._tick())
+        working, reading = asyncio.create_task(self._work()), [asyncio.create_task(self._read(self._shared()))]
+        if self._follows:
+            reading.append(asyncio.create_task(self._read(self._followed())))
+        try:
+            await asyncio.wait({stopping, working, *reading}, return_when=asyncio.FIRST_COMPLETED)
+            # The batch under way is not cut in two, but neither is it waited for for ever.
+            self._ending = True
+            self._inbox.wake()
+            await asyncio.wait({working}, timeout=STOP_WAIT_S)
+        finally:
+            tasks: list[asyncio.Task[Any]] = [stopping, ticking, working, *reading, *([] if self._side is None else [self._side])]
+            for task in tasks:
+                task.cancel()
+            ends = await asyncio.gather(*tasks, return_exceptions=True)
+        for end in ends:
+            if isinstance(end, Exception):
+                raise end
 
     async def _await_bus(self, stop: asyncio.Event) -> None:
         deadline_s = self.clock.now_s() + CONNECT_WAIT_S
@@ -146,26 +205,29 @@ class AgentShell:
             self.counts.failed += 1
             log.exception("%s: could not rebuild its memory; starting without", self.agent.name)
 
-    async def _read_until(self, stop: asyncio.Event) -> None:
-        batches = self.bus.read(self.agent.streams, group=self.agent.name, consumer=self.instance, count=BATCH, block_ms=BLOCK_MS)
-        stopping = asyncio.create_task(stop.wait())
+    async def _read(self, batches: AsyncIterator[list[Delivery]]) -> None:
         try:
-            while not stop.is_set():
-                # A batch is awaited beside the stop flag: a stop need not wait for a block to run out, and never cuts a batch in two.
-                reading = asyncio.ensure_future(anext(batches))
-                await asyncio.wait({reading, stopping}, return_when=asyncio.FIRST_COMPLETED)
-                if not reading.done():
-                    reading.cancel()
-                    await asyncio.gather(reading, return_exceptions=True)
-                    return
-                await self._take(reading.result())
-                self._tell_alive()
+            async for batch in batches:
+                await self._inbox.put(batch)
         finally:
-            stopping.cancel()
-            await asyncio.gather(stopping, return_exceptions=True)
+            # A reader that is cancelled between two batches still has its connection to give back.
             aclose = getattr(batches, "aclose", None)
             if aclose is not None:
                 await aclose()
+
+    def _shared(self) -> AsyncIterator[list[Delivery]]:
+        """What the agent's instances divide among themselves; acknowledged once it is worked off."""
+        return self.bus.read(self.agent.streams, group=self.agent.name, consumer=self.instance, count=BATCH, block_ms=BLOCK_MS)
+
+    def _followed(self) -> AsyncIterator[list[Delivery]]:
+        """What every instance sees."""
+        return self.bus.follow(self._follows, count=BATCH, block_ms=BLOCK_MS)
+
+    async def _work(self) -> None:
+        while not self._ending:
+            await self._take(await self._inbox.gathered(BATCH, BLOCK_MS / 1000.0))
+            self._look_beside()
+            self._tell_alive()
 
     def _tell_alive(self) -> None:
         """Readiness after the first finished cycle, then a watchdog beat, at most one a second."""
@@ -184,27 +246,35 @@ class AgentShell:
         fresh = [delivery for delivery in deliveries if not self._is_stale(delivery.message, now_s)]
         self.counts.stale += len(deliveries) - len(fresh)
         if fresh:
-            self._post(self._handle(fresh, now_s))
-        await self.bus.ack(deliveries, group=self.agent.name)
+            self._post(await self._handle(fresh, now_s))
+        await self.bus.ack([delivery for delivery in deliveries if delivery.stream not in self._follows], group=self.agent.name)
+        self._inbox.done(deliveries)
 
     def _is_stale(self, message: Message, now_s: float) -> bool:
         limit_s = self.agent.max_age_s.get(type(message))
         return limit_s is not None and now_s - float(getattr(message, "sent_s", now_s)) > limit_s
 
-    def _handle(self, deliveries: list[Delivery], now_s: float) -> list[Message]:
-        messages = [delivery.message for delivery in deliveries]
+    async def _handle(self, deliveries: list[Delivery], now_s: float) -> list[Message]:
         try:
-            answers = self.agent.handle(messages, now_s)
+            answers = await self._ask([delivery.message for delivery in deliveries], now_s)
         except Exception:  # noqa: BLE001 - the second pass finds the message at fault and logs it; the others go on
-            answers = self._handle_singly(deliveries, now_s)
-        self.counts.handled += len(messages)
+            answers = await self._handle_singly(deliveries, now_s)
+        self.counts.handled += len(deliveries)
         return answers
 
-    def _handle_singly(self, deliveries: list[Delivery], now_s: float) -> list[Message]:
+    async def _ask(self, messages: Sequence[Message], now_s: float) -> list[Message]:
+        said = self.agent.handle(messages, now_s)
+        return await self._done(said, self._lane) if isinstance(said, Deferred) else said
+
+    async def _done(self, work: Deferred[Any], lane: Lane) -> list[Message]:
+        result = await lane.run(work.compute)
+        return work.finish(result, self.clock.now_s())
+
+    async def _handle_singly(self, deliveries: list[Delivery], now_s: float) -> list[Message]:
         answers: list[Message] = []
         for delivery in deliveries:
             try:
-                answers += self.agent.handle([delivery.message], now_s)
+                answers += await self._ask([delivery.message], now_s)
             except Exception:
                 self.counts.failed += 1
                 log.exception(
@@ -212,11 +282,11 @@ class AgentShell:
                 )
         return answers
 
-    async def _tick_until(self, stop: asyncio.Event) -> None:
+    async def _tick(self) -> None:
         if self.agent.tick_s <= 0:
             return
         next_s = self.clock.now_s() + self.agent.tick_s
-        while not stop.is_set():
+        while True:
             await asyncio.sleep(max(0.0, next_s - self.clock.now_s()))
             now_s = self.clock.now_s()
             # Ticks missed while the machine was busy are not made up for.
@@ -227,6 +297,27 @@ class AgentShell:
             except Exception:
                 self.counts.failed += 1
                 log.exception("%s: tick failed", self.agent.name)
+            self._look_beside()
+
+    def _look_beside(self) -> None:
+        """Starts the next piece of work that may wait, where there is one and none is under way."""
+        if not isinstance(self.agent, WorksBeside) or (self._side is not None and not self._side.done()):
+            return
+        try:
+            work = self.agent.beside(self.clock.now_s())
+        except Exception:
+            self.counts.failed += 1
+            log.exception("%s: could not say what to do beside its work", self.agent.name)
+            return
+        if work is not None:
+            self._side = asyncio.create_task(self._do_beside(work))
+
+    async def _do_beside(self, work: Deferred[Any]) -> None:
+        try:
+            self._post(await self._done(work, self._side_lane))
+        except Exception:
+            self.counts.failed += 1
+            log.exception("%s: work beside its own failed", self.agent.name)
 
     def _post(self, messages: Sequence[Message]) -> None:
         for message in messages:
