@@ -199,6 +199,7 @@ async def test_a_stop_waits_for_the_batch_under_way_and_leaves_the_rest_unacknow
     bus.post(notice("behind"))
     await until(lambda: len(run.shell._inbox) == 1)
     run.stop.set()
+    await until(lambda: run.shell._ending)
     gate.set()
     async with asyncio.timeout(5):
         await run.task
