@@ -48,6 +48,9 @@ def advice(config: Config, env: Mapping[str, str]) -> list[str]:
         for setting, variable in (("api_key_env", engine.api_key_env), ("control_token_env", engine.control_token_env)):
             if variable and variable not in env:
                 found.append(f"engines[{position}].{setting}: the environment has no {variable}; the gateway does not start without it")
+    variable = config.agents.perception_endpoint_key_env
+    if variable and variable not in env:
+        found.append(f"agents.perception_endpoint_key_env: the environment has no {variable}; the server is asked without a key")
     return found
 
 
@@ -124,6 +127,12 @@ def _bus(config: Config) -> Iterator[Problem]:
 
 def _agents(config: Config) -> Iterator[Problem]:
     agents = config.agents
+    address = agents.perception_reader.startswith(("http://", "https://"))
+    if address and not agents.perception_endpoint_model:
+        yield Problem(
+            ("agents", "perception_endpoint_model"),
+            f"got an empty text with perception_reader {agents.perception_reader!r}; allowed: the name of a model that it serves",
+        )
     if agents.statera_band_low >= agents.statera_band_high:
         yield Problem(
             ("agents", "statera_band_low"),

@@ -19,6 +19,11 @@ def overrides_dir(config: Config) -> Path:
     return Path(config.overrides_dir).expanduser() if config.overrides_dir else state_dir(config) / "overrides"
 
 
+def models_dir(config: Config) -> Path:
+    """Folder of trained models: versions, and which of them is in force."""
+    return state_dir(config) / "models"
+
+
 def bus_dir(config: Config) -> Path:
     """Folder of the embedded server: its socket `r.sock` and, when durable, its data."""
     return state_dir(config) / "bus"

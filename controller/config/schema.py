@@ -239,6 +239,35 @@ class AgentsConfig(Section, frozen=True):
         int, Meta(ge=0, le=19, description="niceness of the agents' processes: where CPU is short, serving goes before steering")
     ] = 10
     perception_min_confidence: Annotated[Share, Meta(description="below it a task type is `unknown`")] = 0.5
+    perception_reader: Annotated[
+        str,
+        Meta(
+            pattern=r"^(store|shipped|rules|v[1-9][0-9]{0,8}|https?://[^/\s]+)$",
+            description=(
+                "what reads prompts: `store` (what `hmas models use perception` chose, else the shipped model), `shipped`, `rules`, "
+                "one stored version such as `v3`, or the address of an OpenAI-compatible server with a trained model behind it"
+            ),
+        ),
+    ] = "store"
+    perception_endpoint_model: Annotated[
+        str, Meta(description="name of the model or LoRA adapter to ask for, where perception_reader is an address")
+    ] = ""
+    perception_endpoint_key_env: Annotated[
+        str, Meta(description="environment variable that holds the key towards that server; empty: none is sent")
+    ] = ""
+    model_promotion: Annotated[
+        Literal["manual", "auto"],
+        Meta(
+            description=(
+                "what becomes of a model in the shadow (`hmas models shadow`) that live traffic shows to be better: "
+                "it is told, or it is put in force"
+            )
+        ),
+    ] = "manual"
+    model_shadow_completions: Annotated[
+        int, Meta(ge=100, le=10_000_000, description="completions that a model in the shadow is compared on before it may be called better")
+    ] = 1000
+    model_shadow_margin: Annotated[Share, Meta(description="share of its error by which it must be better than the one in force")] = 0.02
     prediction_model: Annotated[str, Meta(description="CatBoost model file; empty takes the shipped one")] = ""
     qos_short_window_s: Annotated[Seconds, Meta(description="span of V_short's latency figures")] = 5.0
     qos_long_window_s: Annotated[Seconds, Meta(description="span of V_long")] = 60.0

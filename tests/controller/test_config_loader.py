@@ -189,6 +189,7 @@ def test_a_value_that_may_be_a_secret_is_not_shown(tmp_path):
         ("gateway:\n  admin_host: 10.0.0.1\n", "2", "gateway.admin_host", "hmas key new"),
         ("gateway:\n  port: 8081\n", "1", "gateway.admin_port", "another port"),
         ("agents:\n  statera_band_low: 0.95\n", "2", "agents.statera_band_low", "statera_band_high 0.92"),
+        ("agents:\n  perception_reader: http://h:1\n", "1", "agents.perception_endpoint_model", "the name of a model"),
         ("agents:\n  qos_short_window_s: 90\n", "2", "agents.qos_short_window_s", "at most that"),
         ("agents:\n  statera_n_run_min: 8\nscheduler:\n  n_run: 4\n", "4", "scheduler.n_run", "at least that"),
         ("bus:\n  url: http://redis\n", "2", "bus.url", "redis://, rediss://, unix://"),
@@ -292,6 +293,8 @@ def test_advice_says_what_is_probably_not_meant():
     env = {"HMAS_ENGINES": '[{"name":"a","url":"http://h:1","api_key_env":"GPU_KEY"}]', "HMAS_GATEWAY__NO_AUTH": "true"}
     assert [word.split(":")[0] for word in advice(load_config(None, env), env)] == ["engines[0].api_key_env"]
     assert advice(load_config(None, env), {**env, "GPU_KEY": "x"}) == []
+    asked = {**env, "GPU_KEY": "x", "HMAS_AGENTS__PERCEPTION_ENDPOINT_KEY_ENV": "LM_KEY"}
+    assert [word.split(":")[0] for word in advice(load_config(None, asked), asked)] == ["agents.perception_endpoint_key_env"]
 
 
 def test_the_example_loads_and_shows_only_known_settings(tmp_path):
