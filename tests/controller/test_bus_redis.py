@@ -8,12 +8,12 @@ from contextlib import aclosing
 import pytest
 from redis.asyncio import Redis
 
-from controller.bus import link, redis_bus, redis_reader
+from controller.bus import link, redis_bus, redis_reader, redis_sender
 from controller.bus.embedded import EmbeddedServer
 from controller.bus.link import Backoff, Link
 from controller.bus.redis_bus import RedisBus
 from controller.core.errors import BusError
-from controller.core.messages import EVENTS, VIEWS, Event
+from controller.core.messages import COSTS, EVENTS, VIEWS, Event, RequestCost
 
 
 @pytest.fixture
@@ -69,6 +69,14 @@ async def next_full(batches) -> list:
     raise AssertionError("the reader ended")
 
 
+async def next_numbers(batches, count: int) -> list[int]:
+    """The next so many: a reader that waits is served at the first of those that were sent together."""
+    got: list[int] = []
+    while len(got) < count:
+        got += numbers(await next_full(batches))
+    return got
+
+
 async def test_reader_follower_and_sender_recover_from_a_killed_server(server, bus):
     async with (
         aclosing(bus.read([EVENTS], group="g", consumer="0", block_ms=50)) as batches,
@@ -91,8 +99,8 @@ async def test_reader_follower_and_sender_recover_from_a_killed_server(server, b
             bus.post(event(number))
 
         server.start()
-        assert numbers(await next_full(batches)) == [2, 3]
-        assert numbers(await next_full(follower)) == [2, 3]
+        assert await next_numbers(batches, 2) == [2, 3]
+        assert await next_numbers(follower, 2) == [2, 3]
         assert bus.health.connected
         assert bus.health.dropped == 0
 
@@ -116,7 +124,7 @@ async def test_a_bus_may_start_before_its_server(tmp_path):
 
 
 async def test_the_buffer_is_bounded_while_the_server_is_away(tmp_path, monkeypatch):
-    monkeypatch.setattr(redis_bus, "BUFFER", 10)
+    monkeypatch.setattr(redis_sender, "BUFFER", 10)
     server = EmbeddedServer(tmp_path / "bus")
     bus = RedisBus(server.url)
     await bus.start()
@@ -127,10 +135,58 @@ async def test_the_buffer_is_bounded_while_the_server_is_away(tmp_path, monkeypa
         server.start()
         await until(lambda: bus.health.connected)
         async with aclosing(bus.read([EVENTS], group="g", consumer="0", block_ms=20)) as batches:
-            assert numbers(await next_full(batches)) == list(range(15, 25))
+            assert await next_numbers(batches, 10) == list(range(15, 25))
     finally:
         await bus.close()
         server.stop()
+
+
+async def test_what_a_full_server_refuses_is_kept_until_it_takes_it(bus, raw):
+    async with aclosing(bus.read([EVENTS], group="g", consumer="0", block_ms=20)) as batches:
+        bus.post(event(1))
+        assert numbers(await next_full(batches)) == [1]
+        await raw.config_set("maxmemory", "1")
+        for number in (2, 3):
+            bus.post(event(number))
+        await until(lambda: "OOM" in bus.health.detail)
+        assert not bus.health.connected
+        await raw.config_set("maxmemory", "0")
+        assert await next_numbers(batches, 2) == [2, 3]
+    assert bus.health.connected
+    assert bus.health.dropped == 0
+
+
+async def test_an_entry_that_can_never_be_appended_is_given_up_and_those_behind_it_go_on(bus, raw):
+    await raw.set(COSTS, "taken")
+    async with aclosing(bus.read([EVENTS], group="g", consumer="0", block_ms=20)) as batches:
+        bus.post(RequestCost(request_id="r", sent_s=1.0, ttft_ms={}, tpot_ms={}, output_tokens=1.0))
+        bus.post(event(1))
+        assert numbers(await next_full(batches)) == [1]
+    assert bus.health.dropped == 1
+    assert bus.health.connected
+
+
+async def test_a_server_that_falls_silent_counts_as_away_and_nothing_is_lost(server, bus, monkeypatch):
+    monkeypatch.setattr(redis_sender, "ANSWER_TIMEOUT_S", 0.1)
+    await until(lambda: bus.health.connected)
+    pid = server.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        bus.post(event(1))
+        await until(lambda: not bus.health.connected)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    async with aclosing(bus.read([EVENTS], group="g", consumer="0", block_ms=20)) as batches:
+        assert set(numbers(await next_full(batches))) == {1}
+
+
+async def test_more_than_the_server_has_answered_waits_its_turn(bus, monkeypatch):
+    monkeypatch.setattr(redis_sender, "AHEAD", 3)
+    async with aclosing(bus.read([EVENTS], group="g", consumer="0", block_ms=20)) as batches:
+        for number in range(20):
+            bus.post(event(number))
+        assert await next_numbers(batches, 20) == list(range(20))
 
 
 async def test_closing_without_a_server_gives_up_what_is_left_within_its_second(tmp_path, monkeypatch):

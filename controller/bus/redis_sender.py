@@ -1,0 +1,189 @@
+"""What goes out to Redis: gathered for a moment, written together, kept until the server has it."""
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Sequence
+
+import hiredis
+from redis.asyncio import Redis as RedisClient
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from controller.bus.link import ANSWER_TIMEOUT_S, LOST, Backoff, Link
+from controller.bus.wire import Wire, xadd, xadd_head
+from controller.core.messages import MAXLEN
+
+BUFFER = 20_000
+"""Messages held while the server is away; beyond it the oldest are dropped and counted."""
+AHEAD = 2_048
+"""Messages that have been written and not answered yet; further ones wait."""
+GATHER_S = 0.002
+"""How long a message waits for others that go with it: one write for ten costs little more than one for one."""
+PATIENT_S = 0.02
+"""The same for messages that nobody waits for."""
+RETRIED = ("OOM", "READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN")
+"""Beginnings of refusals that pass: the server is full, a replica, or not ready yet."""
+log = logging.getLogger(__name__)
+
+
+class Sender:
+    """Appends messages to their streams, in the order in which they were posted, at least once each.
+
+    What has been written stays at hand until its reply is there. A connection that is lost, or whose server refuses for now, gives it
+    back to the front of the buffer, and the next connection begins with it.
+    """
+
+    def __init__(self, link: Link) -> None:
+        """Connects nothing yet."""
+        self._link = link
+        self._heads = {stream: xadd_head(link.key(stream), bound) for stream, bound in MAXLEN.items()}
+        self._waiting: deque[tuple[str, bytes]] = deque()
+        self._written: deque[tuple[str, bytes]] = deque()
+        self._answers = 0
+        self._wire: Wire | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._patient = False
+        self._backoff = Backoff()
+        self._emptied = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begins to connect; a second call does nothing."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name="bus-sender")
+            self._task.add_done_callback(self._ended)
+
+    def post(self, stream: str, payload: bytes, *, patient: bool) -> None:
+        """Takes a message. `patient`: nobody waits for it, so that it may go with a later one."""
+        self._waiting.append((stream, payload))
+        if len(self._waiting) > BUFFER:
+            self._waiting.popleft()
+            self._link.drop(1)
+        if self._wire is None:
+            return
+        if self._timer is None:
+            self._patient = patient
+            self._timer = asyncio.get_running_loop().call_later(PATIENT_S if patient else GATHER_S, self._flush)
+        elif self._patient and not patient:
+            self._timer.cancel()
+            self._patient = False
+            self._timer = asyncio.get_running_loop().call_later(GATHER_S, self._flush)
+
+    async def close(self, flush_s: float) -> None:
+        """Waits up to `flush_s` for what is left to go out, gives up the rest, and ends. The link is closed by then."""
+        if self._task is not None and not self._task.done():
+            self._flush()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._drained(), flush_s)
+        self._link.closed = True
+        while self._task is not None and not self._task.done():
+            # The client library swallows a cancellation that meets it while connecting, so once may not be enough.
+            self._task.cancel()
+            await asyncio.wait({self._task}, timeout=0.1)
+        self._link.drop(len(self._waiting) + len(self._written))
+
+    async def _drained(self) -> None:
+        while self._waiting or self._written:
+            self._emptied.clear()
+            await self._emptied.wait()
+
+    def _flush(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        wire, waiting, written = self._wire, self._waiting, self._written
+        if wire is None or wire.paused:
+            return
+        commands: list[bytes] = []
+        while waiting and len(written) < AHEAD:
+            entry = waiting.popleft()
+            written.append(entry)
+            commands.append(xadd(self._heads[entry[0]], entry[1]))
+        if commands:
+            wire.write(commands[0] if len(commands) == 1 else b"".join(commands))
+
+    def _answered(self, replies: Sequence[object]) -> None:
+        link, written, wire = self._link, self._written, self._wire
+        if wire is None:
+            return
+        for reply in replies:
+            if isinstance(reply, hiredis.ReplyError):
+                text = str(reply)
+                if text.startswith(RETRIED):
+                    wire.drop(text)
+                    return
+                if written:
+                    link.drop(1)
+                    log.error("bus: the server refuses an entry for %s: %s", written[0][0], text)
+            if not written:
+                wire.drop("the server answered more than it was asked")
+                return
+            written.popleft()
+        self._answers += len(replies)
+        if self._backoff.failures:
+            self._backoff.reset()
+        if not link.health.connected:
+            link.works()
+        if self._waiting:
+            if self._timer is None:
+                self._flush()
+        elif not written:
+            self._emptied.set()
+
+    async def _run(self) -> None:
+        client = self._link.client()
+        try:
+            while not self._link.closed:
+                try:
+                    await self._keep(client)
+                except LOST as error:
+                    self._link.lost(error)
+                    await asyncio.sleep(self._backoff.next_s())
+        finally:
+            await self._link.release(client)
+
+    async def _keep(self, client: RedisClient) -> None:
+        """Connects, and sends until the connection is lost.
+
+        Raises:
+            RedisError: It is, or does not come about. OSError likewise.
+        """
+        connection = client.connection_pool.make_connection()  # type: ignore[no-untyped-call]
+        try:
+            await connection.connect()
+            await connection.send_command("PING")
+            await connection.read_response()
+            wire = self._wire = Wire(connection, self._answered, self._flush)
+            if not self._waiting:
+                # Else the first answers tell whether it takes anything.
+                self._link.works()
+            self._flush()
+            await self._watch(wire)
+        finally:
+            self._wire = None
+            self._waiting.extendleft(reversed(self._written))
+            self._written.clear()
+            while len(self._waiting) > BUFFER:
+                self._waiting.popleft()
+                self._link.drop(1)
+            await connection.disconnect(nowait=True)
+
+    async def _watch(self, wire: Wire) -> None:
+        """Returns never: raises when the connection is gone, or when the server has been silent for too long."""
+        while True:
+            answers = self._answers
+            awaited = bool(self._written)
+            await asyncio.wait({wire.gone}, timeout=ANSWER_TIMEOUT_S)
+            if wire.gone.done():
+                raise RedisConnectionError(wire.gone.result())
+            if awaited and self._answers == answers:
+                raise RedisTimeoutError(f"the server has not answered for {ANSWER_TIMEOUT_S:g} s")
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A sender that ends by anything but `close` is a fault: it must be seen, not found later by a silent bus."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._link.lost(error)
+            log.error("bus: the sender has died", exc_info=error)
