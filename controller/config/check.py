@@ -12,6 +12,8 @@ from msgspec import inspect as types
 Path = tuple[str | int, ...]
 MAX_SHOWN = 80
 SECRET_WORDS = ("sha256", "token", "api_key", "secret")
+COUNTED = re.compile("tokens|token_budget|per_token")
+"""Tokens that are counted, which are no secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,7 @@ def shown(value: Any, path: Path = ()) -> str:
     word = _kind_word(value)
     if value is None or isinstance(value, Mapping | list):
         return f"got {word}"
-    if any(mark in str(part) for part in path[-2:] for mark in SECRET_WORDS):
+    if any(mark in COUNTED.sub("", str(part)) for part in path[-2:] for mark in SECRET_WORDS):
         return f"got {word}" + (f" of {len(value)} characters" if isinstance(value, str) else "") + " (not shown)"
     text = repr(value) if isinstance(value, str) else str(value)
     if len(text) > MAX_SHOWN:

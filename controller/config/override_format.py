@@ -13,6 +13,7 @@ from controller.config.check import Problem, dotted, problems
 from controller.config.schema import Name, PolicyName
 from controller.core.errors import OverrideError, PolicyError
 from controller.scheduling.pool import BUILT_IN, POLICIES, check_hints
+from controller.scheduling.tenancy import TenantLimits
 from engines.base import Knobs
 
 MAX_BYTES = 64 * 1024
@@ -69,7 +70,21 @@ class KnobsPart(_Part, frozen=True):
 class TenantPart(_Part, frozen=True):
     """What changes for a tenant."""
 
-    weight: Annotated[float, Meta(gt=0, le=1000, description="share under the fair policies")]
+    weight: Annotated[float, Meta(gt=0, le=1000, description="share under the fair policies")] | UnsetType = UNSET
+    tokens_per_minute: (
+        Annotated[int, Meta(ge=0, le=1_000_000_000, description="quota of prompt and output tokens; 0: none")] | UnsetType
+    ) = UNSET
+    burst_tokens: (
+        Annotated[int, Meta(ge=0, le=1_000_000_000, description="tokens of the quota at once after a pause; 0: a minute's worth")]
+        | UnsetType
+    ) = UNSET
+    requests_per_minute: Annotated[int, Meta(ge=0, le=10_000_000, description="quota of requests; 0: none")] | UnsetType = UNSET
+    concurrency_share: (
+        Annotated[float, Meta(gt=0, le=1, description="greatest share of all windows while others wait; 1: no limit")] | UnsetType
+    ) = UNSET
+    max_running: (
+        Annotated[int, Meta(ge=0, le=1_000_000, description="most of its requests in flight, whoever else waits; 0: no limit")] | UnsetType
+    ) = UNSET
 
 
 class EnginePart(_Part, frozen=True):
@@ -93,6 +108,8 @@ class OverrideDocument(_Part, frozen=True):
 
 _DOCUMENT_TYPE = msgspec.inspect.type_info(OverrideDocument)
 _PARTS = ("policy", "knobs", "tenants", "engines")
+LIMITS = TenantLimits.__struct_fields__
+"""What a tenant can be held to beside its weight; the document's keys are the fields of `TenantLimits`."""
 
 
 class Override(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +121,7 @@ class Override(msgspec.Struct, frozen=True, kw_only=True):
         policy: Forced policy, None where it forces none; `hints` belong to it.
         knobs: By instance name, `*` for all that are not named.
         tenant_weights: Weight by tenant.
+        tenant_limits: Quotas, share and cap by tenant, as fields of `TenantLimits`; those that are not named stay as they are.
         draining: Engines that get no new requests.
     """
 
@@ -116,6 +134,7 @@ class Override(msgspec.Struct, frozen=True, kw_only=True):
     hints: dict[str, float] = {}
     knobs: dict[str, Knobs] = {}
     tenant_weights: dict[str, float] = {}
+    tenant_limits: dict[str, dict[str, int | float]] = {}
     draining: tuple[str, ...] = ()
 
     def active(self, now_s: float) -> bool:
@@ -123,14 +142,22 @@ class Override(msgspec.Struct, frozen=True, kw_only=True):
         return self.expires_s is None or now_s < self.expires_s
 
     def settings(self) -> dict[str, Any]:
-        """Every setting it holds, by path: `policy`, `knobs.*.n_run`, `tenants.NAME.weight`, `engines.NAME.drain`."""
+        """Every setting it holds, by path: `policy`, `knobs.*.n_run`, `tenants.NAME.weight` (and the limits), `engines.NAME.drain`."""
         held: dict[str, Any] = {}
         if self.policy is not None:
             held["policy"] = {"name": self.policy, "hints": dict(self.hints)}
         for instance, knobs in self.knobs.items():
             held.update({f"knobs.{instance}.{name}": value for name, value in msgspec.to_builtins(knobs).items()})
-        held.update({f"tenants.{tenant}.weight": weight for tenant, weight in self.tenant_weights.items()})
+        for tenant, part in self.tenants().items():
+            held.update({f"tenants.{tenant}.{name}": value for name, value in part.items()})
         held.update({f"engines.{engine}.drain": True for engine in self.draining})
+        return held
+
+    def tenants(self) -> dict[str, dict[str, int | float]]:
+        """All that it holds of each tenant, weight and limits, as the document has it."""
+        held: dict[str, dict[str, int | float]] = {tenant: {"weight": weight} for tenant, weight in self.tenant_weights.items()}
+        for tenant, limits in self.tenant_limits.items():
+            held.setdefault(tenant, {}).update(limits)
         return held
 
 
@@ -171,9 +198,15 @@ def override_from(document: Any, *, id: str, now_s: float, allow_expired: bool =
         policy=checked.policy.name if checked.policy else None,
         hints=checked.policy.hints if checked.policy else {},
         knobs={name: Knobs(**msgspec.to_builtins(part)) for name, part in checked.knobs.items()},
-        tenant_weights={name: part.weight for name, part in checked.tenants.items()},
+        tenant_weights={name: part.weight for name, part in checked.tenants.items() if part.weight is not UNSET},
+        tenant_limits={name: limits for name, part in checked.tenants.items() if (limits := _limits(part))},
         draining=tuple(sorted(checked.engines)),
     )
+
+
+def _limits(part: TenantPart) -> dict[str, int | float]:
+    """Quotas, share and cap that a part names."""
+    return {name: value for name in LIMITS if (value := getattr(part, name)) is not UNSET}
 
 
 def valid_id(id: str) -> str:  # noqa: A002 - see parse_override
@@ -196,8 +229,8 @@ def document_of(override: Override) -> dict[str, Any]:
         document["policy"] = {"name": override.policy, "hints": dict(override.hints)}
     if override.knobs:
         document["knobs"] = {name: msgspec.to_builtins(knobs) for name, knobs in override.knobs.items()}
-    if override.tenant_weights:
-        document["tenants"] = {name: {"weight": weight} for name, weight in override.tenant_weights.items()}
+    if tenants := override.tenants():
+        document["tenants"] = tenants
     if override.draining:
         document["engines"] = {name: {"drain": True} for name in override.draining}
     return document
@@ -211,6 +244,7 @@ def override_schema() -> dict[str, Any]:
     root["title"] = "H-MAS override"
     root["anyOf"] = [{"required": [part], "properties": {part: {"minProperties": 1}}} for part in _PARTS]
     named["KnobsPart"]["minProperties"] = 1
+    named["TenantPart"]["minProperties"] = 1
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA_ID, **root, "$defs": named}
 
 
@@ -226,6 +260,9 @@ def _meaning(document: Mapping[str, Any], now_s: float, *, allow_expired: bool) 
     for instance, part in document.get("knobs", {}).items():
         if not part:
             yield Problem(("knobs", instance), "sets no knob; give n_run, token_budget or long_prefill_tokens")
+    for tenant, part in document.get("tenants", {}).items():
+        if not part:
+            yield Problem(("tenants", tenant), "sets nothing; give weight, " + ", ".join(LIMITS[:-1]) + f" or {LIMITS[-1]}")
     for engine, part in document.get("engines", {}).items():
         if not part["drain"]:
             yield Problem(("engines", engine, "drain"), "got false; allowed: true (leave the engine out to undrain it)")

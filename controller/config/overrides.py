@@ -85,12 +85,15 @@ def effective(overrides: Iterable[Override], now_s: float) -> OverrideNotice:
     policy, hints = "", dict[str, float]()
     knobs: dict[str, dict[str, int]] = {}
     weights: dict[str, float] = {}
+    limits: dict[str, dict[str, int | float]] = {}
     for override in active:
         if override.policy is not None:
             policy, hints = override.policy, dict(override.hints)
         for instance, part in override.knobs.items():
             knobs.setdefault(instance, {}).update(msgspec.to_builtins(part))
         weights.update(override.tenant_weights)
+        for tenant, held in override.tenant_limits.items():
+            limits.setdefault(tenant, {}).update(held)
     ends = [override.expires_s for override in active if override.expires_s is not None]
     return OverrideNotice(
         sent_s=now_s,
@@ -98,6 +101,7 @@ def effective(overrides: Iterable[Override], now_s: float) -> OverrideNotice:
         hints=hints,
         knobs=knobs,
         tenant_weights=weights,
+        tenant_limits=limits,
         draining=sorted({engine for override in active for engine in override.draining}),
         expires_s=min(ends, default=0.0),
         author=", ".join(dict.fromkeys(override.author for override in active))[:200],

@@ -369,6 +369,7 @@ class OverrideNotice(Message, frozen=True, tag="override"):
     hints: dict[str, float] = {}
     knobs: dict[str, dict[str, int]] = {}
     tenant_weights: dict[str, float] = {}
+    tenant_limits: dict[str, dict[str, int | float]] = {}
     draining: list[str] = []
     expires_s: float = 0.0
     author: str = ""

@@ -7,13 +7,14 @@ from controller.config.overrides import Override
 from controller.config.schema import Config
 from controller.core.errors import PolicyError
 from controller.core.messages import ControlAction, MetaDecision, OverrideNotice
-from controller.gateway.directives import Change, Configured, Directives, Heard, InstanceDirective, changes, resolve
+from controller.gateway.directives import Change, Configured, Directives, Heard, InstanceDirective, changes, limits_for, resolve
 from controller.gateway.fleet import Fleet
 from controller.gateway.journal import Journal
 from controller.gateway.metrics import Metrics
 from controller.runtime.clock import Clock
 from controller.scheduling.pool import make_policy
 from controller.scheduling.scheduler import Scheduler
+from controller.scheduling.tenancy import NO_LIMITS, TenantLimits
 
 MAX_SKEW_S = 5.0
 """A word from further ahead than this speaks of a wrong clock and is taken as said now."""
@@ -28,7 +29,7 @@ class Since:
 
 
 class Control:
-    """The gateway's one place where policy, windows, bounds, weights and draining are set.
+    """The gateway's one place where policy, windows, bounds, tenants' weights and limits, and draining are set.
 
     `on_applied` is called after something was set: what touches all that wait has only been begun then.
     """
@@ -44,6 +45,7 @@ class Control:
             policy=config.scheduler.policy,
             n_run=config.scheduler.n_run,
             weights={name: tenant.weight for name, tenant in config.tenants.items()},
+            limits=tenant_limits(config),
         )
         self.meta: Heard[MetaDecision] | None = None
         self.statera: dict[str, Heard[ControlAction]] = {}
@@ -97,6 +99,10 @@ class Control:
         self.notice = notice
         self.apply()
 
+    def faults(self, override: Override) -> list[str]:
+        """What this gateway cannot apply of an otherwise well-formed override, each with its JSON path."""
+        return override_faults(override, self._fleet.instances, self._configured.limits)
+
     def tick(self) -> None:
         """Looks whether an agent has been silent for too long since it was last heard."""
         if self._clock.now_s() >= self._stale_s:
@@ -122,6 +128,10 @@ class Control:
         for tenant in {*before.weights, *after.weights}:
             if before.weights.get(tenant, 1.0) != after.weights.get(tenant, 1.0):
                 self._scheduler.set_weight(tenant, after.weights.get(tenant, 1.0), now_s)
+        for tenant in {*before.limits, *after.limits}:
+            limits = after.limits.get(tenant, NO_LIMITS)
+            if before.limits.get(tenant, NO_LIMITS) != limits:
+                self._scheduler.set_limits(tenant, limits, now_s)
         for name in before.draining ^ after.draining:
             self._scheduler.set_draining(name, name in after.draining)
             self._fleet.instances[name].draining = name in after.draining
@@ -176,8 +186,16 @@ class Control:
         self._journal.note("agent.rejected", f"{agent} {subject}".strip(), reason=reason, severity="warning")
 
 
-def override_faults(override: Override, instances: Mapping[str, object]) -> list[str]:
-    """What this gateway cannot apply of an otherwise well-formed override, each with its JSON path."""
+def tenant_limits(config: Config) -> dict[str, TenantLimits]:
+    """Limits of the tenants that are configured; each goes by the same name on both sides."""
+    return {
+        name: TenantLimits(**{limit: getattr(tenant, limit) for limit in TenantLimits.__struct_fields__})
+        for name, tenant in config.tenants.items()
+    }
+
+
+def override_faults(override: Override, instances: Mapping[str, object], limits: Mapping[str, TenantLimits]) -> list[str]:
+    """What a gateway with these instances and configured limits cannot apply, each with its JSON path."""
     faults: list[str] = []
     if override.policy is not None:
         try:
@@ -186,5 +204,12 @@ def override_faults(override: Override, instances: Mapping[str, object]) -> list
             faults.append(f"$.policy: {error}")
     known = ", ".join(instances) or "none"
     faults += [f"$.knobs.{name}: no such instance; allowed: *, {known}" for name in override.knobs if name != "*" and name not in instances]
+    for tenant, part in override.tenant_limits.items():
+        held = limits_for(tenant, limits, override.tenant_limits)
+        if part.get("burst_tokens") and not held.tokens_per_minute:
+            faults.append(
+                f"$.tenants.{tenant}.burst_tokens: got {held.burst_tokens} where the tenant has no tokens_per_minute; "
+                "allowed: 0, or a quota beside it"
+            )
     faults += [f"$.engines.{name}: no such instance; allowed: {known}" for name in override.draining if name not in instances]
     return faults

@@ -14,7 +14,7 @@ from controller.config.paths import overrides_dir
 from controller.config.schema import Config, EngineConfig
 from controller.core.types import OutcomeKind
 from controller.gateway.auth import Authenticator
-from controller.gateway.control import Control
+from controller.gateway.control import Control, tenant_limits
 from controller.gateway.desk import Desk, Ending
 from controller.gateway.door import Door
 from controller.gateway.dossier import Dossier
@@ -32,7 +32,6 @@ from controller.runtime.clock import Clock
 from controller.scheduling.history import History
 from controller.scheduling.outcomes import SchedulerSettings
 from controller.scheduling.scheduler import Scheduler
-from controller.scheduling.tenancy import TenantLimits
 from engines.base import Engine
 
 MAX_SIDE_TASKS = 4096
@@ -108,9 +107,7 @@ class Gateway:
         self.control.on_applied = self._applied
         self.dossier.turned()
         self.listener = Listener(bus=bus, desk=self.desk, control=self.control, clock=clock)
-        self.watch = OverrideWatch(
-            overrides_dir(config), control=self.control, fleet=self.fleet, bus=bus, journal=self.journal, clock=clock
-        )
+        self.watch = OverrideWatch(overrides_dir(config), control=self.control, bus=bus, journal=self.journal, clock=clock)
         self.watch.on_held = self.desk.pump_soon
         self.door = self._make_door()
 
@@ -276,8 +273,5 @@ def make_scheduler(config: Config, kind: Callable[..., Scheduler] = Scheduler) -
         instances=[instance_spec(engine) for engine in config.engines],
         router=make_router(settings.routing),
         policy=settings.policy,
-        tenants={
-            name: TenantLimits(**{limit: getattr(tenant, limit) for limit in TenantLimits.__struct_fields__})
-            for name, tenant in config.tenants.items()
-        },
+        tenants=tenant_limits(config),
     )

@@ -8,9 +8,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
+import msgspec
+
 from controller.config.overrides import knobs_for
 from controller.core.messages import ControlAction, LengthBound, MetaDecision, OverrideNotice
 from controller.core.types import Controls
+from controller.scheduling.tenancy import NO_LIMITS, TenantLimits
 
 Source = Literal["configured", "meta", "statera", "bypass", "operator", "fallback"]
 BYPASS_POLICY = "fcfs"
@@ -40,6 +43,7 @@ class Configured:
     policy: str
     n_run: int
     weights: Mapping[str, float] = field(default_factory=dict)
+    limits: Mapping[str, TenantLimits] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +88,10 @@ class Directives:
         instances: Controls by instance.
         bounds: Length bounds per prompt bucket; empty where statera is silent, so the estimates' own upper lengths stand.
         weights: Weight by tenant where it is not 1.
+        limits: Quotas, share and cap by tenant, of those of whom configuration or operators say anything.
         draining: Instances that get no new requests.
         forced: What operators hold (`policy`, `knobs`, `tenants`, `engines`), so that agents stop arguing.
+        held_because: Who of them holds it and why; empty where nothing is held.
     """
 
     policy: Setting
@@ -94,8 +100,10 @@ class Directives:
     bounds: tuple[LengthBound, ...]
     bounds_source: Source
     weights: Mapping[str, float]
+    limits: Mapping[str, TenantLimits]
     draining: frozenset[str]
     forced: tuple[str, ...]
+    held_because: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +156,19 @@ def resolve(
         bounds=tuple(newest.word.length_bounds) if newest else (),
         bounds_source="statera" if newest else ("fallback" if statera else "configured"),
         weights={**configured.weights, **override.tenant_weights},
+        limits={
+            tenant: limits_for(tenant, configured.limits, override.tenant_limits)
+            for tenant in (*configured.limits, *override.tenant_limits)
+        },
         draining=frozenset(name for name in override.draining if name in ceilings),
         forced=_forced(override),
+        held_because=_operator_reason(override),
     )
+
+
+def limits_for(tenant: str, configured: Mapping[str, TenantLimits], held: Mapping[str, Mapping[str, int | float]]) -> TenantLimits:
+    """A tenant's limits: the configured ones, with what operators hold in their place."""
+    return msgspec.convert(msgspec.to_builtins(configured.get(tenant, NO_LIMITS)) | {**held.get(tenant, {})}, TenantLimits)
 
 
 def changes(before: Directives, after: Directives) -> Iterable[Change]:
@@ -167,13 +185,19 @@ def changes(before: Directives, after: Directives) -> Iterable[Change]:
                 yield Change(f"knobs.{knob}", name, _setting_text(then), _setting_text(now), now.source, now.reason, now.decision_id)
     if before.bounds_source != after.bounds_source:
         yield Change("length_bounds", "fence", before.bounds_source, after.bounds_source, after.bounds_source, "")
+    because = after.held_because or "released"
     for tenant in sorted({*before.weights, *after.weights}):
         was, now_weight = before.weights.get(tenant, 1.0), after.weights.get(tenant, 1.0)
         if was != now_weight:
-            yield Change("tenant.weight", tenant, f"{was:g}", f"{now_weight:g}", "operator", "")
+            yield Change("tenant.weight", tenant, f"{was:g}", f"{now_weight:g}", "operator", because)
+    for tenant in sorted({*before.limits, *after.limits}):
+        had, has = before.limits.get(tenant, NO_LIMITS), after.limits.get(tenant, NO_LIMITS)
+        for limit in TenantLimits.__struct_fields__:
+            if (was_at := getattr(had, limit)) != (now_at := getattr(has, limit)):
+                yield Change(f"tenant.{limit}", tenant, f"{was_at:g}", f"{now_at:g}", "operator", because)
     for name in sorted(before.draining ^ after.draining):
         draining = name in after.draining
-        yield Change("engine.drain", name, str(not draining).lower(), str(draining).lower(), "operator", "")
+        yield Change("engine.drain", name, str(not draining).lower(), str(draining).lower(), "operator", because)
 
 
 def _policy(
@@ -240,7 +264,8 @@ def _instance(base: _Base, ceiling: Ceiling, bypass: MetaDecision | None, overri
 
 
 def _forced(override: OverrideNotice) -> tuple[str, ...]:
-    held = {"policy": override.policy, "knobs": override.knobs, "tenants": override.tenant_weights, "engines": override.draining}
+    tenants = {**override.tenant_weights, **override.tenant_limits}
+    held = {"policy": override.policy, "knobs": override.knobs, "tenants": tenants, "engines": override.draining}
     return tuple(name for name, value in held.items() if value)
 
 

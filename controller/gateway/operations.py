@@ -18,6 +18,7 @@ from controller.gateway.fleet import Instance
 from controller.gateway.story import told, unknown
 from controller.scheduling.pool import BUILT_IN, POLICIES
 from controller.scheduling.queue_entry import QueuePolicy
+from controller.scheduling.tenancy import NO_LIMITS
 
 POSITION_UP_TO = 10_000
 """Waiting requests up to which an exact position is worked out for whoever asks: 1 ms."""
@@ -60,6 +61,7 @@ class GatewayOperations:
             "counts": self._counts(),
             "goodput": self._goodput(),
             "fairness": to_builtins(gateway.desk.fairness()),
+            "tenants": self._tenants(now_s),
         }
 
     def policy(self) -> dict[str, Any]:
@@ -180,6 +182,21 @@ class GatewayOperations:
             "engine_waiting": snapshot.waiting if snapshot is not None else 0,
             "preemptions_total": snapshot.preemptions_total if snapshot is not None else 0,
         }
+
+    def _tenants(self, now_s: float) -> list[dict[str, Any]]:
+        """Tenants of whom configuration or operators say anything: what holds for them, what of it operators hold, what is left."""
+        control, scheduler = self._gateway.control, self._gateway.scheduler
+        directives, notice = control.directives, control.notice
+        return [
+            {
+                "name": name,
+                "weight": control.weight_of(name),
+                **to_builtins(directives.limits.get(name, NO_LIMITS)),
+                "held": [*(["weight"] if name in notice.tenant_weights else []), *notice.tenant_limits.get(name, {})],
+                "quotas": to_builtins(scheduler.rates(name, now_s)),
+            }
+            for name in sorted({*directives.weights, *directives.limits})
+        ]
 
     def _knob(self, instance: Instance, name: str, value: int | None, setting: Setting) -> dict[str, Any]:
         """One knob with its source and where it takes effect: in the engine itself, in the gateway's window, or nowhere."""

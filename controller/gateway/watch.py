@@ -9,8 +9,7 @@ from controller.bus.base import Bus
 from controller.config.overrides import Override, OverrideDirectory, document_of, effective
 from controller.core.errors import OverrideError
 from controller.core.messages import OverrideNotice
-from controller.gateway.control import Control, override_faults
-from controller.gateway.fleet import Fleet
+from controller.gateway.control import Control
 from controller.gateway.journal import Journal
 from controller.runtime.clock import Clock
 
@@ -31,14 +30,13 @@ class OverrideWatch:
         on_held: Called when something else is in force than before: what waits may go now.
     """
 
-    def __init__(self, directory: Path, *, control: Control, fleet: Fleet, bus: Bus, journal: Journal, clock: Clock) -> None:
+    def __init__(self, directory: Path, *, control: Control, bus: Bus, journal: Journal, clock: Clock) -> None:
         self.held: dict[str, Override] = {}
         self.errors: dict[str, str] = {}
         self.path = directory
         self.on_held: Callable[[], None] = lambda: None
         self._directory = OverrideDirectory(directory)
         self._control = control
-        self._fleet = fleet
         self._bus = bus
         self._journal = journal
         self._clock = clock
@@ -61,7 +59,7 @@ class OverrideWatch:
             errors = {error.file: error.message for error in result.errors}
             held: dict[str, Override] = {}
             for override in result.overrides:
-                faults = override_faults(override, self._fleet.instances)
+                faults = self._control.faults(override)
                 if not faults:
                     held[override.id] = override
                     continue
@@ -82,7 +80,7 @@ class OverrideWatch:
         Raises:
             OverrideError: It cannot; names every JSON path at fault.
         """
-        faults = override_faults(override, self._fleet.instances)
+        faults = self._control.faults(override)
         if faults:
             raise OverrideError("\n".join(f"{override.id}: {fault}" for fault in faults))
 
@@ -137,6 +135,7 @@ def _content(notice: OverrideNotice) -> tuple[object, ...]:
         notice.hints,
         notice.knobs,
         notice.tenant_weights,
+        notice.tenant_limits,
         notice.draining,
         notice.expires_s,
         notice.author,

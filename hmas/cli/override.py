@@ -138,7 +138,8 @@ def _row(item: dict[str, Any]) -> tuple[object, ...]:
     held = [f"policy {document['policy']['name']}"] if "policy" in document else []
     for instance, part in document.get("knobs", {}).items():
         held += [f"{instance} {name}={value}" for name, value in part.items()]
-    held += [f"{tenant} weight={part['weight']:g}" for tenant, part in document.get("tenants", {}).items()]
+    for tenant, part in document.get("tenants", {}).items():
+        held += [f"{tenant} {name}={value:.12g}" for name, value in part.items()]
     held += [f"{engine} drained" for engine in document.get("engines", {})]
     until = clock_words(item["expires_s"]) if item["expires_s"] is not None else "released"
     return item["id"], ", ".join(held), until, document["author"], document["reason"]

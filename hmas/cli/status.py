@@ -7,7 +7,7 @@ import click
 from controller.admin.client import AdminClient
 from hmas.cli.admin import takes_client
 from hmas.cli.engines import engine_table
-from hmas.cli.output import EXIT_FAILED, duration_words, json_option, say, say_json
+from hmas.cli.output import EXIT_FAILED, duration_words, json_option, say, say_json, table
 from hmas.cli.override import override_list
 from hmas.cli.policy import policy_line
 
@@ -46,6 +46,10 @@ def page(document: dict[str, Any]) -> str:
         "",
         engine_table(document["instances"]),
     ]
+    tenants = [item for item in document["tenants"] if _limited(item) or item["held"]]
+    if tenants:
+        heads = ["tenant", "weight", "tokens a minute", "requests a minute", "share", "cap", "held by operators"]
+        lines += ["", table(heads, map(_tenant, tenants))]
     overrides = document["overrides"]
     if overrides["overrides"] or overrides["refused"]:
         lines += ["", "held by operators:", override_list(overrides)]
@@ -81,6 +85,18 @@ def _fairness(fairness: dict[str, Any]) -> str:
     return (
         f"Jain {fairness['jain']:.3f}, worst over best {fairness['max_min']:.3f} (worst: {worst}), {len(fairness['rates'])} tenants waited"
     )
+
+
+def _limited(tenant: dict[str, Any]) -> bool:
+    """Whether any quota, share or cap holds for it."""
+    return bool(tenant["quotas"]) or tenant["concurrency_share"] < 1 or tenant["max_running"] > 0
+
+
+def _tenant(tenant: dict[str, Any]) -> tuple[str, ...]:
+    quotas = tenant["quotas"]
+    told = [f"{quotas[what]['limit']} ({quotas[what]['remaining']} left)" if what in quotas else "-" for what in ("tokens", "requests")]
+    share = f"{tenant['concurrency_share']:g}" if tenant["concurrency_share"] < 1 else "-"
+    return tenant["name"], f"{tenant['weight']:g}", *told, share, str(tenant["max_running"] or "-"), ", ".join(tenant["held"]) or "-"
 
 
 def _bus(bus: dict[str, Any]) -> str:

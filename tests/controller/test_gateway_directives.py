@@ -5,9 +5,11 @@ from hypothesis import strategies as st
 
 from controller.core.messages import ControlAction, LengthBound, MetaDecision, OverrideNotice
 from controller.gateway.directives import Ceiling, Configured, Directives, Heard, changes, resolve
+from controller.scheduling.tenancy import TenantLimits
 
 CEILINGS = {"a": Ceiling(32, 2048), "b": Ceiling(8)}
 CONFIGURED = Configured(policy="edf", n_run=0)
+NOTHING = OverrideNotice(sent_s=0.0)
 BOUND = LengthBound(prompt_tokens_below=0, add_tokens=40, samples=10)
 
 
@@ -138,3 +140,20 @@ def test_weights_and_draining_are_changes_too():
         for change in changes(at(), at(override=hold(tenant_weights={"t": 2.0}, draining=["a"])))
     ]
     assert kinds == [("tenant.weight", "t", "2"), ("engine.drain", "a", "true")]
+
+
+def test_operators_hold_single_limits_of_a_tenant_and_the_others_stay_configured():
+    configured = Configured(policy="edf", n_run=0, limits={"t": TenantLimits(tokens_per_minute=600, max_running=8)})
+    before = at(configured=configured)
+    after = at(configured=configured, override=hold(tenant_limits={"t": {"max_running": 2}, "u": {"concurrency_share": 0.25}}))
+    assert after.limits == {"t": TenantLimits(tokens_per_minute=600, max_running=2), "u": TenantLimits(concurrency_share=0.25)}
+    assert after.forced == ("tenants",)
+    told = [(change.kind, change.subject, change.before, change.after, change.source, change.reason) for change in changes(before, after)]
+    assert told == [
+        ("tenant.max_running", "t", "8", "2", "operator", "ana: night"),
+        ("tenant.concurrency_share", "u", "1", "0.25", "operator", "ana: night"),
+    ]
+    assert [(change.kind, change.after, change.reason) for change in changes(after, at(configured=configured, override=NOTHING))] == [
+        ("tenant.max_running", "8", "released"),
+        ("tenant.concurrency_share", "1", "released"),
+    ]

@@ -1,11 +1,13 @@
 """Quotas through the door: refusal, headers, metrics and status."""
 
 import asyncio
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
+import orjson
 import pytest
-from gateway_kit import FAST, MODEL, eventually, key_hash, running
+from gateway_kit import FAST, MODEL, Rig, eventually, key_hash, running
 
 from controller.config.schema import SchedulerConfig, TenantConfig
 from controller.gateway.ratelimits import ratelimit_headers
@@ -42,6 +44,58 @@ async def test_a_used_up_quota_gets_429_with_the_time_at_which_it_fits(tmp_path:
     assert 'hmas_tenant_tokens_total{direction="output",tenant="acme"} 5.0' in metrics
     assert "hmas_fairness_jain_ratio 1.0" in metrics
     assert status["fairness"]["jain"] == 1.0
+
+
+def held(expires_s: float | None = None, **limits: float) -> bytes:
+    expires = None if expires_s is None else datetime.fromtimestamp(expires_s, UTC).isoformat()
+    return orjson.dumps({"version": 1, "author": "ana", "reason": "a run-away job", "expires": expires, "tenants": {"acme": limits}})
+
+
+def put(rig: Rig, document: bytes) -> None:
+    """As an operator's editor does it: written aside, then moved."""
+    rig.overrides.mkdir(exist_ok=True)
+    aside = rig.overrides / ".quota.part"
+    aside.write_bytes(document)
+    aside.rename(rig.overrides / "quota.json")
+
+
+async def test_a_quota_by_override_file_holds_is_told_and_ends_with_its_time(tmp_path: Path):
+    headers = {"x-gateway-inference-fairness-id": "acme"}
+    async with running(tmp_path) as rig:
+        before = await rig.post(ask(), headers=headers)
+        put(rig, held(rig.gateway.clock.now_s() + 1.5, requests_per_minute=1, max_running=4))
+        await eventually(lambda: rig.gateway.scheduler.rates("acme", rig.gateway.clock.now_s()))
+        first = await rig.post(ask(), headers=headers)
+        refused = await rig.post(ask(), headers=headers)
+        (shown,) = (await rig.admin("GET", "/admin/status")).json["tenants"]
+        # Released by its time, not by anybody.
+        await eventually(lambda: not rig.gateway.scheduler.rates("acme", rig.gateway.clock.now_s()))
+        after = await rig.post(ask(), headers=headers)
+        changes = [
+            (event["before"], event["after"], event["source"], event["reason"]) for event in rig.events("tenant.requests_per_minute")
+        ]
+        assert rig.balanced()
+    assert [answer.status for answer in (before, first, refused, after)] == [200, 200, 429, 200]
+    assert refused.error["code"] == "tenant_quota"
+    assert first.headers["x-ratelimit-limit-requests"] == "1"
+    assert shown["held"] == ["requests_per_minute", "max_running"]
+    assert (shown["name"], shown["weight"], shown["max_running"], shown["quotas"]["requests"]["remaining"]) == ("acme", 1.0, 4, 0)
+    assert changes == [("0", "1", "operator", "ana: quota: a run-away job"), ("1", "0", "operator", "released")]
+
+
+async def test_a_limit_by_override_replaces_that_limit_alone_and_a_bad_file_none(tmp_path: Path):
+    async with running(tmp_path, tenants=TENANTS) as rig:
+        scheduler = rig.gateway.scheduler
+        put(rig, held(tokens_per_minute=60_000))
+        await eventually(lambda: scheduler.rates("acme", rig.gateway.clock.now_s())["tokens"].limit == 60_000)
+        # The burst is the configured one still, and as full as it was.
+        assert scheduler.rates("acme", rig.gateway.clock.now_s())["tokens"].remaining == 60
+        put(rig, held(tokens_per_minute=0, burst_tokens=5))
+        await eventually(lambda: rig.gateway.watch.errors)
+        assert "$.tenants.acme.burst_tokens: got 5 where the tenant has no tokens_per_minute" in rig.gateway.watch.errors["quota.json"]
+        assert scheduler.rates("acme", rig.gateway.clock.now_s())["tokens"].limit == 60_000
+        (rig.overrides / "quota.json").unlink()
+        await eventually(lambda: scheduler.rates("acme", rig.gateway.clock.now_s())["tokens"].limit == 600)
 
 
 async def test_in_a_full_queue_the_worst_makes_way_and_is_told(tmp_path: Path):

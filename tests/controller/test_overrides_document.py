@@ -25,7 +25,7 @@ FULL = {
     "expires": "2030-01-01T12:00:00+02:00",
     "policy": {"name": "edf", "hints": {}},
     "knobs": {"*": {"n_run": 8, "long_prefill_tokens": 0}, "gpu-0": {"n_run": 4, "token_budget": 512}},
-    "tenants": {"team-a": {"weight": 2.5}},
+    "tenants": {"team-a": {"weight": 2.5}, "batch": {"tokens_per_minute": 600, "concurrency_share": 0.25}},
     "engines": {"gpu-1": {"drain": True}},
 }
 
@@ -51,6 +51,7 @@ def test_a_full_document():
         policy="edf",
         knobs={"*": Knobs(n_run=8, long_prefill_tokens=0), "gpu-0": Knobs(n_run=4, token_budget=512)},
         tenant_weights={"team-a": 2.5},
+        tenant_limits={"batch": {"tokens_per_minute": 600, "concurrency_share": 0.25}},
         draining=("gpu-1",),
     )
     assert override.active(NOW_S)
@@ -78,7 +79,17 @@ BAD = {
     "knob null": (HEAD | {"knobs": {"gpu-0": {"n_run": None}}}, "$.knobs.gpu-0.n_run: got nothing"),
     "instance": (HEAD | {"knobs": {"../x": {"n_run": 1}}}, "$.knobs.../x: key got '../x'"),
     "weight": (HEAD | {"tenants": {"a": {"weight": 0}}}, "$.tenants.a.weight: got 0 (an integer); allowed: number above 0"),
-    "weight missing": (HEAD | {"tenants": {"a": {}}}, "$.tenants.a: the key `weight` is missing"),
+    "tenant empty": (HEAD | {"tenants": {"a": {}}}, "$.tenants.a: sets nothing; give weight, tokens_per_minute,"),
+    "quota": (
+        HEAD | {"tenants": {"a": {"tokens_per_minute": -1}}},
+        "$.tenants.a.tokens_per_minute: got -1 (an integer); allowed: integer from 0 to 1000000000",
+    ),
+    "quota a fraction": (HEAD | {"tenants": {"a": {"requests_per_minute": 0.5}}}, "$.tenants.a.requests_per_minute: got 0.5"),
+    "share": (
+        HEAD | {"tenants": {"a": {"concurrency_share": 0}}},
+        "$.tenants.a.concurrency_share: got 0 (an integer); allowed: number above 0",
+    ),
+    "limit name": (HEAD | {"tenants": {"a": {"max_runing": 3}}}, "$.tenants.a.max_runing: unknown key. Did you mean `max_running`?"),
     "drain": (HEAD | {"engines": {"a": {"drain": False}}}, "$.engines.a.drain: got false; allowed: true"),
     "unknown": (FULL | {"polcy": {}}, "$.polcy: unknown key. Did you mean `policy`?"),
     "nothing": (HEAD, "$: holds nothing; give at least one of policy, knobs, tenants, engines"),
@@ -152,13 +163,25 @@ NAMES = st.text(alphabet="Az9._-", min_size=1, max_size=8).map("a".__add__)
 TEXTS = st.text(alphabet=st.characters(codec="utf-8", exclude_categories=("C", "Z")), min_size=1, max_size=30)
 KNOBS = st.fixed_dictionaries({"n_run": st.integers(1, 4096)}, optional={"token_budget": st.integers(1, 1 << 20)})
 
+TENANTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "weight": st.floats(0.001, 1000),
+        "tokens_per_minute": st.integers(0, 10**9),
+        "burst_tokens": st.integers(0, 10**9),
+        "requests_per_minute": st.integers(0, 10**7),
+        "concurrency_share": st.floats(0.001, 1),
+        "max_running": st.integers(0, 10**6),
+    },
+).filter(bool)
+
 
 @st.composite
 def documents(draw):
     parts = {
         "policy": st.fixed_dictionaries({"name": st.sampled_from(list(POLICIES))}),
         "knobs": st.dictionaries(st.just("*") | NAMES, KNOBS, min_size=1, max_size=3),
-        "tenants": st.dictionaries(NAMES, st.fixed_dictionaries({"weight": st.floats(0.001, 1000)}), min_size=1, max_size=3),
+        "tenants": st.dictionaries(NAMES, TENANTS, min_size=1, max_size=3),
         "engines": st.dictionaries(NAMES, st.just({"drain": True}), min_size=1, max_size=3),
     }
     chosen = draw(st.sets(st.sampled_from(sorted(parts)), min_size=1))

@@ -25,14 +25,15 @@ def test_the_later_id_wins_whatever_the_order_they_come_in():
 def test_what_does_not_collide_adds_up():
     notice = effective(
         [
-            held("a", policy="wfq", tenant_weights={"t": 2.0}),
+            held("a", policy="wfq", tenant_weights={"t": 2.0}, tenant_limits={"t": {"max_running": 4, "tokens_per_minute": 600}}),
             held("b", expires_s=100.0, knobs={"*": Knobs(n_run=8), "gpu-0": Knobs(token_budget=256)}),
-            held("c", expires_s=50.0, draining=("gpu-1",), knobs={"gpu-0": Knobs(n_run=2)}),
+            held("c", expires_s=50.0, draining=("gpu-1",), knobs={"gpu-0": Knobs(n_run=2)}, tenant_limits={"t": {"max_running": 1}}),
         ],
         10.0,
     )
     assert notice.policy == "wfq"
     assert notice.tenant_weights == {"t": 2.0}
+    assert notice.tenant_limits == {"t": {"max_running": 1, "tokens_per_minute": 600}}
     assert notice.knobs == {"*": {"n_run": 8}, "gpu-0": {"n_run": 2, "token_budget": 256}}
     assert notice.draining == ["gpu-1"]
     assert notice.expires_s == 50.0
@@ -54,6 +55,11 @@ def test_agreeing_is_no_conflict_and_the_ended_have_no_say():
     assert conflicts(three, 4.0) == [Conflict("knobs.*.n_run", "c", ("a", "b"))]
     assert conflicts(three, 5.0) == [Conflict("knobs.*.n_run", "b", ("a",))]
     assert effective(three, 5.0).knobs == {"*": {"n_run": 2}}
+
+
+def test_overrides_disagree_by_limit_not_by_tenant():
+    two = [held("a", tenant_limits={"t": {"max_running": 4, "tokens_per_minute": 60}}), held("b", tenant_limits={"t": {"max_running": 1}})]
+    assert conflicts(two, 0.0) == [Conflict("tenants.t.max_running", "b", ("a",))]
 
 
 def test_the_text_of_a_notice_is_bounded():

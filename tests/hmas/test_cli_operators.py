@@ -250,12 +250,15 @@ def document(**parts):
 
 def test_override_files(hmas, tmp_path):
     file = tmp_path / "night.json"
-    file.write_text(json.dumps(document(policy={"name": "wfq"}, tenants={"team-a": {"weight": 3}})))
-    assert hmas("override", "validate", str(file))[:2] == (0, "night: ok, holds policy, tenants.team-a.weight\n")
+    file.write_text(json.dumps(document(policy={"name": "wfq"}, tenants={"team-a": {"weight": 3, "tokens_per_minute": 600}})))
+    said = "night: ok, holds policy, tenants.team-a.weight, tenants.team-a.tokens_per_minute\n"
+    assert hmas("override", "validate", str(file))[:2] == (0, said)
     assert of(hmas("override", "list", "--json"))["overrides"] == []
     code, out, _ = hmas("override", "apply", str(file))
     assert code == 0
-    assert "policy wfq, team-a weight=3" in out
+    assert "policy wfq, team-a weight=3, team-a tokens_per_minute=600" in out
+    (row,) = [line.split() for line in hmas("status")[1].splitlines() if line.startswith("team-a ")]
+    assert row == ["team-a", "3", "600", "(600", "left)", "-", "-", "-", "weight,", "tokens_per_minute"]
     assert of(hmas("policy", "show", "--json"))["name"] == "wfq"
     file.write_text(json.dumps(document(policy={"name": "fcfs"})))
     assert hmas("override", "apply", str(file), "--id", "zz")[0] == 0
