@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from controller.runtime.collector import LATEST_S, QUIET_S, Collector
+from controller.runtime.collector import LATEST_S, QUIET_S, WHOLE_S, Collector
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +41,17 @@ def test_a_full_collection_comes_when_it_is_quiet_and_in_any_case_in_the_end():
     assert Knot.alive == 0
     assert not collector.look(100.0 + QUIET_S + LATEST_S - 1.0, quiet=False)
     assert collector.look(100.0 + QUIET_S + LATEST_S, quiet=False)
+
+
+def test_what_was_frozen_is_looked_at_again_every_two_minutes_of_quiet():
+    collector = Collector(100.0)
+    knot = Knot()
+    assert collector.look(100.0 + QUIET_S, quiet=True)
+    del knot
+    assert collector.look(100.0 + 2 * QUIET_S, quiet=True)
+    assert Knot.alive == 1
+    assert collector.look(100.0 + WHOLE_S, quiet=True)
+    assert Knot.alive == 0
 
 
 def test_the_oldest_generation_is_never_looked_through_by_itself():
