@@ -94,10 +94,9 @@ class Exchange:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
 
-    async def chunks(self) -> AsyncIterator[bytes]:
+    def chunks(self) -> AsyncIterator[bytes]:
         """See `engines.base.EngineResponse.chunks`. Raises as `read`."""
-        while data := await self.read():
-            yield data
+        return _Chunks(self)
 
     async def read(self) -> bytes:
         """The next bytes of the body; empty at its end.
@@ -170,3 +169,19 @@ class Exchange:
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
+
+
+class _Chunks:
+    """A body piece by piece. Written out, because mypyc compiles no asynchronous generators."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+
+    def __aiter__(self) -> "_Chunks":
+        return self
+
+    async def __anext__(self) -> bytes:
+        data = await self._exchange.read()
+        if not data:
+            raise StopAsyncIteration
+        return data
