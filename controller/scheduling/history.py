@@ -1,12 +1,12 @@
 """Default estimates of a request from what its like has cost before: nothing ever waits for an agent."""
 
 import math
+from bisect import bisect_left, insort
 from collections import OrderedDict, deque
-from statistics import fmean
 
 from controller.core.messages import Completion
 from controller.core.slo import slo_for
-from controller.core.types import Estimates, OutcomeKind, Request, TaskType
+from controller.core.types import Estimates, OutcomeKind, Request, Slo, TaskType
 
 BUCKET_EDGES = (64, 256, 1024, 4096, 16_384)
 """Prompt lengths at which one bucket ends and the next begins."""
@@ -22,22 +22,53 @@ def bucket(prompt_tokens: int) -> int:
     return sum(prompt_tokens >= edge for edge in BUCKET_EDGES)
 
 
-class _Cell:
-    """The last 64 completions of one kind."""
+class _Window:
+    """The mean of the last 64 values, kept as they come: it is asked for with every request."""
 
-    __slots__ = ("outputs", "tpots_ms", "ttfts_ms")
+    __slots__ = ("_since", "_total", "_values")
+
+    def __init__(self) -> None:
+        self._values: deque[float] = deque(maxlen=_KEEP)
+        self._total = 0.0
+        self._since = 0
+
+    def add(self, value: float) -> None:
+        values = self._values
+        if len(values) == _KEEP:
+            self._total -= values[0]
+        values.append(value)
+        self._total += value
+        self._since += 1
+        if self._since >= _KEEP:
+            # What rounding has left in the sum goes.
+            self._since = 0
+            self._total = sum(values)
+
+    def mean(self, otherwise: float) -> float:
+        return self._total / len(self._values) if self._values else otherwise
+
+
+class _Cell:
+    """The last 64 completions of one kind. `ordered` has the same lengths as `outputs`, the shortest first."""
+
+    __slots__ = ("ordered", "outputs", "tpots_ms", "ttfts_ms")
 
     def __init__(self) -> None:
         self.outputs: deque[int] = deque(maxlen=_KEEP)
-        self.ttfts_ms: deque[float] = deque(maxlen=_KEEP)
-        self.tpots_ms: deque[float] = deque(maxlen=_KEEP)
+        self.ordered: list[int] = []
+        self.ttfts_ms = _Window()
+        self.tpots_ms = _Window()
 
     def learn(self, completion: Completion) -> None:
-        self.outputs.append(completion.output_tokens)
+        outputs, ordered = self.outputs, self.ordered
+        if len(outputs) == _KEEP:
+            del ordered[bisect_left(ordered, outputs[0])]
+        outputs.append(completion.output_tokens)
+        insort(ordered, completion.output_tokens)
         if completion.service_ttft_ms >= 0.0:
-            self.ttfts_ms.append(completion.service_ttft_ms)
+            self.ttfts_ms.add(completion.service_ttft_ms)
         if completion.tpot_ms >= 0.0:
-            self.tpots_ms.append(completion.tpot_ms)
+            self.tpots_ms.add(completion.tpot_ms)
 
 
 class History:
@@ -50,6 +81,7 @@ class History:
 
     def __init__(self) -> None:
         self._cells: OrderedDict[tuple[str | None, int], _Cell] = OrderedDict()
+        self._slo = (1.0, slo_for(TaskType.UNKNOWN, _IMPORTANCE, 1.0))
 
     def __len__(self) -> int:
         return len(self._cells)
@@ -75,17 +107,17 @@ class History:
             request: The request; a declared SLO is taken as it is, a cap on output bounds the lengths.
             slo_scale: As in `slo_for`.
         """
-        slo = request.declared_slo or slo_for(TaskType.UNKNOWN, _IMPORTANCE, slo_scale)
+        slo = request.declared_slo or self._default_slo(slo_scale)
         prior = Estimates(slo=slo, importance=_IMPORTANCE)
         cell = self._cell(request)
         output, upper = prior.output_tokens, prior.output_tokens_upper
         ttft_ms, tpot_ms = prior.ttft_ms, prior.tpot_ms
         if cell is not None:
-            ordered = sorted(cell.outputs)
+            ordered = cell.ordered
             output = float(ordered[len(ordered) // 2])
             upper = float(ordered[min(len(ordered) - 1, math.ceil(_UPPER_QUANTILE * len(ordered)))])
-            ttft_ms = fmean(cell.ttfts_ms) if cell.ttfts_ms else ttft_ms
-            tpot_ms = fmean(cell.tpots_ms) if cell.tpots_ms else tpot_ms
+            ttft_ms = cell.ttfts_ms.mean(ttft_ms)
+            tpot_ms = cell.tpots_ms.mean(tpot_ms)
         cap = math.inf if request.max_output_tokens is None else float(request.max_output_tokens)
         return Estimates(
             slo=slo,
@@ -96,6 +128,12 @@ class History:
             tpot_ms=tpot_ms,
             source="default" if cell is None else "history",
         )
+
+    def _default_slo(self, scale: float) -> Slo:
+        """Of a request whose task nobody knows; the last one is kept, since a gateway asks for no other."""
+        if self._slo[0] != scale:
+            self._slo = (scale, slo_for(TaskType.UNKNOWN, _IMPORTANCE, scale))
+        return self._slo[1]
 
     def _cell(self, request: Request) -> _Cell | None:
         number = bucket(request.prompt_tokens)

@@ -1,5 +1,8 @@
 """Default estimates: the nearest cell with enough in it, then wider ones, then fixed defaults."""
 
+import random
+import statistics
+
 import pytest
 
 from controller.core.messages import Completion
@@ -94,3 +97,17 @@ def test_the_table_is_bounded():
         history.learn(completion(10, tenant=f"t{i}"))
     assert len(history) <= 4096
     assert history.estimate(request(tenant="t5999")).source == "history"
+
+
+def test_only_the_last_64_count_and_the_figures_kept_are_those_of_a_recount():
+    history, rng = History(), random.Random(3)
+    seen = []
+    for _ in range(500):
+        output, ttft = rng.randint(1, 300), rng.choice([rng.uniform(1.0, 900.0), 3e6])
+        seen.append((output, ttft))
+        history.learn(completion(output, ttft=ttft))
+        if len(seen) >= 8:
+            made, last = history.estimate(request()), seen[-64:]
+            outputs = sorted(output for output, _ in last)
+            assert made.output_tokens == outputs[len(outputs) // 2]
+            assert made.ttft_ms == pytest.approx(statistics.fmean(ttft for _, ttft in last), rel=1e-9)
