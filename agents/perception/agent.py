@@ -1,48 +1,297 @@
-"""The perception agent on the bus: notices in, features out; completions teach it lengths."""
+"""The perception agent on the bus: notices in, features out; completions teach it lengths; models come and go while it works."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
+from typing import Any
 
-from agents.perception.model import PerceptionModel
+from agents.memory import resident_bytes
+from agents.models.store import ModelStore
+from agents.models.watch import ModelWatch
+from agents.perception.loading import Loaded, Loader
+from agents.perception.model import PerceptionModel, view_of
+from agents.perception.readers import KIND, STORE, Opened
+from agents.perception.reading import PromptView, Reader, Reading
+from agents.perception.rules_reader import RulesReader
+from agents.perception.shadow import Shadow
+from agents.perception.tally import Tally
+from agents.work import Deferred
 from controller.bus.base import Bus
+from controller.config.paths import models_dir
 from controller.config.schema import Config
-from controller.core.messages import REQUESTS, TELEMETRY, Completion, Message, RequestNotice
+from controller.core.errors import ModelError
+from controller.core.messages import (
+    REQUESTS,
+    TELEMETRY,
+    Completion,
+    Event,
+    Message,
+    ModelReport,
+    RequestNotice,
+    Severity,
+)
 
 NOTICE_MAX_AGE_S = 10.0
 """A request that has been queued for longer has been dispatched on defaults, or is about to be."""
 REPLAY = 5_000
 """Newest telemetry entries read at start to learn lengths again."""
+RECENT = 2_000
+"""Newest completions that a model which is put in force learns from first."""
+REPORT_EVERY_S = 10.0
+REST_S = 5.0
+LONGEST_REST_S = 60.0
+"""How long a reader that failed is left alone, doubling from the first to the second."""
+UNKNOWN_MORE = 0.05
+"""A model that leaves so many more requests unknown is not put in force by itself, whatever it knows of lengths."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What came of reading a batch: readings, whose, how long it took, and why the reader itself could not."""
+
+    readings: list[Reading]
+    by: str
+    took_ms: float
+    failure: str = ""
 
 
 class PerceptionAgent:
-    """Binds `PerceptionModel` to its streams; see `agents.shell.Agent`."""
+    """Binds `PerceptionModel` to its streams; see `agents.shell.Agent`.
+
+    Attributes:
+        model: What is in force.
+        shadow: What reads along, None for none.
+    """
 
     name = "perception"
-    streams: tuple[str, ...] = (REQUESTS, TELEMETRY)
-    tick_s = 0.0
+    streams: tuple[str, ...] = (REQUESTS,)
+    follows: tuple[str, ...] = (TELEMETRY,)
+    tick_s = 1.0
     max_age_s: Mapping[type[Message], float] = MappingProxyType({RequestNotice: NOTICE_MAX_AGE_S})
 
-    def __init__(self, model: PerceptionModel) -> None:
-        self.model = model
+    def __init__(self, config: Config) -> None:
+        self._settings = config.agents
+        self._store = ModelStore(models_dir(config))
+        self._loader = Loader(config, self._store)
+        self._watch = ModelWatch(self._store, KIND)
+        self.model: PerceptionModel = self._loader.model()
+        self.shadow: Shadow | None = None
+        self._have: Opened | None = None
+        self._rules = RulesReader()
+        self._recent: deque[Completion] = deque(maxlen=RECENT)
+        self._events: list[Message] = []
+        self._fallback = ""
+        self._failing = ""
+        self._rest_s = REST_S
+        self._rests_until_s = float("-inf")
+        self._reported_s = float("-inf")
+        self._told_better = ""
+        self._promote = False
 
-    async def recover(self, bus: Bus, now_s: float) -> None:  # noqa: ARG002 - part of the protocol
-        """Learns lengths from the tail of the telemetry."""
-        for message in await bus.latest(TELEMETRY, REPLAY):
-            if isinstance(message, Completion):
-                self.model.learn(message)
+    async def recover(self, bus: Bus, now_s: float) -> None:
+        """Loads its model, which learns lengths from the tail of the telemetry."""
+        completions = [message for message in await bus.latest(TELEMETRY, REPLAY) if isinstance(message, Completion)]
+        self._recent.extend(completions)
+        self._watch.note()
+        self._take(await asyncio.to_thread(self._loader.load, None, None, completions), now_s)
 
-    def handle(self, messages: Sequence[Message], now_s: float) -> list[Message]:
-        """Learns what ended, then answers every notice."""
+    def handle(self, messages: Sequence[Message], now_s: float) -> list[Message] | Deferred[_Read]:
+        """Learns what ended, then has all notices read at once."""
         for message in messages:
             if isinstance(message, Completion):
-                self.model.learn(message)
-        return [self.model.perceive(message, now_s) for message in messages if isinstance(message, RequestNotice)]
+                self._learn(message)
+        notices = [message for message in messages if isinstance(message, RequestNotice)]
+        if not notices:
+            return self._told()
+        reader = self._rules if now_s < self._rests_until_s else self.model.reader
+        views = [view_of(notice) for notice in notices]
+        return Deferred(self._reading(reader, views), partial(self._answer, notices))
 
-    def on_tick(self, now_s: float) -> list[Message]:  # noqa: ARG002 - part of the protocol
-        """Never called."""
-        return []
+    def on_tick(self, now_s: float) -> list[Message]:
+        """Tells what has happened, and every few seconds how its models do."""
+        if now_s - self._reported_s >= REPORT_EVERY_S:
+            self._reported_s = now_s
+            self._look_at_shadow(now_s)
+            self._events += self._reports(now_s)
+        return self._told()
+
+    def beside(self, now_s: float) -> Deferred[Any] | None:
+        """Loads another model when the store's choice changes, puts a better one in force, reads along in the shadow."""
+        if self._watch.changed(now_s):
+            return Deferred(partial(self._loader.load, self._have, self.shadow, list(self._recent)), self._swap)
+        shadow = self.shadow
+        if shadow is None:
+            return None
+        if self._promote:
+            self._promote = False
+            return Deferred(partial(self._store.use, KIND, shadow.name), lambda _none, _at_s: [])
+        return shadow.work()
+
+    def _learn(self, completion: Completion) -> None:
+        self._recent.append(completion)
+        found = self.model.settle(completion)
+        if self.shadow is not None:
+            self.shadow.learn(completion, found)
+
+    def _reading(self, reader: Reader, views: list[PromptView]) -> Callable[[], Any]:
+        """The long half: reads the views, by the rules where the reader fails."""
+        read_async = getattr(reader, "read_async", None)
+        if read_async is None:
+            return lambda: self._read(reader, views)
+
+        async def asked() -> _Read:
+            start_s = time.perf_counter()
+            try:
+                return self._checked(await read_async(views), reader.name, len(views), start_s)
+            except Exception as error:  # noqa: BLE001 - whatever ails a model, requests are answered
+                return self._by_rules(views, error)
+
+        return asked
+
+    def _read(self, reader: Reader, views: list[PromptView]) -> _Read:
+        start_s = time.perf_counter()
+        try:
+            return self._checked(reader.read(views), reader.name, len(views), start_s)
+        except Exception as error:  # noqa: BLE001 - as above
+            return self._by_rules(views, error)
+
+    def _checked(self, readings: list[Reading], by: str, count: int, start_s: float) -> _Read:
+        if len(readings) != count:
+            raise ModelError(f"{by} gave {len(readings)} readings of {count} prompts; allowed: one each")
+        return _Read(readings, by, 1000.0 * (time.perf_counter() - start_s))
+
+    def _by_rules(self, views: list[PromptView], error: Exception) -> _Read:
+        start_s = time.perf_counter()
+        readings = self._rules.read(views)
+        return _Read(readings, self._rules.name, 1000.0 * (time.perf_counter() - start_s), str(error) or type(error).__name__)
+
+    def _answer(self, notices: Sequence[RequestNotice], read: _Read, now_s: float) -> list[Message]:
+        """The short half: features, and what is to be told of the reader."""
+        self._look_at_reader(read, now_s)
+        self.model.tally.batch(len(notices), read.took_ms)
+        features = self.model.conclude(notices, read.readings, now_s, source=read.by)
+        if self.shadow is not None:
+            self.shadow.offer(notices, features)
+        return [*features, *self._told()]
+
+    def _look_at_reader(self, read: _Read, now_s: float) -> None:
+        name = self.model.reader.name
+        if read.failure:
+            self._rests_until_s = now_s + self._rest_s
+            self._rest_s = min(LONGEST_REST_S, 2.0 * self._rest_s)
+            if not self._failing:
+                self._note(now_s, "model_fallback", name, self._rules.name, read.failure, severity="warning")
+            self._failing = read.failure
+        elif self._failing and read.by == name:
+            self._note(now_s, "model_restored", self._rules.name, name, "it answers again")
+            self._failing, self._rest_s = "", REST_S
+
+    def _swap(self, loaded: Loaded, now_s: float) -> list[Message]:
+        self._take(loaded, now_s)
+        return self._told()
+
+    def _take(self, loaded: Loaded, now_s: float) -> None:
+        """Puts in force what was loaded. What could not be loaded leaves things as they are and is told."""
+        before = self._have.name if self._have is not None else ""
+        if loaded.error:
+            self._fallback = loaded.error
+            kind, now = ("model_refused", before) if before else ("model_fallback", self._rules.name)
+            self._note(now_s, kind, loaded.wanted or STORE, now, loaded.error, severity="error" if before else "warning")
+            if not before:
+                self._have = Opened(name=self._rules.name, reader=self._rules, net=None)
+        elif loaded.opened is not None:
+            self._fallback = self._failing = ""
+            self._rests_until_s, self._rest_s = float("-inf"), REST_S
+            self._have = loaded.opened
+            if loaded.model is not None:
+                self.model = loaded.model
+            else:
+                self.model.reader, self.model.tally = loaded.opened.reader, Tally()
+            if before:
+                self._note(now_s, "model_changed", before, loaded.opened.name, "chosen in the store")
+        if loaded.shadow_error:
+            self._note(now_s, "model_refused", "shadow", "", loaded.shadow_error, severity="error")
+        before_shadow, after = (one.name if one is not None else "" for one in (self.shadow, loaded.shadow))
+        if before_shadow != after:
+            self._note(now_s, "model_shadow", before_shadow, after, "chosen in the store")
+        self.shadow = loaded.shadow
+
+    def _look_at_shadow(self, now_s: float) -> None:
+        """Tells, once, that the shadow is better; puts it in force where that is wanted."""
+        shadow = self.shadow
+        if shadow is None or shadow.name == self._told_better:
+            return
+        verdict = shadow.verdict()
+        mine, theirs = (figures.get("unknown_share", 0.0) for figures in (self.model.tally.figures(), shadow.figures()))
+        if not verdict.better or theirs > mine + UNKNOWN_MORE:
+            return
+        self._told_better = shadow.name
+        figures = f"its length error is {verdict.gain:.1%} lower on {verdict.pairs} requests (evidence {verdict.evidence:.1f})"
+        if self._settings.model_promotion == "auto" and self._loader.source.follows_store:
+            self._promote = True
+            self._note(now_s, "model_promoted", self.model.reader.name, shadow.name, figures)
+        else:
+            self._note(
+                now_s, "model_better", self.model.reader.name, shadow.name, f"{figures}; `hmas models use {KIND} {shadow.name}` takes it"
+            )
+
+    def _reports(self, now_s: float) -> list[Message]:
+        memory = resident_bytes()
+        found: list[Message] = [
+            ModelReport(
+                sent_s=now_s,
+                agent=self.name,
+                instance="",
+                model=self._have.name if self._have is not None else self.model.reader.name,
+                requests=self.model.tally.requests,
+                scored=self.model.tally.scored,
+                figures=self.model.tally.figures(),
+                coverage=self.model.tally.coverage(),
+                fallback=self._failing or self._fallback,
+                rss_bytes=memory,
+            )
+        ]
+        if self.shadow is not None:
+            tally = self.shadow.model.tally
+            found.append(
+                ModelReport(
+                    sent_s=now_s,
+                    agent=self.name,
+                    instance="",
+                    model=self.shadow.name,
+                    role="shadow",
+                    requests=tally.requests,
+                    scored=tally.scored,
+                    figures=self.shadow.figures(),
+                    coverage=tally.coverage(),
+                    rss_bytes=memory,
+                )
+            )
+        return found
+
+    def _note(self, now_s: float, kind: str, before: str, after: str, reason: str, *, severity: Severity = "info") -> None:
+        self._events.append(
+            Event(
+                sent_s=now_s,
+                source=self.name,
+                kind=kind,
+                subject="perception model",
+                before=before,
+                after=after,
+                reason=reason,
+                severity=severity,
+            )
+        )
+
+    def _told(self) -> list[Message]:
+        told, self._events = self._events, []
+        return told
 
 
 def make_agent(config: Config) -> PerceptionAgent:
-    """Builds the agent from the configuration."""
-    return PerceptionAgent(PerceptionModel(min_confidence=config.agents.perception_min_confidence, slo_scale=config.slo.scale))
+    """Builds the agent; it loads its model when it recovers."""
+    return PerceptionAgent(config)

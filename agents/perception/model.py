@@ -1,77 +1,129 @@
-"""What perception believes about a request, by rules and statistics: H-MAS's own deterministic path (3.2, C.2). Pure."""
+"""What perception believes about requests: a reader's view of the prompts, lengths learnt online, targets by Table 6 and Eq. 14. Pure."""
 
+import math
 from collections import OrderedDict
+from collections.abc import Sequence
 
-from agents.perception.length_demands import demanded_tokens
-from agents.perception.length_statistics import LengthStatistics
-from agents.perception.tagging import tag
+from agents.perception.importance import importance_of
+from agents.perception.lengths import Forecast, LengthModel
+from agents.perception.reading import TASKS, PromptView, Reader, Reading
+from agents.perception.rules_reader import RulesReader
+from agents.perception.tally import Score, Tally, score
+from controller.core.errors import ModelError
+from controller.core.lengths import LEVELS, MEDIAN, P90
 from controller.core.messages import Completion, RequestFeatures, RequestNotice
-from controller.core.slo import IMPORTANCE_MAX, IMPORTANCE_MIN, slo_for
+from controller.core.slo import slo_for
 from controller.core.types import OutcomeKind, TaskType
 
-ORDINARY = 0.75
-"""Importance of a request that says nothing about itself."""
-REMEMBERED = 20_000
-"""Tagged requests remembered until their completion comes."""
-
-_URGENT = (
-    "urgent",
-    "asap",
-    "as soon as possible",
-    "immediately",
-    "emergency",
-    "right now",
-    "critical incident",
-    "time-sensitive",
-    "outage",
-)
-_PATIENT = ("no rush", "no hurry", "take your time", "whenever you", "just for fun", "just testing", "this is a test", "background job")
-_URGENCY_STEP = 0.15
-_TOOLS_STEP = 0.05
-
-
-def importance_of(text: str, *, has_tools: bool) -> float:
-    """Importance between 0.5 and 1.0 (E.5), from what the prompt says of its urgency and from whether a program waits for the answer.
-
-    It moves targets by a fifth at most (Eq. 14), so a client that shouts gains little.
-    """
-    text = text.lower()
-    value = ORDINARY
-    value += _URGENCY_STEP * any(word in text for word in _URGENT)
-    value -= _URGENCY_STEP * any(word in text for word in _PATIENT)
-    value += _TOOLS_STEP * has_tools
-    return min(IMPORTANCE_MAX, max(IMPORTANCE_MIN, round(value, 4)))
+REMEMBERED = 10_000
+"""Answered requests remembered until their completion comes, and completions learnt from: the newest, about 1.5 KB each."""
+NOTHING_READ = Reading()
+_TOLERANCE = 1e-3
 
 
 class PerceptionModel:
-    """Tags requests and learns output lengths from completions.
+    """Answers notices in batches and learns output lengths from completions.
 
     Args:
         min_confidence: Below it the task type is `unknown`.
         slo_scale: As in `slo_for`.
+        reader: Reads the prompts; the rules by default.
+        lengths: Tells output lengths; one that knows nothing but the tasks' priors by default.
+
+    Attributes:
+        tally: How it does on what came.
     """
 
-    def __init__(self, *, min_confidence: float, slo_scale: float) -> None:
+    def __init__(
+        self, *, min_confidence: float, slo_scale: float, reader: Reader | None = None, lengths: LengthModel | None = None
+    ) -> None:
         self._min_confidence = min_confidence
         self._slo_scale = slo_scale
-        self._lengths = LengthStatistics()
-        self._tags: OrderedDict[str, TaskType] = OrderedDict()
+        self.reader: Reader = reader or RulesReader()
+        self.lengths = lengths or LengthModel()
+        self.tally = Tally()
+        self._said: OrderedDict[str, Forecast] = OrderedDict()
         self._learnt: OrderedDict[str, None] = OrderedDict()
 
-    def perceive(self, notice: RequestNotice, now_s: float) -> RequestFeatures:
-        """Features of one request. Declared targets stand; missing ones come from Table 6 and Eq. 14.
+    def perceive_all(self, notices: Sequence[RequestNotice], now_s: float) -> list[RequestFeatures]:
+        """Features of a batch, in its order: `read` and `conclude` in one."""
+        return self.conclude(notices, self.reader.read([view_of(notice) for notice in notices]), now_s)
 
-        A doubtful type becomes `unknown` with the table's middle row and the length history of all types: no specialisation on a guess.
+    def perceive(self, notice: RequestNotice, now_s: float) -> RequestFeatures:
+        """Features of one request."""
+        return self.perceive_all([notice], now_s)[0]
+
+    def conclude(
+        self, notices: Sequence[RequestNotice], readings: Sequence[Reading], now_s: float, *, source: str = ""
+    ) -> list[RequestFeatures]:
+        """Features from what a reader made of the prompts.
+
+        Declared targets stand; missing ones come from Table 6 and Eq. 14. A doubtful type, and a reading that is none, becomes `unknown`
+        with the table's middle row and the length history of all types (H-MAS 3.2): no specialisation on a guess.
+
+        Args:
+            notices: What is known of the requests.
+            readings: One for each, in their order.
+            now_s: When this is said.
+            source: Whose readings they are where they are not this model's own reader's.
+
+        Raises:
+            ModelError: There are more or fewer readings than notices.
         """
-        found = tag(notice.excerpt, has_tools=notice.has_tools, turns=notice.turns)
-        task = found.task if found.confidence >= self._min_confidence else TaskType.UNKNOWN
+        if len(readings) != len(notices):
+            raise ModelError(f"{self.reader.name} gave {len(readings)} readings of {len(notices)} prompts; allowed: one each")
+        return [
+            self._conclude(notice, reading, now_s, source or self.reader.name) for notice, reading in zip(notices, readings, strict=True)
+        ]
+
+    def learn(self, completion: Completion) -> None:
+        """As `settle`, for those who do not ask how good the forecast was."""
+        self.settle(completion)
+
+    def settle(self, completion: Completion) -> Score | None:
+        """Takes a completion's length into account, once per request; what did not complete has no length of its own.
+
+        Requests that another instance answered, or this one before it was started again, teach what their completion says of them.
+
+        Returns:
+            How good the forecast was, None where this model had made none.
+        """
+        if completion.outcome is not OutcomeKind.COMPLETED or completion.output_tokens < 1 or completion.request_id in self._learnt:
+            return None
+        self._learnt[completion.request_id] = None
+        if len(self._learnt) > REMEMBERED:
+            self._learnt.popitem(last=False)
+        said = self._said.pop(completion.request_id, None)
+        if said is None:
+            self.lengths.learn(self._as_told(completion), completion.output_tokens)
+            return None
+        found = score(said, completion.output_tokens)
+        self.tally.came(found)
+        self.lengths.learn(said, completion.output_tokens)
+        return found
+
+    def _conclude(self, notice: RequestNotice, reading: Reading, now_s: float, source: str) -> RequestFeatures:
+        task, confidence = TaskType.UNKNOWN, 0.0
+        if is_sound(reading) and reading.probabilities:
+            confidence = min(1.0, max(reading.probabilities))
+            if confidence >= self._min_confidence:
+                task = TASKS[reading.probabilities.index(max(reading.probabilities))]
         importance = importance_of(notice.excerpt, has_tools=notice.has_tools)
         slo = slo_for(task, importance, self._slo_scale)
-        length = self._lengths.estimate(
-            tenant=notice.tenant, task=task, prompt_tokens=notice.prompt_tokens, demanded=demanded_tokens(notice.excerpt)
+        forecast = self.lengths.forecast(
+            view_of(notice),
+            NOTHING_READ if task is TaskType.UNKNOWN else reading,
+            task=task,
+            tenant=notice.tenant,
+            model=notice.model,
+            session=notice.session,
         )
-        cap = float(notice.max_output_tokens) if notice.max_output_tokens > 0 else float("inf")
-        self._remember(notice.request_id, task)
+        self._said[notice.request_id] = forecast
+        if len(self._said) > REMEMBERED:
+            self._said.popitem(last=False)
+        self.tally.answered(unknown=task is TaskType.UNKNOWN, confidence=confidence)
+        cap = float(notice.max_output_tokens) if notice.max_output_tokens > 0 else math.inf
+        tokens = tuple(min(cap, length) for length in forecast.tokens)
         return RequestFeatures(
             request_id=notice.request_id,
             sent_s=now_s,
@@ -79,30 +131,43 @@ class PerceptionModel:
             model=notice.model,
             prompt_tokens=notice.prompt_tokens,
             task_type=task,
-            confidence=found.confidence,
+            confidence=confidence,
             ttft_slo_ms=notice.ttft_slo_ms or slo.ttft_ms,
             tpot_slo_ms=notice.tpot_slo_ms or slo.tpot_ms,
             importance=importance,
-            output_tokens=max(1.0, min(cap, length.p50)),
-            output_tokens_p90=max(1.0, min(cap, length.p90)),
+            output_tokens=tokens[MEDIAN],
+            output_tokens_p90=tokens[P90],
+            source=source,
+            output_quantiles=tokens,
         )
 
-    def learn(self, completion: Completion) -> None:
-        """Takes a completion's length into account, once per request; what did not complete has no length of its own."""
-        if completion.outcome is not OutcomeKind.COMPLETED or completion.output_tokens < 1 or completion.request_id in self._learnt:
-            return
-        self._learnt[completion.request_id] = None
-        if len(self._learnt) > REMEMBERED:
-            self._learnt.popitem(last=False)
-        self._lengths.learn(
-            tenant=completion.tenant,
-            # The gateway may have dispatched before the tag arrived; then it is remembered here.
-            task=self._tags.pop(completion.request_id, completion.task_type),
-            prompt_tokens=completion.prompt_tokens,
-            output_tokens=completion.output_tokens,
+    def _as_told(self, completion: Completion) -> Forecast:
+        view = PromptView(excerpt="", prompt_tokens=completion.prompt_tokens, max_output_tokens=completion.max_output_tokens)
+        return self.lengths.forecast(
+            view, NOTHING_READ, task=completion.task_type, tenant=completion.tenant, model=completion.model, session=completion.session
         )
 
-    def _remember(self, request_id: str, task: TaskType) -> None:
-        self._tags[request_id] = task
-        if len(self._tags) > REMEMBERED:
-            self._tags.popitem(last=False)
+
+def view_of(notice: RequestNotice) -> PromptView:
+    """What a reader may look at."""
+    return PromptView(
+        excerpt=notice.excerpt,
+        prompt_chars=notice.prompt_chars,
+        prompt_tokens=notice.prompt_tokens,
+        has_tools=notice.has_tools,
+        turns=notice.turns,
+        images=notice.images,
+        max_output_tokens=notice.max_output_tokens,
+    )
+
+
+def is_sound(reading: Reading) -> bool:
+    """Whether a reading keeps what `Reading` promises; a model that answers nonsense must not steer anything."""
+    probabilities, lengths = reading.probabilities, reading.log_lengths
+    if probabilities and (
+        len(probabilities) != len(TASKS)
+        or not all(0.0 <= share <= 1.0 + _TOLERANCE for share in probabilities)
+        or sum(probabilities) > 1.0 + _TOLERANCE
+    ):
+        return False
+    return not lengths or (len(lengths) == len(LEVELS) and all(map(math.isfinite, lengths)))

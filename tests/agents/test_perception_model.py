@@ -1,14 +1,18 @@
-"""Lengths, importance, SLO and the agent around them."""
+"""What perception makes of readings: types, lengths, importance, targets; and how it scores itself."""
+
+import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.perception.agent import make_agent
+from agents.perception import model as model_module
+from agents.perception.importance import importance_of
 from agents.perception.length_statistics import PRIOR
-from agents.perception.model import PerceptionModel, importance_of
-from controller.bus.memory_bus import MemoryBus
-from controller.config.schema import AgentsConfig, Config, SloConfig
+from agents.perception.model import PerceptionModel
+from agents.perception.reading import TASKS, Reading
+from controller.core.errors import ModelError
+from controller.core.lengths import LEVELS, MEDIAN
 from controller.core.messages import Completion, RequestNotice
 from controller.core.slo import slo_for
 from controller.core.types import OutcomeKind, TaskType
@@ -46,7 +50,8 @@ def test_features_of_a_clear_request():
     assert features.task_type is TaskType.SUMMARIZATION
     assert (features.ttft_slo_ms, features.tpot_slo_ms) == (slo.ttft_ms, slo.tpot_ms)
     assert (features.importance, features.sent_s, features.prompt_tokens) == (0.75, 100.5, 300)
-    assert features.output_tokens == features.output_tokens_p90 == 50.0
+    assert features.output_tokens == features.output_tokens_p90 == pytest.approx(50.0)
+    assert max(features.output_quantiles) <= 50.0
 
 
 def test_a_declared_target_stands_and_a_missing_one_is_filled_in():
@@ -65,12 +70,14 @@ def test_below_the_floor_the_type_is_unknown_and_nothing_is_specialised(excerpt)
 
 def test_unknown_requests_get_the_history_of_all_types():
     perception = model()
-    for number in range(200):
-        perception.perceive(notice(f"r{number}"), 100.0)
+    texts = [SUMMARY, "Translate to French: the house is red", "Write a Python function that sorts a list", ""]
+    for number in range(400):
+        perception.perceive(notice(f"r{number}", excerpt=texts[number % len(texts)]), 100.0)
         perception.learn(completion(f"r{number}", 40))
-    unknown = perception.perceive(notice("u", excerpt=""), 100.0)
+    unknown = perception.perceive(notice("u", excerpt="", tenant="new"), 100.0)
     assert unknown.task_type is TaskType.UNKNOWN
-    assert unknown.output_tokens == pytest.approx(40, rel=0.2)
+    prior = math.log(PRIOR[TaskType.UNKNOWN].p50 / 40)
+    assert abs(math.log(unknown.output_tokens / 40)) < 0.3 * prior, "most of the way to what all types were"
 
 
 @pytest.mark.parametrize(
@@ -105,13 +112,79 @@ def test_a_completion_counts_once_and_only_when_completed():
     assert perception.perceive(notice("x"), 100.0).output_tokens == before
 
 
-async def test_the_agent_learns_from_the_stream_when_it_starts():
-    bus = MemoryBus()
-    for number in range(100):
-        bus.post(completion(f"r{number}", 7, task_type=TaskType.SUMMARIZATION))
-    agent = make_agent(Config(agents=AgentsConfig(perception_min_confidence=0.3), slo=SloConfig(scale=3.0)))
-    await agent.recover(bus, 100.0)
-    (features,) = agent.handle([completion("r0", 7), notice("new")], 100.0)
-    assert features.output_tokens == pytest.approx(7, rel=0.3)
-    assert features.ttft_slo_ms == slo_for(TaskType.SUMMARIZATION, 0.75, 3.0).ttft_ms
-    assert agent.handle([completion("r0", 7)], 100.0) == []
+NONSENSE = [
+    Reading(probabilities=(0.5, 0.5)),
+    Reading(probabilities=(2.0,) + (0.0,) * 12),
+    Reading(probabilities=(float("nan"),) * 13),
+    Reading(probabilities=(0.9,) * 13),
+    Reading(probabilities=(1.0,) + (0.0,) * 12, log_lengths=(1.0,)),
+    Reading(probabilities=(1.0,) + (0.0,) * 12, log_lengths=(float("inf"),) * 7),
+    Reading(),
+]
+
+
+@pytest.mark.parametrize("reading", NONSENSE)
+def test_a_reading_that_is_none_leaves_the_type_unknown_with_the_historical_prior(reading):
+    (features,) = model().conclude([notice()], [reading], 100.0)
+    assert (features.task_type, features.confidence) == (TaskType.UNKNOWN, 0.0)
+    assert features.output_tokens == pytest.approx(PRIOR[TaskType.UNKNOWN].p50)
+    assert len(features.output_quantiles) == len(LEVELS)
+
+
+def test_a_batch_is_answered_in_its_order_with_the_readers_name():
+    notices = [notice("a"), notice("b", excerpt="Translate to French: the house is red"), notice("c", excerpt="")]
+    said = model().perceive_all(notices, 100.0)
+    assert [features.request_id for features in said] == ["a", "b", "c"]
+    assert [features.task_type for features in said] == [TaskType.SUMMARIZATION, TaskType.TRANSLATION, TaskType.UNKNOWN]
+    assert {features.source for features in said} == {"rules"}
+    with pytest.raises(ModelError, match="1 readings of 3 prompts"):
+        model().conclude(notices, [Reading()], 100.0)
+
+
+def test_the_readers_lengths_are_told_as_quantiles():
+    probabilities = tuple(float(task is TaskType.QA) for task in TASKS)
+    logs = tuple(math.log(tokens) for tokens in (10, 20, 40, 80, 160, 200, 300))
+    (features,) = model().conclude([notice(max_output_tokens=150)], [Reading(probabilities=probabilities, log_lengths=logs)], 100.0)
+    assert features.task_type is TaskType.QA
+    quantiles = features.output_quantiles
+    assert list(quantiles) == sorted(quantiles)
+    assert quantiles[-1] == pytest.approx(150.0)
+    assert quantiles[MEDIAN] == features.output_tokens == pytest.approx(40, rel=0.05)
+
+
+def test_forecasts_are_scored_when_their_completion_comes_and_only_then():
+    perception = model()
+    perception.perceive_all([notice(f"r{number}") for number in range(300)], 100.0)
+    assert perception.tally.figures()["unknown_share"] == 0.0
+    for number in range(300):
+        assert perception.settle(completion(f"r{number}", 40 + number)) is not None
+    assert perception.settle(completion("of another instance", 40)) is None
+    assert (perception.tally.requests, perception.tally.scored) == (300, 300)
+    coverage = perception.tally.coverage()
+    assert list(coverage) == ["0.1", "0.25", "0.5", "0.75", "0.9", "0.95", "0.99"]
+    assert list(coverage.values()) == sorted(coverage.values())
+    assert coverage["0.99"] > 0.9
+    assert 0.0 < perception.tally.figures()["pinball"] < 1.0
+    assert 0.0 < perception.tally.figures()["median_ape"] < 1.5
+
+
+def test_an_answer_cut_by_its_cap_counts_as_the_share_that_would_have_gone_on():
+    probabilities = tuple(float(task is TaskType.QA) for task in TASKS)
+    logs = tuple(math.log(tokens) for tokens in (10, 20, 40, 80, 160, 200, 300))
+    perception = model()
+    perception.conclude([notice(max_output_tokens=40)], [Reading(probabilities=probabilities, log_lengths=logs)], 100.0)
+    found = perception.settle(completion("r", 40, max_output_tokens=40))
+    # Half of the answers were said to go beyond 40 tokens: of these, half beyond the level of 0.75.
+    assert found.below[:2] == (0.0, 0.0)
+    assert found.below[2] == pytest.approx(0.0, abs=0.05)
+    assert found.below[3] == pytest.approx(0.5, abs=0.05)
+    assert found.below[6] == pytest.approx(0.98, abs=0.02)
+
+
+def test_what_is_remembered_is_bounded(monkeypatch):
+    monkeypatch.setattr(model_module, "REMEMBERED", 10)
+    perception = model()
+    for number in range(50):
+        perception.perceive(notice(f"r{number}"), 100.0)
+        perception.learn(completion(f"x{number}", 5))
+    assert len(perception._said) == len(perception._learnt) == 10

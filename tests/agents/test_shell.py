@@ -278,7 +278,7 @@ async def test_a_process_killed_in_the_middle_resumes_and_stops_cleanly(tmp_path
         assert second.wait(10) == 0
         assert "Traceback" not in second.communicate()[1]
         kinds = [event.kind for event in await bus.latest(EVENTS, 10)]
-        assert kinds == ["agent_started", "agent_started", "agent_stopped"]
+        assert [kind for kind in kinds if kind.startswith("agent_")] == ["agent_started", "agent_started", "agent_stopped"]
     finally:
         await bus.close()
         server.stop()

@@ -1,0 +1,34 @@
+"""How important a request is by its own words (H-MAS E.5). Pure."""
+
+from controller.core.slo import IMPORTANCE_MAX, IMPORTANCE_MIN
+
+ORDINARY = 0.75
+"""Importance of a request that says nothing about itself."""
+
+_URGENT = (
+    "urgent",
+    "asap",
+    "as soon as possible",
+    "immediately",
+    "emergency",
+    "right now",
+    "critical incident",
+    "time-sensitive",
+    "outage",
+)
+_PATIENT = ("no rush", "no hurry", "take your time", "whenever you", "just for fun", "just testing", "this is a test", "background job")
+_URGENCY_STEP = 0.15
+_TOOLS_STEP = 0.05
+
+
+def importance_of(text: str, *, has_tools: bool) -> float:
+    """Importance between 0.5 and 1.0 (E.5), from what the prompt says of its urgency and from whether a program waits for the answer.
+
+    It moves targets by a fifth at most (Eq. 14), so a client that shouts gains little.
+    """
+    text = text.lower()
+    value = ORDINARY
+    value += _URGENCY_STEP * any(word in text for word in _URGENT)
+    value -= _URGENCY_STEP * any(word in text for word in _PATIENT)
+    value += _TOOLS_STEP * has_tools
+    return min(IMPORTANCE_MAX, max(IMPORTANCE_MIN, round(value, 4)))

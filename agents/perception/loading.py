@@ -1,0 +1,113 @@
+"""Loads what perception works with, in a thread beside its work: the model to be in force, and the one in its shadow."""
+
+import logging
+from collections.abc import Sequence
+
+import msgspec
+
+from agents.models.comparison import Comparison
+from agents.models.store import ModelStore
+from agents.perception.lengths import LengthModel
+from agents.perception.model import PerceptionModel
+from agents.perception.readers import KIND, Opened, ReaderSource
+from agents.perception.shadow import Shadow
+from controller.config.schema import Config
+from controller.core.errors import ModelError
+from controller.core.messages import Completion
+
+log = logging.getLogger(__name__)
+
+
+class Loaded(msgspec.Struct, frozen=True, kw_only=True):
+    """What loading came to.
+
+    Attributes:
+        wanted: Name of what should be in force.
+        opened: It, where it is another one than before and could be opened.
+        model: A model around it that has learnt from what completed lately, where its length model is another one.
+        error: Why it could not be opened, empty where it could.
+        shadow: The model in the shadow, None for none. `shadow_error` likewise.
+    """
+
+    wanted: str = ""
+    opened: Opened | None = None
+    model: PerceptionModel | None = None
+    error: str = ""
+    shadow: Shadow | None = None
+    shadow_error: str = ""
+
+
+class Loader:
+    """Opens models by configuration and store.
+
+    Args:
+        config: Its agents' section names the reader; `slo.scale` and the floor of confidence belong to every model.
+        store: Where versions lie.
+    """
+
+    def __init__(self, config: Config, store: ModelStore) -> None:
+        self._config = config
+        self._store = store
+        self.source = ReaderSource(config.agents, store)
+
+    def model(self, opened: Opened | None = None, lengths: LengthModel | None = None) -> PerceptionModel:
+        """A model around what was opened; by default one that works by the rules."""
+        agents = self._config.agents
+        return PerceptionModel(
+            min_confidence=agents.perception_min_confidence,
+            slo_scale=self._config.slo.scale,
+            reader=None if opened is None else opened.reader,
+            lengths=lengths or LengthModel(None if opened is None else opened.net),
+        )
+
+    def load(self, have: Opened | None, shadow: Shadow | None, recent: Sequence[Completion]) -> Loaded:
+        """Opens what is not there yet. Never raises: a model that is broken leaves what is in force as it is.
+
+        Args:
+            have: What is in force.
+            shadow: What is in its shadow.
+            recent: Completions that a fresh length model learns from first.
+        """
+        wanted, error = "", ""
+        opened: Opened | None = None
+        model: PerceptionModel | None = None
+        try:
+            wanted = self.source.wanted()
+            if have is None or have.name != wanted:
+                if shadow is not None and shadow.name == wanted:
+                    # It has read along for a while: it takes over with what it has learnt.
+                    model = shadow.model
+                    opened = Opened(name=wanted, reader=model.reader, net=None)
+                else:
+                    opened = self.source.open()
+                    if have is None or opened.net is not have.net:
+                        model = self._taught(opened, recent)
+        except Exception as failure:  # noqa: BLE001 - a model's files and packages fail in ways of their own; the agent goes on without
+            error = _words(failure)
+        tried, shadow_error = self._shadow(shadow, wanted, recent)
+        return Loaded(wanted=wanted, opened=opened, model=model, error=error, shadow=tried, shadow_error=shadow_error)
+
+    def _shadow(self, shadow: Shadow | None, in_force: str, recent: Sequence[Completion]) -> tuple[Shadow | None, str]:
+        try:
+            version = self._store.choice(KIND).shadow
+            if not version or version == in_force:
+                return None, ""
+            if shadow is not None and shadow.name == version:
+                return shadow, ""
+            agents = self._config.agents
+            comparison = Comparison(margin=agents.model_shadow_margin, least=agents.model_shadow_completions)
+            return Shadow(version, self._taught(self.source.open_version(version), recent), comparison), ""
+        except Exception as failure:  # noqa: BLE001 - as above
+            return None, _words(failure)
+
+    def _taught(self, opened: Opened, recent: Sequence[Completion]) -> PerceptionModel:
+        model = self.model(opened)
+        for completion in recent:
+            model.learn(completion)
+        return model
+
+
+def _words(failure: Exception) -> str:
+    if not isinstance(failure, ModelError):
+        log.error("a perception model could not be opened", exc_info=failure)
+    return str(failure) or type(failure).__name__

@@ -1,0 +1,133 @@
+"""Which reader perception works with: what the configuration asks for, opened; and the length model that belongs to it."""
+
+import importlib
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import msgspec
+
+from agents.models.card import read_card
+from agents.models.store import SHIPPED, ModelStore
+from agents.perception import length_net
+from agents.perception.length_net import PromptNet
+from agents.perception.reading import Reader
+from agents.perception.rules_reader import RulesReader
+from controller.config.schema import AgentsConfig
+from controller.core.errors import ModelError
+
+KIND = "perception"
+SHIPPED_TAGGER = Path(__file__).parent / "models" / "tagger"
+STORE, RULES = "store", "rules"
+VERSION = re.compile(r"v[1-9][0-9]{0,8}")
+
+FORMATS: Mapping[str, str] = MappingProxyType(
+    {
+        "onnx": "agents.perception.onnx_reader:open_reader",
+        "transformers": "agents.perception.lm.reader:open_reader",
+    }
+)
+"""By `ModelCard.format`, the function that opens an artefact's folder as a `Reader`; imported when it is needed."""
+ENDPOINT = "agents.perception.lm.endpoint:open_endpoint"
+"""Opens a model behind an OpenAI-compatible server as a `Reader`: (url, model, api_key)."""
+LENGTHS_ONLY = "lengths"
+"""Format of an artefact that holds a length model alone; the shipped tagger reads the prompts beside it."""
+
+
+class Opened(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that is ready to work.
+
+    Attributes:
+        name: As events, metrics and `hmas models list` show it.
+        net: Its length model, None where there is none.
+    """
+
+    name: str
+    reader: Reader
+    net: PromptNet | None
+
+
+class ReaderSource:
+    """Opens what `agents.perception_reader` names.
+
+    Args:
+        settings: `store` follows the store's choice, and is the shipped model where nothing was chosen; `shipped`, `rules`, a version
+            and an address stay what they are.
+    """
+
+    def __init__(self, settings: AgentsConfig, store: ModelStore, env: Mapping[str, str] | None = None) -> None:
+        self._settings = settings
+        self._store = store
+        self._env = os.environ if env is None else env
+
+    @property
+    def follows_store(self) -> bool:
+        """Whether the store's choice decides."""
+        return self._settings.perception_reader == STORE
+
+    def wanted(self) -> str:
+        """Name of what is to work now.
+
+        Raises:
+            ModelError: The store's choice cannot be read.
+        """
+        wanted = self._settings.perception_reader
+        return (self._store.choice(KIND).current or SHIPPED) if wanted == STORE else wanted
+
+    def open(self) -> Opened:
+        """Opens what is to work now; takes as long as loading takes.
+
+        Raises:
+            ModelError: It is missing, broken, or needs packages that are not installed.
+        """
+        wanted = self.wanted()
+        if wanted == RULES:
+            return Opened(name=RULES, reader=RulesReader(), net=shipped_net())
+        if wanted == SHIPPED:
+            return Opened(name=SHIPPED, reader=_opened(SHIPPED_TAGGER), net=shipped_net())
+        if VERSION.fullmatch(wanted):
+            return self.open_version(wanted)
+        key = self._env.get(self._settings.perception_endpoint_key_env, "") if self._settings.perception_endpoint_key_env else ""
+        reader = _call(ENDPOINT, wanted, self._settings.perception_endpoint_model, key)
+        return Opened(name=reader.name, reader=reader, net=shipped_net())
+
+    def open_version(self, version: str) -> Opened:
+        """Opens a stored version, whatever is in force.
+
+        Raises:
+            ModelError: As `open`.
+        """
+        folder = self._store.open(KIND, version)
+        lengths_only = read_card(folder).format == LENGTHS_ONLY
+        reader = _opened(SHIPPED_TAGGER) if lengths_only else _opened(folder)
+        net = length_net.load(folder) if (folder / length_net.FILE).exists() else shipped_net()
+        return Opened(name=version, reader=reader, net=net)
+
+
+def shipped_net() -> PromptNet | None:
+    """The shipped length model, None in a tree that has none.
+
+    Raises:
+        ModelError: It is there and cannot be read.
+    """
+    return length_net.load(length_net.SHIPPED) if (length_net.SHIPPED / length_net.FILE).exists() else None
+
+
+def _opened(folder: Path) -> Reader:
+    form = read_card(folder).format
+    if form not in FORMATS:
+        raise ModelError(f"{folder}: card.format is {form!r}; allowed: {', '.join(FORMATS)}, {LENGTHS_ONLY}")
+    return _call(FORMATS[form], folder)
+
+
+def _call(where: str, *arguments: object) -> Reader:
+    module, _, name = where.partition(":")
+    try:
+        reader: Reader = getattr(importlib.import_module(module), name)(*arguments)
+    except ImportError as error:
+        raise ModelError(
+            f"{module} cannot be imported: {error}; `pip install h-mas[train]` has what trained language models need"
+        ) from error
+    return reader

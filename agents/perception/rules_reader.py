@@ -1,0 +1,28 @@
+"""The reader that needs no model: the rules of `tagging`. What perception falls back on, and what a model is compared with. Pure."""
+
+from collections.abc import Sequence
+
+from agents.perception.reading import TASKS, PromptView, Reading
+from agents.perception.tagging import tag
+from controller.core.types import TaskType
+
+_PLACE = {task: place for place, task in enumerate(TASKS)}
+
+
+class RulesReader:
+    """Implements `agents.perception.reading.Reader`. It says nothing of lengths, and gives what it doubts to no type."""
+
+    name = "rules"
+
+    def read(self, prompts: Sequence[PromptView]) -> list[Reading]:
+        """See `Reader.read`."""
+        return [_reading(prompt) for prompt in prompts]
+
+
+def _reading(prompt: PromptView) -> Reading:
+    found = tag(prompt.excerpt, has_tools=prompt.has_tools, turns=prompt.turns)
+    if found.task is TaskType.UNKNOWN:
+        return Reading()
+    probabilities = [0.0] * len(TASKS)
+    probabilities[_PLACE[found.task]] = found.confidence
+    return Reading(probabilities=tuple(probabilities))

@@ -1,0 +1,104 @@
+"""How perception does on live traffic: what it said against what came, over the newest completions. Pure, bounded."""
+
+import math
+from collections import deque
+from statistics import median
+
+import msgspec
+
+from agents.perception.lengths import Forecast
+from controller.core.lengths import LEVELS, MEDIAN
+
+WINDOW = 2_000
+"""Newest answers and completions that the figures are of."""
+
+
+class Score(msgspec.Struct, frozen=True):
+    """One forecast against what came.
+
+    Attributes:
+        below: By level, whether the answer was at most as long as stated; behind a client's cap, how probable that is.
+        pinball: Mean pinball loss over the levels, of natural logs of tokens: the proper score of quantiles, 0 at best.
+        error: Absolute error of the median over the real length.
+    """
+
+    below: tuple[float, ...]
+    pinball: float
+    error: float
+
+
+def score(forecast: Forecast, output_tokens: int) -> Score:
+    """Scores a forecast; `output_tokens` is 1 or more.
+
+    An answer that ran into its cap would have been longer. Whether it would have passed a quantile beyond is told by what was stated:
+    of those that pass the cap, the share that does.
+    """
+    length = math.log(output_tokens)
+    raw = forecast.raw.tolist()
+    below = [float(length <= quantile) for quantile in raw]
+    if length >= forecast.cap - 1e-9:
+        passed = _level_of(forecast.cap, raw)
+        below = [max(0.0, (level - passed) / (1.0 - passed)) if hit else 0.0 for level, hit in zip(LEVELS, below, strict=True)]
+    losses = [
+        max(level * (length - quantile), (level - 1.0) * (length - quantile))
+        for level, quantile in zip(LEVELS, forecast.log_quantiles, strict=True)
+    ]
+    return Score(tuple(below), sum(losses) / len(losses), abs(math.expm1(forecast.log_quantiles[MEDIAN] - length)))
+
+
+def _level_of(length: float, quantiles: list[float]) -> float:
+    """The level whose quantile `length` is, between the stated ones by straight lines; 0 below all of them."""
+    if length < quantiles[0]:
+        return 0.0
+    for place in range(1, len(quantiles)):
+        low, high = quantiles[place - 1], quantiles[place]
+        if length < high:
+            return LEVELS[place - 1] + (LEVELS[place] - LEVELS[place - 1]) * (length - low) / (high - low)
+    return LEVELS[-1]
+
+
+class Tally:
+    """Figures of one model."""
+
+    def __init__(self, window: int = WINDOW) -> None:
+        self.requests = 0
+        self.scored = 0
+        self._answers: deque[tuple[bool, float]] = deque(maxlen=window)
+        self._scores: deque[Score] = deque(maxlen=window)
+        self._batches: deque[tuple[int, float]] = deque(maxlen=window)
+
+    def answered(self, *, unknown: bool, confidence: float) -> None:
+        """Counts one request that was answered."""
+        self.requests += 1
+        self._answers.append((unknown, confidence))
+
+    def batch(self, size: int, inference_ms: float) -> None:
+        """Counts one batch that was read."""
+        self._batches.append((size, inference_ms))
+
+    def came(self, one: Score) -> None:
+        """Counts one completion of a request that was answered."""
+        self.scored += 1
+        self._scores.append(one)
+
+    def coverage(self) -> dict[str, float]:
+        """By level, the share of answers at most as long as stated; empty before the first."""
+        if not self._scores:
+            return {}
+        columns = zip(*(one.below for one in self._scores), strict=True)
+        return {f"{level:g}": sum(column) / len(self._scores) for level, column in zip(LEVELS, columns, strict=True)}
+
+    def figures(self) -> dict[str, float]:
+        """What there is to say by now, by the names of `controller.gateway.model_reports`."""
+        found: dict[str, float] = {}
+        if self._answers:
+            found["unknown_share"] = sum(unknown for unknown, _ in self._answers) / len(self._answers)
+            found["confidence"] = sum(confidence for _, confidence in self._answers) / len(self._answers)
+        if self._scores:
+            found["pinball"] = sum(one.pinball for one in self._scores) / len(self._scores)
+            found["median_ape"] = median(one.error for one in self._scores)
+        if self._batches:
+            requests = sum(size for size, _ in self._batches)
+            found["batch_size"] = requests / len(self._batches)
+            found["inference_ms"] = sum(ms for _, ms in self._batches) / requests
+        return found
