@@ -84,6 +84,8 @@ class RequestCost(Message, frozen=True, tag="cost"):
         ttft_ms: From dispatch to first token, by instance name, as the instances were loaded when asked.
         tpot_ms: Per output token, by instance name.
         output_tokens: The predicted length these stand on.
+        ttft_p90_ms, tpot_p90_ms: Their 90 % quantiles, by instance name; the two above are medians.
+        total_ms: Quantiles 0.1, 0.5 and 0.9 of dispatch to end, by instance name: cost and output length both uncertain.
     """
 
     request_id: str
@@ -91,6 +93,9 @@ class RequestCost(Message, frozen=True, tag="cost"):
     ttft_ms: dict[str, float]
     tpot_ms: dict[str, float]
     output_tokens: float
+    ttft_p90_ms: dict[str, float] = {}
+    tpot_p90_ms: dict[str, float] = {}
+    total_ms: dict[str, tuple[float, float, float]] = {}
 
 
 class Completion(Message, frozen=True, tag="completion"):
