@@ -184,7 +184,7 @@ class Desk:
                 continue
             took_s = now_s - live.request.arrival_s
             text = f"the deadline passed after {took_s:.1f} s, while the engine was answering"
-            self.cut(live, Ending(OutcomeKind.TIMED_OUT, 504, "deadline_exceeded", text, retry_after_s=self.retry_after_s()))
+            self.cut(live, Ending(OutcomeKind.TIMED_OUT, 504, "deadline_exceeded", text, retry_after_s=self.retry_after_s(live)))
         return True
 
     def _refuse(self, dropped: list[Dropped]) -> None:
@@ -217,7 +217,7 @@ class Desk:
         for live in stranded:
             first = ", and the first one tried failed" if live.request.id in self._retried else ""
             text = f"no engine that serves this model answers any more{first}"
-            self.drop(live, Ending(OutcomeKind.FAILED, 503, "no_healthy_engine", text, retry_after_s=self.retry_after_s()))
+            self.drop(live, Ending(OutcomeKind.FAILED, 503, "no_healthy_engine", text, retry_after_s=self.retry_after_s(live)))
         return len(stranded) >= STRANDED_AT_ONCE
 
     def drop(self, live: Live, ending: Ending) -> None:
@@ -273,9 +273,9 @@ class Desk:
         if not self.lives:
             self._idle.set()
 
-    def retry_after_s(self) -> float:
+    def retry_after_s(self, live: Live) -> float:
         """When a client that is sent away may come back."""
-        return self.scheduler.retry_after_s(self._clock.now_s())
+        return self.scheduler.retry_after_s(live.request.model, self._clock.now_s())
 
     def hear_features(self, features: RequestFeatures) -> None:
         """Perception has spoken of a request; what is malformed is counted and changes nothing."""

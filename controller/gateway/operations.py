@@ -52,7 +52,10 @@ class GatewayOperations:
                 "overdue": snapshot.overdue,
                 "oldest_wait_ms": snapshot.oldest_wait_ms,
                 "limit": gateway.scheduler.settings.queue_limit,
-                "retry_after_s": gateway.scheduler.retry_after_s(now_s),
+                "models": {
+                    model: {"queued": queued, "retry_after_s": retry_after_s}
+                    for model, (queued, retry_after_s) in gateway.scheduler.models(now_s).items()
+                },
             },
             "instances": self._instances(snapshot.instances, now_s),
             "agents": self._agents(now_s),

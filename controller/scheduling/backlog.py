@@ -1,6 +1,7 @@
 """What waits, by how much it matters and by how much work it is: who is outranked, and how long the queue is in service time."""
 
 from controller.core.types import Request
+from controller.scheduling.drain_rate import DrainRate
 from controller.scheduling.policies.keyed import PRIORITY_LIMIT
 from controller.scheduling.queue_entry import QueueEntry
 
@@ -19,8 +20,8 @@ def rank_of(request: Request, importance: float, *, overdue: bool) -> Rank:
     return priority, int(_IMPORTANCE_STEPS * (1.0 - importance) + 0.5), overdue
 
 
-class Backlog:
-    """Every waiting request in the bucket of its rank. O(1) a call; `worst` is O(ranks in use).
+class Work:
+    """What those that wait for the same instances come to, and how fast it leaves. Kept by `Backlog`.
 
     Work is the service-time proxy T_tot, in whole microseconds, so that sums come out exactly.
 
@@ -29,34 +30,69 @@ class Backlog:
         left_us: Work that has left since the start: dispatched, ended or, where that makes way, become overdue. It never falls.
     """
 
-    __slots__ = ("_buckets", "_makes_way", "_places", "left_us", "ready_us")
+    __slots__ = ("_pace", "left_us", "ready_us")
+
+    def __init__(self) -> None:
+        self.ready_us = 0
+        self.left_us = 0
+        self._pace = DrainRate()
+
+    def sample(self, now_s: float) -> None:
+        """Looks how much has left; to be called now and then, and after each dispatch."""
+        self._pace.sample(now_s, self.left_us, waiting=self.ready_us > 0)
+
+    def per_second(self, now_s: float) -> float:
+        """The pace at which it has lately left, microseconds of work a second."""
+        return self._pace.per_second(now_s, self.left_us)
+
+    def wait_s(self, now_s: float) -> float:
+        """How long one that comes now would wait: what is in front of it, over the pace. Infinite where some waits and none leaves."""
+        if not self.ready_us:
+            return 0.0
+        rate = self.per_second(now_s)
+        return self.ready_us / rate if rate > 0.0 else float("inf")
+
+
+class Backlog:
+    """Every waiting request in the bucket of its rank. O(1) a call; `worst` is O(ranks in use)."""
+
+    __slots__ = ("_buckets", "_makes_way", "_places")
 
     def __init__(self, *, makes_way: bool = True) -> None:
         """Starts empty. `makes_way`: whether those that become overdue let all others go first."""
         self._makes_way = makes_way
         self._buckets: dict[Rank, dict[str, None]] = {}
-        self._places: dict[str, tuple[Rank, int]] = {}
-        self.ready_us = 0
-        self.left_us = 0
+        self._places: dict[str, tuple[Rank, int, Work]] = {}
 
     def __len__(self) -> int:
         return len(self._places)
 
-    def put(self, entry: QueueEntry, *, overdue: bool) -> None:
-        """Takes a request in, or gives it the place that its estimates now ask for."""
+    def put(self, entry: QueueEntry, work: Work, *, overdue: bool) -> None:
+        """Takes a request in, or gives it the place that its estimates now ask for. `work`: of those that wait for the same instances."""
         request_id = entry.request.id
         rank = rank_of(entry.request, entry.estimates.importance, overdue=overdue)
         work_us = max(1, int(1000.0 * entry.estimates.total_ms))
         before = self._places.get(request_id)
         if before is not None:
             self._take(request_id, before, left=overdue and self._makes_way)
-        self._places[request_id] = (rank, work_us)
+        self._places[request_id] = (rank, work_us, work)
         bucket = self._buckets.get(rank)
         if bucket is None:
             bucket = self._buckets[rank] = {}
         bucket[request_id] = None
         if not (overdue and self._makes_way):
-            self.ready_us += work_us
+            work.ready_us += work_us
+
+    def move(self, request_id: str, work: Work) -> None:
+        """It waits for other instances now; no effect where it is not here."""
+        place = self._places.get(request_id)
+        if place is None or place[2] is work:
+            return
+        rank, work_us, before = place
+        self._places[request_id] = (rank, work_us, work)
+        if not (rank[2] and self._makes_way):
+            before.ready_us -= work_us
+            work.ready_us += work_us
 
     def discard(self, request_id: str) -> None:
         """A request waits no more; no effect where it is not here."""
@@ -71,13 +107,13 @@ class Backlog:
         rank = max(self._buckets)
         return rank, next(reversed(self._buckets[rank]))
 
-    def _take(self, request_id: str, place: tuple[Rank, int], *, left: bool) -> None:
-        rank, work_us = place
+    def _take(self, request_id: str, place: tuple[Rank, int, Work], *, left: bool) -> None:
+        rank, work_us, work = place
         bucket = self._buckets[rank]
         del bucket[request_id]
         if not bucket:
             del self._buckets[rank]
         if not (rank[2] and self._makes_way):
-            self.ready_us -= work_us
+            work.ready_us -= work_us
             if left:
-                self.left_us += work_us
+                work.left_us += work_us

@@ -1,4 +1,4 @@
-"""How fast the queue is worked off."""
+"""How fast a queue is worked off."""
 
 from collections import deque
 
@@ -8,21 +8,39 @@ _LEAST_S = 1.0
 
 
 class DrainRate:
-    """Work that left the queue per second, over the last 30 s: from samples of a sum that only grows, twice a second at most."""
+    """Work that left a queue per second, over the last 30 s: from samples of a sum that only grows, twice a second at most.
 
-    __slots__ = ("_samples",)
+    While nobody waits, work leaves as fast as it comes, which says nothing of how fast it could leave. So time in which somebody waited
+    is counted apart, with what left in it; where there is too little of that, what left in all the time is what the pace was at least.
+    """
+
+    __slots__ = ("_at_s", "_busy_left", "_busy_s", "_left", "_samples", "_waiting")
 
     def __init__(self) -> None:
-        self._samples: deque[tuple[float, int]] = deque(maxlen=int(_WINDOW_S / _EVERY_S) + 1)
+        self._samples: deque[tuple[float, int, float, int]] = deque(maxlen=int(_WINDOW_S / _EVERY_S) + 1)
+        self._at_s = 0.0
+        self._left = 0
+        self._waiting = False
+        self._busy_s = 0.0
+        self._busy_left = 0
 
-    def sample(self, now_s: float, left: int) -> None:
-        """Takes the sum as it is now."""
+    def sample(self, now_s: float, left: int, *, waiting: bool) -> None:
+        """Takes the sum as it is now, and whether anybody waits from here on. To be called now and then, and whenever work leaves."""
+        if self._waiting:
+            self._busy_s += now_s - self._at_s
+            self._busy_left += left - self._left
+        self._at_s, self._left, self._waiting = now_s, left, waiting
         if not self._samples or now_s - self._samples[-1][0] >= _EVERY_S:
-            self._samples.append((now_s, left))
+            self._samples.append((now_s, left, self._busy_s, self._busy_left))
 
     def per_second(self, now_s: float, left: int) -> float:
         """Work per second over the window, or over the time since the first sample where that is shorter; 0 before there is one."""
         first = next((sample for sample in self._samples if now_s - sample[0] <= _WINDOW_S), None)
         if first is None:
             return 0.0
-        return (left - first[1]) / max(_LEAST_S, now_s - first[0])
+        pace = (left - first[1]) / max(_LEAST_S, now_s - first[0])
+        busy_s, busy_left = self._busy_s - first[2], self._busy_left - first[3]
+        if self._waiting:
+            busy_s += now_s - self._at_s
+            busy_left += left - self._left
+        return max(pace, busy_left / busy_s) if busy_s >= _LEAST_S else pace

@@ -4,7 +4,6 @@ from controller.core.types import Estimates, Request
 from controller.scheduling import endings
 from controller.scheduling.admission import least_tokens
 from controller.scheduling.backlog import rank_of
-from controller.scheduling.drain_rate import DrainRate
 from controller.scheduling.outcomes import Refusal, SchedulerSettings
 from controller.scheduling.tenancy import Tenancy
 from controller.scheduling.waiting_room import WaitingRoom
@@ -20,13 +19,12 @@ class Entrance:
     then one that is in time before one that is overdue. Who waits in time is not given up for an equal that has only just come.
     """
 
-    __slots__ = ("_drain", "_room", "_settings", "_tenancy")
+    __slots__ = ("_room", "_settings", "_tenancy")
 
     def __init__(self, settings: SchedulerSettings, room: WaitingRoom, tenancy: Tenancy) -> None:
         self._settings = settings
         self._room = room
         self._tenancy = tenancy
-        self._drain = DrainRate()
 
     def refusal(self, request: Request, estimates: Estimates, now_s: float) -> Refusal | None:
         """Why a request is not taken in, None where it is; it is charged to its tenant then. O(instances)."""
@@ -43,7 +41,8 @@ class Entrance:
         if over is not None:
             return endings.over_quota(request, over)
         if len(self._room) >= self._settings.queue_limit and not self._outranks(request, estimates):
-            return endings.queue_full(len(self._room), self._settings.queue_limit, self.retry_after_s(now_s))
+            wait_s = max(self._room.group_of(request.model).work.wait_s(now_s), self._place_s(now_s))
+            return endings.queue_full(len(self._room), self._settings.queue_limit, told_s(wait_s))
         if metered:
             self._tenancy.charge(request, estimates, now_s)
         return None
@@ -54,20 +53,26 @@ class Entrance:
         return worst is not None and rank_of(request, estimates.importance, overdue=False) < worst[0]
 
     def sample(self, now_s: float) -> None:
-        """Looks how much work has left the queue; to be called now and then."""
-        self._drain.sample(now_s, self._room.backlog.left_us)
+        """Looks how much work has left each queue; to be called now and then. O(models)."""
+        for group in self._room.groups:
+            group.work.sample(now_s)
 
-    def wait_s(self, now_s: float) -> float:
-        """How long one that comes now would wait: the work in front of it, over the pace at which such work has lately left.
+    def retry_after_s(self, model: str, now_s: float) -> float:
+        """When a client of this model that is sent away would have been served had it waited, 1 to 60 s.
 
-        Work leaves when it is dispatched, ends, or is overdue and makes way (see `Backlog`). Infinite where some waits and none leaves.
+        The queue of each model, or of those that the same instances serve, has a pace of its own (see `Work`): work leaves it when it is
+        dispatched, ends, or is overdue and makes way. Neither a long queue of another model nor the speed of its instances counts.
         """
-        backlog = self._room.backlog
-        if not backlog.ready_us:
-            return 0.0
-        rate = self._drain.per_second(now_s, backlog.left_us)
-        return backlog.ready_us / rate if rate > 0.0 else float("inf")
+        return told_s(self._room.group_of(model).work.wait_s(now_s))
 
-    def retry_after_s(self, now_s: float) -> float:
-        """When a client that is sent away would have been served had it waited, 1 to 60 s."""
-        return min(RETRY_AFTER_MAX_S, max(RETRY_AFTER_MIN_S, self.wait_s(now_s)))
+    def _place_s(self, now_s: float) -> float:
+        """How long until one of all that wait has left, whichever queue it is in: the limit on waiting requests is one for all."""
+        groups = self._room.groups
+        pace = sum(group.work.per_second(now_s) for group in groups)
+        mean_us = sum(group.work.ready_us for group in groups) / max(1, len(self._room))
+        return mean_us / pace if pace > 0.0 else float("inf")
+
+
+def told_s(wait_s: float) -> float:
+    """A wait as clients are told it, 1 to 60 s."""
+    return min(RETRY_AFTER_MAX_S, max(RETRY_AFTER_MIN_S, wait_s))

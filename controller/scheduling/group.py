@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
+from controller.scheduling.backlog import Work
 from controller.scheduling.instance import Instance
 from controller.scheduling.pool import rebuild
 from controller.scheduling.queue_entry import QueueEntry, QueuePolicy
@@ -64,6 +65,7 @@ class Group:
         successor: What `begin` builds, None when nothing is being built.
         rest: What `begin_at_once` has not moved yet, None when it has nothing to do.
         first, last: Ends of the register: order of joining; those that came back from an instance stand in front.
+        work: What its requests come to, and how fast it leaves.
         full, down: How often a look for a place found every window full, and no instance that takes requests at all.
     """
 
@@ -83,11 +85,13 @@ class Group:
         "policy",
         "rest",
         "successor",
+        "work",
     )
 
     def __init__(self, instances: Sequence[Instance], policy: QueuePolicy, late: QueuePolicy) -> None:
         self.policy = policy
         self.late = late
+        self.work = Work()
         self.full = 0
         self.down = 0
         self.successor: QueuePolicy | None = None

@@ -77,6 +77,10 @@ class Queues:
         """The group that requests for this model belong to."""
         return self._by_model.get(model, self._default)
 
+    def models(self) -> dict[str, Group]:
+        """Every model that any instance names, with the group of its requests."""
+        return dict(self._by_model)
+
     def all(self) -> tuple[Group, ...]:
         """Every group that holds requests, those that are left too."""
         return (*self.groups, *self._leaving)
@@ -233,9 +237,9 @@ class Queues:
             limit -= 1
             group.take(waiting)
             group.leave(waiting)
-            self._on_look(waiting)
             target = self.of(waiting.entry.request.model)
             target.join(waiting)
+            self._on_look(waiting)
             if waiting.place == "ready":
                 target.put(waiting, now_s)
             elif waiting.place == "late":

@@ -278,9 +278,15 @@ class Scheduler(Steering):
         waiting = self._room.get(request_id)
         return None if waiting is None else waiting.group.ahead(waiting)
 
-    def retry_after_s(self, now_s: float) -> float:
-        """When a refused client may find room, 1 to 60 s (see `Entrance`)."""
-        return self._entrance.retry_after_s(now_s)
+    def retry_after_s(self, model: str, now_s: float) -> float:
+        """When a client of this model that is sent away may come back, 1 to 60 s (see `Entrance`)."""
+        return self._entrance.retry_after_s(model, now_s)
+
+    def models(self, now_s: float) -> dict[str, tuple[int, float]]:
+        """By model that any instance names: how many wait for the same instances, and `retry_after_s`. O(models)."""
+        return {
+            model: (group.held, self._entrance.retry_after_s(model, now_s)) for model, group in sorted(self._room.queues.models().items())
+        }
 
     def rates(self, tenant: str, now_s: float) -> dict[str, RateState]:
         """A tenant's quotas as they stand, by `tokens` and `requests`; empty where it has none."""
@@ -296,12 +302,12 @@ class Scheduler(Steering):
         self._walk.guard.dispatched(instance)
         self._tenancy.started(entry.request.tenant)
         self._dispatched += 1
-        self._entrance.sample(now_s)
+        self._room.group_of(entry.request.model).work.sample(now_s)
         order = "overdue, after all that are on time" if found.late else self.policy
         return Dispatch(entry=entry, instance=choice.instance, reason=f"{order}; {choice.reason}")
 
     def _dropped(self, entry: QueueEntry, kind: OutcomeKind, now_s: float, tell: Callable[[QueueEntry, float, float], Refusal]) -> Dropped:
-        refusal = tell(entry, now_s, self.retry_after_s(now_s))
+        refusal = tell(entry, now_s, self.retry_after_s(entry.request.model, now_s))
         return Dropped(entry=entry, refusal=refusal, ended=self._end_waiting(entry, kind, now_s))
 
     def _end_waiting(self, entry: QueueEntry, kind: OutcomeKind, now_s: float) -> Ended:

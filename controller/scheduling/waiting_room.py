@@ -109,7 +109,7 @@ class WaitingRoom:
             self._waiting.move_to_end(request_id, last=False)
             entry.weight = self.weights.get(entry.request.tenant, entry.weight)
         self.tokens += entry.request.prompt_tokens
-        self.backlog.put(entry, overdue=False)
+        self.backlog.put(entry, group.work, overdue=False)
         group.join(waiting, front=returned)
         group.put(waiting, now_s)
         self._overdue_at.push(request_id, self._latest_start_s(waiting), entry.seq, waiting)
@@ -134,7 +134,7 @@ class WaitingRoom:
             self.overdue -= 1
         if not waiting.overdue:
             self._overdue_at.push(request_id, latest_s, entry.seq, waiting)
-        self.backlog.put(entry, overdue=waiting.overdue)
+        self.backlog.put(entry, waiting.group.work, overdue=waiting.overdue)
         if waiting.place == "ready":
             waiting.group.rekey(waiting, now_s)
         elif not waiting.overdue:
@@ -179,7 +179,7 @@ class WaitingRoom:
             overdue.discard(waiting.entry.request.id)
             waiting.overdue = True
             self.overdue += 1
-            self.backlog.put(waiting.entry, overdue=True)
+            self.backlog.put(waiting.entry, waiting.group.work, overdue=True)
             if self._demoting:
                 waiting.group.take(waiting)
                 waiting.place = "late"
@@ -257,6 +257,7 @@ class WaitingRoom:
         return changed
 
     def _look(self, waiting: Waiting) -> None:
+        self.backlog.move(waiting.entry.request.id, waiting.group.work)
         waiting.entry.weight = self.weights.get(waiting.entry.request.tenant, waiting.entry.weight)
         self._count_long(waiting)
 

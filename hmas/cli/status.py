@@ -50,6 +50,10 @@ def page(document: dict[str, Any]) -> str:
     if tenants:
         heads = ["tenant", "weight", "tokens a minute", "requests a minute", "share", "cap", "held by operators"]
         lines += ["", table(heads, map(_tenant, tenants))]
+    models = document["queue"]["models"]
+    if len(models) > 1:
+        rows = ((name, item["queued"], f"{item['retry_after_s']:.0f} s") for name, item in models.items())
+        lines += ["", table(["model", "waiting", "told to come back after"], rows)]
     overrides = document["overrides"]
     if overrides["overrides"] or overrides["refused"]:
         lines += ["", "held by operators:", override_list(overrides)]

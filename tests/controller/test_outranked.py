@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from controller.routing import make_router
-from controller.scheduling.backlog import Backlog, rank_of
+from controller.scheduling.backlog import Backlog, Work, rank_of
 from controller.scheduling.drain_rate import DrainRate
 from controller.scheduling.outcomes import InstanceSpec, Refusal, SchedulerSettings
 from controller.scheduling.queue_entry import QueueEntry
@@ -114,7 +114,7 @@ steps = st.lists(st.tuples(st.integers(0, 15), st.sampled_from(["put", "put", "d
 
 @given(steps)
 def test_the_backlog_is_what_a_list_would_say(script):
-    backlog = Backlog()
+    backlog, work = Backlog(), Work()
     plain: dict[str, tuple] = {}
     order = left_us = 0
     for number, what, (priority, importance, overdue, output) in script:
@@ -130,15 +130,15 @@ def test_the_backlog_is_what_a_list_would_say(script):
                 left_us += plain[name][2]
             work_us = max(1, int(1000.0 * entry.estimates.total_ms))
             plain[name] = (rank_of(asked, importance, overdue=late), order, work_us, entry)
-            backlog.put(entry, overdue=late)
+            backlog.put(entry, work, overdue=late)
         else:
             gone = plain.pop(name, None)
             if gone is not None and not gone[0][2]:
                 left_us += gone[2]
             backlog.discard(name)
         assert len(backlog) == len(plain)
-        assert backlog.ready_us == sum(one[2] for one in plain.values() if not one[0][2])
-        assert backlog.left_us == left_us
+        assert work.ready_us == sum(one[2] for one in plain.values() if not one[0][2])
+        assert work.left_us == left_us
         worst = max(plain.values(), key=lambda one: one[:2], default=None)
         assert backlog.worst() == (None if worst is None else (worst[0], worst[3].request.id))
 
@@ -189,7 +189,7 @@ def test_the_pace_is_that_of_the_last_half_minute():
     for step in range(1000):
         now_s = step / 10
         left += 50 if now_s < 60 else 5
-        rate.sample(now_s, left)
+        rate.sample(now_s, left, waiting=True)
     assert rate.per_second(99.9, left) == pytest.approx(50.0, rel=0.05)
     assert rate.per_second(200.0, left) == 0.0
 
@@ -204,7 +204,7 @@ def test_a_refused_client_is_told_the_work_ahead_over_the_pace():
         made.dispatch(step * 1.0)
         made.expire(step * 1.0)
     # Work of 20 s has left in 10 s; 30 requests wait, half of them of 1 s and half of 3 s.
-    assert made.retry_after_s(10.0) == pytest.approx(60.0 / 2.0, rel=0.01)
+    assert made.retry_after_s("m", 10.0) == pytest.approx(60.0 / 2.0, rel=0.01)
 
 
 def test_overdue_ones_that_keep_their_place_are_waited_for():
@@ -213,4 +213,4 @@ def test_overdue_ones_that_keep_their_place_are_waited_for():
         for number in range(10):
             made.submit(request(number), believed(ttft_ms=50.0), 0.0)
         made.expire(5.0)
-        assert made._room.backlog.ready_us == ahead_s * 1e6
+        assert made._room.groups[0].work.ready_us == ahead_s * 1e6

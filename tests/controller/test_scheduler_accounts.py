@@ -196,24 +196,24 @@ def test_position_counts_down_to_the_dispatch(policy):
 
 def test_retry_after_is_the_queue_over_its_recent_pace():
     made = build(n_run=100)
-    assert made.retry_after_s(100.0) == 1.0
+    assert made.retry_after_s("m", 100.0) == 1.0
     made.set_draining("i0", True)
     for number in range(100):
         made.submit(request(number), believed(ttft_slo_ms=1e9), 100.0)
-    assert made.retry_after_s(100.0) == 60.0
+    assert made.retry_after_s("m", 100.0) == 60.0
     made.set_draining("i0", False)
     for step in range(40):
         made.set_controls("i0", Controls(n_run=step + 1))
         assert len(made.dispatch(100.0 + step * 0.5)) == 1
     # 60 left, two a second.
-    assert made.retry_after_s(119.5) == pytest.approx(30.0, rel=0.1)
-    assert made.retry_after_s(400.0) == 60.0
+    assert made.retry_after_s("m", 119.5) == pytest.approx(30.0, rel=0.1)
+    assert made.retry_after_s("m", 400.0) == 60.0
 
 
 def test_the_drain_rate_keeps_a_bounded_past():
     rate = DrainRate()
     for second in range(10_000):
-        rate.sample(float(second), second)
+        rate.sample(float(second), second, waiting=True)
     assert rate.per_second(9999.5, 9999) == pytest.approx(1.0, rel=0.1)
     assert rate.per_second(20_000.0, 9999) == 0.0
     assert len(rate._samples) <= 61

@@ -133,7 +133,7 @@ def told_waits(case: Case) -> list[tuple[float, float]]:
     scheduler, engines = build(case)
 
     def estimate(request: Request, now_s: float) -> Estimates:
-        told[request.id] = scheduler.retry_after_s(now_s)
+        told[request.id] = scheduler.retry_after_s(request.model, now_s)
         return history.estimate(request)
 
     def on_end(ended: Ended, now_s: float) -> None:
