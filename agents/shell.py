@@ -15,12 +15,14 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
+import msgspec
+
 from agents.inbox import Inbox
 from agents.work import Deferred, Lane
 from controller.bus.base import Bus, Delivery
 from controller.config.schema import Config
 from controller.core.errors import ConfigError
-from controller.core.messages import Event, Message
+from controller.core.messages import Event, Message, ModelReport
 from controller.runtime.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -321,7 +323,9 @@ class AgentShell:
 
     def _post(self, messages: Sequence[Message]) -> None:
         for message in messages:
-            self.bus.post(message)
+            # Which of its instances it is, only the shell knows.
+            signed = msgspec.structs.replace(message, instance=self.instance) if isinstance(message, ModelReport) else message
+            self.bus.post(signed)
         self.counts.posted += len(messages)
 
     def _event(self, kind: str, after: str) -> Event:

@@ -93,6 +93,7 @@ class PerceptionModel:
         self._learnt[completion.request_id] = None
         if len(self._learnt) > REMEMBERED:
             self._learnt.popitem(last=False)
+        self.tally.learnt += 1
         said = self._said.pop(completion.request_id, None)
         if said is None:
             self.lengths.learn(self._as_told(completion), completion.output_tokens)

@@ -58,11 +58,17 @@ def _level_of(length: float, quantiles: list[float]) -> float:
 
 
 class Tally:
-    """Figures of one model."""
+    """Figures of one model.
+
+    Attributes:
+        requests: Answered so far; `scored`: of these, with a completion.
+        learnt: Completions learnt from, its own requests' and others'.
+    """
 
     def __init__(self, window: int = WINDOW) -> None:
         self.requests = 0
         self.scored = 0
+        self.learnt = 0
         self._answers: deque[tuple[bool, float]] = deque(maxlen=window)
         self._scores: deque[Score] = deque(maxlen=window)
         self._batches: deque[tuple[int, float]] = deque(maxlen=window)
@@ -90,7 +96,7 @@ class Tally:
 
     def figures(self) -> dict[str, float]:
         """What there is to say by now, by the names of `controller.gateway.model_reports`."""
-        found: dict[str, float] = {}
+        found = {"learnt": float(self.learnt)}
         if self._answers:
             found["unknown_share"] = sum(unknown for unknown, _ in self._answers) / len(self._answers)
             found["confidence"] = sum(confidence for _, confidence in self._answers) / len(self._answers)

@@ -1,0 +1,354 @@
+"""The perception agent: which model it works with, what it does when one breaks, and how another takes over while it works."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from agents.models.card import ModelCard, write_card
+from agents.models.store import ModelStore
+from agents.perception import agent as agent_module
+from agents.perception import readers
+from agents.perception.agent import PerceptionAgent, make_agent
+from agents.perception.reading import TASKS, Reading
+from agents.shell import AgentShell
+from agents.work import Deferred
+from controller.bus.memory_bus import MemoryBus
+from controller.config.schema import AgentsConfig, Config, SloConfig
+from controller.core.errors import ModelError
+from controller.core.messages import EVENTS, FEATURES, MODELS, Completion, Event, ModelReport, RequestFeatures, RequestNotice
+from controller.core.slo import slo_for
+from controller.core.types import OutcomeKind, TaskType
+from controller.runtime.clock import SystemClock
+
+SUMMARY = "Summarize this article: the council met and talked about the bridge"
+
+
+class WordReader:
+    """Knows words: prompts with one are of the task that stands beside it, and may have lengths by another one.
+
+    It fails while `broken.txt` lies in its folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        content = json.loads((folder / "word.json").read_text())
+        self.name = f"word {content['word']}"
+        self._word, self._place, self._lengths = content["word"], list(TASKS).index(content["task"]), content.get("lengths", {})
+
+    def read(self, prompts):
+        if (self._folder / "broken.txt").exists():
+            raise RuntimeError("the model has left")
+        return [self._reading(prompt.excerpt) for prompt in prompts]
+
+    def _reading(self, text: str) -> Reading:
+        found = [0.0] * len(TASKS)
+        found[self._place] = 0.9 if self._word in text else 0.0
+        lengths = next((tuple(logs) for word, logs in self._lengths.items() if word in text), ())
+        return Reading(probabilities=tuple(found), log_lengths=lengths)
+
+
+def open_words(folder: Path) -> WordReader:
+    return WordReader(folder)
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch) -> ModelStore:
+    monkeypatch.setattr(readers, "FORMATS", {"words": f"{__name__}:open_words"})
+    return ModelStore(tmp_path / "state" / "models")
+
+
+def config(tmp_path: Path, **agents) -> Config:
+    return Config(state_dir=str(tmp_path / "state"), agents=AgentsConfig(**agents))
+
+
+def add(store: ModelStore, tmp_path: Path, task: TaskType = TaskType.QA, **content) -> str:
+    folder = tmp_path / f"trained-{len(store.list('perception'))}"
+    folder.mkdir()
+    (folder / "word.json").write_text(json.dumps({"word": "council", "task": task.value, **content}))
+    return store.add("perception", folder, ModelCard(kind="perception", format="words"))
+
+
+def notice(request_id: str = "r", excerpt: str = SUMMARY, **changes) -> RequestNotice:
+    fields = {"request_id": request_id, "sent_s": 100.0, "tenant": "t", "model": "m", "prompt_tokens": 300, "excerpt": excerpt}
+    return RequestNotice(**(fields | changes))
+
+
+def completion(request_id: str, output_tokens: int, **changes) -> Completion:
+    fields = {
+        "request_id": request_id,
+        "sent_s": 101.0,
+        "tenant": "t",
+        "model": "m",
+        "outcome": OutcomeKind.COMPLETED,
+        "arrival_s": 100.0,
+        "policy": "edf",
+        "prompt_tokens": 300,
+        "output_tokens": output_tokens,
+    }
+    return Completion(**(fields | changes))
+
+
+async def started(config: Config, bus: MemoryBus | None = None) -> PerceptionAgent:
+    agent = make_agent(config)
+    await agent.recover(bus or MemoryBus(), 100.0)
+    return agent
+
+
+def done(work, now_s: float = 100.0) -> list:
+    """What an agent posts, its work done at once."""
+    return work.finish(work.compute(), now_s) if isinstance(work, Deferred) else work
+
+
+def ask(agent: PerceptionAgent, *notices: RequestNotice, now_s: float = 100.0) -> list[RequestFeatures]:
+    return [message for message in done(agent.handle(notices, now_s), now_s) if isinstance(message, RequestFeatures)]
+
+
+def events(messages) -> list[tuple[str, str, str]]:
+    return [(message.kind, message.before, message.after) for message in messages if isinstance(message, Event)]
+
+
+async def test_it_learns_from_the_tail_of_the_telemetry_when_it_starts(tmp_path):
+    bus = MemoryBus()
+    for number in range(100):
+        bus.post(completion(f"r{number}", 7, task_type=TaskType.SUMMARIZATION))
+    settings = Config(
+        state_dir=str(tmp_path), agents=AgentsConfig(perception_reader="rules", perception_min_confidence=0.3), slo=SloConfig(scale=3.0)
+    )
+    agent = await started(settings, bus)
+    (features,) = done(agent.handle([completion("r0", 7), notice("new")], 100.0))
+    assert features.output_tokens == pytest.approx(7, rel=0.5)
+    assert features.ttft_slo_ms == slo_for(TaskType.SUMMARIZATION, 0.75, 3.0).ttft_ms
+    assert agent.handle([completion("r0", 7)], 100.0) == []
+    assert agent.model.tally.learnt == 100
+
+
+async def test_by_the_rules_nothing_is_loaded_and_nothing_is_told(tmp_path):
+    agent = await started(config(tmp_path, perception_reader="rules"))
+    (features,) = ask(agent, notice())
+    assert (features.task_type, features.source) == (TaskType.SUMMARIZATION, "rules")
+    assert events(agent.on_tick(101.0)) == []
+
+
+async def test_a_model_that_is_missing_at_the_start_leaves_the_rules_and_says_so(tmp_path, store):
+    agent = await started(config(tmp_path, perception_reader="v3"))
+    (features,) = ask(agent, notice())
+    assert (features.task_type, features.source) == (TaskType.SUMMARIZATION, "rules")
+    agent = await started(config(tmp_path, perception_reader="v3"))
+    told = agent.on_tick(101.0)
+    assert events(told) == [("model_fallback", "v3", "rules")]
+    (event,) = [message for message in told if isinstance(message, Event)]
+    assert "'v3' is not in" in event.reason
+    (report,) = [message for message in told if isinstance(message, ModelReport)]
+    assert (report.model, report.fallback) == ("rules", event.reason)
+
+
+async def test_the_stores_choice_is_followed_while_it_works_and_back(tmp_path, store):
+    add(store, tmp_path, TaskType.QA)
+    add(store, tmp_path, TaskType.LETTER_DRAFTING)
+    store.use("perception", "v1")
+    agent = await started(config(tmp_path))
+    assert [ask(agent, notice())[0].task_type] == [TaskType.QA]
+    assert agent.beside(101.0) is None
+    store.use("perception", "v2")
+    assert agent.beside(101.5) is None, "the disk is looked at every few seconds only"
+    assert events(done(agent.beside(104.0))) == [("model_changed", "v1", "v2")]
+    (features,) = ask(agent, notice())
+    assert (features.task_type, features.source) == (TaskType.LETTER_DRAFTING, "word council")
+    store.rollback("perception")
+    assert events(done(agent.beside(107.0))) == [("model_changed", "v2", "v1")]
+    assert ask(agent, notice())[0].task_type is TaskType.QA
+
+
+async def test_a_broken_choice_leaves_the_old_one_in_force_and_is_told_once(tmp_path, store):
+    for _ in range(2):
+        add(store, tmp_path)
+    store.use("perception", "v1")
+    agent = await started(config(tmp_path))
+    store.use("perception", "v2")
+    (store.folder("perception", "v2") / "word.json").write_text("{}")
+    told = done(agent.beside(104.0))
+    assert events(told) == [("model_refused", "v2", "v1")]
+    assert "the file was changed" in told[0].reason
+    assert told[0].severity == "error"
+    assert agent.beside(107.0) is None
+    assert ask(agent, notice())[0].task_type is TaskType.QA
+    (report,) = [message for message in agent.on_tick(108.0) if isinstance(message, ModelReport)]
+    assert (report.model, report.fallback) == ("v1", told[0].reason)
+    store.rollback("perception")
+    assert done(agent.beside(110.0)) == []
+
+
+async def test_a_reader_of_a_format_nobody_knows_or_whose_package_is_missing_is_refused_with_the_reason(tmp_path, store, monkeypatch):
+    folder = tmp_path / "trained"
+    folder.mkdir()
+    (folder / "weights").write_text("x")
+    for form in ("abacus", "gone"):
+        store.add("perception", folder, ModelCard(kind="perception", format=form))
+    monkeypatch.setitem(readers.FORMATS, "gone", "package_that_is_not_there.reader:open_reader")
+    for version, said in (("v1", "card.format is 'abacus'; allowed: words, gone"), ("v2", "pip install h-mas[train]")):
+        agent = await started(config(tmp_path, perception_reader=version))
+        (event,) = [message for message in agent.on_tick(101.0) if isinstance(message, Event)]
+        assert said in event.reason
+
+
+async def test_a_reader_that_fails_while_it_works_is_stood_in_for_left_alone_and_asked_again(tmp_path, store):
+    add(store, tmp_path)
+    store.use("perception", "v1")
+    agent = await started(config(tmp_path))
+    broken = store.folder("perception", "v1") / "broken.txt"
+    broken.write_text("")
+    told = done(agent.handle([notice()], 100.0))
+    assert events(told) == [("model_fallback", "word council", "rules")]
+    assert told[0].source == "rules"
+    assert told[0].task_type is TaskType.SUMMARIZATION
+    broken.unlink()
+    assert ask(agent, notice(), now_s=104.0)[0].source == "rules", "it is left alone for a while"
+    told = done(agent.handle([notice()], 106.0), 106.0)
+    assert events(told) == [("model_restored", "rules", "word council")]
+    assert told[0].source == "word council"
+
+
+async def test_a_reader_behind_a_server_is_awaited(tmp_path, store):
+    class Away(WordReader):
+        async def read_async(self, prompts):
+            await asyncio.sleep(0)
+            return self.read(prompts)
+
+    add(store, tmp_path)
+    store.use("perception", "v1")
+    agent = await started(config(tmp_path))
+    agent.model.reader = Away(store.folder("perception", "v1"))
+    work = agent.handle([notice()], 100.0)
+    (features,) = work.finish(await work.compute(), 100.0)
+    assert features.task_type is TaskType.QA
+
+
+SHORT, MIDDLE, LONG = ([centre + step for step in (-0.9, -0.5, 0.0, 0.5, 0.9, 1.2, 1.6)] for centre in (2.5, 4.0, 5.5))
+BLIND = {"council": MIDDLE}
+"""Lengths by a model that takes all answers for alike."""
+SEEING = {"brief": SHORT, "full": LONG}
+"""Lengths by one that sees in the prompt what the other does not."""
+
+
+async def in_the_shadow(tmp_path: Path, store: ModelStore, lengths, shadow_lengths, **agents) -> PerceptionAgent:
+    add(store, tmp_path, lengths=lengths)
+    add(store, tmp_path, lengths=shadow_lengths)
+    store.use("perception", "v1")
+    store.set_shadow("perception", "v2")
+    agent = await started(config(tmp_path, model_shadow_completions=100, **agents))
+    assert events(agent.on_tick(150.0)) == [("model_shadow", "", "v2")]
+    return agent
+
+
+def traffic(agent: PerceptionAgent, count: int, at_s: float = 200.0) -> None:
+    """Requests read along in the shadow, and completed: half are answered in some 12 tokens, half in 250."""
+    for number in range(count):
+        name, wish = f"{at_s}-{number}", ("brief", "full")[number * 7 % 13 % 2]
+        done(agent.handle([notice(name, excerpt=f"{name} council {wish}")], at_s), at_s)
+        while (work := agent.beside(at_s)) is not None:
+            done(work, at_s)
+        tokens = (12 if wish == "brief" else 250) + number % 7
+        done(agent.handle([completion(name, tokens)], at_s), at_s)
+
+
+async def test_a_better_model_in_the_shadow_is_told_and_stays_there(tmp_path, store):
+    agent = await in_the_shadow(tmp_path, store, BLIND, SEEING)
+    traffic(agent, 150)
+    assert agent.shadow.verdict().pairs == 50
+    assert events(agent.on_tick(300.0)) == [], "it is too early to tell"
+    traffic(agent, 150, 301.0)
+    told = agent.on_tick(400.0)
+    assert events(told) == [("model_better", "word council", "v2")]
+    assert "hmas models use perception v2" in told[0].reason
+    active, shadow = [message for message in told if isinstance(message, ModelReport)]
+    assert events(agent.on_tick(500.0)) == []
+    assert (active.model, active.role, shadow.model, shadow.role) == ("v1", "active", "v2", "shadow")
+    assert shadow.figures["pinball"] < active.figures["pinball"]
+    assert shadow.figures["gain"] > 0.02
+    assert shadow.figures["evidence"] > 4.6
+    assert shadow.figures["agreement"] == 1.0
+    assert (shadow.figures["pairs"], shadow.figures["dropped"]) == (200.0, 0.0)
+    assert store.choice("perception").current == "v1"
+
+
+async def test_a_better_model_takes_over_by_itself_where_that_is_configured_with_what_it_has_learnt(tmp_path, store):
+    agent = await in_the_shadow(tmp_path, store, BLIND, SEEING, model_promotion="auto")
+    traffic(agent, 300)
+    shadow = agent.shadow.model
+    assert events(agent.on_tick(300.0)) == [("model_promoted", "word council", "v2")]
+    assert done(agent.beside(301.0)) == []
+    assert store.choice("perception").current == "v2"
+    assert events(done(agent.beside(304.0))) == [("model_changed", "v1", "v2"), ("model_shadow", "v2", "")]
+    assert agent.model is shadow
+    assert store.rollback("perception") == "v1"
+
+
+async def test_a_better_model_does_not_push_out_one_that_the_configuration_pins(tmp_path, store):
+    agent = await in_the_shadow(tmp_path, store, BLIND, SEEING, model_promotion="auto", perception_reader="v1")
+    traffic(agent, 300)
+    assert [kind for kind, _, _ in events(agent.on_tick(300.0))] == ["model_better"]
+    assert store.choice("perception").current == "v1"
+
+
+@pytest.mark.parametrize(("lengths", "shadow_lengths"), [(SEEING, SEEING), (SEEING, BLIND)])
+async def test_a_model_that_is_no_better_is_never_called_so(tmp_path, store, lengths, shadow_lengths):
+    agent = await in_the_shadow(tmp_path, store, lengths, shadow_lengths, model_promotion="auto")
+    traffic(agent, 1000)
+    assert not agent.shadow.verdict().better
+    assert events(agent.on_tick(300.0)) == []
+
+
+async def test_the_shadow_is_left_behind_rather_than_waited_for(tmp_path, store):
+    agent = await in_the_shadow(tmp_path, store, BLIND, SEEING)
+    for number in range(20):
+        ask(agent, notice(f"r{number}"))
+    assert agent.shadow.figures()["dropped"] == 12.0
+    work = agent.beside(200.0)
+    agent.shadow.model.reader = None
+    with pytest.raises(AttributeError):
+        work.compute()
+    assert len(ask(agent, notice("x"))) == 1
+
+
+async def test_reports_come_every_few_seconds_signed_by_the_instance(tmp_path, monkeypatch):
+    monkeypatch.setattr(PerceptionAgent, "tick_s", 0.01)
+    monkeypatch.setattr(agent_module, "REPORT_EVERY_S", 0.05)
+    bus, stop = MemoryBus(), asyncio.Event()
+    shell = AgentShell(agent=make_agent(config(tmp_path, perception_reader="rules")), bus=bus, clock=SystemClock(), instance="b")
+    task = asyncio.create_task(shell.run(stop))
+    clock = SystemClock()
+    for number in range(20):
+        bus.post(notice(f"r{number}", sent_s=clock.now_s()))
+    async with asyncio.timeout(10):
+        while len(await bus.latest(FEATURES, 100)) < 20:  # noqa: ASYNC110 - the bus is polled: followers are not what is tested
+            await asyncio.sleep(0.005)
+        for number in range(20):
+            bus.post(completion(f"r{number}", 50))
+        while not (reports := [one for one in await bus.latest(MODELS, 1000) if one.scored == 20]):  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.005)
+    stop.set()
+    await task
+    report = reports[0]
+    assert (report.agent, report.instance, report.model, report.role, report.requests) == ("perception", "b", "rules", "active", 20)
+    assert 1.0 <= report.figures["batch_size"] <= 20.0
+    assert report.figures["inference_ms"] > 0.0
+    assert report.figures["unknown_share"] == 0.0
+    assert len(report.coverage) == 7
+    assert report.rss_bytes > 10 << 20
+    assert [event.kind for event in await bus.latest(EVENTS, 10)] == ["agent_started", "agent_stopped"]
+
+
+async def test_a_card_of_lengths_alone_keeps_the_shipped_tagger(tmp_path, store, monkeypatch):
+    tagger = tmp_path / "tagger"
+    tagger.mkdir()
+    (tagger / "word.json").write_text(json.dumps({"word": "council", "task": TaskType.QA.value}))
+    write_card(tagger, ModelCard(kind="perception", format="words"))
+    monkeypatch.setattr(readers, "SHIPPED_TAGGER", tagger)
+    folder = tmp_path / "lengths"
+    folder.mkdir()
+    (folder / "lengths.json").write_text("not a net")
+    store.add("perception", folder, ModelCard(kind="perception", format="lengths"))
+    with pytest.raises(ModelError, match=r"lengths\.json"):
+        readers.ReaderSource(AgentsConfig(perception_reader="v1"), store).open()
