@@ -33,7 +33,8 @@ def test_asked_after_every_completion_it_is_wrong_as_rarely_as_promised(ratio):
     rng = np.random.default_rng(2)
     wrong = sum(ever_better(*losses(rng, 2000, ratio), margin=0.0) for _ in range(200))
     # The promise is 1 in 100; 8 of 200 would happen by chance once in 1,700 times.
-    assert wrong < 8 and pytest.approx(0.01) == ALPHA
+    assert wrong < 8
+    assert pytest.approx(0.01) == ALPHA
 
 
 def test_better_by_less_than_the_margin_is_not_better():
