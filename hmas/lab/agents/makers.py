@@ -1,0 +1,83 @@
+"""Builds who believes, from the shipped models or an operator's own."""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from agents.models.store import ModelStore
+from agents.perception.lengths import LengthModel
+from agents.perception.model import PerceptionModel
+from agents.perception.readers import Opened, ReaderSource
+from agents.perception.reading import PromptView, Reader, Reading
+from agents.prediction.model import PredictionModel
+from agents.prediction.regressor import load_regressor
+from controller.config.schema import AgentsConfig
+from hmas.lab.agents.beliefs import Believer, Oracle
+from hmas.lab.agents.requests import Truth
+from hmas.lab.agents.settings import Belief
+from hmas.lab.agents.statistics import RulesAndStatistics
+
+KEPT = 20_000
+
+
+class ReadOnce:
+    """A reader that reads every prompt once: what it makes of a prompt does not depend on when it is asked."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.name = reader.name
+        self._reader = reader
+        self._known: dict[PromptView, Reading] = {}
+
+    def read(self, prompts: Sequence[PromptView]) -> list[Reading]:
+        """As `Reader.read`."""
+        fresh = list(dict.fromkeys(prompt for prompt in prompts if prompt not in self._known))
+        if fresh:
+            if len(self._known) > KEPT:
+                self._known.clear()
+                fresh = list(dict.fromkeys(prompts))
+            self._known.update(zip(fresh, self._reader.read(fresh), strict=True))
+        return [self._known[prompt] for prompt in prompts]
+
+
+def make_believer(belief: Belief, truths: Mapping[str, Truth], slo_scale: float, models: str = "") -> Believer | None:
+    """The agents of a belief, as at their start; None where nobody speaks.
+
+    Args:
+        belief: Who.
+        truths: By request id, for oracles.
+        slo_scale: The table of targets as the installation has it.
+        models: Store of trained models whose chosen versions stand in for the shipped ones; empty for the shipped ones.
+
+    Raises:
+        ModelError: A model cannot be used.
+    """
+    confidence = AgentsConfig().perception_min_confidence
+
+    def rules() -> RulesAndStatistics:
+        return RulesAndStatistics(min_confidence=confidence, slo_scale=slo_scale)
+
+    match belief:
+        case "none":
+            return None
+        case "rules":
+            return Believer(rules(), PredictionModel(None))
+        case "rules+targets":
+            return Oracle(rules(), PredictionModel(None), truths, targets=True, lengths=False)
+        case "rules+lengths":
+            return Oracle(rules(), PredictionModel(None), truths, targets=False, lengths=True)
+        case "oracle":
+            return Oracle(rules(), PredictionModel(load_regressor()), truths, targets=True, lengths=True)
+        case "trained" | "private":
+            opened = _opened(models)
+            perception = PerceptionModel(
+                min_confidence=confidence, slo_scale=slo_scale, reader=opened.reader, lengths=LengthModel(opened.net)
+            )
+            return Believer(perception, PredictionModel(load_regressor()), shares_prompts=belief != "private")
+
+
+@lru_cache(maxsize=2)
+def _opened(models: str) -> Opened:
+    """Opened once a process, and read once a prompt: neither has a memory that a run could leave to the next."""
+    settings = AgentsConfig(perception_reader="store" if models else "shipped")
+    opened = ReaderSource(settings, ModelStore(Path(models or "."))).open()
+    return Opened(name=opened.name, reader=ReadOnce(opened.reader), net=opened.net)
