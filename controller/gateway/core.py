@@ -25,6 +25,7 @@ from controller.gateway.journal import Journal
 from controller.gateway.life import RequestLife
 from controller.gateway.listener import Listener
 from controller.gateway.metrics import Metrics
+from controller.gateway.model_reports import ModelReports
 from controller.gateway.passthrough import PassThrough
 from controller.gateway.watch import OverrideWatch
 from controller.routing.pool import make_router
@@ -44,7 +45,7 @@ class Gateway:
 
     Attributes:
         door: Serves the public port's requests.
-        desk, fleet, control, watch, journal, metrics, listener: Its parts.
+        desk, fleet, control, watch, journal, metrics, listener, model_reports: Its parts.
         draining: Whether it takes no new requests any more.
     """
 
@@ -106,7 +107,8 @@ class Gateway:
         self.fleet.on_models = self._sort_anew
         self.control.on_applied = self._applied
         self.dossier.turned()
-        self.listener = Listener(bus=bus, desk=self.desk, control=self.control, clock=clock)
+        self.model_reports = ModelReports(clock, self.metrics.registry)
+        self.listener = Listener(bus=bus, desk=self.desk, control=self.control, reports=self.model_reports, clock=clock)
         self.watch = OverrideWatch(overrides_dir(config), control=self.control, bus=bus, journal=self.journal, clock=clock)
         self.watch.on_held = self.desk.pump_soon
         self.door = self._make_door()

@@ -11,17 +11,20 @@ from controller.core.messages import (
     COSTS,
     DECISIONS,
     FEATURES,
+    MODELS,
     ControlAction,
     Message,
     MetaDecision,
+    ModelReport,
     RequestCost,
     RequestFeatures,
 )
 from controller.gateway.control import Control
 from controller.gateway.desk import Desk
+from controller.gateway.model_reports import ModelReports
 from controller.runtime.clock import Clock
 
-STREAMS = (FEATURES, COSTS, ACTIONS, DECISIONS)
+STREAMS = (FEATURES, COSTS, ACTIONS, DECISIONS, MODELS)
 RETRY_S = 1.0
 RESUMED_ACTIONS = 64
 log = logging.getLogger(__name__)
@@ -34,10 +37,11 @@ class Listener:
         heard_s: When each agent last said something, by agent.
     """
 
-    def __init__(self, *, bus: Bus, desk: Desk, control: Control, clock: Clock) -> None:
+    def __init__(self, *, bus: Bus, desk: Desk, control: Control, reports: ModelReports, clock: Clock) -> None:
         self._bus = bus
         self._desk = desk
         self._control = control
+        self._reports = reports
         self._clock = clock
         self.heard_s: dict[str, float] = {}
 
@@ -78,5 +82,7 @@ class Listener:
             case MetaDecision():
                 self.heard_s["meta"] = now_s
                 self._control.hear_decision(message)
+            case ModelReport():
+                self._reports.hear(message)
             case _:
                 return

@@ -43,6 +43,7 @@ def page(document: dict[str, Any]) -> str:
         f"fairness  {_fairness(document['fairness'])}",
         f"bus       {_bus(document['bus'])}",
         f"agents    {_agents(document['agents'])}",
+        *(f"model     {model_line(report)}" for report in document["models"]),
         "",
         engine_table(document["instances"]),
     ]
@@ -58,6 +59,32 @@ def page(document: dict[str, Any]) -> str:
     if overrides["overrides"] or overrides["refused"]:
         lines += ["", "held by operators:", override_list(overrides)]
     return "\n".join(lines)
+
+
+def model_line(report: dict[str, Any]) -> str:
+    """One agent's model and how it does, in words."""
+    figures, coverage = report.get("figures", {}), report.get("coverage", {})
+    whose = f"{report['agent']} {report['instance']}".rstrip()
+    parts = [f"{whose}: {report['model']}" + (" in the shadow" if report.get("role") == "shadow" else "")]
+    if report.get("fallback"):
+        parts.append(f"STANDS IN: {report['fallback']}")
+    parts.append(f"{report.get('requests', 0)} answered")
+    for name, label in (
+        ("unknown_share", "type unknown"),
+        ("median_ape", "length off by"),
+        ("ttft_ape", "TTFT off"),
+        ("tpot_ape", "TPOT off"),
+    ):
+        if name in figures:
+            parts.append(f"{label} {figures[name]:.0%}")
+    if "0.9" in coverage:
+        parts.append(f"{coverage['0.9']:.0%} within its 90 % bound")
+    if "inference_ms" in figures:
+        parts.append(f"{figures['inference_ms']:.2f} ms a request")
+    if "pairs" in figures:
+        better = "lower" if figures["gain"] >= 0 else "higher"
+        parts.append(f"error {abs(figures['gain']):.1%} {better} on {figures['pairs']:.0f} (evidence {figures['evidence']:.1f} of 4.6)")
+    return ", ".join(parts)
 
 
 def _queue(queue: dict[str, Any]) -> str:

@@ -1,0 +1,105 @@
+"""How the agents' models do on live traffic, as they last reported it: for operators and for Prometheus. Bounded in every label."""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from msgspec import structs
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from controller.core.lengths import LEVELS
+from controller.core.messages import ModelReport
+from controller.runtime.clock import Clock
+
+AGENTS = ("perception", "prediction")
+KEPT = 32
+"""Reports kept: one per agent, instance and role. The one longest without news goes first."""
+FRESH_S = 60.0
+"""After so long without news a report is no longer shown: its process is gone, or its model was replaced."""
+NAME_LIMIT = 64
+
+FIGURES: Mapping[str, tuple[str, str, float]] = MappingProxyType(
+    {
+        "unknown_share": ("hmas_agent_unknown_ratio", "Share of requests whose task type was left unknown, newest 2,000.", 1.0),
+        "confidence": ("hmas_agent_confidence_ratio", "Mean confidence in the task type, newest 2,000.", 1.0),
+        "pinball": ("hmas_agent_length_pinball", "Mean pinball loss of the log output length over all levels, newest 2,000.", 1.0),
+        "median_ape": ("hmas_agent_length_error_ratio", "Median absolute error of the predicted length over the real one.", 1.0),
+        "batch_size": ("hmas_agent_batch_requests", "Mean requests read at once.", 1.0),
+        "inference_ms": ("hmas_agent_inference_seconds", "Mean inference time of one request, its share of the batch.", 0.001),
+        "learnt": ("hmas_agent_learnt_requests", "Completions learnt from since the model was loaded.", 1.0),
+        "ttft_ape": ("hmas_agent_ttft_error_ratio", "Median absolute error of the predicted TTFT over the real one.", 1.0),
+        "tpot_ape": ("hmas_agent_tpot_error_ratio", "Median absolute error of the predicted TPOT over the real one.", 1.0),
+        "gain": ("hmas_agent_shadow_gain_ratio", "By how much the error of the model in the shadow is lower.", 1.0),
+        "evidence": ("hmas_agent_shadow_evidence", "Natural log of the evidence that it is better; 4.6 is 1 in 100.", 1.0),
+        "agreement": ("hmas_agent_shadow_agreement_ratio", "Share of requests on whose task type both agree.", 1.0),
+        "pairs": ("hmas_agent_shadow_requests", "Requests on which both were compared.", 1.0),
+        "dropped": ("hmas_agent_shadow_dropped_requests", "Requests that the shadow was too busy to read.", 1.0),
+    }
+)
+"""By the name in `ModelReport.figures`: metric, meaning, and factor to its unit."""
+_LEVELS = frozenset(f"{level:g}" for level in LEVELS)
+
+
+class ModelReports(Collector):
+    """The newest report of each agent's instance and role.
+
+    Args:
+        clock: Tells how old they are.
+        registry: Where their metrics are scraped.
+    """
+
+    def __init__(self, clock: Clock, registry: CollectorRegistry) -> None:
+        self._clock = clock
+        self._reports: OrderedDict[tuple[str, str, str], tuple[float, ModelReport]] = OrderedDict()
+        registry.register(self)
+
+    def hear(self, report: ModelReport) -> bool:
+        """Takes a report; False, and nothing kept, where no such agent is known."""
+        if report.agent not in AGENTS:
+            return False
+        kept = structs.replace(report, instance=report.instance[:NAME_LIMIT], model=report.model[:NAME_LIMIT])
+        key = (kept.agent, kept.instance, kept.role)
+        self._reports[key] = (self._clock.now_s(), kept)
+        self._reports.move_to_end(key)
+        while len(self._reports) > KEPT:
+            self._reports.popitem(last=False)
+        return True
+
+    def fresh(self) -> list[ModelReport]:
+        """Those that still count, by agent, instance and role."""
+        since_s = self._clock.now_s() - FRESH_S
+        return [report for _, (heard_s, report) in sorted(self._reports.items()) if heard_s >= since_s]
+
+    def told(self) -> list[dict[str, Any]]:
+        """As JSON values, for operators."""
+        now_s = self._clock.now_s()
+        return [{**structs.asdict(report), "age_s": max(0.0, now_s - report.sent_s)} for report in self.fresh()]
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """See `Collector`."""
+        labels = ["agent", "instance", "role"]
+        info = GaugeMetricFamily("hmas_agent_model_info", "1 for the model at work.", labels=[*labels, "model"])
+        fallback = GaugeMetricFamily("hmas_agent_model_fallback", "1 where another stands in for the configured model.", labels=labels)
+        memory = GaugeMetricFamily("hmas_agent_memory_bytes", "Resident memory of the agent's process.", labels=labels[:2])
+        answered = GaugeMetricFamily("hmas_agent_answered_requests", "Requests answered since the model was loaded.", labels=labels)
+        coverage = GaugeMetricFamily(
+            "hmas_agent_length_coverage_ratio",
+            "Share of answers at most as long as stated at a level; best is the level itself.",
+            labels=[*labels, "level"],
+        )
+        figures = {name: GaugeMetricFamily(metric, meaning, labels=labels) for name, (metric, meaning, _) in FIGURES.items()}
+        for report in self.fresh():
+            whose = [report.agent, report.instance, report.role]
+            info.add_metric([*whose, report.model], 1.0)
+            fallback.add_metric(whose, 1.0 if report.fallback else 0.0)
+            answered.add_metric(whose, float(report.requests))
+            if report.role == "active":
+                memory.add_metric(whose[:2], float(report.rss_bytes))
+            for level in sorted(_LEVELS & report.coverage.keys()):
+                coverage.add_metric([*whose, level], report.coverage[level])
+            for name in FIGURES.keys() & report.figures.keys():
+                figures[name].add_metric(whose, report.figures[name] * FIGURES[name][2])
+        return [family for family in (info, fallback, memory, answered, coverage, *figures.values()) if family.samples]

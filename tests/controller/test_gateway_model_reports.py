@@ -1,0 +1,89 @@
+"""How agents' models do: heard from the bus, shown to operators and to Prometheus, bounded, and forgotten in silence."""
+
+from pathlib import Path
+
+from gateway_kit import eventually, running
+from prometheus_client import CollectorRegistry, generate_latest
+
+from controller.core.messages import ModelReport
+from controller.gateway.model_reports import FIGURES, FRESH_S, KEPT, ModelReports
+from hmas.cli.status import model_line, page
+
+
+class ManualClock:
+    at_s = 1000.0
+
+    def now_s(self) -> float:
+        return self.at_s
+
+
+def report(instance: str = "0", **changes) -> ModelReport:
+    fields = {
+        "sent_s": 1000.0,
+        "agent": "perception",
+        "instance": instance,
+        "model": "v3",
+        "requests": 12,
+        "scored": 10,
+        "figures": {"unknown_share": 0.05, "median_ape": 0.4, "inference_ms": 0.25, "made_up": 1.0},
+        "coverage": {"0.9": 0.88, "0.123": 0.5},
+        "rss_bytes": 1 << 27,
+    }
+    return ModelReport(**(fields | changes))
+
+
+def test_reports_are_shown_in_base_units_and_only_what_is_known():
+    registry = CollectorRegistry()
+    reports = ModelReports(ManualClock(), registry)
+    assert reports.hear(report())
+    text = generate_latest(registry).decode()
+    assert 'hmas_agent_model_info{agent="perception",instance="0",model="v3",role="active"} 1.0' in text
+    assert 'hmas_agent_inference_seconds{agent="perception",instance="0",role="active"} 0.00025' in text
+    assert 'hmas_agent_length_coverage_ratio{agent="perception",instance="0",level="0.9",role="active"} 0.88' in text
+    assert 'hmas_agent_memory_bytes{agent="perception",instance="0"} 1.34217728e+08' in text
+    assert "made_up" not in text
+    assert "0.123" not in text
+
+
+def test_labels_are_bounded_whoever_reports():
+    registry = CollectorRegistry()
+    reports = ModelReports(ManualClock(), registry)
+    for number in range(KEPT + 10):
+        reports.hear(report(str(number) + "x" * 500, model="m" * 500))
+    assert not reports.hear(report(agent="oracle"))
+    assert len(reports.fresh()) == KEPT
+    lines = [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
+    assert max(map(len, lines)) < 250
+    assert len(lines) < KEPT * (len(FIGURES) + 12)
+
+
+def test_a_report_that_is_not_renewed_is_forgotten():
+    clock = ManualClock()
+    reports = ModelReports(clock, CollectorRegistry())
+    reports.hear(report())
+    reports.hear(report(role="shadow", model="v4"))
+    clock.at_s += FRESH_S - 1
+    reports.hear(report())
+    assert [one["model"] for one in reports.told()] == ["v3", "v4"]
+    clock.at_s += 2
+    assert [one["role"] for one in reports.told()] == ["active"]
+
+
+async def test_what_agents_report_reaches_status_and_metrics(tmp_path: Path):
+    async with running(tmp_path) as rig:
+        rig.bus.post(report(sent_s=rig.gateway.clock.now_s(), fallback="the file was changed"))
+        await eventually(rig.gateway.model_reports.fresh)
+        status = (await rig.admin("GET", "/admin/status")).json
+        metrics = (await rig.get("/metrics")).body.decode()
+    (shown,) = status["models"]
+    assert (shown["agent"], shown["model"], shown["scored"]) == ("perception", "v3", 10)
+    assert 0.0 <= shown["age_s"] < 10.0
+    assert 'hmas_agent_model_fallback{agent="perception",instance="0",role="active"} 1.0' in metrics
+    assert "model     perception 0: v3, STANDS IN: the file was changed, 12 answered, type unknown 5%" in page(status)
+
+
+def test_a_shadow_says_how_it_compares():
+    line = model_line(
+        {"agent": "perception", "instance": "", "model": "v4", "role": "shadow", "figures": {"pairs": 400, "gain": -0.03, "evidence": 0.2}}
+    )
+    assert line == "perception: v4 in the shadow, 0 answered, error 3.0% higher on 400 (evidence 0.2 of 4.6)"
