@@ -1,0 +1,35 @@
+"""Temperatures that make a model's confidence what it says (Guo et al. 2017, "On Calibration of Modern Neural Networks"). Pure."""
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar  # type: ignore[import-untyped]
+
+from agents.perception.lm.answers import softened
+
+LOWEST, HIGHEST = 0.2, 10.0
+"""Bounds of a temperature: beyond them the model, not its confidence, is what is wrong."""
+ENOUGH = 20
+"""Rows below which nothing is fitted."""
+
+
+def fitted_temperature(logits: NDArray[np.float64], truth: NDArray[np.int64]) -> float:
+    """The temperature with the least negative log-likelihood on rows that the model was not trained on; 1 where there are too few.
+
+    Args:
+        logits: [rows, choices].
+        truth: Index of the right choice of each row.
+    """
+    if len(truth) < ENOUGH:
+        return 1.0
+
+    def loss(log_temperature: float) -> float:
+        return negative_log_likelihood(softened(logits, float(np.exp(log_temperature))), truth)
+
+    found = minimize_scalar(loss, bounds=(np.log(LOWEST), np.log(HIGHEST)), method="bounded")
+    return round(float(np.exp(found.x)), 4)
+
+
+def negative_log_likelihood(probabilities: NDArray[np.float64], truth: NDArray[np.int64]) -> float:
+    """Mean over the rows, in nats."""
+    right = probabilities[np.arange(len(truth)), truth]
+    return float(-np.log(np.maximum(right, 1e-12)).mean())

@@ -1,0 +1,247 @@
+"""Reads prompts with a trained language model behind an OpenAI-compatible server: vLLM or SGLang with the LoRA adapter, or merged weights.
+
+One request asks for a whole batch of prompts. The engine is held to the answer's form by a regular expression; the confidence comes from
+the log-probabilities of the labels, not from the text. What is malformed or late gives an empty reading, and so the task type `unknown`
+(H-MAS 3.2); a server that keeps failing is left alone for a while.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from agents.models.card import read_card
+from agents.perception.lm.answers import BIN_WORDS, EXCERPT_CHARS, NAMES, parse, pattern, question, reading_of
+from agents.perception.lm.details import FORMAT, LmDetails, details_of
+from agents.perception.reading import PromptView, Reading
+from controller.core.errors import ModelError
+from controller.runtime.clock import Clock, SystemClock
+
+log = logging.getLogger(__name__)
+
+PROMPTS = 32
+"""Prompts of one request."""
+REQUESTS = 4
+"""Requests under way at once."""
+TIMEOUT_S = 3.0
+"""A reading that comes later finds its request dispatched already."""
+FAILURES = 3
+"""Requests that fail one after the other before the server is left alone."""
+REST_S, LONGEST_REST_S = 2.0, 60.0
+"""How long it is left alone, doubling from the first to the second."""
+TOP = 20
+"""Likeliest tokens asked for at each step: what vLLM gives unless told otherwise."""
+ANSWER_TOKENS = 40
+"""Room for an answer where the tokenizer is not known."""
+_MAX_BYTES = 16 << 20
+_AS_ID = "token_id:"
+
+
+class _Logprobs(msgspec.Struct):
+    tokens: list[str]
+    top_logprobs: list[dict[str, float] | None]
+
+
+class _Choice(msgspec.Struct):
+    index: int
+    text: str
+    logprobs: _Logprobs | None = None
+
+
+class _Completion(msgspec.Struct):
+    choices: list[_Choice]
+
+
+class _TooMuch(Exception):
+    """The server refuses the batch for what is in it (HTTP 400, 413, 422)."""
+
+
+class EndpointReader:
+    """A `Reader` that asks a server, with `read_async` for who has an event loop.
+
+    Args:
+        url: Address of the server, without a path.
+        model: Name of the model or LoRA adapter there.
+        api_key: Sent as a bearer token, empty for none.
+        details: Of the artefact that is served: label tokens and temperatures. Without them labels are told by their text, uncalibrated.
+        timeout_s: For one call, whatever its number of prompts.
+
+    Attributes:
+        name: As events and metrics show it.
+        asked, unread: Prompts sent, and those of them that came to nothing.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        *,
+        api_key: str = "",
+        details: LmDetails | None = None,
+        timeout_s: float = TIMEOUT_S,
+        clock: Clock | None = None,
+    ) -> None:
+        self.name = f"endpoint:{model}"
+        self.asked = 0
+        self.unread = 0
+        self._url = f"{url.rstrip('/')}/v1/completions"
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._details = details
+        self._timeout_s = timeout_s
+        self._clock = clock or SystemClock()
+        tokens = details.tokens if details is not None else None
+        self._words = tokens.words if tokens is not None else NAMES
+        form = pattern(self._words)
+        # vLLM and SGLang each take their own field and pass over the other's.
+        self._asked: dict[str, Any] = {
+            "model": model,
+            "temperature": 0,
+            "logprobs": TOP,
+            "regex": form,
+            "structured_outputs": {"regex": form},
+        }
+        self._asked["max_tokens"] = tokens.longest if tokens is not None else ANSWER_TOKENS
+        if tokens is not None:
+            self._asked |= {"return_tokens_as_token_ids": True, "logprob_token_ids": [*tokens.firsts, *tokens.bins]}
+        self._firsts = {_AS_ID + str(number): index for index, number in enumerate(tokens.firsts if tokens else ())}
+        self._bins = {_AS_ID + str(number): index for index, number in enumerate(tokens.bins if tokens else ())}
+        self._failures = 0
+        self._rest_s = REST_S
+        self._rests_until_s = float("-inf")
+
+    def read(self, prompts: Sequence[PromptView]) -> list[Reading]:
+        """As `read_async`, for who has no event loop to wait on: it runs one in a thread of its own."""
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(asyncio.run, self.read_async(prompts)).result()
+
+    async def read_async(self, prompts: Sequence[PromptView]) -> list[Reading]:
+        """One reading a prompt, in order; empty ones for what came to nothing. Never raises."""
+        readings = [Reading()] * len(prompts)
+        # A prompt without text is not asked about: the model has learnt from texts only.
+        asked = [index for index, view in enumerate(prompts) if view.excerpt.strip()]
+        if not asked or self._clock.now_s() < self._rests_until_s:
+            return readings
+        slots = asyncio.Semaphore(REQUESTS)
+        timeout = aiohttp.ClientTimeout(total=self._timeout_s)
+        async with aiohttp.ClientSession(headers=self._headers, timeout=timeout) as session:
+
+            async def read_part(part: list[int]) -> None:
+                async with slots:
+                    found = await self._read_part(session, [prompts[index] for index in part])
+                for index, reading in zip(part, found, strict=True):
+                    readings[index] = reading
+
+            parts = [asked[start : start + PROMPTS] for start in range(0, len(asked), PROMPTS)]
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    await asyncio.gather(*(read_part(part) for part in parts))
+            except TimeoutError:
+                self._failed(f"no answer within {self._timeout_s:g} s")
+        self.asked += len(asked)
+        self.unread += sum(not readings[index].probabilities for index in asked)
+        return readings
+
+    async def _read_part(self, session: aiohttp.ClientSession, views: Sequence[PromptView]) -> list[Reading]:
+        try:
+            found = await self._ask(session, views)
+        except _TooMuch as error:
+            if len(views) == 1:
+                log.warning("%s refuses a prompt of %d characters: %s", self.name, views[0].prompt_chars, error)
+                return [Reading()]
+            # One of them is at fault; the others are read all the same.
+            middle = len(views) // 2
+            return await self._read_part(session, views[:middle]) + await self._read_part(session, views[middle:])
+        except (aiohttp.ClientError, msgspec.DecodeError, OSError, ValueError) as error:
+            self._failed(f"{type(error).__name__}: {error}")
+            return [Reading()] * len(views)
+        self._failures, self._rest_s = 0, REST_S
+        return found
+
+    async def _ask(self, session: aiohttp.ClientSession, views: Sequence[PromptView]) -> list[Reading]:
+        chars = self._details.excerpt_chars if self._details is not None else EXCERPT_CHARS
+        body = self._asked | {"prompt": [question(view, chars) for view in views]}
+        async with session.post(self._url, json=body) as response:
+            data = await response.content.read(_MAX_BYTES)
+            while not response.content.at_eof() and len(data) < _MAX_BYTES:
+                data += await response.content.read(_MAX_BYTES - len(data))
+        if response.status in {400, 413, 422}:
+            raise _TooMuch(data[:200].decode("utf-8", "replace"))
+        if response.status != 200:
+            raise ValueError(f"HTTP {response.status}: {data[:200].decode('utf-8', 'replace')}")
+        readings = [Reading()] * len(views)
+        for choice in msgspec.json.decode(data, type=_Completion).choices:
+            if 0 <= choice.index < len(views):
+                readings[choice.index] = self._reading(choice)
+        return readings
+
+    def _reading(self, choice: _Choice) -> Reading:
+        said = parse(choice.text, self._words)
+        told = choice.logprobs
+        if said is None or told is None or not told.top_logprobs or not told.top_logprobs[0]:
+            return Reading()
+        known = self._details
+        return reading_of(
+            _weights(told.top_logprobs[0], self._firsts, self._words),
+            self._lengths(told),
+            task_temperature=known.task_temperature if known is not None else 1.0,
+            length_temperature=known.length_temperature if known is not None else 1.0,
+        )
+
+    def _lengths(self, told: _Logprobs) -> NDArray[np.float64] | None:
+        """Log-probabilities of the bins at the step that chose one: the last such step, since only the closing follows it."""
+        for token, top in zip(reversed(told.tokens), reversed(told.top_logprobs), strict=False):
+            if top and (token in self._bins or token in BIN_WORDS):
+                return _weights(top, self._bins, BIN_WORDS)
+        return None
+
+    def _failed(self, why: str) -> None:
+        self._failures += 1
+        if self._failures < FAILURES:
+            return
+        log.warning("%s fails (%s); left alone for %g s", self.name, why, self._rest_s)
+        self._rests_until_s = self._clock.now_s() + self._rest_s
+        self._rest_s = min(LONGEST_REST_S, 2 * self._rest_s)
+
+
+def _weights(top: Mapping[str, float], ids: Mapping[str, int], words: Sequence[str]) -> NDArray[np.float64]:
+    """Log-probabilities of some words from those of a step's likeliest tokens, told by id or by text.
+
+    A word that is not among them is at most as likely as the least of them.
+    """
+    found = np.full(len(words), min(top.values()))
+    for token, value in top.items():
+        if token in ids:
+            found[ids[token]] = value
+        elif not token.startswith(_AS_ID) and token.strip():
+            meant = [index for index, word in enumerate(words) if word.startswith(token.strip())]
+            if len(meant) == 1:
+                found[meant[0]] = max(found[meant[0]], value)
+    return found
+
+
+def open_endpoint(url: str, model: str, api_key: str = "", folder: Path | None = None) -> EndpointReader:
+    """A reader on the server at `url`; it is not asked anything yet.
+
+    Args:
+        url: Without a path.
+        model: Name of the model or LoRA adapter there.
+        api_key: Empty for none.
+        folder: The artefact that is served there, for its label tokens and temperatures; None, or one of another format, for none.
+
+    Raises:
+        ModelError: No model is named, or the folder's card is broken.
+    """
+    if not model:
+        raise ModelError("agents.perception_endpoint_model is empty; allowed: the name of the model or LoRA adapter on that server")
+    card = read_card(folder) if folder is not None else None
+    details = details_of(card) if card is not None and card.format == FORMAT else None
+    if details is not None and details.tokens is None:
+        raise ModelError(f"{folder}: an {details.kind} is not served over completions; allowed: a causal model")
+    return EndpointReader(url, model, api_key=api_key, details=details)

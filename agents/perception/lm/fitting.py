@@ -1,0 +1,217 @@
+"""One training run from rows to artefact, on transformers' own Trainer. Needs the extra `train`; import it where it is used."""
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from transformers import EarlyStoppingCallback, PrinterCallback, Trainer, TrainingArguments, set_seed
+from transformers.utils import logging as hf_logging
+
+from agents.models.card import ModelCard, file_sha256
+from agents.perception.lm.answers import softened
+from agents.perception.lm.artefact import open_artefact, precision, write_artefact
+from agents.perception.lm.bases import Base, fingerprint, kind_of, open_base, with_adapter
+from agents.perception.lm.details import ADAPTER, FORMAT, MERGED, LmDetails
+from agents.perception.lm.examples import CausalCollator, EncoderCollator, causal_row, encoder_loss, encoder_row, render
+from agents.perception.lm.judging import calibrated, judged
+from agents.perception.lm.parts import dealt, evenly
+from agents.perception.lm.progress import Progress, Say, Stopper, stopping_on_signals
+from agents.perception.lm.runs import LOG, Run, begin, newest_checkpoint
+from agents.perception.lm.scoring import Scorer, accepted
+from agents.perception.lm.settings import TrainSettings
+from agents.perception.lm.tokens import label_tokens
+from agents.perception.lm.trained import Trained
+from agents.perception.training.data import Row, read_rows
+from controller.core.errors import ConfigError, ModelError
+from controller.runtime.clock import Clock
+
+LOOKS_PER_EPOCH = 5
+LOGS_PER_RUN = 50
+WARMUP = 0.03
+COMPARED = 8
+"""Prompts on which the artefact that was read back must answer like the model that was trained."""
+TOLERANCE = 0.05
+"""Largest difference of a probability: merging in bfloat16 rounds, a head that was not stored guesses."""
+
+
+def fit(settings: TrainSettings, *, clock: Clock, say: Say, command: str) -> Trained:
+    """See `agents.perception.lm.train.run`."""
+    hf_logging.set_verbosity_error()
+    hf_logging.disable_progress_bar()
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    kind = kind_of(settings.base, settings.kind)
+    run = Run(settings=settings, base_fingerprint=fingerprint(settings.base), data_sha256=_hashes(settings.data))
+    rows = evenly(read_rows(settings.data), settings.limit, settings.seed)
+    parts = dealt(rows, settings.seed)
+    if len({row.task for row in rows}) < 2 or not (parts.train and parts.validation and parts.test):
+        tasks = len({row.task for row in rows})
+        raise ConfigError(f"data has {len(rows)} rows of {tasks} task types; allowed: two types or more, and enough rows to hold some out")
+    say(f"{kind} base {settings.base}; {len(parts.train)} rows to train, {len(parts.validation)} to validate, {len(parts.test)} to test")
+    set_seed(settings.seed)
+    base = open_base(settings.base, kind, dtype=precision())
+    details = LmDetails(
+        kind=kind,
+        weights=MERGED if settings.merge else ADAPTER,
+        base=str(settings.base.resolve()),
+        base_fingerprint="" if settings.merge else run.base_fingerprint,
+        excerpt_chars=settings.excerpt_chars,
+        max_tokens=_max_tokens(base, settings.max_tokens),
+        tokens=label_tokens(base.tokenizer) if kind == "causal" else None,
+        rank=settings.rank,
+    )
+    model = with_adapter(base, rank=settings.rank, alpha=settings.alpha, dropout=settings.dropout, targets=settings.targets)
+    checkpoint = begin(run)
+    say = _also_to(settings.work / LOG, say)
+    if settings.resume:
+        say(f"going on from {checkpoint}" if checkpoint else "no whole checkpoint yet: starting at the beginning")
+    trainable, every = model.get_nb_trainable_parameters()
+    say(f"training {trainable / 1e6:.2f} M of {every / 1e6:.1f} M parameters")
+    stopper = Stopper()
+    collate: Callable[..., Any] = EncoderCollator(base.tokenizer.pad_token_id)
+    if details.tokens is not None:
+        collate = CausalCollator(base.tokenizer.pad_token_id, details.tokens.longest, accepted(model))
+    trainer = Trainer(
+        model=model,
+        args=_arguments(settings, len(parts.train)),
+        train_dataset=_dataset(parts.train, base, details),
+        eval_dataset=_dataset(parts.validation, base, details),
+        data_collator=collate,
+        compute_loss_func=encoder_loss if kind == "encoder" else None,
+        callbacks=[EarlyStoppingCallback(early_stopping_patience=settings.patience), stopper, Progress(say, clock)],
+    )
+    trainer.remove_callback(PrinterCallback)
+    with stopping_on_signals(stopper, say):
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    if stopper.asked:
+        left = newest_checkpoint(settings.work)
+        say(f"stopped; {left} is the newest checkpoint, --resume goes on from there")
+        return Trained(card=None, folder=settings.out, checkpoint=str(left or ""))
+    scorer = Scorer(trainer.model, base.tokenizer, details, batch=settings.batch)
+    details = calibrated(scorer.score, parts.validation, details)
+    metrics = judged(scorer.score, parts.test, parts.train, details)
+    metrics["run"] = {
+        "steps": trainer.state.global_step,
+        "best_step": trainer.state.best_global_step,
+        "validation_loss": round(float(trainer.state.best_metric), 4),
+        "stopped_early": trainer.state.global_step < trainer.state.max_steps,
+    }
+    card = ModelCard(
+        kind="perception",
+        format=FORMAT,
+        created_s=round(clock.now_s(), 3),
+        data_sha256=run.data_sha256,
+        command=command,
+        metrics=metrics,
+        details=msgspec.to_builtins(details),
+    )
+    return Trained(card=_stored(settings.out, scorer, base, card, parts.test), folder=settings.out)
+
+
+def _stored(folder: Path, scorer: Scorer, base: Base, card: ModelCard, rows: Sequence[Row]) -> ModelCard:
+    """Writes the artefact beside `folder`, reads it back, compares its answers on some rows, and only then gives it its name."""
+    views = [row.view() for row in rows[:COMPARED]]
+    before = scorer.score(views)
+    half_done = folder.with_name(f".{folder.name}.writing")
+    written = write_artefact(half_done, scorer.model, base.tokenizer, card)
+    after = open_artefact(half_done)[2].score(views)
+    for name, was, now in zip(("task", "length"), before, after, strict=True):
+        gap = float(np.abs(softened(was, 1.0) - softened(now, 1.0)).max())
+        # Lengths are asked after the likeliest label, which a tie may decide either way.
+        same_label = bool((before[0].argmax(axis=1) == after[0].argmax(axis=1)).all())
+        if gap > TOLERANCE and (name == "task" or same_label):
+            raise ModelError(f"{half_done}: {name} probabilities differ by {gap:.3f} from those in training; allowed: {TOLERANCE}")
+    try:
+        if folder.exists():
+            folder.rmdir()
+        half_done.rename(folder)
+    except OSError as error:
+        raise ConfigError(f"out is {folder}: {error}; the finished model lies in {half_done}") from error
+    return written
+
+
+def _arguments(settings: TrainSettings, rows: int) -> TrainingArguments:
+    per_epoch = math.ceil(math.ceil(rows / settings.batch) / settings.accumulate)
+    total = max(1, math.ceil(per_epoch * settings.epochs))
+    every = min(total, settings.eval_every or math.ceil(per_epoch / LOOKS_PER_EPOCH))
+    on_gpu = torch.cuda.is_available()
+    return TrainingArguments(
+        output_dir=str(settings.work),
+        num_train_epochs=settings.epochs,
+        per_device_train_batch_size=settings.batch,
+        per_device_eval_batch_size=settings.batch,
+        gradient_accumulation_steps=settings.accumulate,
+        learning_rate=settings.learning_rate,
+        lr_scheduler_type="cosine",
+        warmup_steps=int(total * WARMUP),
+        logging_steps=max(1, min(every, total // LOGS_PER_RUN)),
+        eval_strategy="steps",
+        eval_steps=every,
+        save_strategy="steps",
+        save_steps=every,
+        save_total_limit=2,
+        load_best_model_at_end=True,
+        metric_for_best_model="eval_loss",
+        greater_is_better=False,
+        prediction_loss_only=True,
+        restore_callback_states_from_checkpoint=True,
+        include_num_input_tokens_seen="non_padding",
+        remove_unused_columns=False,
+        label_names=["labels"],
+        dataloader_pin_memory=on_gpu,
+        bf16=precision() is torch.bfloat16,
+        fp16=precision() is torch.float16,
+        use_cpu=not on_gpu,
+        seed=settings.seed,
+        data_seed=settings.seed,
+        report_to="none",
+        disable_tqdm=True,
+        **_checkpointing(settings),
+    )
+
+
+def _checkpointing(settings: TrainSettings) -> dict[str, Any]:
+    """The arguments for recomputing activations, by the name that the installed transformers has for them."""
+    if not settings.gradient_checkpointing:
+        return {}
+    name = "activation" if "activation_checkpointing" in TrainingArguments.__dataclass_fields__ else "gradient"
+    return {f"{name}_checkpointing": True, f"{name}_checkpointing_kwargs": {"use_reentrant": False}}
+
+
+def _dataset(rows: Sequence[Row], base: Base, details: LmDetails) -> list[dict[str, list[int]]]:
+    room = details.max_tokens
+    found = []
+    for row in rows:
+        prompt = render(base.tokenizer, row.view(), kind=details.kind, excerpt_chars=details.excerpt_chars, max_tokens=room)
+        if details.tokens is None:
+            found.append(encoder_row(prompt, row.label, row.output_tokens))
+        else:
+            found.append(causal_row(prompt, row.label, row.output_tokens, details.tokens))
+    return found
+
+
+def _hashes(paths: Sequence[Path]) -> dict[str, str]:
+    return {path.name: file_sha256(path) for path in paths}
+
+
+def _max_tokens(base: Base, wanted: int) -> int:
+    """What the base has positions for, less some for the answer."""
+    positions = getattr(base.model.config, "max_position_embeddings", None) or wanted
+    # RoBERTa and its kin count positions from their padding id on, and so have two fewer than they say.
+    spare = 32 if base.kind == "causal" else 2
+    return max(1, min(wanted, positions - spare))
+
+
+def _also_to(path: Path, say: Say) -> Say:
+    """Says a line and keeps it in the run's log."""
+
+    def tell(line: str) -> None:
+        say(line)
+        with path.open("a", encoding="utf-8") as log:
+            log.write(line + "\n")
+
+    return tell

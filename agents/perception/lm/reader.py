@@ -1,0 +1,78 @@
+"""Reads prompts with a trained language model in this process, on the GPU where there is one. torch is imported when one is opened."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agents.perception.lm.answers import reading_of
+from agents.perception.lm.details import LmDetails
+from agents.perception.reading import PromptView, Reading
+
+if TYPE_CHECKING:
+    from agents.perception.lm.scoring import Scorer
+
+log = logging.getLogger(__name__)
+
+BATCH = 32
+"""Prompts of one forward pass: about 10,000 tokens."""
+
+
+class LmReader:
+    """A `Reader` on an opened artefact.
+
+    Attributes:
+        name: As events and metrics show it.
+        failed: Prompts that the model could not be run on.
+    """
+
+    def __init__(self, scorer: "Scorer", details: LmDetails, name: str) -> None:
+        self.name = name
+        self.failed = 0
+        self._scorer = scorer
+        self._details = details
+
+    def read(self, prompts: Sequence[PromptView]) -> list[Reading]:
+        """One reading a prompt. One without text is not asked about: the model has learnt from texts only."""
+        readings = [Reading()] * len(prompts)
+        asked = [index for index, view in enumerate(prompts) if view.excerpt.strip()]
+        for start in range(0, len(asked), BATCH):
+            part = asked[start : start + BATCH]
+            for index, reading in zip(part, self._read([prompts[index] for index in part]), strict=True):
+                readings[index] = reading
+        return readings
+
+    def _read(self, views: Sequence[PromptView]) -> list[Reading]:
+        known = self._details
+        try:
+            labels, lengths = self._scorer.score(views)
+        except (RuntimeError, ValueError, IndexError) as error:
+            if len(views) > 1:
+                # One prompt, or too many at once for the memory: the others are read all the same.
+                middle = len(views) // 2
+                return self._read(views[:middle]) + self._read(views[middle:])
+            self.failed += 1
+            log.warning("%s could not read a prompt of %d characters: %s", self.name, views[0].prompt_chars, error)
+            return [Reading()]
+        return [
+            reading_of(task, length, task_temperature=known.task_temperature, length_temperature=known.length_temperature)
+            for task, length in zip(labels, lengths, strict=True)
+        ]
+
+
+def open_reader(folder: Path, *, base: Path | None = None) -> LmReader:
+    """Opens an artefact, adapter or merged.
+
+    Args:
+        folder: The artefact.
+        base: Where an adapter's base lies now; by default where it lay in training.
+
+    Raises:
+        ModelError: It, or the base it needs, is missing or not what it was.
+        ImportError: torch, transformers or peft is not installed.
+    """
+    # Half a minute and gigabytes for who needs none of it.
+    from agents.perception.lm.artefact import open_artefact  # noqa: PLC0415
+
+    card, details, scorer = open_artefact(folder, base=base, batch=BATCH)
+    return LmReader(scorer, details, f"{details.kind}-{details.weights}:{card.version or folder.name}")

@@ -1,0 +1,32 @@
+"""Trains a perception model on a Hugging Face base: settings in, artefact folder out. This module itself needs no torch."""
+
+from collections.abc import Callable
+
+from agents.perception.lm.settings import TrainSettings, check
+from agents.perception.lm.trained import Trained
+from controller.core.errors import ConfigError
+from controller.runtime.clock import Clock
+
+
+def run(settings: TrainSettings, *, clock: Clock, say: Callable[[str], None], command: str = "") -> Trained:
+    """Trains, calibrates, judges and writes the artefact; says how it goes, a line at a time.
+
+    The artefact is written only after it was read back and gave the same answers. SIGINT and SIGTERM end the run with a checkpoint.
+
+    Args:
+        settings: Checked here.
+        clock: For the card and for the time that is left.
+        say: Takes one line for people.
+        command: The command line that makes the model again, for its card.
+
+    Raises:
+        ConfigError: A setting, a file or the base cannot be used; or torch, transformers and peft are not installed.
+        ModelError: The artefact does not answer as the model in training did.
+    """
+    check(settings)
+    try:
+        # Seconds to import, and only this command wants it.
+        from agents.perception.lm.fitting import fit  # noqa: PLC0415
+    except ImportError as error:
+        raise ConfigError(f"training on a base needs {error.name or 'torch'}; install the extra: pip install 'h-mas[train]'") from error
+    return fit(settings, clock=clock, say=say, command=command)
