@@ -20,6 +20,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "knobs": ("hmas.cli.knobs:knobs", "Show, set and release concurrency and token budget."),
         "override": ("hmas.cli.override:override", "Validate, apply, list and clear override files."),
         "engines": ("hmas.cli.engines:engines", "List engines, drain them, take them back."),
+        "models": ("hmas.cli.models:models", "List the agents' trained models, put one in force, go back, try one in the shadow."),
         "explain": ("hmas.cli.explain:explain", "What became of one request, and why."),
         "events": ("hmas.cli.events:events", "What changed, why, from what to what."),
         "config": ("hmas.cli.configuration:config", "Check a configuration, print an example or the reference."),

@@ -1,0 +1,218 @@
+"""`hmas models`: trained models of the agents: which there are, which is in force, and the way back."""
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from agents.models.card import read_card, verified
+from agents.models.store import KINDS, SHIPPED, ModelStore
+from controller.config.paths import models_dir
+from controller.core.errors import AdminError, ModelError
+from hmas.cli.admin import admin_url_option, connect
+from hmas.cli.output import clock_words, hint, json_option, say, say_json, table
+from hmas.cli.settings import config_option, read_config
+from hmas.cli.status import model_line
+
+SHOWN_METRICS = 3
+kind_argument = click.argument("kind", type=click.Choice(KINDS))
+
+
+@click.group()
+def models() -> None:
+    """List the agents' trained models, put one in force, go back, or try one in the shadow.
+
+    They lie in `models` under the state directory. Running agents notice a change within seconds and need no restart.
+    """
+
+
+@models.command("list")
+@click.argument("kind", type=click.Choice(KINDS), required=False)
+@json_option
+@admin_url_option
+@config_option
+def list_models(*, kind: str | None, as_json: bool, admin_url: str | None, config_file: str | None) -> None:
+    """Every stored version, which is in force, and how the running ones do on live traffic.
+
+    \b
+    Example:
+      hmas models list perception
+    """  # noqa: D301 - click reads \b as "do not rewrap"
+    store = _store(config_file)
+    kinds = [kind] if kind else list(KINDS)
+    live = _live(admin_url, config_file)
+    document = {name: _told(store, name, live) for name in kinds}
+    if as_json:
+        say_json(document)
+        return
+    rows = [_row(name, item) for name, told in document.items() for item in told["versions"]]
+    say(table(["kind", "version", "state", "format", "made", "figures", "licence"], rows))
+    reports = [report for told in document.values() for report in told["live"]]
+    if reports:
+        say("\nlive: " + "\n      ".join(model_line(report) for report in reports))
+    elif live is None:
+        hint("no gateway answers, so how they do on live traffic is not shown")
+
+
+@models.command("show")
+@kind_argument
+@click.argument("version")
+@json_option
+@config_option
+def show(*, kind: str, version: str, as_json: bool, config_file: str | None) -> None:
+    """One version's card: where it came from, how good it was, and whether its files are still what they were.
+
+    \b
+    Example:
+      hmas models show perception v3
+    """  # noqa: D301 - click reads \b as "do not rewrap"
+    folder = _store(config_file).folder(kind, version)
+    broken = ""
+    try:
+        card = verified(folder)
+    except ModelError as error:
+        broken, card = str(error), read_card(folder)
+    document = {**msgspec.to_builtins(card), "folder": str(folder), "broken": broken}
+    if as_json:
+        say_json(document)
+        return
+    say(f"{kind} {version}, {card.format or 'no format'}, in {folder}")
+    say(f"files     {len(card.sha256)}, " + (f"BROKEN: {broken}" if broken else "all as they were stored"))
+    for name, value in (("made", clock_words(card.created_s) if card.created_s else ""), ("by", card.command), ("licence", card.licence)):
+        say(f"{name:9} {value or '-'}")
+    for name, digest in card.data_sha256.items():
+        say(f"data      {name}, sha256 {digest[:16]}...")
+    for name, number in _flat(card.metrics):
+        say(f"figure    {name} {number:.4g}" if isinstance(number, int | float) else f"figure    {name} {number}")
+
+
+@models.command("add")
+@kind_argument
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@json_option
+@config_option
+def add(*, kind: str, folder: Path, as_json: bool, config_file: str | None) -> None:
+    """Copy a model that was trained elsewhere into the store. It is not in force yet.
+
+    \b
+    Example:
+      hmas models add perception ./trained
+    """  # noqa: D301 - click reads \b as "do not rewrap"
+    version = _store(config_file).add(kind, folder, read_card(folder))
+    _say_done({"kind": kind, "version": version}, f"{kind} {version} added; `hmas models use {kind} {version}` takes it", as_json=as_json)
+
+
+@models.command("use")
+@kind_argument
+@click.argument("version")
+@json_option
+@config_option
+def use(*, kind: str, version: str, as_json: bool, config_file: str | None) -> None:
+    """Put VERSION in force, or `shipped` for the one that comes with H-MAS.
+
+    \b
+    Example:
+      hmas models use perception v3
+    """  # noqa: D301 - click reads \b as "do not rewrap"
+    store = _store(config_file)
+    before = store.choice(kind).current or SHIPPED
+    store.use(kind, version)
+    _warn_of_pin(kind, config_file)
+    text = f"{kind}: {before} -> {version}; `hmas models rollback {kind}` goes back"
+    _say_done({"kind": kind, "before": before, "version": version}, text, as_json=as_json)
+
+
+@models.command("rollback")
+@kind_argument
+@json_option
+@config_option
+def rollback(*, kind: str, as_json: bool, config_file: str | None) -> None:
+    """Put back in force what was in force before.
+
+    \b
+    Example:
+      hmas models rollback perception
+    """  # noqa: D301 - click reads \b as "do not rewrap"
+    store = _store(config_file)
+    before = store.choice(kind).current or SHIPPED
+    version = store.rollback(kind)
+    _say_done({"kind": kind, "before": before, "version": version}, f"{kind}: {before} -> {version}", as_json=as_json)
+
+
+@models.command("shadow")
+@kind_argument
+@click.argument("version", required=False)
+@click.option("--off", is_flag=True, help="Try none any more.")
+@json_option
+@config_option
+def shadow(*, kind: str, version: str | None, off: bool, as_json: bool, config_file: str | None) -> None:
+    """Let VERSION answer the same live traffic without being listened to; `hmas models list` shows how it compares.
+
+    \b
+    Example:
+      hmas models shadow perception v4
+      hmas models shadow perception --off
+    """  # noqa: D301 - click reads \b as "do not rewrap"
+    if bool(version) is off:
+        raise click.UsageError("name a version, or give --off")
+    _store(config_file).set_shadow(kind, version or "")
+    text = f"{kind} {version} reads along; `hmas models list {kind}` shows how it compares" if version else f"{kind}: nothing reads along"
+    _say_done({"kind": kind, "shadow": version or ""}, text, as_json=as_json)
+
+
+def _store(config_file: str | None) -> ModelStore:
+    return ModelStore(models_dir(read_config(config_file)))
+
+
+def _live(admin_url: str | None, config_file: str | None) -> list[dict[str, Any]] | None:
+    """What running agents last reported; None where no gateway answers."""
+    with contextlib.suppress(AdminError):
+        found: list[dict[str, Any]] = connect(admin_url, config_file).status().get("models", [])
+        return found
+    return None
+
+
+def _told(store: ModelStore, kind: str, live: list[dict[str, Any]] | None) -> dict[str, Any]:
+    choice = store.choice(kind)
+    versions = [{"version": SHIPPED, "state": "in force" if not choice.current else ""}]
+    for card in store.list(kind):
+        state = "in force" if card.version == choice.current else "in the shadow" if card.version == choice.shadow else ""
+        versions.append({**msgspec.to_builtins(card), "state": state})
+    return {
+        "current": choice.current or SHIPPED,
+        "shadow": choice.shadow,
+        "before": [version or SHIPPED for version in choice.before],
+        "versions": versions,
+        "live": [report for report in live or [] if report["agent"] == kind],
+    }
+
+
+def _row(kind: str, item: dict[str, Any]) -> list[object]:
+    figures = [f"{name} {value:.4g}" for name, value in _flat(item.get("metrics", {})) if isinstance(value, int | float)]
+    state = "BROKEN" if "broken" in item.get("details", {}) else item["state"]
+    made = clock_words(item["created_s"]) if item.get("created_s") else ""
+    return [kind, item["version"], state, item.get("format", ""), made, ", ".join(figures[:SHOWN_METRICS]), item.get("licence", "")]
+
+
+def _flat(metrics: dict[str, Any], before: str = "") -> list[tuple[str, Any]]:
+    """Figures of a card by their whole names, such as `task.accuracy`."""
+    found: list[tuple[str, Any]] = []
+    for name, value in metrics.items():
+        found += _flat(value, f"{before}{name}.") if isinstance(value, dict) else [(before + name, value)]
+    return found
+
+
+def _warn_of_pin(kind: str, config_file: str | None) -> None:
+    """Where the configuration names a model itself, the store's choice changes nothing."""
+    pinned = read_config(config_file).agents.perception_reader
+    if kind == "perception" and pinned != "store":
+        hint(f"agents.perception_reader is {pinned!r}, which stands above the store: set it to 'store' for the choice to count")
+
+
+def _say_done(document: dict[str, Any], text: str, *, as_json: bool) -> None:
+    if as_json:
+        say_json(document)
+    else:
+        say(text)
