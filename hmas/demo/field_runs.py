@@ -6,7 +6,6 @@ from typing import Any, Protocol
 
 from controller.runtime.clock import Clock
 from hmas.demo.calibration import Calibration, CapPoint, SweepPoint, middle_rps, operating_point, smoothed
-from hmas.demo.field_load import FieldLoad
 from hmas.demo.field_settings import FieldSettings
 from hmas.demo.live import LiveRun, live_run
 from hmas.demo.progress import Reporter
@@ -17,6 +16,14 @@ from hmas.lab.loadgen import Progress
 from hmas.lab.workload import Arrival
 
 BACKLOG_DRAIN_S = 120.0
+
+
+class Backlog(Protocol):
+    """What capacity is measured with; `hmas.demo.field_load.FieldLoad` is one."""
+
+    def backlog(self) -> list[Arrival]:
+        """Requests that are all there at once."""
+        ...
 
 
 class Execute(Protocol):
@@ -51,7 +58,7 @@ def on_site(site: Site, *, clock: Clock, reporter: Reporter, config: Mapping[str
 class FieldRuns:
     """The runs of one comparison."""
 
-    def __init__(self, execute: Execute, settings: FieldSettings, load: FieldLoad, say: Callable[[str], None]) -> None:
+    def __init__(self, execute: Execute, settings: FieldSettings, load: Backlog, say: Callable[[str], None]) -> None:
         self._execute = execute
         self._settings = settings
         self._load = load

@@ -10,7 +10,7 @@ from controller.bus.redis_bus import RedisBus
 from controller.core.messages import ACTIONS, DECISIONS, MetaDecision
 from controller.runtime.clock import Clock
 from hmas.demo.settings import Span
-from hmas.demo.site import GatewayAddress, Site, reset_engines, running_gateway
+from hmas.demo.site import EVERYBODY, Cast, GatewayAddress, Site, reset_engines, running_gateway
 from hmas.demo.virtual import Variant
 from hmas.demo.watching import Decision, Sample, Watcher, broken_sums, decisions_of
 from hmas.lab.loadgen import LoadSpec, Progress, run_process, write_plan
@@ -66,8 +66,9 @@ async def live_run(
     config: Mapping[str, Any],
     clock: Clock,
     on_progress: OnProgress,
+    cast: Cast = EVERYBODY,
 ) -> LiveRun:
-    """Runs the arrivals through a gateway of this variant.
+    """Runs the arrivals through a gateway of this variant, where there are agents with those of the cast.
 
     Raises:
         DemoBroken: A process did not come up.
@@ -75,8 +76,15 @@ async def live_run(
     """
     troubles = len(site.troubles)
     await reset_engines(site)
-    async with running_gateway(site, variant, agents=agents, config=config) as address:
-        load = LoadSpec(url=address.url, model=site.model, api_keys=site.keys, length_channel=site.kind, drain_s=span.drain_s)
+    async with running_gateway(site, variant, agents=agents, config=config, cast=cast) as address:
+        load = LoadSpec(
+            url=address.url,
+            model=site.model,
+            api_keys=site.keys,
+            length_channel=site.kind,
+            drain_s=span.drain_s,
+            declares=cast.declares,
+        )
         started_s = clock.now_s()
         watcher = Watcher(address.admin_url, started_s, clock.now_s)
         watching = asyncio.create_task(watcher.run())

@@ -70,6 +70,24 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
+class Cast:
+    """Who takes part in a run with agents.
+
+    Attributes:
+        agents: Names of the agents that are started.
+        beside: Further processes on the same bus by name: arguments of `hmas`, to which `--config FILE` is added.
+        declares: Whether the requests declare their targets.
+    """
+
+    agents: tuple[str, ...] = tuple(AGENTS)
+    beside: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    declares: bool = True
+
+
+EVERYBODY = Cast()
+
+
+@dataclass(frozen=True, slots=True)
 class GatewayAddress:
     """Where one run's gateway is found; `bus_url` is empty without agents."""
 
@@ -106,14 +124,17 @@ async def running_engines(site: Site, settings: DemoSettings) -> AsyncIterator[S
 
 
 @asynccontextmanager
-async def running_gateway(site: Site, variant: Variant, *, agents: bool, config: Mapping[str, Any]) -> AsyncIterator[GatewayAddress]:
-    """A gateway of its own for one run: with the bus and the five agents where `agents`, alone with a fixed policy and window otherwise.
+async def running_gateway(
+    site: Site, variant: Variant, *, agents: bool, config: Mapping[str, Any], cast: Cast = EVERYBODY
+) -> AsyncIterator[GatewayAddress]:
+    """A gateway of its own for one run: with the bus and the agents where `agents`, alone with a fixed policy and window otherwise.
 
     Args:
         site: The site.
         variant: What the gateway is configured to.
         agents: Whether H-MAS steers.
         config: Further sections of the configuration.
+        cast: Which agents, where there are any.
 
     Raises:
         DemoBroken: A process does not come up.
@@ -127,7 +148,10 @@ async def running_gateway(site: Site, variant: Variant, *, agents: bool, config:
         path = folder / "hmas.yaml"
         # JSON is YAML, so the configuration can be read and used again as it is.
         path.write_bytes(orjson.dumps(gateway_config(site, variant, address, folder, config), option=orjson.OPT_INDENT_2))
-        specs = [_child(site, name, ["run", "agent", name, "--config", str(path)], AGENT_STAGE) for name in (AGENTS if agents else ())]
+        specs = []
+        if agents:
+            specs += [_child(site, name, ["run", "agent", name, "--config", str(path)], AGENT_STAGE) for name in cast.agents]
+            specs += [_child(site, name, [*words, "--config", str(path)], AGENT_STAGE) for name, words in cast.beside.items()]
         specs.append(_child(site, "gateway", ["run", "gateway", "--config", str(path)], GATEWAY_STAGE))
         async with Supervisor(specs, on_event=site.note) as keeper:
             await _all_ready(keeper, site)

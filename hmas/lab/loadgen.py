@@ -45,6 +45,7 @@ class LoadSpec(msgspec.Struct, frozen=True, kw_only=True):
         api_keys: Key by tenant; a tenant without one sends none.
         length_channel: How the ENGINE is told the true length: the embedded one's `sim` field, vLLM's `vllm_xargs`, or not.
         drain_s: How long after the last arrival answers are waited for; what has none then is lost.
+        declares: Whether requests declare their targets; else the gateway has to find out what they want.
     """
 
     url: str
@@ -52,6 +53,7 @@ class LoadSpec(msgspec.Struct, frozen=True, kw_only=True):
     api_keys: dict[str, str] = {}
     length_channel: LengthChannel = "none"
     drain_s: Annotated[float, Meta(gt=0)] = 30.0
+    declares: bool = True
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,11 +94,9 @@ def request_body(arrival: Arrival, load: LoadSpec) -> bytes:
 
 def request_headers(arrival: Arrival, load: LoadSpec) -> dict[str, str]:
     """Headers: the declared SLO, the tenant's key."""
-    headers = {
-        "content-type": "application/json",
-        "x-slo-ttft-ms": str(round(arrival.slo.ttft_ms)),
-        "x-slo-tpot-ms": str(round(arrival.slo.tpot_ms)),
-    }
+    headers = {"content-type": "application/json"}
+    if load.declares:
+        headers |= {"x-slo-ttft-ms": str(round(arrival.slo.ttft_ms)), "x-slo-tpot-ms": str(round(arrival.slo.tpot_ms))}
     key = load.api_keys.get(arrival.tenant)
     if key:
         headers["authorization"] = f"Bearer {key}"
