@@ -7,10 +7,7 @@ n outcomes. Corrections add up over groups (everything, the task, the model), ea
 """
 
 from collections import OrderedDict
-from collections.abc import Hashable
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Hashable, Sequence
 
 from controller.core.lengths import LEVELS
 
@@ -24,15 +21,12 @@ SETTLED = 60.0
 BOUND = 4.0
 """Largest correction, in standard deviations."""
 
-Floats = NDArray[np.float64]
-_LEVELS: Floats = np.array(LEVELS)
-
 
 class _Group:
     __slots__ = ("correction", "count")
 
     def __init__(self) -> None:
-        self.correction: Floats = np.zeros(len(LEVELS))
+        self.correction = [0.0] * len(LEVELS)
         self.count = 0
 
 
@@ -46,23 +40,19 @@ class Calibration:
     def __len__(self) -> int:
         return len(self._groups)
 
-    def correction(self, groups: tuple[Hashable, ...]) -> Floats:
+    def correction(self, groups: tuple[Hashable, ...]) -> list[float]:
         """Sum of the corrections of a request's groups, by level."""
-        total: Floats = np.zeros(len(LEVELS))
-        for name in groups:
-            group = self._groups.get(name)
-            if group is not None:
-                total += group.correction
-        return total
+        found = [group.correction for name in groups if (group := self._groups.get(name)) is not None]
+        return [sum(parts) for parts in zip(*found, strict=True)] if found else [0.0] * len(LEVELS)
 
-    def learn(self, groups: tuple[Hashable, ...], below: Floats) -> None:
+    def learn(self, groups: tuple[Hashable, ...], below: Sequence[float]) -> None:
         """Takes an outcome into account.
 
         Args:
             groups: Those of the request.
             below: By level, 1 where the length was at most the stated quantile, else 0; in between where a cap hides which.
         """
-        miss = _LEVELS - below
+        misses = [level - share for level, share in zip(LEVELS, below, strict=True)]
         for name in groups:
             group = self._groups.get(name)
             if group is None:
@@ -70,8 +60,7 @@ class Calibration:
             else:
                 self._groups.move_to_end(name)
             step = LAST_STEP + (FIRST_STEP - LAST_STEP) * SETTLED / (SETTLED + group.count)
-            group.correction += step * miss
-            np.clip(group.correction, -BOUND, BOUND, out=group.correction)
+            group.correction = [min(BOUND, max(-BOUND, value + step * miss)) for value, miss in zip(group.correction, misses, strict=True)]
             group.count += 1
         while len(self._groups) > self._limit:
             self._groups.popitem(last=False)

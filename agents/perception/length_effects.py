@@ -37,13 +37,15 @@ class Membership(msgspec.Struct, frozen=True):
     """Where a request belongs.
 
     Attributes:
-        groups: One key per level, None where the request has none there. Keys of different levels differ.
+        groups: One key per level, None where the request has none there; the first has one always. Keys of different levels differ.
         spread: Squared spread that the reader leaves open.
+        noise: The part of it that is no group's.
         start: Prior mean and variance of the first level's effect, in place of the level's own.
     """
 
     groups: tuple[Hashable, ...]
     spread: float
+    noise: float
     start: tuple[float, float]
 
 
@@ -80,19 +82,19 @@ class Effects:
 
     def sum(self, request: Membership) -> tuple[float, float]:
         """Mean and variance of the sum of a request's effects."""
-        mean = variance = 0.0
-        first = True
-        for level, group in zip(self.levels, request.groups, strict=True):
+        mean, variance = request.start
+        get = self._groups.get
+        effect = get(request.groups[0])
+        if effect is not None:
+            mean, variance = effect.mean, effect.variance
+        for level, group in zip(self.levels[1:], request.groups[1:], strict=True):
             if group is not None:
-                effect = self._groups.get(group)
+                effect = get(group)
                 if effect is not None:
                     mean += effect.mean
                     variance += effect.variance
-                elif first:
-                    mean, variance = request.start
                 else:
                     variance += level.of_spread * request.spread or level.variance
-            first = False
         return mean, variance
 
     def learn(self, request: Membership, surprise: float, total: float, informed: float) -> None:

@@ -5,6 +5,8 @@ model. Its last hidden layer is what `agents.perception.lengths` goes on learnin
 """
 
 import base64
+import math
+from itertools import pairwise, repeat
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +14,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.perception.length_text import DENSE, PromptFeatures, terms
+from agents.perception.length_text import DENSE, PromptFeatures
 from controller.core.errors import ModelError
 from controller.core.lengths import LEVELS, MEDIAN
 
 FILE = "lengths.json"
 SHIPPED = Path(__file__).parent / "models" / "lengths"
 FORMAT = 1
+OUTLIER = 5.0
+"""Standard deviations to which a unit of the hidden layer is bounded for those who learn on it."""
 
 Floats = NDArray[np.float32]
 
@@ -47,15 +51,15 @@ class Told(msgspec.Struct, frozen=True):
 
     Attributes:
         log_lengths: Quantiles of the log output length at `LEVELS`, ascending.
-        hidden: Last hidden layer, standardised.
+        hidden: Last hidden layer, standardised, and a 1 at its end.
     """
 
-    log_lengths: Floats
+    log_lengths: list[float]
     hidden: Floats
 
 
 class PromptNet:
-    """A trained net. Not thread-safe only in that numpy is not; it holds no state between calls.
+    """A trained net; it holds no state between calls.
 
     Attributes:
         width: Length of `Told.hidden`.
@@ -63,44 +67,66 @@ class PromptNet:
     """
 
     def __init__(self, stored: _Stored) -> None:
-        self._rows = {term: row for row, term in enumerate(stored.vocabulary)}
+        self._words: dict[str, int] = {}
+        self._pairs: dict[tuple[str, str], int] = {}
+        for row, term in enumerate(stored.vocabulary):
+            first_word, _, second_word = term.partition(" ")
+            if second_word:
+                self._pairs[first_word, second_word] = row
+            else:
+                self._words[term] = row
+        # Unknown terms all fall on one last row of zeros.
+        self._unknown = len(stored.vocabulary)
         first, second = stored.hidden
-        self.width = second
+        self.width = second + 1
         self.offsets = dict(stored.offsets)
         scale = np.asarray(stored.embedding_scale, np.float32)
-        self._embedding: Floats = _matrix(stored.embedding, "int8", len(stored.vocabulary), stored.width).astype(np.float32) * scale
-        self._dense_mean = np.asarray(stored.dense_mean, np.float32)
-        self._dense_scale = np.asarray(stored.dense_scale, np.float32)
+        embedding = _matrix(stored.embedding, "int8", len(stored.vocabulary), stored.width).astype(np.float32) * scale
+        self._embedding: Floats = np.vstack((embedding, np.zeros((1, stored.width), np.float32)))
         inputs = stored.width + len(stored.dense)
         shapes = [(first, inputs), (1, first), (second, first), (1, second), (len(LEVELS), second), (1, len(LEVELS))]
         if len(stored.layers) != len(shapes):
             raise ModelError(f"layers: {len(stored.layers)} matrices; {len(shapes)} are needed")
         parts = [_matrix(text, "float16", *shape).astype(np.float32) for text, shape in zip(stored.layers, shapes, strict=True)]
-        self._w1, self._w2, self._w3 = parts[0], parts[2], parts[4]
-        self._b1, self._b2, self._b3 = parts[1][0], parts[3][0], parts[5][0]
-        self._hidden_mean = np.asarray(stored.hidden_mean, np.float32)
-        self._hidden_scale = np.asarray(stored.hidden_scale, np.float32)
+        mean, by = np.asarray(stored.dense_mean, np.float32), np.asarray(stored.dense_scale, np.float32)
+        # Standardising the dense features is part of the first layer.
+        self._w1_words = np.ascontiguousarray(parts[0][:, : stored.width])
+        self._w1_dense = np.ascontiguousarray(parts[0][:, stored.width :] * by)
+        self._b1 = parts[1][0] - self._w1_dense @ mean
+        self._w2, self._w3 = parts[2], parts[4]
+        self._b2, self._b3 = parts[3][0], parts[5][0]
+        self._hidden_mean = np.append(np.asarray(stored.hidden_mean, np.float32), np.float32(-1.0))
+        self._hidden_scale = np.append(np.asarray(stored.hidden_scale, np.float32), np.float32(1.0))
 
     def tell(self, features: PromptFeatures) -> Told:
         """Quantiles and hidden layer for one prompt."""
-        rows = self._rows
-        known = [rows[term] for term in terms(features.words) if term in rows]
-        pooled = self._embedding[known].sum(axis=0) / len(known) ** 0.5 if known else np.zeros(self._embedding.shape[1], np.float32)
-        dense = (np.array(features.dense, np.float32) - self._dense_mean) * self._dense_scale
-        inputs = np.concatenate((pooled, np.clip(dense, -6.0, 6.0)))
-        first = np.maximum(self._w1 @ inputs + self._b1, 0.0)
-        hidden = np.maximum(self._w2 @ first + self._b2, 0.0)
-        return Told(spread(self._w3 @ hidden + self._b3), np.clip((hidden - self._hidden_mean) * self._hidden_scale, -4.0, 4.0))
+        words, unknown = features.words, self._unknown
+        rows = [*map(self._words.get, words, repeat(unknown)), *map(self._pairs.get, pairwise(words), repeat(unknown))]
+        known = len(rows) - rows.count(unknown)
+        first = self._w1_dense @ np.array(features.dense, np.float32) + self._b1
+        if known:
+            first += self._w1_words @ (self._embedding.take(rows, 0).sum(0) * np.float32(1.0 / math.sqrt(known)))
+        hidden = np.zeros(self.width, np.float32)
+        np.maximum(self._w2 @ np.maximum(first, 0.0) + self._b2, 0.0, out=hidden[:-1])
+        outputs = (self._w3 @ hidden[:-1] + self._b3).tolist()
+        hidden -= self._hidden_mean
+        hidden *= self._hidden_scale
+        np.minimum(hidden, OUTLIER, out=hidden)
+        return Told(spread(outputs), hidden)
 
 
-def spread(outputs: Floats) -> Floats:
+def spread(outputs: list[float]) -> list[float]:
     """The last layer's numbers as ascending quantiles: the median, and steps outwards that are positive by softplus."""
-    steps = np.logaddexp(outputs, np.float32(0.0))
-    quantiles = np.empty_like(outputs)
-    quantiles[MEDIAN] = outputs[MEDIAN]
-    quantiles[MEDIAN + 1 :] = outputs[MEDIAN] + np.cumsum(steps[MEDIAN + 1 :])
-    quantiles[:MEDIAN] = outputs[MEDIAN] - np.cumsum(steps[:MEDIAN][::-1])[::-1]
+    quantiles = [outputs[MEDIAN]] * len(outputs)
+    for place in range(MEDIAN + 1, len(outputs)):
+        quantiles[place] = quantiles[place - 1] + _softplus(outputs[place])
+    for place in range(MEDIAN - 1, -1, -1):
+        quantiles[place] = quantiles[place + 1] - _softplus(outputs[place])
     return quantiles
+
+
+def _softplus(value: float) -> float:
+    return math.log1p(math.exp(value)) if value < 30.0 else value
 
 
 def load(folder: Path) -> PromptNet:

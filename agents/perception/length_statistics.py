@@ -6,6 +6,7 @@ taken of logarithms, since lengths spread over orders of magnitude.
 """
 
 import math
+from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
@@ -53,7 +54,7 @@ PRIOR: Mapping[TaskType, Length] = MappingProxyType(
 
 def bucket(prompt_tokens: int) -> int:
     """Number of the prompt-length bucket, 0 for the shortest."""
-    return sum(prompt_tokens >= edge for edge in BUCKET_EDGES)
+    return bisect_right(BUCKET_EDGES, prompt_tokens)
 
 
 class _Group:

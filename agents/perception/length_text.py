@@ -10,13 +10,13 @@ from itertools import pairwise
 
 import msgspec
 
-from agents.perception.length_demands import demanded_tokens
+from agents.perception.length_demands import demanded_in
 from agents.perception.reading import PromptView
 
-HEAD_CHARS = 320
-TAIL_CHARS = 240
-WORDS = 120
-"""Words, numbers and marks read at most."""
+HEAD_CHARS = 256
+TAIL_CHARS = 176
+WORDS = 80
+"""Words and numbers read at most."""
 DENSE = (
     "log_tokens",
     "log_chars",
@@ -35,16 +35,19 @@ DENSE = (
     "hidden",
 )
 """Names of the numbers beside the words, in order; `hidden` is 1 where the text is not shared."""
+LONGEST = 16_384
+"""Characters, tokens and lines beyond which a prompt counts as this long: nothing was learnt of longer ones."""
 
-_TOKEN = re.compile(r"[a-z]+(?:'[a-z]+)?|\d+|[^\x00-\x7f]|```|[?:]")
-_UNITS = ("word", "sentence", "paragraph", "page")
+_LETTERS = "abcdefghijklmnopqrstuvwxyz'"
+_PLAIN = str.maketrans({chr(code): " " for code in range(128) if chr(code) not in _LETTERS} | dict.fromkeys("0123456789", "0"))
+_OTHER = re.compile(r"[a-z']+|\d+|[^\x00-\x7f]")
 
 
 class PromptFeatures(msgspec.Struct, frozen=True):
     """A prompt in numbers.
 
     Attributes:
-        words: Words of its beginning and end in order, digits as `0`, at most `WORDS`.
+        words: Words of its beginning and end in order, digits as `0`, at most `WORDS`; characters of other scripts one by one.
         dense: Values of `DENSE`.
     """
 
@@ -56,31 +59,34 @@ def features_of(view: PromptView) -> PromptFeatures:
     """Reads a prompt; never raises for what it holds."""
     text = view.excerpt
     low = text.lower()
-    ask = low if len(low) <= HEAD_CHARS + TAIL_CHARS else f"{low[:HEAD_CHARS]} \n {low[-TAIL_CHARS:]}"
-    words = ["0" if word[0].isdigit() else word for word in _TOKEN.findall(ask)[:WORDS]]
-    demanded = demanded_tokens(low) if any(unit in low for unit in _UNITS) else 0.0
-    lines = text.count("\n")
-    tokens, chars = max(view.prompt_tokens, 0), max(view.prompt_chars, len(text))
+    ask = low if len(low) <= HEAD_CHARS + TAIL_CHARS else f"{low[:HEAD_CHARS]} {low[-TAIL_CHARS:]}"
+    plain = ask.isascii()
+    words = (ask.translate(_PLAIN).split() if plain else ["0" * len(word) if word.isdecimal() else word for word in _OTHER.findall(ask)])[
+        :WORDS
+    ]
+    demanded = demanded_in(low)
+    log_tokens = math.log1p(min(max(view.prompt_tokens, 0), LONGEST))
+    log_chars = math.log1p(min(max(view.prompt_chars, len(text)), LONGEST))
     dense = [
-        math.log1p(tokens),
-        math.log1p(chars),
-        math.log1p(chars) - math.log1p(tokens) if tokens else 0.0,
-        math.log1p(lines),
+        log_tokens,
+        log_chars,
+        log_chars - log_tokens if log_tokens else 0.0,
+        math.log1p(text.count("\n")),
         1.0 if "\n- " in text or "\n* " in text or "\n1." in text else 0.0,
         1.0 if "```" in text or "def " in text or "();" in text else 0.0,
-        1.0 if text.rstrip().endswith("?") else 0.0,
-        0.0 if text.isascii() else 1.0,
+        1.0 if text[-3:].rstrip().endswith("?") else 0.0,
+        0.0 if plain else 1.0,
         1.0 if view.has_tools else 0.0,
-        math.log1p(max(view.turns, 0)),
+        math.log1p(min(max(view.turns, 0), LONGEST)),
         float(min(max(view.images, 0), 4)),
         1.0 if demanded else 0.0,
-        math.log(demanded) if demanded > 0 else 0.0,
+        math.log(demanded) if demanded > 0.0 else 0.0,
         len(words) / WORDS,
         0.0 if text else 1.0,
     ]
     return PromptFeatures(words, dense)
 
 
-def terms(words: list[str]) -> list[str]:
+def terms(words: list[str]) -> list[str | tuple[str, str]]:
     """Words and pairs of neighbours: what the vocabulary is made of."""
-    return [*words, *(f"{one} {other}" for one, other in pairwise(words))]
+    return [*words, *pairwise(words)]

@@ -13,6 +13,7 @@ The client's cap bounds every quantile. An answer that ran into its cap is known
 
 import math
 from collections.abc import Hashable
+from itertools import accumulate
 
 import msgspec
 import numpy as np
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from agents.perception.length_calibration import Calibration
 from agents.perception.length_demands import demanded_tokens
-from agents.perception.length_effects import GROUPS, Effects, Level, Membership
+from agents.perception.length_effects import CLIP, GROUPS, Effects, Level, Membership
 from agents.perception.length_names import known_offset, model_key
 from agents.perception.length_net import PromptNet
 from agents.perception.length_statistics import PRIOR, bucket
@@ -33,6 +34,8 @@ Floats = NDArray[np.float64]
 
 MAX_LOG = math.log(131_072.0)
 """No forecast exceeds this many tokens."""
+MODELS = 4096
+"""Models' names remembered with what is known of them."""
 OPENING_CHARS = 96
 """Characters in which prompts of one template are alike."""
 
@@ -48,6 +51,7 @@ LEVELS_OF_EFFECTS: tuple[Level, ...] = (
     Level("opening", 0.0, 0.003, of_spread=0.12),
     Level("prompt", 0.0, 0.003, of_spread=0.45),
 )
+_OF_SPREAD = tuple(level.of_spread for level in LEVELS_OF_EFFECTS[-3:])
 NOISE = 0.4
 """Least share of the reader's squared spread that no memory explains: another answer to the same prompt differs too."""
 KNOWN_MODEL_VARIANCE = 0.06
@@ -60,7 +64,9 @@ DEMAND_SHARE = 0.5
 """How far a demanded length moves the task's prior: models fall short of long demands and overshoot short ones."""
 
 _NORMAL_P90 = 1.2815515594
-_PRIOR_SHAPE: Floats = np.array([-1.2816, -0.6745, 0.0, 0.6745, 1.2816, 1.6449, 2.3263]) / _NORMAL_P90
+_PRIOR_SHAPE = tuple(
+    value / _NORMAL_P90 for value in (-1.2815515594, -0.6744897502, 0.0, 0.6744897502, _NORMAL_P90, 1.644853627, 2.326347874)
+)
 """Levels of a normal distribution, as multiples of its 90 % quantile."""
 _LEAST_SPREAD = 0.15
 
@@ -82,7 +88,7 @@ class Forecast(msgspec.Struct, frozen=True):
     member: Membership
     calibrated: tuple[Hashable, ...]
     cap: float
-    raw: Floats
+    raw: list[float]
 
     @property
     def tokens(self) -> tuple[float, ...]:
@@ -102,7 +108,8 @@ class LengthModel:
         self._net = net
         self._effects = Effects(LEVELS_OF_EFFECTS, groups)
         self._calibration = Calibration()
-        width = net.width + 1 if net is not None else 1
+        self._models: dict[str, tuple[str, tuple[float, float]]] = {}
+        width = net.width if net is not None else 1
         self._weights: Floats = np.zeros(width)
         self._covariance: Floats = np.eye(width) * (REFINEMENT_VARIANCE / width)
 
@@ -127,17 +134,23 @@ class LengthModel:
             session: Conversation, empty where not known.
         """
         base, inputs, source = self._expected(view, reading, task)
-        spread = max(_LEAST_SPREAD, float(base[P90] - base[0]) / (2.0 * _NORMAL_P90))
-        key = model_key(model)
-        member = Membership(_groups(view, task, key, tenant, session), spread * spread, self._start(key))
-        calibrated = ("", task, key)
-        centre, total = self._centre(float(base[MEDIAN]), inputs, member)
+        middle = base[MEDIAN]
+        spread = max(_LEAST_SPREAD, (base[P90] - base[0]) / (2.0 * _NORMAL_P90))
+        key, start = self._known(model)
+        groups = _groups(view, task, key, tenant, session)
+        member = Membership(groups, spread * spread, _noise(groups) * spread * spread, start)
+        fresh = member.groups[-1] is None or self._effects.find(member.groups[-1]) is None
+        calibrated = (fresh, (fresh, task), (fresh, key))
+        centre, total = self._centre(middle, inputs, member)
         scale = math.sqrt(total)
-        raw = centre + (base - base[MEDIAN]) * (scale / spread) + self._calibration.correction(calibrated) * scale
-        raw = np.maximum.accumulate(raw)
+        widened = scale / spread
+        corrections = self._calibration.correction(calibrated)
+        raw = [centre + (value - middle) * widened + move * scale for value, move in zip(base, corrections, strict=True)]
+        raw = list(accumulate(raw, max))
         cap = math.log(view.max_output_tokens) if view.max_output_tokens > 0 else math.inf
-        stated = tuple(np.clip(raw, 0.0, min(cap, MAX_LOG)).tolist())
-        return Forecast(stated, source, float(base[MEDIAN]), inputs, member, calibrated, cap, raw)
+        highest = min(cap, MAX_LOG)
+        stated = tuple([min(highest, max(0.0, value)) for value in raw])
+        return Forecast(stated, source, middle, inputs, member, calibrated, cap, raw)
 
     def learn(self, forecast: Forecast, output_tokens: int) -> None:
         """Learns from how long the answer was; each forecast is to be learnt from once.
@@ -160,41 +173,39 @@ class LengthModel:
             self._refine(forecast.inputs, surprise, total, forecast.member.groups[-1])
         self._effects.learn(forecast.member, surprise, total, informed)
 
-    def _expected(self, view: PromptView, reading: Reading, task: TaskType) -> tuple[Floats, NDArray[np.float32] | None, str]:
+    def _expected(self, view: PromptView, reading: Reading, task: TaskType) -> tuple[list[float], NDArray[np.float32] | None, str]:
         """Quantiles for an average model, inputs of the linear correction, and whose they are."""
         read = bool(reading.log_lengths or reading.probabilities)
-        inputs = None
-        told: Floats | None = None
-        if self._net is not None and read:
-            said = self._net.tell(features_of(view))
-            inputs = said.hidden
-            told = said.log_lengths.astype(np.float64)
+        told = self._net.tell(features_of(view)) if self._net is not None and read else None
+        inputs = told.hidden if told is not None else None
         if len(reading.log_lengths) == len(LEVELS):
-            return np.maximum.accumulate(np.array(reading.log_lengths, np.float64)), inputs, "reader"
+            return list(accumulate(reading.log_lengths, max)), inputs, "reader"
         if told is not None:
-            return told, inputs, "net"
+            return told.log_lengths, inputs, "net"
         prior = PRIOR[task]
         middle = math.log(prior.p50)
-        quantiles = middle + _PRIOR_SHAPE * (math.log(prior.p90) - middle)
         demanded = demanded_tokens(view.excerpt) if read else 0.0
-        if demanded > 0.0:
-            quantiles = quantiles + DEMAND_SHARE * (math.log(demanded) - middle)
-        return quantiles, None, "prior"
+        shift = DEMAND_SHARE * (math.log(demanded) - middle) if demanded > 0.0 else 0.0
+        return [middle + shift + share * (math.log(prior.p90) - middle) for share in _PRIOR_SHAPE], None, "prior"
 
-    def _start(self, key: str) -> tuple[float, float]:
-        """Prior of a model's verbosity."""
-        mean, certainty = known_offset(key, self._net.offsets) if self._net is not None else (0.0, 0.0)
-        unknown = LEVELS_OF_EFFECTS[0].variance
-        return mean, unknown + certainty * (KNOWN_MODEL_VARIANCE - unknown)
+    def _known(self, model: str) -> tuple[str, tuple[float, float]]:
+        """A model's key and the prior of its verbosity."""
+        found = self._models.get(model)
+        if found is None:
+            key = model_key(model)
+            mean, certainty = known_offset(key, self._net.offsets) if self._net is not None else (0.0, 0.0)
+            unknown = LEVELS_OF_EFFECTS[0].variance
+            if len(self._models) >= MODELS:
+                self._models.clear()
+            found = self._models[model] = key, (mean, unknown + certainty * (KNOWN_MODEL_VARIANCE - unknown))
+        return found
 
     def _centre(self, base: float, inputs: NDArray[np.float32] | None, member: Membership) -> tuple[float, float]:
         """Expected log length with all that was learnt, and the variance around it."""
         mean, variance = self._effects.sum(member)
         if inputs is not None:
-            mean += float(self._weights[:-1] @ inputs) + float(self._weights[-1])
-        # What the request's groups hold of the open spread is counted with them.
-        held = sum(level.of_spread for level, group in zip(LEVELS_OF_EFFECTS, member.groups, strict=True) if group is not None)
-        return base + mean, max(NOISE, 1.0 - held) * member.spread + variance
+            mean += float(self._weights @ inputs)
+        return base + mean, member.noise + variance
 
     def _refine(self, inputs: NDArray[np.float32], surprise: float, total: float, prompt: Hashable) -> None:
         """One step of recursive least squares. Repeats of a prompt count less and less: they show the prompt, not prompts."""
@@ -203,12 +214,11 @@ class LengthModel:
         if seen >= REPEATS:
             return
         noise = total * (1.0 + seen) * (1.0 + seen)
-        extended = np.append(inputs, 1.0)
-        carried = self._covariance @ extended
-        gain = carried / (float(extended @ carried) + noise)
-        bound = 3.0 * math.sqrt(total)
+        carried = self._covariance @ inputs
+        gain = carried / (float(inputs @ carried) + noise)
+        bound = CLIP * math.sqrt(total)
         self._weights += gain * min(bound, max(-bound, surprise))
-        self._covariance -= np.outer(gain, carried)
+        self._covariance -= np.multiply.outer(gain, carried)
 
 
 def _groups(view: PromptView, task: TaskType, key: str, tenant: str, session: str) -> tuple[Hashable, ...]:
@@ -229,14 +239,21 @@ def _groups(view: PromptView, task: TaskType, key: str, tenant: str, session: st
     )
 
 
-def _below(stated: Floats, length: float, *, censored: bool) -> Floats:
+def _noise(groups: tuple[Hashable, ...]) -> float:
+    """Share of the open spread that none of a request's groups holds."""
+    left = 1.0
+    for share, group in zip(_OF_SPREAD, groups[-len(_OF_SPREAD) :], strict=True):
+        if group is not None:
+            left -= share
+    return max(NOISE, left)
+
+
+def _below(stated: list[float], length: float, *, censored: bool) -> list[float]:
     """By level, whether the length was at most the stated quantile; behind a cap, how probable that is by what was stated."""
-    below = (length <= stated).astype(np.float64)
     if not censored:
-        return below
-    levels = np.array(LEVELS)
-    passed = float(np.interp(length, stated, levels, left=0.0, right=LEVELS[-1]))
-    return np.where(below > 0.0, np.maximum(0.0, (levels - passed) / (1.0 - passed)), 0.0)
+        return [1.0 if length <= value else 0.0 for value in stated]
+    passed = float(np.interp(length, stated, LEVELS, left=0.0))
+    return [max(0.0, (level - passed) / (1.0 - passed)) if length <= value else 0.0 for level, value in zip(LEVELS, stated, strict=True)]
 
 
 def _beyond(standing: float) -> tuple[float, float]:

@@ -113,7 +113,8 @@ class PerceptionModel:
         slo = slo_for(task, importance, self._slo_scale)
         forecast = self.lengths.forecast(
             view_of(notice),
-            NOTHING_READ if task is TaskType.UNKNOWN else reading,
+            # A doubtful type is no doubtful length: the quantiles carry their own doubt. What could not be read leaves the history's.
+            reading if is_sound(reading) else NOTHING_READ,
             task=task,
             tenant=notice.tenant,
             model=notice.model,

@@ -34,7 +34,7 @@ def score(forecast: Forecast, output_tokens: int) -> Score:
     of those that pass the cap, the share that does.
     """
     length = math.log(output_tokens)
-    raw = forecast.raw.tolist()
+    raw = forecast.raw
     below = [float(length <= quantile) for quantile in raw]
     if length >= forecast.cap - 1e-9:
         passed = _level_of(forecast.cap, raw)

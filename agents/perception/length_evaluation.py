@@ -1,0 +1,200 @@
+"""Judges output-length forecasts on real outputs of many models, beside plain baselines on the same rows in the same order. Pure.
+
+Three regimes:
+
+- `cold`: nothing is learnt; what is shipped must do. Baselines that need traffic say one thing about everything.
+- `new prompts`: rows arrive shuffled and teach, but a forecast is only ever judged on prompts of which no answer was seen, by any model:
+  the prompts fall into folds, and each fold is judged while the others teach.
+- `as it comes`: every row is foretold, then learnt. Prompts come back with other models, as they do in evaluations, retries and
+  templated traffic; what is learnt of a prompt counts.
+"""
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from agents.perception.length_baselines import Baseline, ModelMean, MovingHistogram, RulesAndStatistics
+from agents.perception.length_data import LengthRow, group_of, view_of
+from agents.perception.length_net import PromptNet
+from agents.perception.length_predictability import account
+from agents.perception.length_scores import PAPER_MAPE, by_group, score
+from agents.perception.length_tfidf import TfIdfRidge
+from agents.perception.lengths import Forecast, LengthModel
+from agents.perception.reading import PromptView, Reading
+from controller.core.lengths import LEVELS
+from controller.core.types import TaskType
+
+Floats = NDArray[np.float64]
+
+REGIMES = ("cold", "new prompts", "as it comes")
+FOLDS = 3
+OURS = "length model"
+TENANT = "evaluation"
+"""All rows are one tenant's: no forecast may lean on knowing which collection a prompt comes from."""
+
+
+class Perceived(msgspec.Struct, frozen=True):
+    """What perception makes of a prompt: its view, the reading, and the task type that everyone is told."""
+
+    view: PromptView
+    reading: Reading
+    task: TaskType
+
+
+class Learner:
+    """The length model as a `Baseline`.
+
+    Args:
+        readings: What perception makes of each prompt.
+        net: As in `LengthModel`.
+    """
+
+    def __init__(self, readings: Mapping[str, Perceived], net: PromptNet | None) -> None:
+        self._readings = readings
+        self._model = LengthModel(net)
+        self._last: tuple[LengthRow, Forecast] | None = None
+
+    def tell(self, row: LengthRow, view: PromptView, task: TaskType) -> Floats:
+        """As `Baseline.tell`."""
+        forecast = self._model.forecast(view, self._readings[row.prompt].reading, task=task, tenant=TENANT, model=row.model)
+        self._last = row, forecast
+        return np.array(forecast.log_quantiles)
+
+    def learn(self, row: LengthRow, view: PromptView, task: TaskType) -> None:
+        """As `Baseline.learn`."""
+        if self._last is None or self._last[0] is not row:
+            self.tell(row, view, task)
+        if self._last is not None:
+            self._model.learn(self._last[1], row.tokens)
+
+
+def contenders(
+    readings: Mapping[str, Perceived], net: PromptNet | None, trained: Sequence[LengthRow] = ()
+) -> dict[str, Callable[[], Baseline]]:
+    """Ours and the baselines, each made anew for every run.
+
+    Args:
+        readings: What perception makes of each prompt.
+        net: As in `LengthModel`.
+        trained: Rows that the text regression may begin with, as ours begins with what it was trained on.
+    """
+    return {
+        OURS: lambda: Learner(readings, net),
+        "rules and statistics": RulesAndStatistics,
+        "moving histogram by prompt length (AIBrix)": MovingHistogram,
+        "model's mean": ModelMean,
+        "TF-IDF and ridge": lambda: TfIdfRidge(models=False, trained=trained),
+        "TF-IDF, ridge and model's mean": lambda: TfIdfRidge(models=True, trained=trained),
+    }
+
+
+def foretell(
+    rows: Sequence[LengthRow],
+    readings: Mapping[str, Perceived],
+    make: Callable[[], Baseline],
+    regime: str,
+    *,
+    seed: int,
+    folds: int = FOLDS,
+) -> Floats:
+    """Stated log quantiles of every row, shape (rows, levels), in the rows' order."""
+    order = np.random.default_rng(seed).permutation(len(rows))
+    stated: Floats = np.zeros((len(rows), len(LEVELS)))
+    fold_of = [zlib.crc32(row.prompt.encode()) % folds for row in rows]
+    for fold in range(folds if regime == "new prompts" else 1):
+        contender = make()
+        for place in order:
+            row = rows[place]
+            seen = readings[row.prompt]
+            teaches = regime == "as it comes" or (regime == "new prompts" and fold_of[place] != fold)
+            if regime != "new prompts" or not teaches:
+                stated[place] = contender.tell(row, seen.view, seen.task)
+            if teaches:
+                contender.learn(row, seen.view, seen.task)
+    return stated
+
+
+def perceived(
+    rows: Sequence[LengthRow], read: Callable[[Sequence[PromptView]], Sequence[tuple[Reading, TaskType]]]
+) -> dict[str, Perceived]:
+    """What perception makes of every distinct prompt.
+
+    Args:
+        rows: The rows.
+        read: The reader, with the task type that its reading leads to.
+    """
+    views = {row.prompt: view_of(row) for row in rows}
+    found = read(list(views.values()))
+    return {prompt: Perceived(view, reading, task) for (prompt, view), (reading, task) in zip(views.items(), found, strict=True)}
+
+
+def evaluate(
+    rows: Sequence[LengthRow],
+    readings: Mapping[str, Perceived],
+    *,
+    net: PromptNet | None,
+    regimes: Sequence[str] = REGIMES,
+    trained: Sequence[LengthRow] = (),
+    seed: int = 1,
+    report: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Judges everything; the same from the same rows and seed.
+
+    Args:
+        rows: Answers of models to prompts.
+        readings: From `perceived`.
+        net: As in `LengthModel`.
+        regimes: Which of `REGIMES`.
+        trained: As in `contenders`.
+        seed: Of the order of arrival.
+        report: Told of every step.
+
+    Returns:
+        A JSON-ready account: `regimes` by name and contender, each `overall` and `by_collection`; ours also `by_dataset`, `by_task` and the
+        reliability `by_level`; `predictability` of everything and by collection; the levels; and the paper's MAPE.
+    """
+    lengths = np.log(np.array([row.tokens for row in rows], np.float64))
+    collections = np.array([group_of(row.dataset) for row in rows])
+    datasets = np.array([row.dataset for row in rows])
+    tasks = np.array([str(readings[row.prompt].task.value if row.task is TaskType.UNKNOWN else row.task.value) for row in rows])
+    result: dict[str, Any] = {}
+    for regime in regimes:
+        result[regime] = {}
+        for name, make in contenders(readings, net, trained).items():
+            stated = foretell(rows, readings, make, regime, seed=seed)
+            entry: dict[str, Any] = {
+                "overall": score(stated, lengths),
+                "by_collection": by_group(stated, lengths, collections),
+            }
+            if name == OURS:
+                entry["by_dataset"] = by_group(stated, lengths, datasets)
+                entry["by_task"] = by_group(stated, lengths, tasks)
+            result[regime][name] = entry
+            report(f"{regime}, {name}: {line_of(entry['overall'])}")
+    everything = account(rows)
+    parts = {
+        name: account([row for row, collection in zip(rows, collections, strict=True) if collection == name])
+        for name in sorted(set(collections.tolist()))
+    }
+    document = {
+        "rows": len(rows),
+        "levels": LEVELS,
+        "paper_mape": PAPER_MAPE,
+        "regimes": result,
+        "predictability": {"everything": everything, "by_collection": {name: part for name, part in parts.items() if part is not None}},
+    }
+    built: dict[str, Any] = msgspec.to_builtins(document)
+    return built
+
+
+def line_of(figures: Any) -> str:
+    """A score in one line."""
+    covered = " ".join(f"{100 * share:.1f}" for share in figures.coverage)
+    return (
+        f"tau {figures.kendall_tau:.3f}, MAE {figures.mae_tokens:.0f} tokens, median APE {100 * figures.median_ape:.0f} %, "
+        f"MAPE {100 * figures.mape:.0f} %, pinball {figures.pinball:.4f}, coverage {covered}"
+    )
