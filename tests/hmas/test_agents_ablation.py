@@ -83,8 +83,8 @@ def test_the_pool_holds_what_models_answered_and_every_model_s_length_where_it_i
     assert {task: len(found) for task, found in pool.prompts.items()} == {QA: 20, LONG: 21, MATH: 20}
     assert pool.models == ("a", "b")
     joined = next(prompt for prompt in pool.prompts[LONG] if prompt.text.startswith("The old"))
-    assert (joined.answered_by("a"), joined.answered_by("b")) == (300, MAX_TOKENS)
-    assert pool.prompts[QA][0].answered_by("a") == 12
+    assert (joined.answered_by("a", MAX_TOKENS), joined.answered_by("b", MAX_TOKENS)) == (300, MAX_TOKENS)
+    assert pool.prompts[QA][0].answered_by("a", 100) == 12
 
 
 def test_the_stream_is_the_same_again_and_every_prompt_comes_before_any_comes_twice(pool):
@@ -97,6 +97,11 @@ def test_the_stream_is_the_same_again_and_every_prompt_comes_before_any_comes_tw
     assert (one.notice.ttft_slo_ms, one.notice.max_output_tokens, one.request.declared_slo) == (0.0, MAX_TOKENS, None)
 
 
+def by_id(requests):
+    known = truths(requests)
+    return lambda notice: known[notice.request_id]
+
+
 class Blind:
     """Perception that takes everything for a long story."""
 
@@ -104,7 +109,9 @@ class Blind:
         self.learnt = []
 
     def perceive(self, notice, now_s):
-        return make_believer("rules", {}, 0.2)._perception.perceive(msgspec.structs.replace(notice, excerpt=TEXTS[LONG]), now_s)
+        return make_believer("rules", lambda _notice: None, 0.2)._perception.perceive(
+            msgspec.structs.replace(notice, excerpt=TEXTS[LONG]), now_s
+        )
 
     def learn(self, completion):
         self.learnt.append(completion)
@@ -127,7 +134,7 @@ class NoCosts:
 def test_an_oracle_puts_right_what_it_knows_and_nothing_else(pool, targets, lengths):
     requests = stream(pool)
     blind = Blind()
-    oracle = Oracle(blind, NoCosts(), truths(requests), targets=targets, lengths=lengths)
+    oracle = Oracle(blind, NoCosts(), by_id(requests), targets=targets, lengths=lengths)
     made = run(requests, read_fleet("1xdemo-small"), WAYS["sjf"], oracle, answer_s=0.01, slo_scale=0.2)
     assert made.violations == []
     assert len(made.said) == len(requests)
@@ -208,7 +215,7 @@ def test_the_page_holds_tables_and_words_between_its_markers(document, tmp_path)
     page.write_text("no markers")
     with pytest.raises(StudyError, match="0 pairs of <!-- simulated:begin -->"):
         write_page(page, tmp_path)
-    with pytest.raises(StudyError, match=r"holds none of simulated\.json"):
+    with pytest.raises(StudyError, match=r"holds none of live\.json, simulated\.json"):
         write_page(page, tmp_path / "nothing")
 
 

@@ -26,7 +26,7 @@ ANSWERED = "llm"
 JOINED = "hellobench:main_exp:"
 """The part of the multi-model file whose prompts have a task type and were all answered by the same models."""
 MAX_TOKENS = 2048
-"""Cap that every client declares, and longest answer."""
+"""Cap that every client declares, where nothing else is said, and longest answer."""
 KEY_CHARS = 1500
 
 
@@ -45,10 +45,10 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     output_tokens: Mapping[str, int]
 
-    def answered_by(self, model: str) -> int:
-        """Tokens that `model` answers, 1 to `MAX_TOKENS`; by the only one that answered where there is but one."""
+    def answered_by(self, model: str, cap: int) -> int:
+        """Tokens that `model` answers, 1 to `cap`; by the only one that answered where there is but one."""
         tokens = self.output_tokens.get(model) or next(iter(self.output_tokens.values()))
-        return max(1, min(MAX_TOKENS, tokens))
+        return max(1, min(cap, tokens))
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,9 +97,9 @@ def read_pool(folder: Path, keep: Keep) -> Pool:
 
 
 @lru_cache(maxsize=8192)
-def _call(text: str, model: str) -> RequestNotice:
+def _call(text: str, model: str, cap: int) -> RequestNotice:
     """What the gateway tells of a chat of one message, without what is the request's own."""
-    body = {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": MAX_TOKENS, "stream": True}
+    body = {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": cap, "stream": True}
     call = parse_call(CHAT, orjson.dumps(body))
     return RequestNotice(
         request_id="",
@@ -115,9 +115,9 @@ def _call(text: str, model: str) -> RequestNotice:
     )
 
 
-def notice_of(text: str, *, model: str, request_id: str, tenant: str, sent_s: float) -> RequestNotice:
+def notice_of(text: str, *, model: str, request_id: str, tenant: str, sent_s: float, cap: int = MAX_TOKENS) -> RequestNotice:
     """The gateway's notice of a chat of one message, made by the gateway's own reading of the body; no targets are declared."""
-    return msgspec.structs.replace(_call(text, model), request_id=request_id, tenant=tenant, sent_s=sent_s)
+    return msgspec.structs.replace(_call(text, model, cap), request_id=request_id, tenant=tenant, sent_s=sent_s)
 
 
 def _joined_lengths(folder: Path) -> dict[str, dict[str, int]]:

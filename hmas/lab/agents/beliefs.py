@@ -1,12 +1,12 @@
 """Who tells the scheduler what a request is: the very models of the two agents, and oracles that know parts of the truth."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
 
 from agents.prediction.model import PredictionModel
-from controller.core.messages import Completion, RequestFeatures, RequestNotice, SystemSnapshot
+from controller.core.messages import Completion, RequestCost, RequestFeatures, RequestNotice, SystemSnapshot
 from controller.core.types import Estimates, Request
 from controller.gateway.beliefs import Declared, fault_of_cost, fault_of_features, with_cost, with_features
 from hmas.lab.agents.requests import Truth
@@ -50,6 +50,11 @@ class Believer:
         self._perception.learn(completion)
         self._prediction.learn(completion)
 
+    def tell(self, notices: Sequence[RequestNotice], now_s: float) -> tuple[list[RequestFeatures], list[RequestCost]]:
+        """What both say of requests, as they would say it over the bus."""
+        features = [self._features(notice, now_s) for notice in notices]
+        return features, self._prediction.predict(features, now_s)
+
     def answer(self, request: Request, notice: RequestNotice, before: Estimates, now_s: float) -> Estimates | None:
         """What the gateway believes once both have answered; None where what they say is of no use."""
         features = self._features(notice if self._shares_prompts else msgspec.structs.replace(notice, excerpt=""), now_s)
@@ -70,21 +75,29 @@ class Oracle(Believer):
     """The same, put right by one who knows.
 
     Args:
-        truths: What is true, by request id.
+        truth_of: What is true of a request; None where it does not know it.
         targets: Whether it knows task types, and the targets that go with them.
         lengths: Whether it knows output lengths.
     """
 
     def __init__(
-        self, perception: Perceiver, prediction: PredictionModel, truths: Mapping[str, Truth], *, targets: bool, lengths: bool
+        self,
+        perception: Perceiver,
+        prediction: PredictionModel,
+        truth_of: Callable[[RequestNotice], Truth | None],
+        *,
+        targets: bool,
+        lengths: bool,
     ) -> None:
         super().__init__(perception, prediction)
-        self._truths = truths
+        self._truth_of = truth_of
         self._targets = targets
         self._lengths = lengths
 
     def _features(self, notice: RequestNotice, now_s: float) -> RequestFeatures:
-        features, truth = super()._features(notice, now_s), self._truths[notice.request_id]
+        features, truth = super()._features(notice, now_s), self._truth_of(notice)
+        if truth is None:
+            return features
         if self._targets:
             features = msgspec.structs.replace(
                 features,

@@ -8,21 +8,34 @@ from typing import Any
 import click
 
 from controller.core.errors import ConfigError
-from hmas.cli.output import EXIT_FAILED, complain, hint, json_option, say, say_json, table
-from hmas.lab.agents.page import SIMULATED, write_page
+from hmas.cli.output import EXIT_FAILED, complain, duration_words, hint, json_option, say, say_json, table
+from hmas.demo.field_settings import FieldSettings
+from hmas.demo.vllm_engine import VllmServer
+from hmas.lab.agents.asked import read_pool
+from hmas.lab.agents.held_out import held_out
+from hmas.lab.agents.live_vllm import ablate_on_vllm, seconds_of
+from hmas.lab.agents.page import LIVE, SIMULATED, write_page
 from hmas.lab.agents.settings import AblationSettings, read_beliefs, read_ways
 from hmas.lab.agents.simulate import SimulatedAblation
-from hmas.lab.agents.tables import short_table, simulated_tables
+from hmas.lab.agents.tables import live_table, short_table, simulated_tables
 from hmas.lab.policies.settings import read_loads
 from hmas.lab.studies.backends import on_cores
 
 DEFAULT = AblationSettings()
+PERIOD_S = 16.0
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
 @click.command()
-@click.option("--simulate", is_flag=True, help="In virtual time.")
+@click.option("--vllm-python", type=click.Path(path_type=Path), help="Live: interpreter of the environment that holds vLLM.")
+@click.option("--model", type=click.Path(path_type=Path), help="Live: model directory (scripts/build_tiny_model.py).")
+@click.option("--seconds", type=click.FloatRange(4, 600), default=32.0, show_default=True, help="Live: scored seconds of one run.")
+@click.option("--blocks", type=click.IntRange(1, 20), default=5, show_default=True, help="Live: repetitions of all runs.")
+@click.option("--load", type=click.FloatRange(0.1, 2.0), default=1.0, show_default=True, help="Live: mean rate over measured capacity.")
+@click.option("--length-scale", type=click.FloatRange(0.01, 1), default=0.25, show_default=True, help="Live: answers over their lengths.")
+@click.option("--seed", type=click.IntRange(0, 1_000_000), default=1, show_default=True, help="Live: prompts and order of the runs.")
+@click.option("--simulate", is_flag=True, help="In virtual time, instead of live.")
 @click.option("--data", type=FOLDER, envvar="HMAS_DATA_DIR", help="Folder with prompts/; default: HMAS_DATA_DIR.")
 @click.option("--beliefs", default="", help="Simulation: only these, with commas between. Default: all.")
 @click.option("--ways", default="", help="Simulation: only these ways to schedule. Default: all.")
@@ -33,6 +46,7 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 @click.option(
     "--answer-ms", type=click.FloatRange(0, 60_000), default=1000.0 * DEFAULT.answer_s, show_default=True, help="The agents' delay."
 )
+@click.option("--models", default="", help="Simulation: store of trained models in place of the shipped ones.")
 @click.option("--workers", type=click.IntRange(1, 256), default=2, show_default=True, help="Simulation: processes.")
 @click.option("--page", type=FILE, help="Run nothing: write what lies in --out into this page, between its markers.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("build/agents"), show_default=True, help="Results.")
@@ -49,19 +63,24 @@ def agents(ctx: click.Context, /, *, page: Path | None, simulate: bool, out: Pat
     \b
     Examples:
       hmas lab agents --simulate --data DIR
+      hmas lab agents --vllm-python build/vllm/bin/python --model build/tiny-model --blocks 5
       hmas lab agents --simulate --ways hmas --beliefs rules,trained,oracle --seeds 10
       hmas lab agents --page docs/agents-ablation.md
     """  # noqa: D301 - click reads \b as "do not rewrap"
-    if simulate + (page is not None) != 1:
-        raise click.UsageError("give one of: --simulate, --page")
+    live = options["vllm_python"] is not None or options["model"] is not None
+    if live + simulate + (page is not None) != 1:
+        raise click.UsageError("give one of: --vllm-python with --model, --simulate, --page")
     if page is not None:
         say(f"{page}: written from {out}: {', '.join(write_page(page, out))}")
         return
-    document = _simulated(out, options)
+    if options["data"] is None:
+        raise click.UsageError("the prompts are public data that this project does not carry: give --data DIR or set HMAS_DATA_DIR")
+    document = _simulated(out, options) if simulate else _live(out, options)
+    tables = [*simulated_tables(document), short_table(document)] if simulate else [live_table(document)]
     if as_json:
         say_json(document)
     else:
-        say("\n\n".join(f"{one.title}\n{table(one.head, one.rows)}" for one in [*simulated_tables(document), short_table(document)]))
+        say("\n\n".join(f"{one.title}\n{table(one.head, one.rows)}" for one in tables))
     for text in document["broken"]:
         complain(f"broken: {text}")
     if document["broken"]:
@@ -69,8 +88,6 @@ def agents(ctx: click.Context, /, *, page: Path | None, simulate: bool, out: Pat
 
 
 def _simulated(out: Path, options: Mapping[str, Any]) -> dict[str, Any]:
-    if options["data"] is None:
-        raise click.UsageError("the prompts are public data that this project does not carry: give --data DIR or set HMAS_DATA_DIR")
     settings = AblationSettings(
         beliefs=read_beliefs(options["beliefs"]),
         ways=read_ways(options["ways"]),
@@ -79,10 +96,37 @@ def _simulated(out: Path, options: Mapping[str, Any]) -> dict[str, Any]:
         seeds=options["seeds"],
         duration_s=options["duration"],
         answer_s=options["answer_ms"] / 1000.0,
+        models=options["models"],
     )
     document = SimulatedAblation(options["data"], settings, on_cores(options["workers"]), hint).run()
     _write(out / f"{SIMULATED}.json", document)
     hint(f"written to {out / SIMULATED}.json")
+    return document
+
+
+def _live(out: Path, options: Mapping[str, Any]) -> dict[str, Any]:
+    if options["vllm_python"] is None or options["model"] is None:
+        raise click.UsageError("--vllm-python and --model go together")
+    periods = max(1, round(options["seconds"] / PERIOD_S))
+    settings = FieldSettings(
+        seed=options["seed"],
+        load=options["load"],
+        period_s=options["seconds"] / periods,
+        periods=periods,
+        blocks=options["blocks"],
+        length_scale=options["length_scale"],
+    )
+    hint(f"about {duration_words(sum(length for _, length in seconds_of(settings)))}")
+    pool = read_pool(options["data"], held_out(options["data"]))
+
+    def keep(document: dict[str, Any]) -> None:
+        _write(out / f"{LIVE}.json", document)
+
+    server = VllmServer(python=options["vllm_python"], model=options["model"])
+    out.mkdir(parents=True, exist_ok=True)
+    document = ablate_on_vllm(settings, server, pool, out / "live", keep)
+    keep(document)
+    hint(f"written to {out / LIVE}.json")
     return document
 
 

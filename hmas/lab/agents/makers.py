@@ -1,6 +1,6 @@
 """Builds who believes, from the shipped models or an operator's own."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -12,11 +12,13 @@ from agents.perception.reading import PromptView, Reader, Reading
 from agents.prediction.model import PredictionModel
 from agents.prediction.regressor import load_regressor
 from controller.config.schema import AgentsConfig
+from controller.core.messages import RequestNotice
 from hmas.lab.agents.beliefs import Believer, Oracle
 from hmas.lab.agents.requests import Truth
 from hmas.lab.agents.settings import Belief
 from hmas.lab.agents.statistics import RulesAndStatistics
 
+TruthOf = Callable[[RequestNotice], Truth | None]
 KEPT = 20_000
 
 
@@ -39,12 +41,12 @@ class ReadOnce:
         return [self._known[prompt] for prompt in prompts]
 
 
-def make_believer(belief: Belief, truths: Mapping[str, Truth], slo_scale: float, models: str = "") -> Believer | None:
+def make_believer(belief: Belief, truth_of: TruthOf, slo_scale: float, models: str = "") -> Believer | None:
     """The agents of a belief, as at their start; None where nobody speaks.
 
     Args:
         belief: Who.
-        truths: By request id, for oracles.
+        truth_of: For oracles.
         slo_scale: The table of targets as the installation has it.
         models: Store of trained models whose chosen versions stand in for the shipped ones; empty for the shipped ones.
 
@@ -62,11 +64,11 @@ def make_believer(belief: Belief, truths: Mapping[str, Truth], slo_scale: float,
         case "rules":
             return Believer(rules(), PredictionModel(None))
         case "rules+targets":
-            return Oracle(rules(), PredictionModel(None), truths, targets=True, lengths=False)
+            return Oracle(rules(), PredictionModel(None), truth_of, targets=True, lengths=False)
         case "rules+lengths":
-            return Oracle(rules(), PredictionModel(None), truths, targets=False, lengths=True)
+            return Oracle(rules(), PredictionModel(None), truth_of, targets=False, lengths=True)
         case "oracle":
-            return Oracle(rules(), PredictionModel(load_regressor()), truths, targets=True, lengths=True)
+            return Oracle(rules(), PredictionModel(load_regressor()), truth_of, targets=True, lengths=True)
         case "trained" | "private":
             opened = _opened(models)
             perception = PerceptionModel(

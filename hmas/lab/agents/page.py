@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from hmas.lab.agents.tables import markdown, short_table, simulated_tables, simulated_verdicts
+from hmas.lab.agents.tables import live_table, live_verdict, markdown, short_table, simulated_tables, simulated_verdicts
 from hmas.lab.studies.errors import StudyError
 
-SIMULATED = "simulated"
+LIVE, SIMULATED = "live", "simulated"
 VERSION = 1
 
 
@@ -22,7 +22,12 @@ def simulated_body(document: Mapping[str, Any]) -> str:
     return "\n\n".join([markdown(short_table(document)), verdicts, about, *map(markdown, simulated_tables(document))])
 
 
-BODIES: Mapping[str, Callable[[Mapping[str, Any]], str]] = MappingProxyType({SIMULATED: simulated_body})
+def live_body(document: Mapping[str, Any]) -> str:
+    """The live ablation for the page."""
+    return "\n\n".join([markdown(live_table(document)), f"In words: {live_verdict(document)}"])
+
+
+BODIES: Mapping[str, Callable[[Mapping[str, Any]], str]] = MappingProxyType({LIVE: live_body, SIMULATED: simulated_body})
 """By kind of result, which is the name of its file: what the page shows."""
 
 

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import msgspec
-import numpy as np
 
 from agents.perception.importance import importance_of
 from controller.core.messages import RequestNotice
@@ -37,6 +36,7 @@ class Truth(msgspec.Struct, frozen=True, kw_only=True):
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """One request to come: what the scheduler sees of it, what the agents are told, and the truth."""
 
+    text: str
     request: Request
     notice: RequestNotice
     truth: Truth
@@ -54,7 +54,7 @@ def shares(mixture: Mixture, pool: Pool) -> dict[tuple[str, TaskType], float]:
     return dict(sorted(found.items()))
 
 
-def draw(pool: Pool, mixture: Mixture, spec: ArrivalSpec, *, seed: int, slo_scale: float, model: str) -> list[Asked]:
+def draw(pool: Pool, mixture: Mixture, spec: ArrivalSpec, *, seed: int, slo_scale: float, model: str, cap: int = MAX_TOKENS) -> list[Asked]:
     """Requests in order of arrival. The same arguments give the same requests.
 
     Times are drawn as `spec` says, kinds of traffic, task types and tenants by the mixture's shares, prompts evenly among those of a type,
@@ -74,14 +74,16 @@ def draw(pool: Pool, mixture: Mixture, spec: ArrivalSpec, *, seed: int, slo_scal
         prompt = choice[decks[task][taken[task] % len(choice)]]
         taken[task] += 1
         tenant = pick(mixture.kinds[kind].tenants, tenants[number])
-        found.append(asked(prompt, number, at_s, tenant=tenant, kind=kind, model=model, server=server, slo_scale=slo_scale))
+        found.append(_asked(prompt, number, at_s, tenant=tenant, kind=kind, model=model, server=server, slo_scale=slo_scale, cap=cap))
     return found
 
 
-def asked(prompt: Prompt, number: int, at_s: float, *, tenant: str, kind: str, model: str, server: str, slo_scale: float) -> Asked:
+def _asked(
+    prompt: Prompt, number: int, at_s: float, *, tenant: str, kind: str, model: str, server: str, slo_scale: float, cap: int
+) -> Asked:
     """The request that a prompt makes; `server` names the model whose answers count."""
     request_id = f"{number:08d}"
-    notice = notice_of(prompt.text, model=model, request_id=request_id, tenant=tenant, sent_s=at_s)
+    notice = notice_of(prompt.text, model=model, request_id=request_id, tenant=tenant, sent_s=at_s, cap=cap)
     importance = importance_of(notice.excerpt, has_tools=notice.has_tools)
     request = Request(
         id=request_id,
@@ -89,19 +91,14 @@ def asked(prompt: Prompt, number: int, at_s: float, *, tenant: str, kind: str, m
         model=model,
         arrival_s=at_s,
         prompt_tokens=notice.prompt_tokens,
-        max_output_tokens=MAX_TOKENS,
+        max_output_tokens=cap,
         deadline_s=at_s + TIMEOUT_S,
     )
     slo = slo_for(prompt.task, importance, slo_scale)
-    truth = Truth(task=prompt.task, slo=slo, importance=importance, output_tokens=prompt.answered_by(server))
-    return Asked(request=request, notice=notice, truth=truth, kind=kind)
+    truth = Truth(task=prompt.task, slo=slo, importance=importance, output_tokens=prompt.answered_by(server, cap))
+    return Asked(text=prompt.text, request=request, notice=notice, truth=truth, kind=kind)
 
 
 def truths(stream_of: Sequence[Asked]) -> Mapping[str, Truth]:
     """The truth by request id."""
     return {one.request.id: one.truth for one in stream_of}
-
-
-def mean_length(stream_of: Sequence[Asked]) -> float:
-    """Mean answer in tokens; 0 for none."""
-    return float(np.mean([one.truth.output_tokens for one in stream_of])) if stream_of else 0.0

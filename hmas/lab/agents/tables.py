@@ -11,6 +11,11 @@ HEAD = (
     *("way", "beliefs", "goodput/s", "over rules", "verdict", "ESG/s", "over rules", "verdict"),
     *("task right", "length off by", "TTFT p95 started", "TPOT p95", "late or shed"),
 )
+LIVE_HEAD = (
+    *("beliefs", "goodput/s", "over rules", "min..max", "verdict", "ESG/s", "over rules", "min..max", "verdict"),
+    *("TTFT p95 started", "TPOT p95 ms", "runs"),
+)
+LIVE_MEASURES = {"goodput_rps": "goodput", "esg_rate": "ESG"}
 SHORT_HEAD = ("load", "way", "measure", "none", "rules", "trained", "oracle", "trained over rules", "share of the oracle's gain")
 
 
@@ -80,6 +85,39 @@ def simulated_verdicts(document: Document) -> list[str]:
 def _said(row: Mapping[str, Any]) -> str:
     goodput, esg = row["goodput_rps"][f"over_{RULES}"], row["esg_rate"][f"over_{RULES}"]
     return f"{goodput['mean']:.3f} x goodput ({goodput['verdict']}), {esg['mean']:.3f} x ESG ({esg['verdict']})"
+
+
+def live_table(document: Document) -> Table:
+    """One row per arm of the live ablation."""
+    found, settings = document["summary"], document["settings"]
+    noise = ", ".join(f"{words} {found['noise'][key]:.1%}" for key, words in LIVE_MEASURES.items() if found["noise"][key] is not None)
+    title = (
+        f"{len(document['blocks'])} blocks on a real vLLM, all of H-MAS, mean load {settings['load']:g} of capacity, answers x "
+        f"{settings['length_scale']:g}; two runs by the rules in one block lay apart by up to: {noise or 'no block tells'}; "
+        f"runs rejected: {sum(row['rejected'] for row in found['rows'])}"
+    )
+    return Table(title, LIVE_HEAD, [_live_row(row) for row in found["rows"]])
+
+
+def _live_row(row: Mapping[str, Any]) -> tuple[str, ...]:
+    cells = [row["arm"]]
+    for key, digits in (("goodput_rps", 2), ("esg_rate", 0)):
+        value, over = row[key]["spread"], row[key]["over_rules"]
+        cells += [f"{value['median']:.{digits}f}", f"{over['median']:.3f}", f"{over['min']:.3f}..{over['max']:.3f}", row[key]["verdict"]]
+    ttft, tpot = row["ttft_ms_started_p95"], row["tpot_ms_p95"]
+    return (*cells, "" if ttft is None else f"{ttft:.0f}", "" if tpot is None else f"{tpot:.1f}", str(row["runs"]))
+
+
+def live_verdict(document: Document) -> str:
+    """What the live ablation says, plainly."""
+    parts = []
+    for row in document["summary"]["rows"]:
+        if row["arm"] in {"trained", "oracle", "none"}:
+            said = ", ".join(
+                f"{row[key]['over_rules']['median']:.3f} x {words} ({row[key]['verdict']})" for key, words in LIVE_MEASURES.items()
+            )
+            parts.append(f"{row['arm']}: {said}")
+    return "; ".join(parts) + "; each over rules and statistics in the same block, medians."
 
 
 def plus_minus(value: Mapping[str, Any], digits: int) -> str:

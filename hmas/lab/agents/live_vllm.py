@@ -1,0 +1,105 @@
+"""The live ablation's processes: vLLM for all of it, a gateway with its agents for every run."""
+
+import asyncio
+import os
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from controller.runtime.clock import SystemClock
+from hmas.demo.calibration import Calibration
+from hmas.demo.field_cli import PACE
+from hmas.demo.field_runs import FieldRuns
+from hmas.demo.field_settings import FieldSettings
+from hmas.demo.live import LiveRun, live_run
+from hmas.demo.progress import Reporter
+from hmas.demo.settings import Span
+from hmas.demo.site import EVERYBODY, make_site
+from hmas.demo.virtual import Variant
+from hmas.demo.vllm_engine import VllmServer, running_vllm
+from hmas.lab.agents.asked import Pool
+from hmas.lab.agents.live import ARMS, Ablation, PromptLoad, cast_of
+from hmas.lab.agents.requests import Truth
+from hmas.lab.agents.teller import write_truths
+from hmas.lab.dataset import load_mixture
+from hmas.lab.loadgen import Progress
+from hmas.lab.workload import Arrival
+
+MODEL = "tiny"
+STARTING, CALIBRATING = "starting vLLM", "measuring capacity"
+BETWEEN_S = 14.0
+"""What a run takes beside its arrivals: gateway, agents and client start, the last answers come."""
+
+
+def seconds_of(settings: FieldSettings) -> list[tuple[str, float]]:
+    """The phases of an ablation and about how long each takes."""
+    lengths = [(STARTING, 60.0), (CALIBRATING, 25.0 * settings.capacity_rounds * len(settings.capacity_caps))]
+    block_s = (settings.run_span.duration_s + BETWEEN_S) * (len(ARMS) + 1)
+    return [*lengths, *((f"block {number + 1}", block_s) for number in range(settings.blocks))]
+
+
+def ablate_on_vllm(
+    settings: FieldSettings, server: VllmServer, pool: Pool, folder: Path, on_block: Callable[[dict[str, Any]], None]
+) -> dict[str, Any]:
+    """Starts vLLM and makes all runs.
+
+    Args:
+        settings: What to do.
+        server: How vLLM is started.
+        pool: The prompts.
+        folder: Logs, plans and raw results lie here.
+        on_block: Given the document after every block, so that a long ablation which is broken off leaves what it has.
+
+    Raises:
+        DemoBroken: Something did not come up.
+    """
+    clock = SystemClock()
+    reporter = Reporter(clock, seconds_of(settings))
+    load = PromptLoad(pool, load_mixture()[0], settings, MODEL)
+    site = make_site(folder, load.tenants(), kind="vllm", model=MODEL)
+    truths = folder / "truths.json"
+    arms: dict[str, str] = {}
+    scale: list[float] = [1.0]
+
+    async def execute(variant: Variant, arrivals: Sequence[Arrival], span: Span, *, agents: bool = False) -> LiveRun:
+        def on_progress(progress: Progress) -> None:
+            reporter.tick(f"{variant.name}: {progress.sent}/{len(arrivals)} sent, {progress.good} good of {progress.ended} ended")
+
+        arm = arms.get(variant.name)
+        config: Mapping[str, Any] = {"agents": PACE, "slo": {"scale": scale[0]}} if agents else {}
+        cast = EVERYBODY if arm is None else cast_of(arm, str(truths))
+        return await live_run(site, variant, arrivals, span, agents=agents, config=config, clock=clock, on_progress=on_progress, cast=cast)
+
+    runs = FieldRuns(execute, settings, load, reporter.say)
+
+    def write(known: Mapping[str, Truth]) -> None:
+        write_truths(truths, known)
+
+    study = Ablation(settings, runs, load, write=write, choose=arms.__setitem__, say=reporter.say, stage=reporter.phase)
+
+    def document(ground: Calibration, blocks: list[dict[str, Any]]) -> dict[str, Any]:
+        about = {
+            "elapsed_s": round(reporter.elapsed_s, 1),
+            "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "system": platform.system()},
+            "engine": {"kind": "vllm", "command": server.command(0, MODEL)[1:]},
+            "prompts": {task.value: len(found) for task, found in pool.prompts.items()},
+        }
+        return study.document(ground, blocks, about)
+
+    async def run() -> dict[str, Any]:
+        reporter.phase(STARTING)
+        async with running_vllm(server, site.folder, MODEL) as url:
+            site.engines["vllm-1"] = url
+            ground = await study.ground()
+            scale[0] = ground.slo_scale
+            blocks: list[dict[str, Any]] = []
+            for number in range(settings.blocks):
+                blocks.append(await study.block(number, ground))
+                on_block(document(ground, blocks))
+        return document(ground, blocks)
+
+    try:
+        return asyncio.run(run())
+    finally:
+        reporter.done()
