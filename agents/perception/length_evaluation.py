@@ -138,6 +138,7 @@ def evaluate(
     *,
     net: PromptNet | None,
     regimes: Sequence[str] = REGIMES,
+    baselines: bool = True,
     trained: Sequence[LengthRow] = (),
     seed: int = 1,
     report: Callable[[str], None] = lambda _: None,
@@ -149,6 +150,7 @@ def evaluate(
         readings: From `perceived`.
         net: As in `LengthModel`.
         regimes: Which of `REGIMES`.
+        baselines: Whether the baselines are judged too.
         trained: As in `contenders`.
         seed: Of the order of arrival.
         report: Told of every step.
@@ -165,6 +167,8 @@ def evaluate(
     for regime in regimes:
         result[regime] = {}
         for name, make in contenders(readings, net, trained).items():
+            if name != OURS and not baselines:
+                continue
             stated = foretell(rows, readings, make, regime, seed=seed)
             entry: dict[str, Any] = {
                 "overall": score(stated, lengths),

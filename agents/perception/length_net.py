@@ -43,6 +43,7 @@ class _Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     layers: list[str]
     hidden_mean: list[float]
     hidden_scale: list[float]
+    widening: float
     offsets: dict[str, float]
 
 
@@ -95,6 +96,7 @@ class PromptNet:
         self._b1 = parts[1][0] - self._w1_dense @ mean
         self._w2, self._w3 = parts[2], parts[4]
         self._b2, self._b3 = parts[3][0], parts[5][0]
+        self._widening = stored.widening
         self._hidden_mean = np.append(np.asarray(stored.hidden_mean, np.float32), np.float32(-1.0))
         self._hidden_scale = np.append(np.asarray(stored.hidden_scale, np.float32), np.float32(1.0))
 
@@ -112,16 +114,16 @@ class PromptNet:
         hidden -= self._hidden_mean
         hidden *= self._hidden_scale
         np.minimum(hidden, OUTLIER, out=hidden)
-        return Told(spread(outputs), hidden)
+        return Told(spread(outputs, self._widening), hidden)
 
 
-def spread(outputs: list[float]) -> list[float]:
-    """The last layer's numbers as ascending quantiles: the median, and steps outwards that are positive by softplus."""
+def spread(outputs: list[float], widening: float) -> list[float]:
+    """The last layer's numbers as ascending quantiles: the median, and steps outwards that are positive by softplus, times `widening`."""
     quantiles = [outputs[MEDIAN]] * len(outputs)
     for place in range(MEDIAN + 1, len(outputs)):
-        quantiles[place] = quantiles[place - 1] + _softplus(outputs[place])
+        quantiles[place] = quantiles[place - 1] + widening * _softplus(outputs[place])
     for place in range(MEDIAN - 1, -1, -1):
-        quantiles[place] = quantiles[place + 1] - _softplus(outputs[place])
+        quantiles[place] = quantiles[place + 1] - widening * _softplus(outputs[place])
     return quantiles
 
 

@@ -25,7 +25,7 @@ from agents.perception.length_net import FORMAT
 from agents.perception.length_statistics import PRIOR
 from agents.perception.length_text import DENSE, features_of, terms
 from controller.core.errors import ModelError
-from controller.core.lengths import LEVELS, MEDIAN
+from controller.core.lengths import LEVELS, MEDIAN, P90
 from controller.core.types import TaskType
 
 NOT_PERMISSIVE = ("alpaca_eval",)
@@ -52,6 +52,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         drop_words: Share of training prompts shown without their text, as where prompts may not leave the gateway.
         drop_terms: Share of a prompt's terms left out at random.
         offset_penalty: Weight of the squared offsets of models.
+        held_out: Share of the prompts on which a first run's quantiles are checked.
     """
 
     seed: int = 7
@@ -67,6 +68,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     drop_terms: float = 0.35
     drop_hidden: float = 0.15
     offset_penalty: float = 0.02
+    held_out: float = 0.15
 
 
 class Example(msgspec.Struct, frozen=True):
@@ -141,10 +143,15 @@ def train(corpus: Corpus, plan: Plan, report: Callable[[str], None]) -> dict[str
         raise ModelError(f"{len(corpus.examples)} answers to learn from; needed: {plan.batch} or more")
     torch.manual_seed(plan.seed)
     torch.set_num_threads(1)
-    training = _Training(torch, corpus, plan)
-    for epoch in range(plan.epochs):
-        report(f"epoch {epoch + 1} of {plan.epochs}: pinball loss {training.epoch():.4f}")
-    return training.document()
+    chosen = np.random.default_rng(plan.seed).random(len(corpus.prompts)) < plan.held_out
+    parts = (
+        msgspec.structs.replace(corpus, examples=[example for example in corpus.examples if bool(chosen[example.prompt]) is held])
+        for held in (False, True)
+    )
+    seen, unseen = parts
+    widening = _Training(torch, seen, plan).run(report).widening(unseen)
+    report(f"on prompts held out the quantiles must stand {widening:.2f} times as far apart; training again on all")
+    return _Training(torch, corpus, plan).run(report).document(widening)
 
 
 class _Training:
@@ -190,7 +197,33 @@ class _Training:
         steps = plan.epochs * math.ceil(len(self._prompt) / plan.batch)
         self._schedule = self._torch.optim.lr_scheduler.OneCycleLR(self._optimiser, plan.rate, total_steps=steps, pct_start=0.1)
 
-    def epoch(self) -> float:
+    def run(self, report: Callable[[str], None]) -> "_Training":
+        """Trains to the end."""
+        for epoch in range(self._plan.epochs):
+            report(f"epoch {epoch + 1} of {self._plan.epochs}: pinball loss {self._epoch():.4f}")
+        return self
+
+    def widening(self, unseen: Corpus) -> float:
+        """By how much the stated distances from the median must grow for four fifths of models' answers to fall within the outer deciles.
+
+        A net knows the prompts that it was trained on better than those it will meet.
+        """
+        examples = [example for example in unseen.examples if example.model in self._answers and example.model]
+        if len(examples) < LEAST_ANSWERS:
+            return 1.0
+        numbers = {model: number for number, model in enumerate(self._models)}
+        prompts = np.array([example.prompt for example in examples])
+        with self._torch.no_grad():
+            raw, _ = self._outputs([self._known[prompt] for prompt in prompts], self._dense[prompts])
+            stated = _spread(self._torch, raw).numpy()
+            offsets = (self._offsets * self._spoken).numpy()[[numbers[example.model] for example in examples]]
+        away = np.array([example.log_length for example in examples]) - offsets - stated[:, MEDIAN]
+        step = np.where(away > 0.0, stated[:, P90] - stated[:, MEDIAN], stated[:, MEDIAN] - stated[:, 0])
+        order = np.argsort(np.abs(away) / step)
+        weight = np.cumsum(np.array([example.weight for example in examples])[order])
+        return float((np.abs(away) / step)[order][np.searchsorted(weight, 0.8 * weight[-1])])
+
+    def _epoch(self) -> float:
         """Goes once through all examples; mean pinball loss."""
         torch, plan = self._torch, self._plan
         levels = torch.tensor(LEVELS)
@@ -232,7 +265,7 @@ class _Training:
         hidden = torch.relu(self._layers[1](torch.nn.functional.dropout(hidden, drop, training=drop > 0.0)))
         return self._layers[2](hidden), hidden
 
-    def document(self) -> dict[str, Any]:
+    def document(self, widening: float) -> dict[str, Any]:
         """The trained net as its file holds it."""
         with self._torch.no_grad():
             parts = [
@@ -260,6 +293,7 @@ class _Training:
             "hidden_mean": _rounded(hidden.mean(0)),
             # A unit that never fires tells nothing, now or later.
             "hidden_scale": _rounded(np.where(deviation > 1e-3, 1.0 / np.maximum(deviation, 1e-3), 0.0)),
+            "widening": round(widening, 4),
             "offsets": {
                 model: round(offset, 3)
                 for model, offset in zip(self._models, offsets, strict=True)

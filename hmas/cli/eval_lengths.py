@@ -1,0 +1,217 @@
+"""`hmas eval lengths`: output lengths as quantiles, on real outputs of many models, beside plain baselines."""
+
+import csv
+import gzip
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from agents.models.store import ModelStore
+from agents.perception.length_data import LENGTH_COLUMNS, LengthRow, read_multi_model, read_typed
+from agents.perception.length_evaluation import OURS, REGIMES, evaluate, perceived
+from agents.perception.length_net import PromptNet, load
+from agents.perception.model import is_sound
+from agents.perception.readers import ReaderSource
+from agents.perception.reading import TASKS, PromptView, Reader, Reading
+from controller.config.paths import models_dir
+from controller.config.schema import Config
+from controller.core.errors import TraceError
+from controller.core.lengths import LEVELS
+from controller.core.types import TaskType
+from hmas.cli.output import hint, json_option, say, say_json, table
+from hmas.cli.settings import config_option, read_config
+
+READ_AT_ONCE = 64
+
+
+@click.command("lengths")
+@click.option(
+    "--data",
+    "files",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    multiple=True,
+    required=True,
+    help="multi_model_output_lengths.csv.gz with its multi_model_prompts.jsonl.gz, or typed prompts with outputs. Repeatable.",
+)
+@click.option("--reader", default="shipped", show_default=True, help="Who reads the prompts: shipped, rules, store, or a version in it.")
+@click.option("--net", "net_folder", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Another length model's folder.")
+@click.option("--regime", "regimes", type=click.Choice(REGIMES), multiple=True, help="Only these. Repeatable.")
+@click.option("--ours-only", is_flag=True, help="Leave the baselines out.")
+@click.option("--rows", "most", type=click.IntRange(100), help="At most so many answers, drawn at random.")
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the order in which requests arrive.")
+@config_option
+@json_option
+def eval_lengths(
+    *,
+    files: tuple[Path, ...],
+    reader: str,
+    net_folder: Path | None,
+    regimes: tuple[str, ...],
+    ours_only: bool,
+    most: int | None,
+    seed: int,
+    config_file: str | None,
+    as_json: bool,
+) -> None:
+    """Say how well output lengths are foretold: coverage, Kendall's tau, errors.
+
+    "cold": nothing is learnt from the files. "new prompts": answers teach as they come, but only prompts are judged of which no answer
+    was seen, by any model. "as it comes": every answer is foretold, then learnt; prompts come back with other models.
+
+    \b
+    Examples:
+      hmas eval lengths --data multi_model_output_lengths.csv.gz --data multi_model_prompts.jsonl.gz
+      hmas eval lengths --data typed_prompts.jsonl.gz --regime cold --json
+    """  # noqa: D301 - click reads \b as "do not rewrap"
+    config = read_config(config_file)
+    found = judge(
+        read_rows(files), config, reader=reader, net_folder=net_folder, regimes=regimes, ours_only=ours_only, most=most, seed=seed
+    )
+    if as_json:
+        say_json(found)
+    else:
+        say(report(found))
+
+
+def is_lengths_file(path: Path) -> bool:
+    """Whether a file is one of output lengths by model: CSV with the columns that these have."""
+    opened: Callable[..., Any] = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opened(path, "rt", encoding="utf-8", newline="") as file:
+            head = next(csv.reader(file), [])
+    except (OSError, UnicodeDecodeError):
+        return False
+    return all(column in head for column in LENGTH_COLUMNS)
+
+
+def read_rows(files: Sequence[Path]) -> list[LengthRow]:
+    """Rows of all files: each file of lengths with the file of prompts named after it, every other one as typed prompts.
+
+    Raises:
+        TraceError: A file of lengths without its prompts, or nothing to judge.
+    """
+    rows: list[LengthRow] = []
+    left = list(files)
+    while left:
+        path = left.pop(0)
+        if is_lengths_file(path):
+            partner = next((other for other in left if not is_lengths_file(other)), None)
+            if partner is None:
+                raise TraceError(f"--data {path}: lengths without prompts; allowed: its multi_model_prompts.jsonl.gz named after it")
+            left.remove(partner)
+            rows.extend(read_multi_model(path, partner))
+        else:
+            lengths = next((other for other in left if is_lengths_file(other)), None)
+            if lengths is not None and _has_prompt_ids(path):
+                left.remove(lengths)
+                rows.extend(read_multi_model(lengths, path))
+            else:
+                rows.extend(read_typed(path))
+    if not rows:
+        raise TraceError(f"--data {', '.join(map(str, files))}: no output of a model; allowed: rows whose output_origin begins with llm:")
+    return rows
+
+
+def judge(
+    rows: Sequence[LengthRow],
+    config: Config,
+    *,
+    reader: str = "shipped",
+    net_folder: Path | None = None,
+    regimes: Sequence[str] = (),
+    ours_only: bool = False,
+    most: int | None = None,
+    seed: int = 1,
+) -> dict[str, Any]:
+    """Judges output lengths as `agents.perception.length_evaluation` does.
+
+    Args:
+        rows: Answers of models to prompts.
+        config: For the reader's settings and the least confidence.
+        reader: As `agents.perception_reader`.
+        net_folder: Folder of another length model than the reader's own.
+        regimes: Which; all by default.
+        ours_only: Leave the baselines out.
+        most: Rows drawn at random where there are more.
+        seed: Of that and of the order of arrival.
+
+    Raises:
+        ModelError: The reader or the length model cannot be opened.
+    """
+    import numpy as np  # noqa: PLC0415
+
+    if most is not None and len(rows) > most:
+        rows = [rows[place] for place in np.sort(np.random.default_rng(seed).choice(len(rows), most, replace=False))]
+    settings = msgspec.structs.replace(config.agents, perception_reader=reader)
+    opened = ReaderSource(settings, ModelStore(models_dir(config))).open()
+    net: PromptNet | None = load(net_folder) if net_folder is not None else opened.net
+    hint(f"{len(rows)} answers; prompts are read by {opened.name}")
+    readings = perceived(rows, lambda views: _read(opened.reader, views, config.agents.perception_min_confidence))
+    found = evaluate(rows, readings, net=net, regimes=regimes or REGIMES, baselines=not ours_only, seed=seed, report=hint)
+    return {"reader": opened.name, **found}
+
+
+def report(found: dict[str, Any]) -> str:
+    """The account in tables."""
+    parts = []
+    for regime, contenders in found["regimes"].items():
+        rows = [[name, *_figures(entry["overall"])] for name, entry in contenders.items()]
+        parts.append(f"{regime}: {found['rows']} answers\n{table(_HEAD, rows)}")
+        ours = contenders[OURS]
+        grouped = [
+            [name, *_figures(figures)]
+            for part in ("by_collection", "by_dataset", "by_task")
+            for name, figures in ours.get(part, {}).items()
+        ]
+        parts.append(f"{regime}, the length model by collection, data set and task\n{table(_HEAD, grouped)}")
+    whose = found["predictability"]["everything"]
+    if whose is not None:
+        parts.append(
+            f"whose doing the lengths are (of the variance of their logs): prompt {whose['prompt_share']:.0%}, "
+            f"model {whose['model_share']:.0%}, neither {whose['residual_share']:.0%}"
+        )
+        parts.append(
+            "what would be reached by knowing it\n"
+            + table(_HEAD, [[name, *_figures(figures)] for name, figures in whose["oracles"].items()])
+        )
+    parts.append(f"the paper states a MAPE of {found['paper_mape']:.1%} on data that it does not describe")
+    return "\n\n".join(parts)
+
+
+_HEAD = ["who", "answers", "tau", "MAE", "median APE", "MAPE", "pinball", "worst gap", *(f"{level:.0%}" for level in LEVELS)]
+
+
+def _figures(score: dict[str, Any]) -> list[str]:
+    return [
+        str(score["rows"]),
+        f"{score['kendall_tau']:.3f}",
+        f"{score['mae_tokens']:.0f}",
+        f"{score['median_ape']:.0%}",
+        f"{score['mape']:.0%}",
+        f"{score['pinball']:.4f}",
+        f"{score['worst_gap']:.1%}",
+        *(f"{share:.1%}" for share in score["coverage"]),
+    ]
+
+
+def _has_prompt_ids(path: Path) -> bool:
+    opened: Callable[..., Any] = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opened(path, "rt", encoding="utf-8") as file:
+            return "prompt_id" in msgspec.json.decode(file.readline(), type=dict[str, Any])
+    except (OSError, UnicodeDecodeError, msgspec.DecodeError):
+        return False
+
+
+def _read(reader: Reader, views: Sequence[PromptView], least: float) -> list[tuple[Reading, TaskType]]:
+    found: list[tuple[Reading, TaskType]] = []
+    for begin in range(0, len(views), READ_AT_ONCE):
+        for reading in reader.read(views[begin : begin + READ_AT_ONCE]):
+            sound = reading if is_sound(reading) else Reading()
+            likeliest = max(sound.probabilities, default=0.0)
+            task = TASKS[sound.probabilities.index(likeliest)] if sound.probabilities and likeliest >= least else TaskType.UNKNOWN
+            found.append((sound, task))
+    return found

@@ -1,0 +1,209 @@
+"""The length model: quantiles that are ascending, bounded, learnt, and honest under drift."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agents.perception import lengths
+from agents.perception.length_net import SHIPPED, load
+from agents.perception.lengths import LengthModel
+from agents.perception.reading import TASKS, PromptView, Reading
+from controller.core.lengths import LEVELS, MEDIAN, P90
+from controller.core.types import TaskType
+
+READ = Reading(probabilities=tuple(1.0 / len(TASKS) for _ in TASKS))
+LENGTHS = Reading(probabilities=READ.probabilities, log_lengths=(3.0, 3.6, 4.4, 5.2, 5.9, 6.3, 7.0))
+
+
+@pytest.fixture(scope="module")
+def net():
+    return load(SHIPPED)
+
+
+def ask(model: LengthModel, excerpt: str = "Why is the sky blue?", /, *, reading: Reading = READ, **changes):
+    view = {"excerpt": excerpt, "prompt_chars": len(excerpt), "prompt_tokens": len(excerpt) // 4} | {
+        key: changes.pop(key) for key in ("prompt_tokens", "max_output_tokens", "turns") if key in changes
+    }
+    request = {"task": TaskType.QA, "tenant": "t", "model": "m"} | changes
+    return model.forecast(PromptView(**view), reading, **request)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.text(max_size=60),
+            st.sampled_from([READ, LENGTHS, Reading()]),
+            st.sampled_from(TaskType),
+            st.sampled_from(["a", "b"]),
+            st.text(max_size=12),
+            st.sampled_from(["", "s1", "s2"]),
+            st.integers(0, 5000),
+            st.integers(-1, 200_000),
+        ),
+        max_size=40,
+    )
+)
+def test_quantiles_ascend_within_one_token_and_the_cap_whatever_is_learnt(net, history):
+    model = LengthModel(net)
+    for text, reading, task, tenant, name, session, cap, output in history:
+        forecast = ask(model, text, reading=reading, task=task, tenant=tenant, model=name, session=session, max_output_tokens=cap)
+        assert len(forecast.tokens) == len(LEVELS)
+        assert list(forecast.log_quantiles) == sorted(forecast.log_quantiles)
+        assert all(0.999 <= tokens <= (cap or 131_072) * 1.001 for tokens in forecast.tokens)
+        model.learn(forecast, output if cap == 0 else min(output, cap))
+
+
+def test_two_models_with_the_same_history_say_the_same(net):
+    rng = np.random.default_rng(5)
+    one, two = LengthModel(net), LengthModel(net)
+    for number in range(200):
+        output = int(rng.integers(1, 900))
+        for model in (one, two):
+            model.learn(ask(model, f"prompt {number % 17}", model=f"m{number % 3}", session=f"s{number % 5}"), output)
+    assert ask(one, "prompt 3").log_quantiles == ask(two, "prompt 3").log_quantiles
+
+
+def test_quantiles_are_the_forecasts_log_quantiles(net):
+    model = LengthModel(net)
+    view = PromptView(excerpt="hello", prompt_chars=5, prompt_tokens=2)
+    assert model.quantiles(view, READ, task=TaskType.QA, tenant="t", model="m") == model.forecast(
+        view, READ, task=TaskType.QA, tenant="t", model="m"
+    ).log_quantiles  # fmt: skip
+
+
+def test_the_expectation_comes_from_the_reader_then_the_net_then_the_history(net):
+    assert ask(LengthModel(net), reading=LENGTHS).source == "reader"
+    assert ask(LengthModel(net), reading=LENGTHS).tokens[MEDIAN] == pytest.approx(math.exp(4.4))
+    assert ask(LengthModel(net)).source == "net"
+    assert ask(LengthModel()).source == "prior"
+    unread = ask(LengthModel(net), reading=Reading(), task=TaskType.UNKNOWN)
+    assert unread.source == "prior"
+    assert unread.tokens[MEDIAN] == pytest.approx(lengths.PRIOR[TaskType.UNKNOWN].p50)
+    assert unread.tokens[P90] > lengths.PRIOR[TaskType.UNKNOWN].p90
+
+
+def test_the_shipped_net_tells_a_translation_from_a_report(net):
+    model = LengthModel(net)
+    short = ask(model, "Translate this sentence from German to English: Guten Morgen, wie geht es dir?")
+    long = ask(model, "Write a comprehensive research report on carbon capture, no shorter than 4000 words.")
+    assert 5 * short.tokens[MEDIAN] < long.tokens[MEDIAN]
+
+
+@pytest.mark.parametrize("changes", [{"model": "wordy"}, {"tenant": "wordy"}, {"session": "wordy"}, {"task": TaskType.ESSAY_GENERATION}])
+def test_what_differs_between_requests_is_learnt_of_the_group_that_it_belongs_to(net, changes):
+    model = LengthModel(net)
+    rng = np.random.default_rng(3)
+    for number in range(300):
+        wordy = number % 2 == 1
+        forecast = ask(model, f"question {number} about the sea", **({"session": "plain"} | changes if wordy else {"session": "plain"}))
+        model.learn(forecast, int((1200 if wordy else 60) * rng.lognormal(0.0, 0.3)) + 1)
+    plain = ask(model, "a question of another kind about the sea", session="plain").tokens[MEDIAN]
+    assert ask(model, "a question of another kind about the sea", **({"session": "plain"} | changes)).tokens[MEDIAN] > 3.0 * plain
+
+
+def test_a_prompt_that_comes_back_is_remembered_and_a_new_one_is_not_taken_for_it(net):
+    model = LengthModel(net)
+    for number in range(200):
+        model.learn(ask(model, f"Tell me about number {number}."), 100)
+        model.learn(ask(model, "Print the whole list again, please."), 1500)
+    assert ask(model, "Print the whole list again, please.").tokens[MEDIAN] == pytest.approx(1500, rel=0.4)
+    assert ask(model, "Tell me about number 7777.").tokens[MEDIAN] < 400
+
+
+def test_answers_at_the_cap_are_known_to_be_longer():
+    """True lengths have a median of 400; with most answers cut at 300 a mean of what came would say less than 300."""
+    rng = np.random.default_rng(11)
+    model = LengthModel()
+    for number in range(1500):
+        forecast = ask(model, f"{number}", reading=Reading(), max_output_tokens=300)
+        assert forecast.tokens[-1] <= 300.001
+        model.learn(forecast, min(300, int(400 * rng.lognormal(0.0, 0.5)) + 1))
+    free = ask(model, "free", reading=Reading())
+    assert 300 < free.tokens[MEDIAN] < 600
+    assert ask(model, "capped", reading=Reading(), max_output_tokens=300).tokens[MEDIAN] == pytest.approx(300)
+
+
+def covered(model: LengthModel, draw, rows: int, *, skip: int = 0) -> np.ndarray:
+    """Share of lengths at or below each stated quantile, each foretold before it is learnt."""
+    hits = []
+    for number in range(rows):
+        changes, output = draw(number)
+        forecast = ask(model, f"prompt number {number}", **changes)
+        if number >= skip:
+            hits.append([math.log(output) <= quantile + 1e-9 for quantile in forecast.log_quantiles])
+        model.learn(forecast, output)
+    return np.mean(hits, axis=0)
+
+
+@pytest.mark.parametrize("kind", ["lognormal", "bimodal", "shift", "spread"])
+def test_stated_levels_cover_within_two_points_also_when_the_lengths_change(net, kind):
+    rng = np.random.default_rng(17)
+
+    def draw(number: int):
+        model = f"m{number % 3}"
+        late = number >= 4000
+        centre, spread = 200.0 * (1 + number % 3), 0.6
+        if kind == "bimodal":
+            centre *= 0.05 if rng.random() < 0.4 else 1.0
+        if kind == "shift":
+            centre *= 6.0 if late else 1.0
+        if kind == "spread":
+            spread = 1.2 if late else 0.3
+        return {"model": model}, int(centre * rng.lognormal(0.0, spread)) + 1
+
+    share = covered(LengthModel(net), draw, 8000, skip=500)
+    assert np.abs(share - LEVELS).max() < 0.02, share
+
+
+def test_a_fixed_forecast_would_not_have_covered_the_shift(net):
+    """The check above would fail without learning: the same stream, foretold and not learnt."""
+    rng = np.random.default_rng(17)
+    model = LengthModel(net)
+    hits = [
+        math.log(1200.0 * rng.lognormal(0.0, 0.6)) <= quantile
+        for number in range(300)
+        for quantile in ask(model, f"prompt number {number}").log_quantiles[MEDIAN : MEDIAN + 1]
+    ]
+    assert abs(float(np.mean(hits)) - 0.5) > 0.1
+
+
+def test_what_is_remembered_is_bounded(net):
+    model = LengthModel(net, groups=500)
+    for number in range(2000):
+        model.learn(ask(model, f"prompt {number}", tenant=f"t{number}", model=f"m{number}", session=f"s{number}"), 50)
+    assert len(model) <= 500
+    assert len(model._calibration) <= 4096
+    assert len(model._models) <= lengths.MODELS
+
+
+@pytest.mark.parametrize("output", [0, -3])
+def test_no_tokens_teach_nothing(net, output):
+    model = LengthModel(net)
+    before = ask(model)
+    model.learn(before, output)
+    assert len(model) == 0
+    assert ask(model).log_quantiles == before.log_quantiles
+
+
+def test_a_degenerate_answer_counts_as_one_odd_answer(net):
+    model = LengthModel(net)
+    for number in range(200):
+        model.learn(ask(model, f"prompt {number}"), 100)
+    before = ask(model, "another").tokens[MEDIAN]
+    model.learn(ask(model, "another one"), 60_000)
+    assert ask(model, "another").tokens[MEDIAN] < 1.5 * before
+
+
+def test_hundreds_that_are_answered_before_the_first_completes_are_one_mistake_and_not_hundreds():
+    model = LengthModel()
+    views = [PromptView(excerpt=f"prompt {number}", prompt_tokens=300) for number in range(600)]
+    who = {"task": TaskType.SUMMARIZATION, "tenant": "t", "model": "m"}
+    for forecast in [model.forecast(view, Reading(), **who) for view in views]:
+        model.learn(forecast, 7)
+    tokens = model.forecast(PromptView(excerpt="another", prompt_tokens=300), Reading(), **who).tokens
+    assert tokens[MEDIAN] == pytest.approx(7, rel=0.3)
+    assert tokens[0] > 4
