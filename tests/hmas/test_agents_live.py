@@ -1,13 +1,20 @@
 """The live ablation without an engine: its load, who takes part in which run, what stands in for the two agents, and its figures."""
 
+import asyncio
 import gzip
 import json
 
+import msgspec
 import pytest
 
-from controller.core.messages import Completion, InstanceView, RequestCost, RequestFeatures, SystemSnapshot
+from controller.bus.redis_bus import RedisBus
+from controller.core.messages import COSTS, FEATURES, Completion, InstanceView, RequestCost, RequestFeatures, SystemSnapshot
 from controller.core.types import OutcomeKind, TaskType
+from controller.runtime.clock import SystemClock
 from hmas.demo.field_settings import FieldSettings
+from hmas.demo.settings import DemoSettings
+from hmas.demo.site import make_site, running_engines, running_gateway
+from hmas.demo.virtual import Variant
 from hmas.lab.agents.asked import read_pool
 from hmas.lab.agents.live import ARMS, LONG_TOKENS, PROMPT_TOKENS, STEERING, TWIN, PromptLoad, cast_of, live_summary
 from hmas.lab.agents.makers import make_believer
@@ -146,3 +153,31 @@ def test_an_arm_is_better_only_beyond_what_two_runs_of_the_rules_differ_by():
     assert "runs rejected: 3" in table.title
     assert {row[0] for row in table.rows} == set(rows)
     assert "oracle: 1.188 x goodput (better)" in live_verdict(document)
+
+
+@pytest.mark.slow
+async def test_beside_a_real_gateway_the_oracle_tells_the_truth(load, tmp_path):
+    truths = tmp_path / "truths.json"
+    known = load.truths(1, **PIECE)
+    write_truths(truths, known)
+    notice = load._asked(1, **PIECE)[0].notice
+    site = make_site(tmp_path / "site", load.tenants())
+    clock = SystemClock()
+    heard = []
+    async with running_engines(site, DemoSettings()):
+        async with running_gateway(site, Variant(name="run"), agents=True, config={}, cast=cast_of("oracle", str(truths))) as address:
+            bus = RedisBus(address.bus_url)
+            await bus.start()
+            async with asyncio.timeout(20.0):
+                async for deliveries in bus.follow([FEATURES, COSTS], block_ms=100):
+                    heard += [delivery.message for delivery in deliveries]
+                    if any(isinstance(message, RequestCost) for message in heard):
+                        break
+                    bus.post(msgspec.structs.replace(notice, sent_s=clock.now_s()))
+            await bus.close()
+            assert not site.troubles
+    features = next(message for message in heard if isinstance(message, RequestFeatures))
+    truth = known[notice.excerpt]
+    assert (features.source, features.task_type, features.output_tokens) == ("oracle", truth.task, float(truth.output_tokens))
+    assert {path.stem for path in (tmp_path / "site").glob("*.log")} >= {"gateway", "teller", *STEERING}
+    assert not (tmp_path / "site" / "perception.log").exists()
