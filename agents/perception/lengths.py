@@ -78,12 +78,14 @@ class Forecast(msgspec.Struct, frozen=True):
         log_quantiles: Quantiles of the natural log of the output length in tokens at `controller.core.lengths.LEVELS`; ascending, bounded
             by the cap.
         source: Where the expectation came from: `reader`, `net` or `prior`.
-        base, inputs, member, calibrated, cap, raw: For `LengthModel.learn`.
+        raw: The same quantiles before the cap.
+        base, shape, inputs, member, calibrated, cap: For `LengthModel.learn`.
     """
 
     log_quantiles: tuple[float, ...]
     source: str
     base: float
+    shape: list[float]
     inputs: NDArray[np.float32] | None
     member: Membership
     calibrated: tuple[Hashable, ...]
@@ -141,16 +143,12 @@ class LengthModel:
         member = Membership(groups, spread * spread, _noise(groups) * spread * spread, start)
         fresh = member.groups[-1] is None or self._effects.find(member.groups[-1]) is None
         calibrated = (fresh, (fresh, task), (fresh, key))
-        centre, total = self._centre(middle, inputs, member)
-        scale = math.sqrt(total)
-        widened = scale / spread
-        corrections = self._calibration.correction(calibrated)
-        raw = [centre + (value - middle) * widened + move * scale for value, move in zip(base, corrections, strict=True)]
-        raw = list(accumulate(raw, max))
+        shape = [(value - middle) / spread for value in base]
+        raw = self._quantiles(self._centre(middle, inputs, member), shape, calibrated)
         cap = math.log(view.max_output_tokens) if view.max_output_tokens > 0 else math.inf
         highest = min(cap, MAX_LOG)
         stated = tuple([min(highest, max(0.0, value)) for value in raw])
-        return Forecast(stated, source, middle, inputs, member, calibrated, cap, raw)
+        return Forecast(stated, source, middle, shape, inputs, member, calibrated, cap, raw)
 
     def learn(self, forecast: Forecast, output_tokens: int) -> None:
         """Learns from how long the answer was; each forecast is to be learnt from once.
@@ -168,7 +166,10 @@ class LengthModel:
         if censored:
             mean, informed = _beyond(surprise / math.sqrt(total))
             surprise = mean * math.sqrt(total)
-        self._calibration.learn(forecast.calibrated, _below(forecast.raw, length, censored=censored))
+        # Levels are held to what would be said now: hundreds that were answered before the first of them completed made one mistake, not
+        # hundreds, and the effects have learnt most of it by now.
+        now = self._quantiles((centre, total), forecast.shape, forecast.calibrated)
+        self._calibration.learn(forecast.calibrated, _below(now, length, censored=censored))
         if forecast.inputs is not None:
             self._refine(forecast.inputs, surprise, total, forecast.member.groups[-1])
         self._effects.learn(forecast.member, surprise, total, informed)
@@ -206,6 +207,12 @@ class LengthModel:
         if inputs is not None:
             mean += float(self._weights @ inputs)
         return base + mean, member.noise + variance
+
+    def _quantiles(self, centre: tuple[float, float], shape: list[float], calibrated: tuple[Hashable, ...]) -> list[float]:
+        """Quantiles of the log length around a centre with its variance, in the reader's shape, each level corrected; not capped yet."""
+        middle, scale = centre[0], math.sqrt(centre[1])
+        corrections = self._calibration.correction(calibrated)
+        return list(accumulate([middle + (step + move) * scale for step, move in zip(shape, corrections, strict=True)], max))
 
     def _refine(self, inputs: NDArray[np.float32], surprise: float, total: float, prompt: Hashable) -> None:
         """One step of recursive least squares. Repeats of a prompt count less and less: they show the prompt, not prompts."""
