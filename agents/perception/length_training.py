@@ -118,13 +118,25 @@ def corpus_of(rows: Sequence[LengthRow], references: Sequence[LengthRow] = ()) -
     return Corpus(list(numbers), words, np.array(dense, np.float32).reshape(-1, len(DENSE)), examples, collections)
 
 
-def permissive(lengths: Path, prompts: Path, typed: Path) -> Corpus:
-    """The corpus that the shipped net is trained on."""
+def gather(lengths: Path, prompts: Path, typed: Path | None, *, all_licences: bool = False) -> Corpus:
+    """Brings the files together.
+
+    Args:
+        lengths: Table of output lengths by model.
+        prompts: Its prompts.
+        typed: Typed prompts with outputs.
+        all_licences: Also take collections that do not let weights be passed on.
+
+    Raises:
+        TraceError: A file cannot be read; names the line and the field.
+    """
     rows = [
         row
         for row in read_multi_model(lengths, prompts)
-        if group_of(row.dataset) not in NOT_PERMISSIVE and not row.model.startswith(UNTUNED)
+        if (all_licences or group_of(row.dataset) not in NOT_PERMISSIVE) and not row.model.startswith(UNTUNED)
     ]
+    if typed is None:
+        return corpus_of(rows)
     rows += [row for row in read_typed(typed, "llm") if not row.dataset.startswith(ELSEWHERE)]
     return corpus_of(rows, [row for row in read_typed(typed, "human") if row.task in REFERENCES])
 

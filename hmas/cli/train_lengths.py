@@ -1,0 +1,87 @@
+"""`hmas train lengths`: trains the model of output lengths from prompts on outputs of language models."""
+
+import shlex
+import tempfile
+import time
+from pathlib import Path
+
+import click
+import msgspec
+
+from agents.models.card import ModelCard, file_sha256, write_card
+from agents.models.store import ModelStore
+from agents.perception.length_net import FILE, load
+from agents.perception.length_training import NOT_PERMISSIVE, Plan, gather, train, write
+from agents.perception.readers import KIND, LENGTHS_ONLY
+from controller.config.paths import models_dir
+from hmas.cli.output import hint, json_option, say, say_json, table
+from hmas.cli.settings import config_option, read_config
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command("lengths")
+@click.option("--lengths", type=_FILE, required=True, help="Table in the format of multi_model_output_lengths.csv.gz.")
+@click.option("--prompts", type=_FILE, required=True, help="Its prompts, in the format of multi_model_prompts.jsonl.gz.")
+@click.option("--typed", type=_FILE, help="Typed prompts with outputs, in the format of typed_prompts.jsonl.gz.")
+@click.option("--all-licences", is_flag=True, help=f"Also learn from {', '.join(NOT_PERMISSIVE)}: the model is then for your own use only.")
+@click.option("--epochs", type=click.IntRange(1, 200), default=Plan().epochs, show_default=True, help="Times through the data.")
+@click.option("--seed", type=click.IntRange(0), default=Plan().seed, show_default=True, help="The same seed gives the same model.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder to write; default: a new version in the store.")
+@config_option
+@json_option
+def train_lengths(
+    *,
+    lengths: Path,
+    prompts: Path,
+    typed: Path | None,
+    all_licences: bool,
+    epochs: int,
+    seed: int,
+    out: Path | None,
+    config_file: str | None,
+    as_json: bool,
+) -> None:
+    """Train the length model that perception begins with; what it is off by is learnt live. Needs h-mas[train].
+
+    \b
+    Example:
+      hmas train lengths --lengths multi_model_output_lengths.csv.gz --prompts multi_model_prompts.jsonl.gz --typed typed_prompts.jsonl.gz
+    """  # noqa: D301 - click reads \b as "do not rewrap"
+    corpus = gather(lengths, prompts, typed, all_licences=all_licences)
+    hint(f"{len(corpus.examples)} answers to {len(corpus.prompts)} prompts")
+    document = train(corpus, Plan(epochs=epochs, seed=seed), hint)
+    given = [path for path in (lengths, prompts, typed) if path is not None]
+    words = ["hmas", "train", "lengths", "--lengths", lengths.name, "--prompts", prompts.name]
+    words += [*(["--typed", typed.name] if typed is not None else []), *(["--all-licences"] if all_licences else [])]
+    card = ModelCard(
+        kind=KIND,
+        format=LENGTHS_ONLY,
+        created_s=time.time(),
+        data_sha256={path.name: file_sha256(path) for path in given},
+        command=shlex.join([*words, "--epochs", str(epochs), "--seed", str(seed)]),
+        licence="CC BY-NC 4.0, by its data" if all_licences else "Apache-2.0; trained on permissively licensed data",
+        metrics={"answers": len(corpus.examples), "prompts": len(corpus.prompts), "widening": document["widening"]},
+        details={"left_out": [] if all_licences else list(NOT_PERMISSIVE), "known_models": sorted(document["offsets"])},
+    )
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        card = _written(document, out, card)
+        hint(f"written to {out}; hmas eval lengths --net {out} measures it")
+    else:
+        store = ModelStore(models_dir(read_config(config_file)))
+        with tempfile.TemporaryDirectory() as folder:
+            _written(document, Path(folder), card)
+            version = store.add(KIND, Path(folder), card)
+        card = msgspec.structs.replace(card, version=version)
+        hint(f"stored as {version}; hmas models use {KIND} {version} puts it in force, beside the shipped reader")
+    if as_json:
+        say_json(msgspec.to_builtins(card))
+    else:
+        say(table(["figure", "value"], sorted(card.metrics.items())))
+
+
+def _written(document: dict[str, object], folder: Path, card: ModelCard) -> ModelCard:
+    write(document, folder / FILE)
+    load(folder)
+    return write_card(folder, card)
