@@ -23,6 +23,7 @@ from controller.scheduling.history import History
 from controller.scheduling.lazy_heap import LazyHeap
 from controller.scheduling.queue_entry import QueueEntry
 from controller.scheduling.scheduler import Dispatch, Dropped, Refusal, Scheduler
+from controller.scheduling.shards import Shards
 
 STRANDED_AFTER_S = 30.0
 """How long a waiting request outlives the last engine that could serve it: an engine that restarts gets the chance to."""
@@ -90,7 +91,7 @@ class Desk:
     ) -> None:
         self.scheduler = scheduler
         self._fleet = fleet
-        self.lives: dict[str, Live] = {}
+        self.lives: Shards[Live] = Shards()
         self._history = history
         self._bus = bus
         self._metrics = metrics
@@ -191,7 +192,8 @@ class Desk:
         """Tells those that the scheduler has given up."""
         now_s = self._clock.now_s()
         for one in dropped:
-            live = self.lives.pop(one.entry.request.id)
+            live = self.lives[one.entry.request.id]
+            del self.lives[live.request.id]
             self._retried.pop(live.request.id, None)
             self._settle()
             refusal = one.refusal
@@ -254,7 +256,7 @@ class Desk:
         self, live: Live, kind: OutcomeKind, status: int, reason: str = "", *, output_tokens: int | None = None, cached_tokens: int = 0
     ) -> None:
         """Books the ending of a request. The first ending stands; later calls do nothing."""
-        if self.lives.pop(live.request.id, None) is None:
+        if self.lives.take(live.request.id) is None:
             return
         self._deadlines.discard(live.request.id)
         self._retried.pop(live.request.id, None)

@@ -4,6 +4,7 @@ from controller.core.types import Request
 from controller.scheduling.drain_rate import DrainRate
 from controller.scheduling.policies.keyed import PRIORITY_LIMIT
 from controller.scheduling.queue_entry import QueueEntry
+from controller.scheduling.shards import Shards
 
 _IMPORTANCE_STEPS = 20
 """Importance is told apart in steps of 1/20: a hair's breadth is no reason to give up a request that waits."""
@@ -53,16 +54,30 @@ class Work:
         return self.ready_us / rate if rate > 0.0 else float("inf")
 
 
-class Backlog:
-    """Every waiting request in the bucket of its rank. O(1) a call; `worst` is O(ranks in use)."""
+class _Place:
+    """A request in the line of its rank: what was counted of it, and its neighbours, the older and the newer one."""
 
-    __slots__ = ("_buckets", "_makes_way", "_places")
+    __slots__ = ("newer", "older", "rank", "request_id", "work", "work_us")
+
+    def __init__(self, request_id: str, rank: Rank, work_us: int, work: Work, older: "_Place | None") -> None:
+        self.request_id = request_id
+        self.rank = rank
+        self.work_us = work_us
+        self.work = work
+        self.older = older
+        self.newer: _Place | None = None
+
+
+class Backlog:
+    """Every waiting request in the line of its rank. O(1) a call; `worst` is O(ranks in use)."""
+
+    __slots__ = ("_makes_way", "_newest", "_places")
 
     def __init__(self, *, makes_way: bool = True) -> None:
         """Starts empty. `makes_way`: whether those that become overdue let all others go first."""
         self._makes_way = makes_way
-        self._buckets: dict[Rank, dict[str, None]] = {}
-        self._places: dict[str, tuple[Rank, int, Work]] = {}
+        self._newest: dict[Rank, _Place] = {}
+        self._places: Shards[_Place] = Shards()
 
     def __len__(self) -> int:
         return len(self._places)
@@ -74,46 +89,49 @@ class Backlog:
         work_us = max(1, int(1000.0 * entry.estimates.total_ms))
         before = self._places.get(request_id)
         if before is not None:
-            self._take(request_id, before, left=overdue and self._makes_way)
-        self._places[request_id] = (rank, work_us, work)
-        bucket = self._buckets.get(rank)
-        if bucket is None:
-            bucket = self._buckets[rank] = {}
-        bucket[request_id] = None
+            self._take(before, left=overdue and self._makes_way)
+        older = self._newest.get(rank)
+        self._places[request_id] = self._newest[rank] = place = _Place(request_id, rank, work_us, work, older)
+        if older is not None:
+            older.newer = place
         if not (overdue and self._makes_way):
             work.ready_us += work_us
 
     def move(self, request_id: str, work: Work) -> None:
         """It waits for other instances now; no effect where it is not here."""
         place = self._places.get(request_id)
-        if place is None or place[2] is work:
+        if place is None or place.work is work:
             return
-        rank, work_us, before = place
-        self._places[request_id] = (rank, work_us, work)
-        if not (rank[2] and self._makes_way):
-            before.ready_us -= work_us
-            work.ready_us += work_us
+        before, place.work = place.work, work
+        if not (place.rank[2] and self._makes_way):
+            before.ready_us -= place.work_us
+            work.ready_us += place.work_us
 
     def discard(self, request_id: str) -> None:
         """A request waits no more; no effect where it is not here."""
-        place = self._places.pop(request_id, None)
+        place = self._places.take(request_id)
         if place is not None:
-            self._take(request_id, place, left=True)
+            self._take(place, left=True)
 
     def worst(self) -> tuple[Rank, str] | None:
         """The one that would be given up first: of the greatest rank, the newest; None when nobody waits."""
-        if not self._buckets:
+        if not self._newest:
             return None
-        rank = max(self._buckets)
-        return rank, next(reversed(self._buckets[rank]))
+        rank = max(self._newest)
+        return rank, self._newest[rank].request_id
 
-    def _take(self, request_id: str, place: tuple[Rank, int, Work], *, left: bool) -> None:
-        rank, work_us, work = place
-        bucket = self._buckets[rank]
-        del bucket[request_id]
-        if not bucket:
-            del self._buckets[rank]
+    def _take(self, place: _Place, *, left: bool) -> None:
+        older, newer, rank = place.older, place.newer, place.rank
+        if older is not None:
+            older.newer = newer
+        if newer is not None:
+            newer.older = older
+        elif older is not None:
+            self._newest[rank] = older
+        else:
+            del self._newest[rank]
+        place.older = place.newer = None
         if not (rank[2] and self._makes_way):
-            work.ready_us -= work_us
+            place.work.ready_us -= place.work_us
             if left:
-                work.left_us += work_us
+                place.work.left_us += place.work_us

@@ -141,6 +141,13 @@ class Group:
             yield waiting
             waiting = waiting.after
 
+    def backwards(self) -> Iterator[Waiting]:
+        """The same from the newest on."""
+        waiting = self.last
+        while waiting is not None:
+            yield waiting
+            waiting = waiting.before
+
     @property
     def held(self) -> int:
         """How many its structures hold; those whose deadline has passed are held by nobody here."""

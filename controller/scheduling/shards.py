@@ -27,6 +27,9 @@ class Shards(Generic[V]):
     def __contains__(self, item_id: str) -> bool:
         return item_id in self._tables[hash(item_id) % _SHARDS]
 
+    def __getitem__(self, item_id: str) -> V:
+        return self._tables[hash(item_id) % _SHARDS][item_id]
+
     def __setitem__(self, item_id: str, value: V) -> None:
         table = self._tables[hash(item_id) % _SHARDS]
         before = len(table)

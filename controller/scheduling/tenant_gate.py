@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from controller.scheduling.queue_entry import QueueEntry, QueuePolicy
+from controller.scheduling.shards import Shards
 from controller.scheduling.signals import Signal
 from controller.scheduling.tenancy import Tenancy
 
@@ -45,7 +46,7 @@ class Gate(QueuePolicy):
         self.inner = inner
         self._tenancy = tenancy
         self._aside: dict[str, QueuePolicy] = {}
-        self._aside_of: dict[str, str] = {}
+        self._aside_of: Shards[str] = Shards()
         self._shown: dict[str, dict[str, QueueEntry]] = {}
         self._shown_of: dict[str, str] = {}
         self._seen = -1
@@ -74,7 +75,8 @@ class Gate(QueuePolicy):
         self.inner.load(through, now_s)
         for tenant, held in aside.items():
             self._queue(tenant).load(held, now_s)
-            self._aside_of.update((entry.request.id, tenant) for entry in held)
+            for entry in held:
+                self._aside_of[entry.request.id] = tenant
         self._seen = -1
 
     def pop(self, now_s: float) -> QueueEntry | None:
@@ -120,7 +122,7 @@ class Gate(QueuePolicy):
 
     def discard(self, request_id: str) -> QueueEntry | None:
         """Takes an entry out by id, None where it is not here."""
-        tenant = self._aside_of.pop(request_id, None)
+        tenant = self._aside_of.take(request_id)
         if tenant is not None:
             entry = self._aside[tenant].discard(request_id)
             if not len(self._aside[tenant]):

@@ -1,7 +1,7 @@
 """Everything that waits: who is where, who is overdue, whose deadline has passed."""
 
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from heapq import merge
 from itertools import islice
 
 from controller.core.types import Estimates
@@ -13,6 +13,7 @@ from controller.scheduling.policies.two_lane import TwoLane
 from controller.scheduling.queue_entry import QueueEntry
 from controller.scheduling.queues import AT_ONCE, Queues
 from controller.scheduling.service_split import ServiceSplit
+from controller.scheduling.shards import Shards
 from controller.scheduling.tenancy import Tenancy
 from controller.scheduling.tenant_gate import pop_any
 
@@ -47,7 +48,7 @@ class WaitingRoom:
     ) -> None:
         self._demoting = demoting
         self._service_share = service_share
-        self._waiting: OrderedDict[str, Waiting] = OrderedDict()
+        self._waiting: Shards[Waiting] = Shards()
         self._overdue_at: LazyHeap[Waiting] = LazyHeap()
         self._deadlines: LazyHeap[Waiting] = LazyHeap()
         self._expired: LazyHeap[Waiting] = LazyHeap()
@@ -77,11 +78,11 @@ class WaitingRoom:
 
     def ids(self) -> Iterator[str]:
         """Ids of all that wait, oldest submission first."""
-        return iter(self._waiting)
+        return (waiting.entry.request.id for waiting in self._in_order())
 
     def entries(self) -> Iterator[QueueEntry]:
         """All that wait, oldest submission first."""
-        return (waiting.entry for waiting in self._waiting.values())
+        return (waiting.entry for waiting in self._in_order())
 
     @property
     def groups(self) -> list[Group]:
@@ -94,8 +95,7 @@ class WaitingRoom:
 
     def oldest_s(self) -> float | None:
         """Arrival of the oldest, None when nobody waits."""
-        first = next(iter(self._waiting.values()), None)
-        return None if first is None else first.entry.request.arrival_s
+        return min((group.first.entry.request.arrival_s for group in self.queues.all() if group.first is not None), default=None)
 
     # -- one request ------------------------------------------------------------------------------------------------------
 
@@ -106,7 +106,6 @@ class WaitingRoom:
         request_id = entry.request.id
         self._waiting[request_id] = waiting
         if returned:
-            self._waiting.move_to_end(request_id, last=False)
             entry.weight = self.weights.get(entry.request.tenant, entry.weight)
         self.tokens += entry.request.prompt_tokens
         self.backlog.put(entry, group.work, overdue=False)
@@ -145,7 +144,7 @@ class WaitingRoom:
 
     def remove(self, request_id: str, *, popped: bool = False) -> QueueEntry | None:
         """Takes a request out, None where it does not wait. `popped`: its policy has handed it out already."""
-        waiting = self._waiting.pop(request_id, None)
+        waiting = self._waiting.take(request_id)
         if waiting is None:
             return None
         if popped:
@@ -247,12 +246,17 @@ class WaitingRoom:
 
     # -- inside -----------------------------------------------------------------------------------------------------------
 
+    def _in_order(self) -> Iterator[Waiting]:
+        """All that wait, from the registers of the groups: oldest submission first, those that came back from an instance in front."""
+        return merge(*self.queues.all(), key=lambda waiting: waiting.entry.seq)
+
     def _in_force(self) -> bool:
         """Another discipline may draw another line between short and long; True where it does."""
         changed = self._split_hints() != self._split.hints
         if changed:
             self._split = ServiceSplit(*self._split_hints())
-            newest = [waiting.entry.estimates.total_ms for waiting in islice(reversed(self._waiting.values()), AT_ONCE)]
+            back = merge(*(group.backwards() for group in self.queues.all()), key=lambda waiting: -waiting.entry.seq)
+            newest = [waiting.entry.estimates.total_ms for waiting in islice(back, AT_ONCE)]
             self._split.learn_all(newest[::-1])
         return changed
 

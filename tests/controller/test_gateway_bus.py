@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import uvloop
-from gateway_kit import chat, eventually, running
+from gateway_kit import chat, eventually, gateway_config, running
 
 from controller.bus.embedded import EmbeddedServer
 from controller.bus.redis_bus import RedisBus
@@ -42,7 +42,7 @@ async def test_redis_goes_away_and_comes_back_under_load(tmp_path: Path):
     server = EmbeddedServer(folder, durable=False)
     bus: Any = RedisBus(await asyncio.to_thread(server.start))
     try:
-        async with running(tmp_path, bus=bus, agents=LASTING) as rig:
+        async with running(tmp_path, bus=bus, agents=LASTING, gateway=gateway_config(engine_connect_timeout_s=PATIENCE_S)) as rig:
             assert type(asyncio.get_running_loop()) is uvloop.Loop
             # A bus that was never there does not go away: the gateway has to have seen it first.
             await eventually(lambda: rig.gateway._bus_up, PATIENCE_S)

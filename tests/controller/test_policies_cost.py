@@ -1,16 +1,23 @@
 """The heap under the policies: right against a plain reference, bounded in garbage, logarithmic by count of its moves."""
 
+import gc
 import math
+from types import FunctionType, ModuleType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.core.types import Estimates, Request, Slo
+from controller.routing import make_router
 from controller.scheduling.lazy_heap import LazyHeap
+from controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
 from controller.scheduling.policies.edf import Edf
 from controller.scheduling.policies.wfq import Wfq
+from controller.scheduling.pool import POLICIES
 from controller.scheduling.queue_entry import QueueEntry
+from controller.scheduling.scheduler import Scheduler
+from controller.scheduling.tenancy import TenantLimits
 
 steps = st.lists(st.tuples(st.sampled_from(["push", "pop", "discard", "peek"]), st.integers(0, 9), st.integers(0, 5)), max_size=80)
 
@@ -136,3 +143,30 @@ def test_a_new_weight_counts_from_the_next_dispatch(cost):
     for entry in policy.entries():
         entry.weight = 3.0 if entry.request.tenant == "a" else 1.0
     assert math.isclose([policy.pop(0.0).request.tenant for _ in range(40)].count("a"), 30, abs_tol=1)
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_no_table_holds_all_that_wait_so_none_is_copied_whole_when_it_grows(policy):
+    count = 4000
+    made = Scheduler(
+        settings=SchedulerSettings(queue_limit=2 * count, overdue="demote"),
+        instances=[InstanceSpec(name="a", capacity_n_run=1)],
+        router=make_router("least-loaded"),
+        policy=policy,
+        tenants={"t1": TenantLimits(max_running=1)},
+    )
+    for number in range(count):
+        request = Request(
+            id=f"{number:06d}", tenant=f"t{max(1, number % 16 - 7)}", model="m", arrival_s=0.0, prompt_tokens=10, deadline_s=1e9
+        )
+        made.submit(request, Estimates(slo=Slo(ttft_ms=1e3 * (1 + number), tpot_ms=1e3)), 0.0)
+    seen: set[int] = set()
+    stack: list[object] = [made]
+    while stack:
+        held = stack.pop()
+        if id(held) in seen or isinstance(held, type | ModuleType | FunctionType):
+            continue
+        seen.add(id(held))
+        if isinstance(held, dict | set):
+            assert len(held) < count / 4, f"{type(held).__name__} of {len(held)}: {next(iter(held))!r}"
+        stack += gc.get_referents(held)
