@@ -7,9 +7,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 VLLM_VENV ?= build/vllm
 VLLM_VERSION := 0.32.0
 SGLANG_VENV ?= build/sglang
+TRAIN_VENV ?= build/train
 COMPILED := build/compiled
 
-.PHONY: help demo test lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers test-sglang setup-sglang bench-scheduler
+.PHONY: help demo test lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers test-sglang setup-sglang bench-scheduler setup-train test-train
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s $$'\t'
@@ -135,6 +136,24 @@ setup-sglang: $(SGLANG_VENV)/.plugin  ## assemble the real SGLang for CPU, with 
 
 test-sglang: $(VENV)/.dev $(SGLANG_VENV)/.plugin  ## the tests that drive a real SGLang (about three minutes)
 	HMAS_SGLANG_PYTHON=$(SGLANG_VENV)/bin/python HMAS_SGLANG_MODEL=build/tiny-model $(BIN)/pytest -m sglang
+
+# Training has an environment of its own: what the control plane runs on never needs torch.
+$(TRAIN_VENV)/.ready: pyproject.toml requirements/core.lock
+	@echo "installing torch, transformers and peft into $(TRAIN_VENV) (a gigabyte or more, a few minutes)"
+	@mkdir -p build
+	@$(PYTHON) -m venv $(TRAIN_VENV)
+	@$(TRAIN_VENV)/bin/pip --disable-pip-version-check install -q --require-hashes -r requirements/core.lock
+	@$(TRAIN_VENV)/bin/pip --disable-pip-version-check install -q -e '.[train]' pytest pytest-asyncio pytest-timeout hypothesis
+	@touch $@
+
+setup-train: $(TRAIN_VENV)/.ready  ## install what training needs (torch, transformers, peft) into build/train
+
+build/tiny-bases/.ready: scripts/build_tiny_bases.py scripts/build_tiny_model.py | $(TRAIN_VENV)/.ready
+	@$(TRAIN_VENV)/bin/python scripts/build_tiny_bases.py build/tiny-bases
+	@touch $@
+
+test-train: $(TRAIN_VENV)/.ready build/tiny-bases/.ready  ## the tests that train on tiny local bases; HMAS_DATA_DIR says where typed prompts are
+	OMP_NUM_THREADS=1 $(TRAIN_VENV)/bin/pytest -m train
 
 clean:  ## remove what the targets above made
 	rm -rf build $(VENV)
