@@ -99,11 +99,19 @@ class ReaderSource:
         Raises:
             ModelError: As `open`.
         """
-        folder = self._store.open(KIND, version)
-        lengths_only = read_card(folder).format == LENGTHS_ONLY
-        reader = _opened(SHIPPED_TAGGER) if lengths_only else _opened(folder)
-        net = length_net.load(folder) if (folder / length_net.FILE).exists() else shipped_net()
-        return Opened(name=version, reader=reader, net=net)
+        return open_folder(self._store.open(KIND, version), version)
+
+
+def open_folder(folder: Path, name: str) -> Opened:
+    """Opens an artefact's folder wherever it lies, called `name`.
+
+    Raises:
+        ModelError: As `ReaderSource.open`.
+    """
+    lengths_only = read_card(folder).format == LENGTHS_ONLY
+    reader = _opened(SHIPPED_TAGGER) if lengths_only else _opened(folder)
+    net = length_net.load(folder) if (folder / length_net.FILE).exists() else shipped_net()
+    return Opened(name=name, reader=reader, net=net)
 
 
 def shipped_net() -> PromptNet | None:
