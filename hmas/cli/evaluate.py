@@ -7,7 +7,12 @@ import click
 
 from hmas.cli.lazy import LazyGroup
 
-COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType({})
+COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "perception": ("hmas.cli.eval_perception:perception", "Task types and output lengths, on labelled prompts or measured lengths."),
+        "prediction": ("hmas.cli.eval_prediction:eval_prediction", "Times to first token and between tokens, on request logs."),
+    }
+)
 """Every model that can be evaluated: where its command is, and its line in `hmas eval --help`."""
 
 

@@ -7,7 +7,12 @@ import click
 
 from hmas.cli.lazy import LazyGroup
 
-COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType({})
+COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "perception": ("hmas.cli.train_perception:perception", "The perception agent's model: task types of prompts."),
+        "prediction": ("hmas.cli.train_prediction:train_prediction", "The prediction agent's model: what requests cost."),
+    }
+)
 """Every model that can be trained: where its command is, and its line in `hmas train --help`."""
 
 

@@ -1,0 +1,146 @@
+"""The shipped reader: H-MAS's own small transformer, run by onnxruntime on one core. No torch.
+
+A model is a folder with its card (`agents.models.card`, format `onnx`), `words.txt` with the known words, a line each, and `model.onnx`,
+which maps `words`, `bag` and `dense` (`agents.perception.encoder`) to probabilities and length quantiles.
+"""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agents.models.card import CARD, ModelCard, verified
+from agents.perception.encoder import DENSE, Encoder
+from agents.perception.reading import TASKS, PromptView, Reading
+from agents.perception.text import Vocabulary
+from controller.core.errors import ModelError
+from controller.core.lengths import LEVELS
+
+FORMAT = "onnx"
+MODEL_FILE, WORDS_FILE = "model.onnx", "words.txt"
+SHIPPED = Path(__file__).parent / "models" / "tagger"
+BATCH = 64
+"""Prompts that go through the network at once; more gain nothing and cost memory."""
+
+
+class OnnxDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """What the card's details say of the form of a model; other entries are for people.
+
+    Attributes:
+        tasks, levels, dense: As they were where it was trained; they must be what they are here.
+        known, unknown, pairs: Sizes of its `Vocabulary`.
+    """
+
+    tasks: list[str]
+    levels: list[float]
+    dense: list[str]
+    known: int
+    unknown: int
+    pairs: int
+
+
+class OnnxReader:
+    """Implements `agents.perception.reading.Reader`.
+
+    Attributes:
+        name: Kind and version.
+        card: The model card.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Loads and verifies a model folder.
+
+        Raises:
+            ModelError: A file that is missing, changed, or of another version of H-MAS; or onnxruntime is not installed.
+        """
+        self.card = verified(folder)
+        details = _details(folder, self.card)
+        words = read_words(folder / WORDS_FILE)
+        if len(words) != details.known:
+            raise ModelError(f"{folder / WORDS_FILE}: holds {len(words)} words; {CARD} says {details.known}")
+        self.name = f"tagger {self.card.version or self.card.sha256[MODEL_FILE][:8]}"
+        known = {word: index + 1 for index, word in enumerate(words)}
+        self._encoder = Encoder(Vocabulary(known, unknown=details.unknown, pairs=details.pairs))
+        self._session = _session(folder / MODEL_FILE)
+
+    def read(self, prompts: Sequence[PromptView]) -> list[Reading]:
+        """Reads a batch, in its order; prompts of like length go through the network together."""
+        if len(prompts) <= 1:
+            return self._run(prompts) if prompts else []
+        order = sorted(range(len(prompts)), key=lambda index: len(prompts[index].excerpt))
+        readings: list[Reading] = [Reading()] * len(prompts)
+        for start in range(0, len(order), BATCH):
+            chosen = order[start : start + BATCH]
+            for index, reading in zip(chosen, self._run([prompts[index] for index in chosen]), strict=True):
+                readings[index] = reading
+        return readings
+
+    def _run(self, prompts: Sequence[PromptView]) -> list[Reading]:
+        probabilities, lengths = self._session.run(None, self._encoder.encode(prompts))
+        return [
+            Reading(probabilities=tuple(row), log_lengths=tuple(quantiles)) if math.isfinite(sum(row)) else Reading()
+            for row, quantiles in zip(probabilities.tolist(), lengths.tolist(), strict=True)
+        ]
+
+
+def open_reader(folder: Path) -> OnnxReader:
+    """The reader in a folder.
+
+    Raises:
+        ModelError: As `OnnxReader` does.
+    """
+    return OnnxReader(folder)
+
+
+def load_reader(folder: Path | None = None) -> OnnxReader:
+    """The reader in a folder, by default the shipped one.
+
+    Raises:
+        ModelError: As `OnnxReader` does.
+    """
+    return OnnxReader(folder or SHIPPED)
+
+
+def read_words(path: Path) -> list[str]:
+    r"""The known words of a model folder. A line break is a word too; it is written as `\\n`."""
+    return [line.replace("\\n", "\n") for line in path.read_text(encoding="utf-8").split("\n")]
+
+
+def write_words(path: Path, words: Sequence[str]) -> None:
+    """Writes what `read_words` reads."""
+    path.write_text("\n".join(word.replace("\n", "\\n") for word in words), encoding="utf-8")
+
+
+def _details(folder: Path, card: ModelCard) -> OnnxDetails:
+    try:
+        details = msgspec.convert(card.details, OnnxDetails)
+    except msgspec.ValidationError as error:
+        raise ModelError(f"{folder / CARD}: details: {error}") from None
+    missing = sorted({MODEL_FILE, WORDS_FILE} - card.sha256.keys())
+    if card.format != FORMAT or missing:
+        raise ModelError(
+            f"{folder / CARD}: format {card.format!r} without {missing}; allowed: {FORMAT}, with {MODEL_FILE} and {WORDS_FILE}"
+        )
+    if (details.tasks, details.levels, details.dense) != ([task.value for task in TASKS], list(LEVELS), list(DENSE)):
+        raise ModelError(f"{folder / CARD}: details: tasks, levels or dense are of another version of H-MAS; train it again")
+    return details
+
+
+def _session(path: Path) -> Any:
+    try:
+        # Loading it takes a tenth of a second and 40 MB, which processes without this model need not pay.
+        import onnxruntime  # noqa: PLC0415
+    except ImportError as error:
+        raise ModelError(f"the shipped perception model needs onnxruntime, which cannot be imported: {error}") from None
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    # Threads that spin for work would take a core from the gateway beside it.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.log_severity_level = 3
+    try:
+        return onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # noqa: BLE001 - onnxruntime raises bare exceptions of its own for a broken file
+        raise ModelError(f"{path}: onnxruntime cannot load it: {error}") from None

@@ -1,0 +1,161 @@
+"""Typed prompts from files: rows with their label, source and licence, as the gateway would show them to perception."""
+
+import csv
+import gzip
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agents.perception.reading import TASKS, PromptView
+from agents.perception.text import excerpt_of
+from agents.perception.training.licences import licence_for_training
+from controller.core.errors import ModelError
+from controller.core.types import TaskType
+from engines.tokens import estimate_tokens
+
+PROMPTS_FILE = "prompts/typed_prompts.jsonl.gz"
+"""Where typed prompts lie in the data folder."""
+
+LENGTH_FILES = ("prompts/multi_model_prompts.jsonl.gz", "prompts/multi_model_output_lengths.csv.gz")
+"""Where output lengths of many models lie: prompts and lengths."""
+SAME_CHARS = 1500
+"""Beginning by which two files' prompts are recognised as the same."""
+
+_LABELS = {task.value: task for task in TASKS}
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One labelled prompt.
+
+    Attributes:
+        prompt: The text, whole or cut at its source.
+        task: Its label.
+        source: Where it comes from; `generated` for the project's own.
+        rule: What labelled it: a template, a category, a dataset.
+        licence: Licence under which it may be trained on, None where it may not.
+        prompt_chars: Length of the whole prompt.
+        output_tokens: Length of a model's answer, 0 where there is none: human references are shorter than what models write.
+        lengths: Output lengths of several models on this prompt, where they are known.
+        has_tools, turns, images: As in `PromptView`.
+    """
+
+    prompt: str
+    task: TaskType
+    source: str
+    rule: str = ""
+    licence: str | None = None
+    prompt_chars: int = 0
+    output_tokens: int = 0
+    lengths: tuple[int, ...] = ()
+    has_tools: bool = False
+    turns: int = 1
+    images: int = 0
+
+    @property
+    def label(self) -> int:
+        """Place of the label in `TASKS`."""
+        return TASKS.index(self.task)
+
+    def view(self, *, features_only: bool = False) -> PromptView:
+        """What a reader sees of it; without the text where prompts stay in the gateway."""
+        return PromptView(
+            excerpt="" if features_only else excerpt_of(self.prompt),
+            prompt_chars=self.prompt_chars,
+            prompt_tokens=max(1, estimate_tokens(self.prompt) * self.prompt_chars // max(1, len(self.prompt))),
+            has_tools=self.has_tools,
+            turns=self.turns,
+            images=self.images,
+        )
+
+
+def read_rows(paths: Sequence[Path]) -> list[Row]:
+    """Reads files of typed prompts: one JSON object a line with at least `prompt` and `task_type`, plain or gzipped.
+
+    Raises:
+        ModelError: A file that is not there, or a row that cannot be used; names file, line and field.
+    """
+    rows = [_row(document, path, number) for path in paths for number, document in documents(path)]
+    if not rows:
+        raise ModelError(f"no typed prompts in {', '.join(map(str, paths)) or 'no file'}")
+    return rows
+
+
+def with_lengths(rows: Sequence[Row], prompts: Path, lengths: Path) -> list[Row]:
+    """The rows with the output lengths that many models had on their prompts, where two files of such lengths hold the same prompt.
+
+    Args:
+        rows: Typed prompts.
+        prompts: JSON lines with `dataset`, `prompt_id` and `prompt`.
+        lengths: CSV with `dataset`, `prompt_id` and `output_tokens`.
+    """
+    found: dict[tuple[str, str], list[int]] = {}
+    with gzip.open(lengths, "rt", encoding="utf-8", newline="") as file:
+        for line in csv.DictReader(file):
+            found.setdefault((line["dataset"], line["prompt_id"]), []).append(int(line["output_tokens"]))
+    by_prompt: dict[str, list[int]] = {}
+    for _, document in documents(prompts):
+        if not str(document["dataset"]).startswith("alpaca_eval"):  # CC-BY-NC
+            key = (document["dataset"], document["prompt_id"])
+            by_prompt.setdefault(document["prompt"][:SAME_CHARS], []).extend(found.get(key, []))
+    return [msgspec.structs.replace(row, lengths=tuple(n for n in by_prompt.get(row.prompt[:SAME_CHARS], ()) if n > 0)) for row in rows]
+
+
+def documents(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of a JSON-lines file with their line numbers.
+
+    Raises:
+        ModelError: The file is not there, is not text, or a line is no JSON object.
+    """
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                if not line.strip():
+                    continue
+                document = json.loads(line)
+                if not isinstance(document, dict):
+                    raise ModelError(f"{path}:{number}: must be a JSON object")
+                yield number, document
+    except json.JSONDecodeError as error:
+        raise ModelError(f"{path}: not JSON lines: {error}") from None
+    except (OSError, UnicodeDecodeError, EOFError) as error:
+        raise ModelError(f"{path}: cannot be read: {error}") from None
+
+
+def is_typed(path: Path) -> bool:
+    """Whether the file's first object is a typed prompt."""
+    first = next(documents(path), None)
+    return first is not None and "task_type" in first[1]
+
+
+def _row(document: dict[str, Any], path: Path, number: int) -> Row:
+    prompt, label = document.get("prompt"), document.get("task_type")
+    if not isinstance(prompt, str):
+        raise ModelError(f"{path}:{number}: prompt: {prompt!r} must be a text")
+    if not isinstance(label, str) or label not in _LABELS:
+        raise ModelError(f"{path}:{number}: task_type: {label!r} must be one of {', '.join(_LABELS)}")
+    source, rule = str(document.get("source", path.name)), str(document.get("label_rule", ""))
+    from_model = str(document.get("output_origin", "")).startswith("llm")
+    return Row(
+        prompt=prompt,
+        task=_LABELS[label],
+        source=source,
+        rule=rule,
+        licence=licence_for_training(source, rule, str(document.get("license", ""))),
+        prompt_chars=_count(document, "prompt_chars", path, number) or len(prompt),
+        output_tokens=_count(document, "output_tokens", path, number) if from_model else 0,
+        has_tools=bool(document.get("has_tools", False)),
+        turns=_count(document, "turns", path, number) or 1,
+        images=_count(document, "images", path, number),
+    )
+
+
+def _count(document: dict[str, Any], name: str, path: Path, number: int) -> int:
+    value = document.get(name)
+    if value is None:
+        return 0
+    if not isinstance(value, int | float) or isinstance(value, bool) or value < 0:
+        raise ModelError(f"{path}:{number}: {name}: {value!r} must be a number of 0 or more")
+    return int(value)

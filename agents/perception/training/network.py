@@ -1,0 +1,90 @@
+"""The shipped model's network: a bag of words and pairs beside a small transformer over the first and last words. Needs torch."""
+
+import torch
+from torch import Tensor, nn
+
+from agents.perception.encoder import DENSE, PATCH
+from agents.perception.reading import TASKS
+from agents.perception.text import WORDS
+from controller.core.lengths import LEVELS
+
+WIDTH = 64
+HEADS = 4
+LAYERS = 2
+BAG_WIDTH = 32
+HIDDEN = 128
+
+
+class Layer(nn.Module):  # type: ignore[misc]  # torch is not there where types are checked
+    """One transformer layer, normalised before attention and feed-forward; written out so that it exports to few operators."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, blocked: Tensor) -> Tensor:
+        """`x` batch x places x width; `blocked` batch x 1 x 1 x places, very negative where there is padding."""
+        batch, places, _ = x.shape
+        qkv = self.qkv(self.norm1(x)).reshape(batch, places, 3, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4)
+        weights = torch.softmax(qkv[0] @ qkv[1].transpose(-1, -2) * (WIDTH // HEADS) ** -0.5 + blocked, dim=-1)
+        mixed = (weights @ qkv[2]).permute(0, 2, 1, 3).reshape(batch, places, WIDTH)
+        x = x + self.dropout(self.out(mixed))
+        return x + self.dropout(self.down(torch.relu(self.up(self.norm2(x)))))
+
+
+class Network(nn.Module):  # type: ignore[misc]  # as above
+    """Logits over `TASKS` and quantiles of the log output length at `LEVELS`.
+
+    Args:
+        words: Numbers for words.
+        bag: Numbers for features of the bag.
+        dropout: Share of activations dropped in training.
+    """
+
+    def __init__(self, words: int, bag: int, dropout: float = 0.15) -> None:
+        super().__init__()
+        self.words = nn.Embedding(words, WIDTH, padding_idx=0)
+        self.places = nn.Parameter(torch.zeros(WORDS // PATCH, WIDTH))
+        self.patch = nn.Linear(PATCH * WIDTH, WIDTH)
+        self.layers = nn.ModuleList(Layer(dropout) for _ in range(LAYERS))
+        self.norm = nn.LayerNorm(WIDTH)
+        self.bag = nn.Embedding(bag, BAG_WIDTH, padding_idx=0)
+        self.mix = nn.Linear(2 * WIDTH + 2 * BAG_WIDTH + len(DENSE), HIDDEN)
+        self.tasks = nn.Linear(HIDDEN, len(TASKS))
+        self.wide = nn.Linear(BAG_WIDTH, len(TASKS), bias=False)
+        self.lengths = nn.Linear(HIDDEN, len(LEVELS))
+        self.dropout = nn.Dropout(2 * dropout)
+        nn.init.normal_(self.words.weight, std=0.05)
+        nn.init.normal_(self.bag.weight, std=0.05)
+        with torch.no_grad():
+            self.words.weight[0].zero_()
+            self.bag.weight[0].zero_()
+
+    def forward(self, words: Tensor, bag: Tensor, dense: Tensor) -> tuple[Tensor, Tensor]:
+        """Args are what `Encoder.encode` gives; see the class for what comes back."""
+        return self.head(self.words(words), words, self.bag(bag), bag, dense)
+
+    def head(self, embedded: Tensor, words: Tensor, looked_up: Tensor, bag: Tensor, dense: Tensor) -> tuple[Tensor, Tensor]:
+        """Everything after the look-ups, which the exported form does on 8-bit tables."""
+        batch, length = words.shape
+        x = self.patch(embedded.reshape(batch, length // PATCH, PATCH * WIDTH))
+        x = x + self.places[: length // PATCH]
+        there = (words.reshape(batch, length // PATCH, PATCH).amax(dim=-1) > 0).to(x.dtype)
+        blocked = (there - 1.0).reshape(batch, 1, 1, -1) * 1e4
+        for layer in self.layers:
+            x = layer(x, blocked)
+        x = self.norm(x)
+        count = there.sum(dim=1, keepdim=True).clamp(min=1.0)
+        mean = (x * there.unsqueeze(-1)).sum(dim=1) / count
+        most = (x + (there.unsqueeze(-1) - 1.0) * 1e4).amax(dim=1).clamp(min=-10.0)
+        features = (bag > 0).to(x.dtype).sum(dim=1, keepdim=True).clamp(min=1.0)
+        total = looked_up.sum(dim=1)
+        # The mean forgets how long the text is; over the root, many weak hints still add up.
+        joined = torch.cat([mean, most, total / features, total / torch.sqrt(features), dense], dim=1)
+        hidden = self.dropout(torch.relu(self.mix(self.dropout(joined))))
+        steps = nn.functional.softplus(self.lengths(hidden))
+        # Quantiles ascend by construction: the first, then what each adds.
+        return self.tasks(hidden) + self.wide(total / torch.sqrt(features)), torch.cumsum(steps, dim=1)

@@ -1,0 +1,103 @@
+"""Splits rows so that no test prompt has a twin in training. Pure, deterministic.
+
+Rows that share a run of eight words belong together: questions about one passage, one essay topic with four length demands, turn 3 and
+turn 5 of one conversation. Runs that many rows of one template share are the template and bind nothing.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+
+from agents.perception.text import words_of
+from agents.perception.training.data import Row
+
+RUN = 8
+"""Words of a run that two unrelated prompts hardly share."""
+COMMON = 60
+"""Rows beyond which a run is common speech."""
+TEMPLATE_SHARE = 0.12
+TEMPLATE_LEAST = 4
+"""A run that this share of a template's rows has, and at least so many of them, is part of the template."""
+TEST_SHARE, VALIDATION_SHARE = 0.2, 0.1
+KEPT_CHARS = 1500
+"""Of very long prompts the beginning tells who is whose twin."""
+_SPEAKER = "\nAssistant:"
+
+_Numbers = npt.NDArray[np.uint64]
+
+
+def groups(rows: Sequence[Row]) -> list[int]:
+    """For each row the number of its group of twins."""
+    numbers: dict[str, int] = {}
+    found = [_runs(row.prompt, numbers) for row in rows]
+    runs = np.concatenate(found)
+    owners = np.repeat(np.arange(len(rows)), [len(part) for part in found])
+    rules: dict[str, int] = {}
+    rule_of = np.array([rules.setdefault(row.rule or row.source, len(rules)) for row in rows])
+    size = np.bincount(rule_of)
+    # Only runs of 2 to COMMON rows can bind.
+    values, place, count = np.unique(runs, return_inverse=True, return_counts=True)
+    binds = (count[place] >= 2) & (count[place] <= COMMON)
+    place, owners = place[binds], owners[binds]
+    # Of these, not the ones that make up a rule's template.
+    pairs, pair_count = np.unique(rule_of[owners].astype(np.int64) * len(values) + place, return_counts=True)
+    typical = pair_count >= np.maximum(TEMPLATE_LEAST, TEMPLATE_SHARE * size[pairs // len(values)])
+    keep = ~np.isin(place, np.unique(pairs[typical] % len(values)))
+    parent = list(range(len(rows)))
+
+    def root(index: int) -> int:
+        while parent[index] != index:
+            parent[index] = parent[parent[index]]
+            index = parent[index]
+        return index
+
+    first: dict[int, int] = {}
+    for run, owner in zip(place[keep].tolist(), owners[keep].tolist(), strict=True):
+        parent[root(owner)] = root(first.setdefault(run, owner))
+    return [root(index) for index in range(len(rows))]
+
+
+def split(rows: Sequence[Row], seed: int) -> dict[str, list[int]]:
+    """Indices of `train`, `validation` and `test`: by groups, in the same shares within each source and task.
+
+    Groups are dealt, large ones first and else in a drawn order, to whichever part is furthest below its share of their source and task.
+    """
+    members: dict[int, list[int]] = defaultdict(list)
+    for index, group in enumerate(groups(rows)):
+        members[group].append(index)
+    strata = [(row.source, row.task.value) for row in rows]
+    total = Counter(strata)
+    shares = {"test": TEST_SHARE, "validation": VALIDATION_SHARE, "train": 1.0 - TEST_SHARE - VALIDATION_SHARE}
+    filled: Counter[tuple[str, tuple[str, str]]] = Counter()
+    parts: dict[str, list[int]] = {name: [] for name in shares}
+
+    def rank(group: list[int]) -> tuple[int, int]:
+        return -len(group) if len(group) > 8 else 0, crc32(f"{seed}:{rows[group[0]].prompt}".encode("utf-8", "replace"))
+
+    for twins in sorted(members.values(), key=rank):
+        wanted = Counter(strata[index] for index in twins)
+        part = max(shares, key=lambda name: min(1.0 - filled[name, key] / (shares[name] * total[key]) for key in wanted))
+        for index in twins:
+            filled[part, strata[index]] += 1
+            parts[part].append(index)
+    return {name: sorted(indices) for name, indices in parts.items()}
+
+
+def _runs(text: str, numbers: dict[str, int]) -> _Numbers:
+    # Conversations share the phrases of their trade; what tells them apart is how they open.
+    text = text.split(_SPEAKER, 1)[0][:KEPT_CHARS]
+    words = [word for word in words_of(text) if word[0].isalnum()]
+    for word in words:
+        if word not in numbers:
+            numbers[word] = crc32(word.encode("utf-8", "replace"))
+    codes = np.array([numbers[word] for word in words], dtype=np.uint64)
+    # A short prompt is its own run: two equal ones are twins.
+    length = min(RUN, len(codes))
+    if not length:
+        return codes
+    window = np.lib.stride_tricks.sliding_window_view(codes, length)
+    powers = np.array([pow(0x9E3779B97F4A7C15, k, 1 << 64) for k in range(length)], dtype=np.uint64)
+    return np.unique((window * powers).sum(axis=1, dtype=np.uint64))

@@ -1,0 +1,136 @@
+"""From files of typed prompts to a model folder: the shipped perception model, trained again. Needs torch and onnx."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from agents.models.card import ModelCard, file_sha256
+from agents.perception.training.data import LENGTH_FILES, Row, read_rows, with_lengths
+from agents.perception.training.export import write_model
+from agents.perception.training.fitting import Fitted, Say, Settings, by_task, fit
+from agents.perception.training.generator import Material, generate
+from agents.perception.training.licences import dataset_of
+from agents.perception.training.metrics import report
+from agents.perception.training.split import split
+from controller.core.errors import ModelError
+from controller.runtime.clock import Clock
+
+SPLIT_SEED = 0
+LICENCE = "Apache-2.0; trained on data under MIT, Apache-2.0, CC-BY and CC-BY-SA, attributed in details.trained_on"
+LEAST_ROWS = 50
+"""Fewer rows leave no validation part worth its name."""
+
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows by what they are for.
+
+    Training and validation hold only what may be trained on; the test holds everything, so that it is as hard as the data.
+    """
+
+    train: list[Row]
+    validation: list[Row]
+    test: list[Row]
+
+
+def load(paths: Sequence[Path]) -> list[Row]:
+    """The rows of the files, with output lengths of many models where those files lie beside them.
+
+    Raises:
+        ModelError: As `read_rows` does.
+    """
+    rows = read_rows(paths)
+    for path in paths:
+        prompts, lengths = (path.parent / Path(name).name for name in LENGTH_FILES)
+        if prompts.is_file() and lengths.is_file():
+            rows = with_lengths(rows, prompts, lengths)
+    return rows
+
+
+def parts_of(rows: Sequence[Row], *, without: Sequence[str] = ()) -> Parts:
+    """Splits rows by groups of twins; see `agents.perception.training.split`.
+
+    Args:
+        rows: Labelled rows.
+        without: Parts of source names. Rows of such sources are in no training and no validation part: what is told of them then is how
+            the model does on sources that it has never seen.
+    """
+    indices = split(rows, SPLIT_SEED)
+
+    def usable(part: str) -> list[Row]:
+        chosen = [rows[index] for index in indices[part]]
+        return [row for row in chosen if row.licence is not None and not any(name in row.source for name in without)]
+
+    return Parts(train=usable("train"), validation=usable("validation"), test=[rows[index] for index in indices["test"]])
+
+
+def fit_parts(parts: Parts, settings: Settings, say: Say) -> Fitted:
+    """Generates the project's own prompts and trains on both.
+
+    Raises:
+        ModelError: Hardly any row may be trained on.
+    """
+    if len(parts.train) < LEAST_ROWS:
+        raise ModelError(
+            f"{len(parts.train)} prompts under a licence for training; at least {LEAST_ROWS} are needed. Rows need a `license` such as "
+            "MIT, Apache-2.0 or CC-BY-4.0; see agents/perception/training/licences.py"
+        )
+    own = generate(settings.generated, settings.seed, Material(parts.train))
+    say(f"training on {len(parts.train)} collected and {len(own)} generated prompts, validating on {len(parts.validation)}")
+    return fit(parts.train, own, parts.validation, settings, say)
+
+
+def train(paths: Sequence[Path], folder: Path, settings: Settings, clock: Clock, *, say: Say, command: str) -> ModelCard:
+    """Trains, evaluates on the test part, writes the model folder, and returns its card.
+
+    Args:
+        paths: Files of typed prompts.
+        folder: Where the model goes.
+        settings: See there.
+        clock: When it was trained, and how long it took.
+        say: Told of the progress.
+        command: What the card names as the way to get this model again.
+    """
+    started_s = clock.now_s()
+    parts = parts_of(load(paths))
+    fitted = fit_parts(parts, settings, say)
+    trained_on = Counter(f"{row.source}{dataset_of(row.rule)}: {row.licence}" for row in parts.train)
+    card = ModelCard(
+        kind="perception",
+        created_s=started_s,
+        data_sha256={path.name: file_sha256(path) for path in paths},
+        command=command,
+        licence=LICENCE,
+        metrics={
+            "test": summary(evaluate_fitted(fitted, parts.test)),
+            "test_of_trained_sources": summary(evaluate_fitted(fitted, [row for row in parts.test if row.licence is not None])),
+            "test_features_only": summary(evaluate_fitted(fitted, parts.test, features_only=True)),
+        },
+        details={
+            "settings": msgspec.to_builtins(settings),
+            "rows": {name: by_task(getattr(parts, name)) for name in ("train", "validation", "test")},
+            "trained_on": dict(sorted(trained_on.items())),
+            "training_s": round(clock.now_s() - started_s),
+        },
+    )
+    return write_model(fitted, folder, card)
+
+
+def evaluate_fitted(fitted: Fitted, rows: Sequence[Row], *, features_only: bool = False) -> dict[str, Any]:
+    """The report of a fitted network on rows."""
+    logits, _ = fitted.logits([row.view(features_only=features_only) for row in rows])
+    scaled = logits / fitted.temperature
+    exponents = np.exp(scaled - scaled.max(axis=1, keepdims=True))
+    return report(exponents / exponents.sum(axis=1, keepdims=True), np.array([row.label for row in rows]), [row.source for row in rows])
+
+
+def summary(found: dict[str, Any]) -> dict[str, Any]:
+    """The figures of a report that belong on a card."""
+    return {
+        **{name: round(found[name], 4) for name in ("accuracy", "macro_f1", "ece")},
+        "n": found["n"],
+        "f1": {name: round(entry["f1"], 3) for name, entry in found["classes"].items() if entry["n"]},
+    }
