@@ -31,7 +31,7 @@ FORMATS: Mapping[str, str] = MappingProxyType(
 )
 """By `ModelCard.format`, the function that opens an artefact's folder as a `Reader`; imported when it is needed."""
 ENDPOINT = "agents.perception.lm.endpoint:open_endpoint"
-"""Opens a model behind an OpenAI-compatible server as a `Reader`: (url, model, api_key)."""
+"""Opens a model behind an OpenAI-compatible server as a `Reader`: (url, model, api_key, its artefact's folder or None)."""
 LENGTHS_ONLY = "lengths"
 """Format of an artefact that holds a length model alone; the shipped tagger reads the prompts beside it."""
 
@@ -90,7 +90,8 @@ class ReaderSource:
         if VERSION.fullmatch(wanted):
             return self.open_version(wanted)
         key = self._env.get(self._settings.perception_endpoint_key_env, "") if self._settings.perception_endpoint_key_env else ""
-        reader = _call(ENDPOINT, wanted, self._settings.perception_endpoint_model, key)
+        # What is served there is the version in force: its card has the temperatures that make its confidence what it says.
+        reader = _call(ENDPOINT, wanted, self._settings.perception_endpoint_model, key, self._store.current(KIND))
         return Opened(name=reader.name, reader=reader, net=shipped_net())
 
     def open_version(self, version: str) -> Opened:
