@@ -1,0 +1,236 @@
+"""How good perception and prediction are: everything that docs/agents.md says of them in figures, in one run.
+
+HMAS_DATA_DIR=... python benchmarks/eval_agents.py                  # all parts; writes build/eval/agents.json and plots
+HMAS_DATA_DIR=... python benchmarks/eval_agents.py --parts task     # one part; the others stay as they lie in the file
+HMAS_DATA_DIR=... python benchmarks/eval_agents.py --page docs/agents.md   # runs nothing: writes the page between its markers
+
+`task`: the shipped tagger, the rules and TF-IDF with logistic regression on the test part of the typed prompts: split by groups of twins,
+in the same shares in every source. Without the text, too, as where prompts may not leave the gateway. `sources`: trained again without a
+source, judged on it; needs torch (`make eval-agents` runs in build/train). `lengths`: quantiles on real outputs of many models, beside the
+moving histogram by prompt length (AIBrix), the model's mean and TF-IDF. `prediction`: LLM-Pilot, by rows, by unseen load, by unseen GPU.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+import numpy as np
+from eval_plots import draw_all
+from eval_tables import body
+
+from agents.models.store import ModelStore
+from agents.perception.readers import ReaderSource
+from agents.perception.reading import TASKS, Reader
+from agents.perception.training.data import PROMPTS_FILE, Row, read_rows
+from agents.perception.training.evaluation import evaluate_reader
+from agents.perception.training.metrics import report
+from agents.perception.training.split import split
+from agents.prediction.evaluation import actual, cross_validate, evaluate_files, quantities
+from agents.prediction.llm_pilot import read_rows as read_requests
+from agents.prediction.profile_files import load_profile_model
+from controller.config.schema import AgentsConfig, Config
+from hmas.cli.eval_lengths import judge
+from hmas.cli.eval_lengths import read_rows as read_lengths
+from hmas.lab.agents.held_out import SEED
+from hmas.lab.agents.page import between
+
+LENGTHS = ("prompts/multi_model_output_lengths.csv.gz", "prompts/multi_model_prompts.jsonl.gz")
+PILOT = "profiles/llm_pilot_requests.csv.gz"
+UNSEEN_SOURCES = ("IFEval", "Quehry/HelloBench", "lmarena/arena-hard-auto", "chaitanyamalaviya/ExpertQA", "sierra-research/tau-bench")
+"""Sources without templates: each is left out of training once and judged whole."""
+Say = Callable[[str], None]
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def reader_of(name: str) -> Reader:
+    return ReaderSource(AgentsConfig(perception_reader=name), ModelStore(Path("no-models"))).open().reader
+
+
+def test_rows(data: Path) -> tuple[list[Row], list[Row]]:
+    """Rows for training and rows for testing, as the shipped tagger was trained."""
+    rows = read_rows([data / PROMPTS_FILE])
+    parts = split(rows, SEED)
+    return [rows[place] for place in parts["train"]], [rows[place] for place in parts["test"]]
+
+
+def task(data: Path, _options: argparse.Namespace) -> dict[str, Any]:
+    """Task types on the test part: who is right how often, by class, by source, and whether confidence means what it says."""
+    train, test = test_rows(data)
+    say(f"task: {len(test)} prompts of the test part")
+    shipped = reader_of("shipped")
+    licensed = [row for row in test if row.licence is not None]
+    found: dict[str, Any] = {
+        "rows": len(test),
+        "sources": dict(Counter(row.source for row in test)),
+        "contenders": {
+            "shipped": evaluate_reader(shipped, test),
+            "rules": evaluate_reader(reader_of("rules"), test),
+            "shipped, no text": evaluate_reader(shipped, test, features_only=True),
+            "rules, no text": evaluate_reader(reader_of("rules"), test, features_only=True),
+        },
+        "trained_sources_only": evaluate_reader(shipped, licensed),
+    }
+    baseline = tfidf(train, test)
+    if baseline is not None:
+        found["contenders"]["TF-IDF + logistic regression"] = baseline
+    for name, one in found["contenders"].items():
+        say(f"task, {name}: accuracy {one['accuracy']:.4f}, macro-F1 {one['macro_f1']:.4f}, ECE {one['ece']:.4f}")
+    return found
+
+
+def tfidf(train: list[Row], test: list[Row]) -> dict[str, Any] | None:
+    """The plain baseline, on the same rows under the same licences; None without scikit-learn."""
+    try:
+        from sklearn.feature_extraction.text import TfidfVectorizer  # noqa: PLC0415 - not in every environment
+        from sklearn.linear_model import LogisticRegression  # noqa: PLC0415 - likewise
+    except ImportError:
+        say("task: no scikit-learn here, so no TF-IDF baseline; `make eval-agents` runs where it is")
+        return None
+    learnt = [row for row in train if row.licence is not None]
+    vectors = TfidfVectorizer(ngram_range=(1, 2), min_df=3, max_features=100_000, sublinear_tf=True)
+    model = LogisticRegression(C=8.0, max_iter=300)
+    model.fit(vectors.fit_transform([row.view().excerpt for row in learnt]), [row.label for row in learnt])
+    guessed = np.zeros((len(test), len(TASKS)))
+    guessed[:, model.classes_] = model.predict_proba(vectors.transform([row.view().excerpt for row in test]))
+    return report(guessed, np.array([row.label for row in test]), [row.source for row in test])
+
+
+def sources(data: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """The tagger trained again without a source, judged on all of that source. Finished ones are kept under build/eval/sources."""
+    try:
+        from agents.perception.training.fitting import Settings  # noqa: PLC0415 - torch is not in every environment
+        from agents.perception.training.trainer import evaluate_fitted, fit_parts, load, parts_of  # noqa: PLC0415 - likewise
+    except ImportError as error:
+        raise SystemExit(f"sources: training needs {error.name}; `make eval-agents` runs in build/train, which has it") from error
+    settings = Settings(**({"epochs": options.epochs} if options.epochs else {}))
+    found: dict[str, Any] = {"settings": msgspec.to_builtins(settings), "sources": {}}
+    folder = options.out.parent / "sources"
+    folder.mkdir(parents=True, exist_ok=True)
+    rows: list[Row] = []
+    rules = reader_of("rules")
+    for source in UNSEEN_SOURCES if not options.sources else options.sources.split(","):
+        stamp = hashlib.sha256(f"{source} {found['settings']}".encode()).hexdigest()[:12]
+        kept = folder / f"{stamp}.json"
+        if not kept.exists():
+            rows = rows or load([data / PROMPTS_FILE])
+            judged = [row for row in rows if source in row.source]
+            say(f"sources: training without {source} ({len(judged)} prompts)")
+            began = time.monotonic()
+            fitted = fit_parts(parts_of(rows, without=[source]), settings, say)
+            one = {
+                "source": source,
+                "shipped": evaluate_fitted(fitted, judged),
+                "rules": evaluate_reader(rules, judged),
+                "training_s": round(time.monotonic() - began),
+            }
+            kept.write_text(json.dumps(one))
+        one = json.loads(kept.read_text())
+        found["sources"][source] = one
+        say(f"sources, {source}: accuracy {one['shipped']['accuracy']:.4f} (rules {one['rules']['accuracy']:.4f})")
+    return found
+
+
+def lengths(data: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Output lengths as quantiles on real outputs of many models, beside plain baselines."""
+    rows = read_lengths([data / name for name in LENGTHS])
+    return judge(rows, Config(), reader="shipped", most=options.rows or None)
+
+
+def prediction(data: Path, _options: argparse.Namespace) -> dict[str, Any]:
+    """R² on LLM-Pilot by rows, by unseen load, by unseen GPU, beside plain baselines, and what the shipped model says of the whole file.
+
+    The whole file is what the shipped model was fitted to: that figure is for comparing with `hmas eval prediction` on unseen files.
+    """
+    path = data / PILOT
+    rows = read_requests([path])
+    splits = cross_validate(rows, on_progress=say)
+    model, card = load_profile_model()
+    return {
+        "splits": splits,
+        "shipped_on_its_own_data": evaluate_files([path], model),
+        "trained_on": msgspec.to_builtins(card.data_sha256),
+        "sample": _sample(rows, model),
+    }
+
+
+def _sample(rows: Any, model: Any, most: int = 1500) -> dict[str, Any]:
+    """Some requests with what was predicted and what came, for the plot."""
+    place = np.sort(np.random.default_rng(1).choice(len(rows), min(most, len(rows)), replace=False))
+    part = rows.take(place)
+    said, came = quantities(model.predict(part, live=False)), actual(part)
+    return {name: [[round(float(a), 3), round(float(b), 3)] for a, b in zip(came[name], said[name], strict=True)] for name in said}
+
+
+PARTS: Mapping[str, Callable[[Path, argparse.Namespace], dict[str, Any]]] = MappingProxyType(
+    {"task": task, "lengths": lengths, "prediction": prediction, "sources": sources}
+)
+
+
+def write(path: Path, document: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(plain(document), indent=1) + "\n")
+    part.replace(path)
+
+
+def plain(value: Any) -> Any:
+    """For JSON: floats cut, what is no number to null."""
+    if isinstance(value, float | np.floating):
+        return round(float(value), 5) if np.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("build/eval/agents.json"))
+    parser.add_argument("--parts", default=",".join(PARTS), help=f"with commas between, of {', '.join(PARTS)}")
+    parser.add_argument("--rows", type=int, default=0, help="lengths: so many answers drawn at random; 0 for all")
+    parser.add_argument("--sources", default="", help="sources: only these, with commas between")
+    parser.add_argument("--epochs", type=int, default=0, help="sources: passes of each training; 0 for the shipped model's")
+    parser.add_argument("--page", type=Path, help="write what lies in --out into this page, between its markers, and its plots beside it")
+    options = parser.parse_args()
+    if options.page is not None:
+        document = json.loads(options.out.read_text())
+        text = options.page.read_text(encoding="utf-8")
+        plots = draw_all(document, options.page.parent / "img")
+        options.page.write_text(between(text, "eval", body(document, plots), options.page), encoding="utf-8")
+        say(f"{options.page}: written from {options.out}; plots: {', '.join(plots.values())}")
+        return
+    named = os.environ.get("HMAS_DATA_DIR")
+    if not named:
+        raise SystemExit("set HMAS_DATA_DIR to the folder of the public data (prompts/, profiles/): this project does not carry it")
+    wanted = options.parts.split(",")
+    unknown = sorted(set(wanted) - set(PARTS))
+    if unknown:
+        raise SystemExit(f"--parts: {', '.join(unknown)}; allowed: {', '.join(PARTS)}")
+    document = json.loads(options.out.read_text()) if options.out.exists() else {}
+    for part in wanted:
+        began = time.monotonic()
+        document |= {
+            "version": 1,
+            "machine": {"cpus": os.cpu_count(), "python": platform.python_version()},
+            part: {**PARTS[part](Path(named), options), "took_s": round(time.monotonic() - began, 1)},
+        }
+        write(options.out, document)
+        say(f"{part}: done in {document[part]['took_s']:.0f} s")
+    draw_all(document, options.out.parent)
+    say(f"written to {options.out}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""What `eval_agents.py` found, as the section of docs/agents.md that is made from it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+PAPER_ACCURACY = 0.942
+GOAL_UNSEEN = 0.85
+GOAL_ECE = 0.05
+GOAL_COVERAGE = 0.02
+LEVELS_SHOWN = (0.5, 0.9, 0.95)
+Document = Mapping[str, Any]
+
+
+def body(document: Document, plots: Mapping[str, str]) -> str:
+    """All that there is, in Markdown."""
+    parts = []
+    for name, section in (("task", _task), ("sources", _sources), ("lengths", _lengths), ("prediction", _prediction)):
+        if name in document:
+            parts.append(section(document[name], plots))
+    missing = [name for name in ("task", "sources", "lengths", "prediction") if name not in document]
+    if missing:
+        parts.append(f"Not measured in this run: {', '.join(missing)}.")
+    return "\n\n".join(parts)
+
+
+def _task(found: Document, plots: Mapping[str, str]) -> str:
+    contenders = found["contenders"]
+    rows = [(name, f"{one['accuracy']:.1%}", f"{one['macro_f1']:.3f}", f"{one['ece']:.3f}") for name, one in contenders.items()]
+    rows.append(("paper (Qwen3-1.7B, its own data)", f"{PAPER_ACCURACY:.1%}", "-", "-"))
+    shipped = contenders["shipped"]
+    others = [name for name in ("rules", "TF-IDF + logistic regression") if name in contenders]
+    classes = [
+        (
+            name,
+            str(one["n"]),
+            *(f"{one[key]:.3f}" for key in ("precision", "recall", "f1")),
+            *(f"{contenders[other]['classes'][name]['f1']:.3f}" for other in others),
+        )
+        for name, one in shipped["classes"].items()
+        if one["n"]
+    ]
+    sources = [
+        (name, str(one["n"]), f"{one['accuracy']:.1%}", *(f"{contenders[other]['sources'][name]['accuracy']:.1%}" for other in others))
+        for name, one in shipped["sources"].items()
+    ]
+    return "\n\n".join(
+        [
+            "### Task types",
+            (
+                f"{found['rows']} prompts of the test part: a fifth of every source, with none whose twin was trained on. Half of the "
+                "sources may not be trained on for their licence; they are judged all the same."
+            ),
+            table(("who", "accuracy", "macro-F1", "ECE"), rows),
+            image(plots, "reliability", "Accuracy over stated confidence"),
+            (
+                f"Goals: {PAPER_ACCURACY:.1%} and an ECE of {GOAL_ECE} or less. `no text` is `gateway.share_prompts: false`: only "
+                "sizes and flags leave the gateway; that is what privacy costs."
+            ),
+            table(("class", "n", "precision", "recall", "F1", *(f"F1 of {name}" for name in others)), classes),
+            table(("source", "n", "accuracy", *others), sources),
+        ]
+    )
+
+
+def _sources(found: Document, _plots: Mapping[str, str]) -> str:
+    rows, total, right, by_rules = [], 0, 0.0, 0.0
+    for name, one in found["sources"].items():
+        n = one["shipped"]["n"]
+        total += n
+        right += n * one["shipped"]["accuracy"]
+        by_rules += n * one["rules"]["accuracy"]
+        rows.append((name, str(n), f"{one['shipped']['accuracy']:.1%}", f"{one['shipped']['ece']:.3f}", f"{one['rules']['accuracy']:.1%}"))
+    rows.append(("all together", str(total), f"{right / total:.1%}", "-", f"{by_rules / total:.1%}"))
+    return "\n\n".join(
+        [
+            "### Sources never trained on",
+            (
+                "The tagger trained again without one source, then judged on all of it: sources without templates, where nothing gives the "
+                f"phrasing away. Goal: {GOAL_UNSEEN:.0%}."
+            ),
+            table(("source left out", "n", "accuracy", "ECE", "rules"), rows),
+        ]
+    )
+
+
+def _lengths(found: Document, plots: Mapping[str, str]) -> str:
+    parts = [
+        "### Output lengths",
+        (
+            f"{found['rows']} answers of many models. `cold`: nothing is learnt. `new prompts`: answers teach as they come, and only "
+            "prompts are judged of which no answer was seen, by any model. `as it comes`: every answer is foretold, then learnt."
+        ),
+    ]
+    places = [found["levels"].index(level) for level in LEVELS_SHOWN]
+    for regime, contenders in found["regimes"].items():
+        rows = [
+            (
+                name,
+                f"{one['overall']['kendall_tau']:.3f}",
+                f"{one['overall']['mae_tokens']:.0f}",
+                f"{one['overall']['median_ape']:.0%}",
+                f"{one['overall']['mape']:.0%}",
+                f"{one['overall']['worst_gap']:.1%}",
+                *(f"{one['overall']['coverage'][place]:.1%}" for place in places),
+            )
+            for name, one in contenders.items()
+        ]
+        head = (
+            regime,
+            "Kendall tau",
+            "MAE tokens",
+            "median APE",
+            "MAPE",
+            "worst gap",
+            *(f"at or below {level:.0%}" for level in LEVELS_SHOWN),
+        )
+        parts.append(table(head, rows))
+    ours = next(iter(next(iter(found["regimes"].values()))))
+    groups = [
+        (
+            regime,
+            name,
+            str(one["rows"]),
+            f"{one['kendall_tau']:.3f}",
+            f"{one['mae_tokens']:.0f}",
+            f"{one['mape']:.0%}",
+            f"{one['worst_gap']:.1%}",
+        )
+        for regime, contenders in found["regimes"].items()
+        for name, one in contenders[ours].get("by_collection", {}).items()
+    ]
+    parts += [
+        f"Goal: the share at or below each stated quantile within {GOAL_COVERAGE:.0%} of its level (worst gap).",
+        image(plots, "coverage", "Share of lengths at or below each stated quantile"),
+        table(("ours", "collection", "answers", "Kendall tau", "MAE tokens", "MAPE", "worst gap"), groups),
+    ]
+    whose = found["predictability"]["everything"]
+    if whose:
+        best = whose["oracles"]
+        known = "; ".join(f"{name}: tau {one['kendall_tau']:.3f}, MAPE {one['mape']:.0%}" for name, one in best.items())
+        parts.append(
+            f"What can be foretold at all: of the variance of log lengths the prompt explains {whose['prompt_share']:.0%}, the model "
+            f"{whose['model_share']:.0%}, neither of them {whose['residual_share']:.0%}; for one prompt lengths spread over models by "
+            f"{whose['spread_across_models']:.2f} (standard deviation of the log), for one model over prompts by "
+            f"{whose['spread_across_prompts']:.2f}. Whoever knew, of all other answers, reaches: {known}. The paper's MAPE of "
+            f"{found['paper_mape']:.1%} is on data that it does not describe; on these it lies beyond what knowing both would give."
+        )
+    return "\n\n".join(parts)
+
+
+def _prediction(found: Document, plots: Mapping[str, str]) -> str:
+    splits = found["splits"]
+    parts = [
+        "### Prediction on LLM-Pilot",
+        (
+            f"{splits['rows']} requests in {splits['cells']} cells (model, GPU, number of users). R² over single requests, and over the "
+            "means of cells. `fed` leaves out starved cells, in which almost no request ended within the run. With telemetry a "
+            "prediction knows what earlier requests of its cell had told, as the agent does live."
+        ),
+    ]
+    goals = splits["goals"]
+    for split, contenders in splits.items():
+        if not isinstance(contenders, Mapping) or split == "goals":
+            continue
+        rows = [
+            (
+                who,
+                quantity,
+                f"{goals[quantity]:.4f}",
+                *(
+                    _number(figures[key])
+                    for key in ("r2", "r2_not_starved", "r2_log", "r2_token_weighted", "r2_cells", "r2_cells_not_starved")
+                ),
+                f"{figures['median_error']:.1%}",
+            )
+            for who, by_quantity in contenders.items()
+            for quantity, figures in by_quantity.items()
+        ]
+        head = ("who", "quantity", "paper", "R²", "fed", "of logs", "by tokens", "cells", "cells fed", "median error")
+        parts.append(f"Held out: {split}\n\n{table(head, rows)}")
+    parts.append(image(plots, "prediction", "Predicted beside actual, a sample"))
+    return "\n\n".join(parts)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def image(plots: Mapping[str, str], name: str, words: str) -> str:
+    return f"![{words}](img/{plots[name]})" if name in plots else ""
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cell or "-" for cell in cells) + " |"
+
+    return "\n".join([line(head), line(["---"] * len(head)), *map(line, rows)])
