@@ -32,8 +32,8 @@ NOT_PERMISSIVE = ("alpaca_eval",)
 """Collections to measure on only: CC BY-NC."""
 ELSEWHERE = ("Quehry/HelloBench", "lmarena/arena-hard-auto", "yizhongw/self-instruct")
 """Sources of typed rows whose outputs the multi-model file holds already."""
-UNTUNED = ("davinci", "text-davinci-001", "text-davinci-002")
-"""Models, by the beginning of their names, that were never taught to answer: what they write says little of those that are served."""
+UNTUNED = ("davinci", "text-davinci")
+"""Models, by the beginning of their names, from before models were taught to converse: their answers say little of those served now."""
 REFERENCES = (TaskType.TRANSLATION, TaskType.SUMMARIZATION, TaskType.EXTRACTION)
 """Task types that lean on human references, and how much one of these counts."""
 REFERENCE_WEIGHT = 0.1

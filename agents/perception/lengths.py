@@ -2,10 +2,12 @@
 
 Three parts, from what is known before any traffic to what only traffic shows:
 
-1. What the prompt leads one to expect of an average model: the reader's quantiles, else the shipped net's (`length_net`), else the task's
-   historical prior (H-MAS 3.2: what could not be read is not specialised on).
+1. What the prompt leads one to expect of an average model: the net's quantiles (`length_net`), their middle moved part of the way to the
+   reader's; one of the two alone where there is no other; else the task's historical prior (H-MAS 3.2: what could not be read is not
+   specialised on).
 2. Effects in log space (`length_effects`): the model's verbosity, the tenant, the task, the prompt's length bucket, the conversation, the
-   same prompt or opening seen before; and a linear correction of what prompts lead one to expect, learnt on the net's last hidden layer.
+   same prompt or opening seen before; and a linear correction of what prompts lead one to expect, learnt on the net's last hidden layer
+   and on how far the reader is from it, so that the better of the two comes to be believed.
 3. Calibration of each stated level against what came (`length_calibration`).
 
 The client's cap bounds every quantile. An answer that ran into its cap is known only to be at least that long, and is learnt as such.
@@ -58,6 +60,11 @@ KNOWN_MODEL_VARIANCE = 0.06
 """Variance of a known model's verbosity around what is known of it."""
 REFINEMENT_VARIANCE = 0.10
 """Variance that the linear correction may add to the log length before anything is learnt."""
+READER_TRUST = 0.25
+READER_VARIANCE = 0.05
+"""How far the middle goes from the net's towards the reader's before anything is learnt, and the variance of that share."""
+DISSENT = 1.5
+"""Distance of the two, in logs, beyond which it counts no more."""
 REPEATS = 8
 """Answers to one prompt from which the linear correction learns: more say nothing new of prompts."""
 DEMAND_SHARE = 0.5
@@ -77,7 +84,7 @@ class Forecast(msgspec.Struct, frozen=True):
     Attributes:
         log_quantiles: Quantiles of the natural log of the output length in tokens at `controller.core.lengths.LEVELS`; ascending, bounded
             by the cap.
-        source: Where the expectation came from: `reader`, `net` or `prior`.
+        source: Where the expectation came from: `net and reader`, `net`, `reader` or `prior`.
         raw: The same quantiles before the cap.
         base, shape, inputs, member, calibrated, cap: For `LengthModel.learn`.
     """
@@ -111,9 +118,11 @@ class LengthModel:
         self._effects = Effects(LEVELS_OF_EFFECTS, groups)
         self._calibration = Calibration()
         self._models: dict[str, tuple[str, tuple[float, float]]] = {}
-        width = net.width if net is not None else 1
+        width = net.width + 1 if net is not None else 1
         self._weights: Floats = np.zeros(width)
+        self._weights[-1] = READER_TRUST
         self._covariance: Floats = np.eye(width) * (REFINEMENT_VARIANCE / width)
+        self._covariance[-1, -1] = READER_VARIANCE
 
     def __len__(self) -> int:
         return len(self._effects)
@@ -176,13 +185,15 @@ class LengthModel:
 
     def _expected(self, view: PromptView, reading: Reading, task: TaskType) -> tuple[list[float], NDArray[np.float32] | None, str]:
         """Quantiles for an average model, inputs of the linear correction, and whose they are."""
-        read = bool(reading.log_lengths or reading.probabilities)
-        told = self._net.tell(features_of(view)) if self._net is not None and read else None
-        inputs = told.hidden if told is not None else None
-        if len(reading.log_lengths) == len(LEVELS):
-            return list(accumulate(reading.log_lengths, max)), inputs, "reader"
-        if told is not None:
-            return told.log_lengths, inputs, "net"
+        stated = len(reading.log_lengths) == len(LEVELS)
+        read = stated or bool(reading.probabilities)
+        if self._net is not None and read:
+            told = self._net.tell(features_of(view))
+            dissent = reading.log_lengths[MEDIAN] - told.log_lengths[MEDIAN] if stated else 0.0
+            inputs = np.append(told.hidden, np.float32(min(DISSENT, max(-DISSENT, dissent))))
+            return told.log_lengths, inputs, "net and reader" if stated else "net"
+        if stated:
+            return list(accumulate(reading.log_lengths, max)), None, "reader"
         prior = PRIOR[task]
         middle = math.log(prior.p50)
         demanded = demanded_tokens(view.excerpt) if read else 0.0

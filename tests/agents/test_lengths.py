@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.perception import lengths
+from agents.perception import length_statistics, lengths
 from agents.perception.length_net import SHIPPED, load
 from agents.perception.lengths import LengthModel
 from agents.perception.reading import TASKS, PromptView, Reading
@@ -75,15 +75,30 @@ def test_quantiles_are_the_forecasts_log_quantiles(net):
     ).log_quantiles  # fmt: skip
 
 
-def test_the_expectation_comes_from_the_reader_then_the_net_then_the_history(net):
-    assert ask(LengthModel(net), reading=LENGTHS).source == "reader"
-    assert ask(LengthModel(net), reading=LENGTHS).tokens[MEDIAN] == pytest.approx(math.exp(4.4))
-    assert ask(LengthModel(net)).source == "net"
-    assert ask(LengthModel()).source == "prior"
+def test_the_expectation_comes_from_net_and_reader_or_from_one_of_them_or_from_the_history(net):
+    assert ask(LengthModel(), reading=LENGTHS).source == "reader"
+    assert ask(LengthModel(), reading=LENGTHS).tokens[MEDIAN] == pytest.approx(math.exp(4.4))
+    alone, both = ask(LengthModel(net)), ask(LengthModel(net), reading=LENGTHS)
+    assert (alone.source, both.source, ask(LengthModel()).source) == ("net", "net and reader", "prior")
+    assert alone.log_quantiles[MEDIAN] < both.log_quantiles[MEDIAN] < 4.4 or alone.log_quantiles[MEDIAN] > both.log_quantiles[MEDIAN] > 4.4
     unread = ask(LengthModel(net), reading=Reading(), task=TaskType.UNKNOWN)
     assert unread.source == "prior"
-    assert unread.tokens[MEDIAN] == pytest.approx(lengths.PRIOR[TaskType.UNKNOWN].p50)
-    assert unread.tokens[P90] > lengths.PRIOR[TaskType.UNKNOWN].p90
+    assert unread.tokens[MEDIAN] == pytest.approx(length_statistics.PRIOR[TaskType.UNKNOWN].p50)
+    assert unread.tokens[P90] > length_statistics.PRIOR[TaskType.UNKNOWN].p90
+
+
+def test_a_reader_that_knows_better_comes_to_be_believed(net):
+    """Lengths are what the reader says, whatever the words are."""
+    rng = np.random.default_rng(2)
+    model = LengthModel(net)
+    errors = []
+    for number in range(600):
+        middle = float(rng.uniform(3.0, 7.0))
+        reading = Reading(probabilities=READ.probabilities, log_lengths=tuple(middle + step for step in (-1, -0.5, 0, 0.5, 1, 1.3, 2)))
+        forecast = ask(model, f"question {number}", reading=reading)
+        errors.append(abs(forecast.log_quantiles[MEDIAN] - middle))
+        model.learn(forecast, round(math.exp(middle)))
+    assert np.mean(errors[-200:]) < 0.6 * np.mean(errors[:50])
 
 
 def test_the_shipped_net_tells_a_translation_from_a_report(net):
