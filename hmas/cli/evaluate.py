@@ -9,6 +9,7 @@ from hmas.cli.lazy import LazyGroup
 
 COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
+        "lengths": ("hmas.cli.eval_lengths:eval_lengths", "Output lengths alone: every regime, baseline, data set and task."),
         "perception": ("hmas.cli.eval_perception:perception", "Task types and output lengths, on labelled prompts or measured lengths."),
         "prediction": ("hmas.cli.eval_prediction:eval_prediction", "Times to first token and between tokens, on request logs."),
     }

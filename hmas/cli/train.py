@@ -9,6 +9,7 @@ from hmas.cli.lazy import LazyGroup
 
 COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
+        "lengths": ("hmas.cli.train_lengths:train_lengths", "The length model that perception begins with."),
         "perception": ("hmas.cli.train_perception:perception", "The perception agent's model: task types of prompts."),
         "prediction": ("hmas.cli.train_prediction:train_prediction", "The prediction agent's model: what requests cost."),
     }
