@@ -153,7 +153,7 @@ build/tiny-bases/.ready: scripts/build_tiny_bases.py scripts/build_tiny_model.py
 	@touch $@
 
 test-train: $(TRAIN_VENV)/.ready build/tiny-bases/.ready  ## the tests that train on tiny local bases; HMAS_DATA_DIR says where typed prompts are
-	OMP_NUM_THREADS=1 $(TRAIN_VENV)/bin/pytest -m train
+	OMP_NUM_THREADS=1 HMAS_VLLM_PYTHON=$(wildcard $(VLLM_VENV)/bin/python) $(TRAIN_VENV)/bin/pytest -m train
 
 clean:  ## remove what the targets above made
 	rm -rf build $(VENV)
