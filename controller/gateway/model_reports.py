@@ -40,6 +40,17 @@ FIGURES: Mapping[str, tuple[str, str, float]] = MappingProxyType(
     }
 )
 """By the name in `ModelReport.figures`: metric, meaning, and factor to its unit."""
+ENGINE_FIGURES: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "log_error": ("hmas_agent_prediction_log_error", "Mean absolute log of actual over predicted, by engine and target."),
+        "below_p90": (
+            "hmas_agent_prediction_below_p90_ratio",
+            "Share of outcomes at or below the stated 90 % quantile, by engine and target.",
+        ),
+    }
+)
+"""Likewise for figures of one engine, `TARGET_NAME/ENGINE` with `ttft` or `tpot` as target."""
+ENGINES_SHOWN = 64
 _LEVELS = frozenset(f"{level:g}" for level in LEVELS)
 
 
@@ -86,11 +97,15 @@ class ModelReports(Collector):
         memory = GaugeMetricFamily("hmas_agent_memory_bytes", "Resident memory of the agent's process.", labels=labels[:2])
         answered = GaugeMetricFamily("hmas_agent_answered_requests", "Requests answered since the model was loaded.", labels=labels)
         coverage = GaugeMetricFamily(
-            "hmas_agent_length_coverage_ratio",
-            "Share of answers at most as long as stated at a level; best is the level itself.",
+            "hmas_agent_quantile_coverage_ratio",
+            "Share of outcomes (perception: lengths; prediction: TTFT and TPOT) at or below the stated quantile; best is the level itself.",
             labels=[*labels, "level"],
         )
         figures = {name: GaugeMetricFamily(metric, meaning, labels=labels) for name, (metric, meaning, _) in FIGURES.items()}
+        engines = {
+            name: GaugeMetricFamily(metric, meaning, labels=[*labels, "engine", "target"])
+            for name, (metric, meaning) in ENGINE_FIGURES.items()
+        }
         for report in self.fresh():
             whose = [report.agent, report.instance, report.role]
             info.add_metric([*whose, report.model], 1.0)
@@ -102,4 +117,17 @@ class ModelReports(Collector):
                 coverage.add_metric([*whose, level], report.coverage[level])
             for name in FIGURES.keys() & report.figures.keys():
                 figures[name].add_metric(whose, report.figures[name] * FIGURES[name][2])
-        return [family for family in (info, fallback, memory, answered, coverage, *figures.values()) if family.samples]
+            for name, target, engine, value in _by_engine(report.figures):
+                engines[name].add_metric([*whose, engine, target], value)
+        return [family for family in (info, fallback, memory, answered, coverage, *figures.values(), *engines.values()) if family.samples]
+
+
+def _by_engine(figures: Mapping[str, float]) -> list[tuple[str, str, str, float]]:
+    """Figures of single engines as (name, target, engine, value); those of unknown names are left out, and engines beyond the bound."""
+    found = []
+    for key, value in figures.items():
+        what, _, engine = key.partition("/")
+        target, _, name = what.partition("_")
+        if engine and name in ENGINE_FIGURES and target in ("ttft", "tpot"):
+            found.append((name, target, engine[:NAME_LIMIT], value))
+    return found[: len(ENGINE_FIGURES) * 2 * ENGINES_SHOWN]

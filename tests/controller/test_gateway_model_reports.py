@@ -39,10 +39,23 @@ def test_reports_are_shown_in_base_units_and_only_what_is_known():
     text = generate_latest(registry).decode()
     assert 'hmas_agent_model_info{agent="perception",instance="0",model="v3",role="active"} 1.0' in text
     assert 'hmas_agent_inference_seconds{agent="perception",instance="0",role="active"} 0.00025' in text
-    assert 'hmas_agent_length_coverage_ratio{agent="perception",instance="0",level="0.9",role="active"} 0.88' in text
+    assert 'hmas_agent_quantile_coverage_ratio{agent="perception",instance="0",level="0.9",role="active"} 0.88' in text
     assert 'hmas_agent_memory_bytes{agent="perception",instance="0"} 1.34217728e+08' in text
     assert "made_up" not in text
     assert "0.123" not in text
+
+
+def test_figures_of_single_engines_are_shown_by_engine_and_target():
+    registry = CollectorRegistry()
+    reports = ModelReports(ManualClock(), registry)
+    figures = {"ttft_log_error/gpu-0": 0.2, "tpot_below_p90/gpu-1": 0.91, "ttft_made_up/gpu-0": 1.0, "length_log_error/gpu-0": 2.0}
+    reports.hear(report(agent="prediction", figures=figures))
+    text = generate_latest(registry).decode()
+    whose = 'agent="prediction",engine="gpu-0",instance="0",role="active",target="ttft"'
+    assert f"hmas_agent_prediction_log_error{{{whose}}} 0.2" in text
+    assert 'engine="gpu-1",instance="0",role="active",target="tpot"} 0.91' in text
+    assert "made_up" not in text
+    assert 'target="length"' not in text
 
 
 def test_labels_are_bounded_whoever_reports():
