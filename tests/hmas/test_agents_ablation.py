@@ -12,7 +12,7 @@ from controller.core.slo import slo_for
 from controller.core.types import OutcomeKind, TaskType
 from hmas.cli.main import main
 from hmas.lab.agents import simulate
-from hmas.lab.agents.asked import MAX_TOKENS, read_pool
+from hmas.lab.agents.asked import MAX_TOKENS, read_pool, write_without
 from hmas.lab.agents.beliefs import Oracle
 from hmas.lab.agents.makers import make_believer
 from hmas.lab.agents.page import write_page
@@ -231,3 +231,12 @@ def test_without_data_it_says_what_is_missing(monkeypatch, capsys, tmp_path):
     assert "give --data DIR or set HMAS_DATA_DIR" in capsys.readouterr().err
     with pytest.raises(TraceError, match="HMAS_DATA_DIR names the folder of the public data"):
         read_pool(tmp_path, lambda _row: True)
+
+
+def test_training_data_lacks_every_prompt_that_is_judged(data, tmp_path):
+    left_out = write_without(data, tmp_path, lambda row: row["task_type"] == LONG.value)
+    assert left_out == 21
+    pool = read_pool(tmp_path, lambda _row: True)
+    assert {task: len(found) for task, found in pool.prompts.items()} == {QA: 20, MATH: 20}
+    assert pool.models == ()
+    assert read_pool(data, lambda _row: True).models == ("a", "b")

@@ -96,6 +96,35 @@ def read_pool(folder: Path, keep: Keep) -> Pool:
     return Pool(prompts=MappingProxyType({task: tuple(found) for task, found in sorted(prompts.items())}), models=tuple(sorted(models)))
 
 
+def write_without(folder: Path, out: Path, judged: Keep) -> int:
+    """Writes the three files again without the prompts on which models are judged; returns how many typed ones are left out.
+
+    Raises:
+        TraceError: A file is missing or cannot be written.
+    """
+    typed = list(_rows(folder / TYPED))
+    left_out = {row["prompt"] for row in typed if judged(row)}
+    beginnings = {_key(text) for text in left_out}
+    prompts = list(_rows(folder / PROMPTS))
+    gone = {(row["dataset"], row["prompt_id"]) for row in prompts if _key(row["prompt"]) in beginnings}
+    try:
+        (out / TYPED).parent.mkdir(parents=True, exist_ok=True)
+        for name, rows in (
+            (TYPED, [row for row in typed if row["prompt"] not in left_out]),
+            (PROMPTS, [row for row in prompts if (row["dataset"], row["prompt_id"]) not in gone]),
+        ):
+            with gzip.open(out / name, "wb") as file:
+                file.writelines(orjson.dumps(row) + b"\n" for row in rows)
+        with _opened(folder / LENGTHS) as lines, gzip.open(out / LENGTHS, "wt", encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(lines)
+            writer = csv.DictWriter(file, reader.fieldnames or [])
+            writer.writeheader()
+            writer.writerows(row for row in reader if (row["dataset"], row["prompt_id"]) not in gone)
+    except OSError as error:
+        raise TraceError(f"{out}: {error.strerror}") from error
+    return len(left_out)
+
+
 @lru_cache(maxsize=8192)
 def _call(text: str, model: str, cap: int) -> RequestNotice:
     """What the gateway tells of a chat of one message, without what is the request's own."""

@@ -11,7 +11,7 @@ from controller.core.errors import ConfigError
 from hmas.cli.output import EXIT_FAILED, complain, duration_words, hint, json_option, say, say_json, table
 from hmas.demo.field_settings import FieldSettings
 from hmas.demo.vllm_engine import VllmServer
-from hmas.lab.agents.asked import read_pool
+from hmas.lab.agents.asked import LENGTHS, PROMPTS, TYPED, read_pool, write_without
 from hmas.lab.agents.held_out import held_out
 from hmas.lab.agents.live_vllm import ablate_on_vllm, seconds_of
 from hmas.lab.agents.page import LIVE, SIMULATED, write_page
@@ -46,7 +46,8 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 @click.option(
     "--answer-ms", type=click.FloatRange(0, 60_000), default=1000.0 * DEFAULT.answer_s, show_default=True, help="The agents' delay."
 )
-@click.option("--models", default="", help="Simulation: store of trained models in place of the shipped ones.")
+@click.option("--net", type=FOLDER, help="Simulation: length model in place of the shipped one (see --training-data).")
+@click.option("--training-data", type=click.Path(file_okay=False, path_type=Path), help="Run nothing: write what a model may see to here.")
 @click.option("--workers", type=click.IntRange(1, 256), default=2, show_default=True, help="Simulation: processes.")
 @click.option("--page", type=FILE, help="Run nothing: write what lies in --out into this page, between its markers.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("build/agents"), show_default=True, help="Results.")
@@ -55,8 +56,9 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 def agents(ctx: click.Context, /, *, page: Path | None, simulate: bool, out: Path, as_json: bool, **options: Any) -> None:
     """Compare what the scheduler is told: nothing, rules and statistics, the trained models, the truth.
 
-    The requests are real prompts that no shipped model was trained on, with the lengths of real models' answers. All beliefs meet the same
-    requests; what counts as good follows from the true task type, whatever was believed.
+    The requests are real prompts that the shipped tagger was not trained on, with the lengths of real models' answers. All beliefs meet the
+    same requests; what counts as good follows from the true task type, whatever was believed. The shipped length model has seen them: one
+    that has not is trained on what --training-data writes, and given by --net.
 
     Exit code 1 when a run broke.
 
@@ -65,16 +67,19 @@ def agents(ctx: click.Context, /, *, page: Path | None, simulate: bool, out: Pat
       hmas lab agents --simulate --data DIR
       hmas lab agents --vllm-python build/vllm/bin/python --model build/tiny-model --blocks 5
       hmas lab agents --simulate --ways hmas --beliefs rules,trained,oracle --seeds 10
+      hmas lab agents --training-data build/agents/data
       hmas lab agents --page docs/agents-ablation.md
     """  # noqa: D301 - click reads \b as "do not rewrap"
+    if options["training_data"] is not None:
+        _write_training_data(options["data"], options["training_data"])
+        return
     live = options["vllm_python"] is not None or options["model"] is not None
     if live + simulate + (page is not None) != 1:
         raise click.UsageError("give one of: --vllm-python with --model, --simulate, --page")
     if page is not None:
         say(f"{page}: written from {out}: {', '.join(write_page(page, out))}")
         return
-    if options["data"] is None:
-        raise click.UsageError("the prompts are public data that this project does not carry: give --data DIR or set HMAS_DATA_DIR")
+    _need_data(options["data"])
     document = _simulated(out, options) if simulate else _live(out, options)
     tables = [*simulated_tables(document), short_table(document)] if simulate else [live_table(document)]
     if as_json:
@@ -87,6 +92,19 @@ def agents(ctx: click.Context, /, *, page: Path | None, simulate: bool, out: Pat
         ctx.exit(EXIT_FAILED)
 
 
+def _need_data(data: Path | None) -> None:
+    if data is None:
+        raise click.UsageError("the prompts are public data that this project does not carry: give --data DIR or set HMAS_DATA_DIR")
+
+
+def _write_training_data(data: Path | None, folder: Path) -> None:
+    _need_data(data)
+    assert data is not None
+    left_out = write_without(data, folder, held_out(data))
+    names = " ".join(f"--{name} {folder / path}" for name, path in (("lengths", LENGTHS), ("prompts", PROMPTS), ("typed", TYPED)))
+    hint(f"{left_out} prompts are left out; train with: hmas train lengths {names} --out NET, then run with --net NET")
+
+
 def _simulated(out: Path, options: Mapping[str, Any]) -> dict[str, Any]:
     settings = AblationSettings(
         beliefs=read_beliefs(options["beliefs"]),
@@ -96,7 +114,7 @@ def _simulated(out: Path, options: Mapping[str, Any]) -> dict[str, Any]:
         seeds=options["seeds"],
         duration_s=options["duration"],
         answer_s=options["answer_ms"] / 1000.0,
-        models=options["models"],
+        net=str(options["net"] or ""),
     )
     document = SimulatedAblation(options["data"], settings, on_cores(options["workers"]), hint).run()
     _write(out / f"{SIMULATED}.json", document)

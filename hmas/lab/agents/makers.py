@@ -5,6 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from agents.models.store import ModelStore
+from agents.perception import length_net
 from agents.perception.lengths import LengthModel
 from agents.perception.model import PerceptionModel
 from agents.perception.readers import Opened, ReaderSource
@@ -41,14 +42,14 @@ class ReadOnce:
         return [self._known[prompt] for prompt in prompts]
 
 
-def make_believer(belief: Belief, truth_of: TruthOf, slo_scale: float, models: str = "") -> Believer | None:
+def make_believer(belief: Belief, truth_of: TruthOf, slo_scale: float, net: str = "") -> Believer | None:
     """The agents of a belief, as at their start; None where nobody speaks.
 
     Args:
         belief: Who.
         truth_of: For oracles.
         slo_scale: The table of targets as the installation has it.
-        models: Store of trained models whose chosen versions stand in for the shipped ones; empty for the shipped ones.
+        net: Folder of a length model that stands in for the shipped one, such as one that has not seen the prompts of a run.
 
     Raises:
         ModelError: A model cannot be used.
@@ -70,7 +71,7 @@ def make_believer(belief: Belief, truth_of: TruthOf, slo_scale: float, models: s
         case "oracle":
             return Oracle(rules(), PredictionModel(load_regressor()), truth_of, targets=True, lengths=True)
         case "trained" | "private":
-            opened = _opened(models)
+            opened = _opened(net)
             perception = PerceptionModel(
                 min_confidence=confidence, slo_scale=slo_scale, reader=opened.reader, lengths=LengthModel(opened.net)
             )
@@ -78,8 +79,7 @@ def make_believer(belief: Belief, truth_of: TruthOf, slo_scale: float, models: s
 
 
 @lru_cache(maxsize=2)
-def _opened(models: str) -> Opened:
+def _opened(net: str) -> Opened:
     """Opened once a process, and read once a prompt: neither has a memory that a run could leave to the next."""
-    settings = AgentsConfig(perception_reader="store" if models else "shipped")
-    opened = ReaderSource(settings, ModelStore(Path(models or "."))).open()
-    return Opened(name=opened.name, reader=ReadOnce(opened.reader), net=opened.net)
+    opened = ReaderSource(AgentsConfig(perception_reader="shipped"), ModelStore(Path())).open()
+    return Opened(name=opened.name, reader=ReadOnce(opened.reader), net=length_net.load(Path(net)) if net else opened.net)

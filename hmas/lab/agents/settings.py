@@ -63,7 +63,7 @@ class AblationSettings(msgspec.Struct, frozen=True, kw_only=True):
         backlog: Requests on which capacity is measured, per instance.
         caps: Windows that are tried, as far as the fleet's profiles allow them.
         tpot_headroom: Mean TPOT target over the TPOT at the knee of the throughput curve (the table is calibrated, H-MAS E.5).
-        models: Store of trained models that stand in for the shipped ones, empty for those.
+        net: Folder of a length model in place of the shipped one, which has seen these prompts; empty for that one.
     """
 
     beliefs: tuple[Belief, ...] = BELIEFS
@@ -79,7 +79,7 @@ class AblationSettings(msgspec.Struct, frozen=True, kw_only=True):
     backlog: Annotated[int, Meta(ge=20)] = 1500
     caps: tuple[int, ...] = (16, 32, 48, 64, 96, 128, 192, 256)
     tpot_headroom: float = 2.0
-    models: str = ""
+    net: str = ""
 
     @property
     def warmup_s(self) -> float:

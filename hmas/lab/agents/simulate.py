@@ -111,7 +111,7 @@ def _made(task: Task, row: Row) -> Row:
     requests = requests_of(task, fleet)
     known = truths(requests)
     way = OPEN if task.at_once else WAYS[task.way]
-    believer = make_believer(task.belief, lambda notice: known.get(notice.request_id), task.slo_scale, settings.models)
+    believer = make_believer(task.belief, lambda notice: known.get(notice.request_id), task.slo_scale, settings.net)
     made = run(requests, fleet, way, believer, answer_s=settings.answer_s, slo_scale=task.slo_scale)
     if made.violations:
         return msgspec.structs.replace(row, error=f"the independent checker objects: {made.violations[0]}")
