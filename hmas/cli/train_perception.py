@@ -12,6 +12,7 @@ from agents.perception.lm.settings import TrainSettings
 from controller.core.errors import ModelError
 from controller.runtime.clock import SystemClock
 from hmas.cli.output import hint, json_option, say, say_json
+from hmas.cli.studies import EXIT_INTERRUPTED
 
 _FILES = click.Path(exists=True, dir_okay=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -25,7 +26,7 @@ _LM = tuple(name for name in TrainSettings.__struct_fields__ if name not in {"ba
 @click.option("--out", type=_FOLDER, default=Path("build/perception"), show_default=True, help="Folder of the finished model.")
 @click.option("--base", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of a Hugging Face model to fine-tune.")
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of everything that is drawn.")
-@click.option("--epochs", type=float, help="Passes; default 14 from scratch, at most 3 on a base.")
+@click.option("--epochs", type=float, help="Passes; default 10 from scratch, at most 3 on a base.")
 @click.option("--batch", type=click.IntRange(1), help="Rows of a step; default 128 from scratch, 8 on a base.")
 @click.option("--generated", type=click.IntRange(0), help="From scratch: generated prompts that are mixed in, default 60000.")
 @click.option("--work", type=_FOLDER, help="On a base: folder of checkpoints, default OUT.work.")
@@ -46,7 +47,8 @@ _LM = tuple(name for name in TrainSettings.__struct_fields__ if name not in {"ba
 @click.option("--threads", type=int, help="On a base: of the processor.")
 @click.option("--gradient-checkpointing", is_flag=True, help="On a base: less memory for more time.")
 @json_option
-def perception(**options: Any) -> None:
+@click.pass_context
+def perception(ctx: click.Context, /, **options: Any) -> None:
     """Train a model that tells task types and output lengths of prompts.
 
     Without --base the shipped kind is trained from scratch on one core: a small transformer that runs on onnxruntime. Only rows whose
@@ -61,11 +63,11 @@ def perception(**options: Any) -> None:
     """  # noqa: D301 - click reads \b as "do not rewrap"
     data = (options.pop("first"), *options.pop("more"))
     as_json, base = options.pop("as_json"), options["base"]
-    chosen = {name: value for name, value in options.items() if value not in {None, False}}
+    chosen = {name: value for name, value in options.items() if value is not None and value is not False}
     if base is None:
         _from_scratch(data, chosen, as_json=as_json)
     else:
-        _on_base(data, chosen, as_json=as_json)
+        ctx.exit(_on_base(data, chosen, as_json=as_json))
 
 
 def _from_scratch(data: tuple[Path, ...], chosen: dict[str, Any], *, as_json: bool) -> None:
@@ -94,7 +96,7 @@ def _from_scratch(data: tuple[Path, ...], chosen: dict[str, Any], *, as_json: bo
     say(f"{chosen['out']}: {told} on {figures['n']} test prompts")
 
 
-def _on_base(data: tuple[Path, ...], chosen: dict[str, Any], *, as_json: bool) -> None:
+def _on_base(data: tuple[Path, ...], chosen: dict[str, Any], *, as_json: bool) -> int:
     if "generated" in chosen:
         raise click.UsageError("--generated goes without --base")
     out: Path = chosen["out"]
@@ -103,11 +105,18 @@ def _on_base(data: tuple[Path, ...], chosen: dict[str, Any], *, as_json: bool) -
     command = shlex.join(["hmas", "train", "perception", "--base", str(settings.base), "--data", *map(str, data), *words])
     trained = lm.run(settings, clock=SystemClock(), say=hint, command=command)
     if trained.card is None:
-        say(f"interrupted; go on with --resume from {trained.checkpoint}")
-    elif as_json:
+        hint(f"interrupted; the same command with --resume goes on from {trained.checkpoint or 'the beginning'}")
+        return EXIT_INTERRUPTED
+    if as_json:
         say_json(msgspec.to_builtins(trained.card))
-    else:
-        say(f"{trained.folder}: " + ", ".join(f"{name} {value}" for name, value in trained.card.metrics.items()))
+        return 0
+    task = trained.card.metrics["task"]
+    say(
+        f"{trained.folder}: accuracy {task['accuracy']:.4f} (most frequent type {task['majority_accuracy']:.4f}), macro-F1 "
+        f"{task['macro_f1']:.4f}, ECE {task['ece']:.4f}, n {task['rows']}"
+    )
+    hint(f"`hmas models add perception {trained.folder}` puts it into the store")
+    return 0
 
 
 def _words(chosen: dict[str, Any]) -> list[str]:
