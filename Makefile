@@ -83,8 +83,16 @@ docs: $(VENV)/.core  ## write again the pages that are made from the code
 	$(BIN)/hmas config reference > docs/configuration.md
 	$(BIN)/hmas override schema > docs/override.schema.json
 
-train: $(VENV)/.core  ## train the shipped prediction model again from generated data
-	$(BIN)/python -m agents.prediction.train
+# One thread each: the shipped models are the same on every machine, and nobody's cores are taken.
+TRAINED := OMP_NUM_THREADS=1 $(TRAIN_VENV)/bin/hmas train
+PROMPTS := $(HMAS_DATA_DIR)/prompts
+
+train: $(TRAIN_VENV)/.ready  ## train every shipped model again, from the public data in HMAS_DATA_DIR (about half an hour)
+	@test -f "$(PROMPTS)/typed_prompts.jsonl.gz" || { echo "set HMAS_DATA_DIR to the folder of the public data (prompts/, profiles/)" >&2; exit 2; }
+	$(TRAINED) perception --data $(PROMPTS)/typed_prompts.jsonl.gz --out agents/perception/models/tagger
+	$(TRAINED) lengths --lengths $(PROMPTS)/multi_model_output_lengths.csv.gz --prompts $(PROMPTS)/multi_model_prompts.jsonl.gz --typed $(PROMPTS)/typed_prompts.jsonl.gz --out agents/perception/models/lengths
+	$(TRAINED) prediction --out agents/prediction/models/cost
+	$(TRAINED) prediction --data $(HMAS_DATA_DIR)/profiles/llm_pilot_requests.csv.gz --out agents/prediction/models/llm_pilot
 
 lock: $(VENV)/.dev  ## pin every version and hash again
 	$(PIP) install -q uv
