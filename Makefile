@@ -10,7 +10,7 @@ SGLANG_VENV ?= build/sglang
 TRAIN_VENV ?= build/train
 COMPILED := build/compiled
 
-.PHONY: help demo test lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers test-sglang setup-sglang bench-scheduler setup-train test-train
+.PHONY: help demo test lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers test-sglang setup-sglang bench-scheduler setup-train test-train eval-agents bench-agents ablate-agents
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s $$'\t'
@@ -100,7 +100,14 @@ lock: $(VENV)/.dev  ## pin every version and hash again
 	$(BIN)/uv pip compile -q --generate-hashes --no-header --python-version 3.11 --extra dev pyproject.toml -c requirements/core.lock -o requirements/dev.lock
 
 # vLLM lives in an environment of its own: it pins its own torch, and the control plane must not depend on it.
-VLLM_PLUGIN := $(wildcard engines/vllm/plugin/pyproject.toml engines/vllm/plugin/hmas_vllm_plugin/*.py)
+# The control plugin, built from a copy so that no build leaves its files among the sources. Before 0.2 it was two distributions.
+PLUGIN := $(shell find engines/plugin -name '*.py' -o -name pyproject.toml)
+define install_plugin
+	@echo "installing the control plugin into $(1)"
+	@rm -rf build/engine-plugin && cp -r engines/plugin build/engine-plugin
+	@$(1)/bin/pip --disable-pip-version-check uninstall -q -y hmas-vllm-plugin hmas-sglang-plugin 2>/dev/null
+	@$(1)/bin/pip --disable-pip-version-check install -q --no-deps --no-build-isolation --no-index --force-reinstall ./build/engine-plugin
+endef
 
 $(VLLM_VENV)/.engine: scripts/build_tiny_model.py
 	@echo "installing vLLM $(VLLM_VERSION) for CPU into $(VLLM_VENV) (about 3 GB, two to three minutes)"
@@ -111,11 +118,8 @@ $(VLLM_VENV)/.engine: scripts/build_tiny_model.py
 	@$(VLLM_VENV)/bin/python scripts/build_tiny_model.py build/tiny-model
 	@touch $@
 
-# A copy is built, so that no build leaves its files among the sources.
-$(VLLM_VENV)/.ready: $(VLLM_VENV)/.engine $(VLLM_PLUGIN)
-	@echo "installing the control plugin into $(VLLM_VENV)"
-	@rm -rf build/vllm-plugin && cp -r engines/vllm/plugin build/vllm-plugin
-	@$(VLLM_VENV)/bin/pip --disable-pip-version-check install -q --no-deps --no-build-isolation --no-index --force-reinstall ./build/vllm-plugin
+$(VLLM_VENV)/.ready: $(VLLM_VENV)/.engine $(PLUGIN)
+	$(call install_plugin,$(VLLM_VENV))
 	@touch $@
 
 setup-vllm: $(VLLM_VENV)/.ready  ## install the real vLLM (CPU build) and build the tiny model it serves
@@ -135,9 +139,8 @@ $(SGLANG_VENV)/.ready: requirements/sglang-cpu.txt scripts/build_tiny_model.py
 	@test -f build/tiny-model/config.json || $(SGLANG_VENV)/bin/python scripts/build_tiny_model.py build/tiny-model
 	@touch $@
 
-$(SGLANG_VENV)/.plugin: $(SGLANG_VENV)/.ready $(shell find engines/sglang/plugin -name '*.py' -o -name pyproject.toml)
-	@rm -rf build/sglang-plugin && cp -r engines/sglang/plugin build/sglang-plugin
-	@$(SGLANG_VENV)/bin/pip --disable-pip-version-check install -q --no-deps --no-build-isolation --no-index --force-reinstall build/sglang-plugin
+$(SGLANG_VENV)/.plugin: $(SGLANG_VENV)/.ready $(PLUGIN)
+	$(call install_plugin,$(SGLANG_VENV))
 	@touch $@
 
 setup-sglang: $(SGLANG_VENV)/.plugin  ## assemble the real SGLang for CPU, with the control plugin
@@ -162,6 +165,25 @@ build/tiny-bases/.ready: scripts/build_tiny_bases.py scripts/build_tiny_model.py
 
 test-train: $(TRAIN_VENV)/.ready build/tiny-bases/.ready  ## the tests that train on tiny local bases; HMAS_DATA_DIR says where typed prompts are
 	OMP_NUM_THREADS=1 HMAS_VLLM_PYTHON=$(wildcard $(VLLM_VENV)/bin/python) $(TRAIN_VENV)/bin/pytest -m train
+
+# What is said of the agents in docs/agents.md; the public data is not part of the project.
+DATA_NEEDED = @test -n "$$HMAS_DATA_DIR" || { echo "set HMAS_DATA_DIR to the folder of the public data (prompts/, profiles/)"; exit 2; }
+
+eval-agents: $(TRAIN_VENV)/.ready  ## how good perception and prediction are, on public data (HMAS_DATA_DIR); writes build/eval/agents.json and docs/agents.md
+	$(DATA_NEEDED)
+	OMP_NUM_THREADS=1 $(TRAIN_VENV)/bin/python benchmarks/eval_agents.py
+	$(TRAIN_VENV)/bin/python benchmarks/eval_agents.py --page docs/agents.md
+
+bench-agents: $(VENV)/.core  ## what perception and prediction cost a request, on public prompts (HMAS_DATA_DIR); writes build/bench/agents.json
+	$(DATA_NEEDED)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/bench_agents.py --page docs/agents.md
+
+ablate-agents: $(VENV)/.core $(TRAIN_VENV)/.ready  ## what they are worth to the scheduler, in simulation, on prompts that nothing was trained on (HMAS_DATA_DIR)
+	$(DATA_NEEDED)
+	$(BIN)/hmas lab agents --training-data build/agents/data
+	OMP_NUM_THREADS=1 $(TRAIN_VENV)/bin/hmas train lengths --lengths build/agents/data/prompts/multi_model_output_lengths.csv.gz --prompts build/agents/data/prompts/multi_model_prompts.jsonl.gz --typed build/agents/data/prompts/typed_prompts.jsonl.gz --out build/agents/lengths
+	OMP_NUM_THREADS=1 $(BIN)/hmas lab agents --simulate --net build/agents/lengths
+	$(BIN)/hmas lab agents --page docs/agents-ablation.md
 
 clean:  ## remove what the targets above made
 	rm -rf build $(VENV)

@@ -40,8 +40,12 @@ from controller.core.messages import COSTS, FEATURES, Completion, InstanceView, 
 from controller.core.types import OutcomeKind
 from controller.runtime.clock import SystemClock
 from engines.base import EngineSnapshot
+from hmas.cli.output import table as terminal
 from hmas.lab.agents.asked import Pool, notice_of, read_pool
 from hmas.lab.agents.held_out import held_out
+from hmas.lab.agents.page import between
+from hmas.lab.agents.tables import markdown
+from hmas.lab.policies.tables import Table
 
 READERS = ("rules", "shipped")
 INSTANCES = 4
@@ -329,28 +333,49 @@ def measure(reader: str, pool: Pool, options: argparse.Namespace) -> dict[str, A
     return found if options.no_bus else {**found, "over_the_bus": uvloop.run(over_the_bus(reader, notices, options.rate, seed=2))}
 
 
-def report(found: dict[str, dict[str, Any]]) -> None:
-    print(f"{'':34}" + "".join(f"{name:>12}" for name in found) + f"{'goal':>10}{'paper':>10}")
+ROWS: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
+    ("CPU ms a request, mean", ("in_process", "cpu_ms", "mean"), f"{GOAL_MEAN_MS:g}", f"{PAPER_MEAN_MS:g}"),
+    ("CPU ms a request, p98", ("in_process", "cpu_ms", "p98"), f"{GOAL_P98_MS:g}", f"{PAPER_P98_MS:g}"),
+    ("wall ms a request, mean", ("in_process", "wall_ms", "mean"), f"{GOAL_MEAN_MS:g}", f"{PAPER_MEAN_MS:g}"),
+    ("wall ms a request, p98", ("in_process", "wall_ms", "p98"), f"{GOAL_P98_MS:g}", f"{PAPER_P98_MS:g}"),
+    ("requests a CPU second, batches of 100", ("batches", "requests_per_cpu_s"), f"{GOAL_RPS:g}", "600"),
+    ("notice to cost over the bus, ms, mean", ("over_the_bus", "notice_to_cost_ms", "mean"), "", ""),
+    ("notice to cost over the bus, ms, p98", ("over_the_bus", "notice_to_cost_ms", "p98"), "", ""),
+    ("perception process: CPU ms a request", ("over_the_bus", "cpu_ms_per_request", "perception"), "", ""),
+    ("prediction process: CPU ms a request", ("over_the_bus", "cpu_ms_per_request", "prediction"), "", ""),
+    ("perception process: resident MiB", ("over_the_bus", "processes", "perception", "rss_mib"), "", ""),
+    ("prediction process: resident MiB", ("over_the_bus", "processes", "prediction", "rss_mib"), "", ""),
+)
+"""Words, place in a reader's figures, goal and the paper's figure."""
 
-    def row(words: str, path: Sequence[str], goal: str = "", paper: str = "") -> None:
-        cells = []
-        for one in found.values():
-            value: Any = one
-            for key in path:
-                value = value.get(key, {}) if isinstance(value, dict) else {}
-            cells.append(f"{value:>12.3f}" if isinstance(value, float | int) else f"{'':>12}")
-        print(f"{words:34}" + "".join(cells) + f"{goal:>10}{paper:>10}")
 
-    row("CPU ms a request, mean", ("in_process", "cpu_ms", "mean"), f"{GOAL_MEAN_MS}", f"{PAPER_MEAN_MS}")
-    row("CPU ms a request, p98", ("in_process", "cpu_ms", "p98"), f"{GOAL_P98_MS}", f"{PAPER_P98_MS}")
-    row("wall ms a request, mean", ("in_process", "wall_ms", "mean"), f"{GOAL_MEAN_MS}", f"{PAPER_MEAN_MS}")
-    row("wall ms a request, p98", ("in_process", "wall_ms", "p98"), f"{GOAL_P98_MS}", f"{PAPER_P98_MS}")
-    row("requests/s of one worker", ("batches", "requests_per_cpu_s"), f"{GOAL_RPS:.0f}", "600")
-    row("notice to cost over the bus, mean", ("over_the_bus", "notice_to_cost_ms", "mean"))
-    row("notice to cost over the bus, p98", ("over_the_bus", "notice_to_cost_ms", "p98"))
-    for name in ("perception", "prediction"):
-        row(f"{name}: CPU ms a request", ("over_the_bus", "cpu_ms_per_request", name))
-        row(f"{name}: resident MiB", ("over_the_bus", "processes", name, "rss_mib"))
+def table_of(document: dict[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Head and rows, one column a reader."""
+    readers = document["readers"]
+    head = ("", *(f"{name}" for name in readers), "goal", "paper")
+    rows = [(words, *(_cell(one, path) for one in readers.values()), goal, paper) for words, path, goal, paper in ROWS]
+    return head, rows
+
+
+def _cell(found: dict[str, Any], path: Sequence[str]) -> str:
+    value: Any = found
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    return f"{value:.3g}" if isinstance(value, float) and value < 100 else "-" if value is None else f"{value:.0f}"
+
+
+def body(document: dict[str, Any]) -> str:
+    """The table for the page."""
+    head, rows = table_of(document)
+    machine = document["machine"]
+    first = next(iter(document["readers"].values()))
+    about = (
+        f"{first['in_process']['requests']} real prompts of {first['prompt_chars_mean']:.0f} characters on average, at "
+        f"{first['in_process']['rate_rps']:g} requests/s with Poisson gaps, {document['instances']} instances to predict for; "
+        f"{machine['cpus']} cores with a load of {machine['load']:.1f} when it began. Where other work ran, only CPU time says what the "
+        "code costs."
+    )
+    return "\n\n".join([about, markdown(Table("Perception and prediction together", head, rows))])
 
 
 def main() -> None:
@@ -360,16 +385,17 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0, help="length of each paced part")
     parser.add_argument("--readers", default=",".join(READERS), help="which, with commas between")
     parser.add_argument("--no-bus", action="store_true", help="leave the real processes out")
+    parser.add_argument("--page", type=Path, help="write the table into this page, between its markers")
     options = parser.parse_args()
     data = os.environ.get("HMAS_DATA_DIR")
     if not data:
         raise SystemExit("set HMAS_DATA_DIR to the folder of the public data: the prompts that are read here are real ones")
     pool = read_pool(Path(data), held_out(Path(data)))
+    load = round(os.getloadavg()[0], 2)
     found = {reader: measure(reader, pool, options) for reader in options.readers.split(",")}
-    report(found)
-    document = {
+    document: dict[str, Any] = {
         "version": 1,
-        "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "load": os.getloadavg()[0]},
+        "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "load": load},
         "goals": {"mean_ms": GOAL_MEAN_MS, "p98_ms": GOAL_P98_MS, "requests_per_s": GOAL_RPS},
         "paper": {"mean_ms": PAPER_MEAN_MS, "p98_ms": PAPER_P98_MS},
         "instances": INSTANCES,
@@ -377,7 +403,11 @@ def main() -> None:
     }
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(document, indent=1) + "\n")
+    print(terminal(*table_of(document)))
     print(f"written to {options.out}")
+    if options.page is not None:
+        text = options.page.read_text(encoding="utf-8")
+        options.page.write_text(between(text, "cost", body(document), options.page), encoding="utf-8")
 
 
 if __name__ == "__main__":
