@@ -8,6 +8,7 @@ _PACKAGING = "meta ai instruct chat hf api it preview latest fp8 fp16 bf16 awq g
 _DROPPED = frozenset(_PACKAGING.split())
 _PART = re.compile(r"[a-z]+|\d+")
 _SEPARATORS = re.compile(r"[\s_\-:@()+]+")
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _LONG_NUMBER = 4
 """Digits from which a number of its own is a date or a build."""
 
@@ -17,7 +18,7 @@ def model_key(name: str) -> str:
 
     `meta-llama/Meta-Llama-3.1-70B-Instruct`, `Llama-3.1-70B` and `llama31_70b` are the same model.
     """
-    last = name[:NAME_CHARS].lower().rsplit("/", 1)[-1].replace(".", "")
+    last = _DATE.sub("", name[:NAME_CHARS].lower().rsplit("/", 1)[-1]).replace(".", "")
     parts = [part for part in _SEPARATORS.split(last) if part and part not in _DROPPED]
     kept = [part for part in parts if not (part.isdigit() and len(part) >= _LONG_NUMBER)]
     return "".join("".join(_PART.findall(part)) for part in kept)

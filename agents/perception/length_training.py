@@ -4,7 +4,8 @@
 
 The loss is the pinball loss of the log length at all levels at once, after each model's own verbosity (an offset learnt along, shrunk
 towards none) is taken off: so the net speaks of an average model. Collections whose licence does not let weights be passed on are left out.
-Classes for which no model's outputs are there (summaries, extraction) lean on human references, moved to what models are known to write.
+Classes for which no model's outputs are there (summaries, extraction) lean on human references; these, and the answers of models that are
+terser than those served now, are moved to what models are known to write.
 """
 
 import base64
@@ -32,10 +33,14 @@ NOT_PERMISSIVE = ("alpaca_eval",)
 """Collections to measure on only: CC BY-NC."""
 ELSEWHERE = ("Quehry/HelloBench", "lmarena/arena-hard-auto", "yizhongw/self-instruct")
 """Sources of typed rows whose outputs the multi-model file holds already."""
-UNTUNED = ("davinci", "text-davinci")
-"""Models, by the beginning of their names, from before models were taught to converse: their answers say little of those served now."""
+UNTUNED = ("davinci",)
+"""Models, by the beginning of their names, that were never taught to answer: what they write says nothing of those that are served."""
+OLD = ("text-davinci",)
+OLD_WEIGHT = 0.5
+"""Models from before models were taught to converse, terser than those served now: taken as references, and how much one counts."""
 REFERENCES = (TaskType.TRANSLATION, TaskType.SUMMARIZATION, TaskType.EXTRACTION)
 """Task types that lean on human references, and how much one of these counts."""
+HUMAN = "human"
 REFERENCE_WEIGHT = 0.1
 LEAST_ANSWERS = 40
 """Answers from which a model's verbosity counts as known."""
@@ -95,15 +100,15 @@ def corpus_of(rows: Sequence[LengthRow], references: Sequence[LengthRow] = ()) -
     numbers: dict[str, int] = {}
     collections: list[str] = []
     gathered: list[tuple[int, str, float, float]] = []
-    middles: dict[TaskType, list[float]] = defaultdict(list)
+    middles: dict[tuple[TaskType, str], list[float]] = defaultdict(list)
     for row in references:
-        middles[row.task].append(math.log(row.tokens))
-    shift = {task: math.log(PRIOR[task].p50) - float(np.median(values)) for task, values in middles.items()}
-    shift[TaskType.TRANSLATION] = TRANSLATION_SHIFT
+        middles[row.task, row.model].append(math.log(row.tokens))
+    shift = {(task, model): math.log(PRIOR[task].p50) - float(np.median(values)) for (task, model), values in middles.items()}
+    shift[TaskType.TRANSLATION, HUMAN] = TRANSLATION_SHIFT
     words, dense = [], []
     for row, model, moved, weight in [
         *((row, model_key(row.model), 0.0, 1.0) for row in rows),
-        *((row, "", shift[row.task], REFERENCE_WEIGHT) for row in references),
+        *((row, "", shift[row.task, row.model], REFERENCE_WEIGHT if row.model == HUMAN else OLD_WEIGHT) for row in references),
     ]:
         number = numbers.get(row.prompt)
         if number is None:
@@ -130,15 +135,17 @@ def gather(lengths: Path, prompts: Path, typed: Path | None, *, all_licences: bo
     Raises:
         TraceError: A file cannot be read; names the line and the field.
     """
-    rows = [
+    answers = [
         row
         for row in read_multi_model(lengths, prompts)
         if (all_licences or group_of(row.dataset) not in NOT_PERMISSIVE) and not row.model.startswith(UNTUNED)
     ]
-    if typed is None:
-        return corpus_of(rows)
-    rows += [row for row in read_typed(typed, "llm") if not row.dataset.startswith(ELSEWHERE)]
-    return corpus_of(rows, [row for row in read_typed(typed, "human") if row.task in REFERENCES])
+    references = [msgspec.structs.replace(row, task=TaskType.INSTRUCTION_FOLLOWING) for row in answers if row.model.startswith(OLD)]
+    rows = [row for row in answers if not row.model.startswith(OLD)]
+    if typed is not None:
+        rows += [row for row in read_typed(typed, "llm") if not row.dataset.startswith(ELSEWHERE)]
+        references += [row for row in read_typed(typed, HUMAN) if row.task in REFERENCES]
+    return corpus_of(rows, references)
 
 
 def train(corpus: Corpus, plan: Plan, report: Callable[[str], None]) -> dict[str, Any]:

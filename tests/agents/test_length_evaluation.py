@@ -1,0 +1,199 @@
+"""Judging length forecasts: files, scores, what is foretellable, and the length model beside its baselines."""
+
+import csv
+import gzip
+import json
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from agents.perception.length_data import LengthRow, group_of, read_multi_model, read_typed, view_of
+from agents.perception.length_evaluation import OURS, REGIMES, evaluate, perceived
+from agents.perception.length_net import SHIPPED, load
+from agents.perception.length_predictability import account
+from agents.perception.length_scores import score
+from agents.perception.length_tfidf import TfIdfRidge
+from agents.perception.reading import TASKS, Reading
+from controller.core.errors import TraceError
+from controller.core.lengths import LEVELS
+from controller.core.types import TaskType
+from hmas.cli.eval_lengths import is_lengths_file, read_rows
+
+READ = Reading(probabilities=tuple(1.0 / len(TASKS) for _ in TASKS))
+DATA = os.environ.get("HMAS_DATA_DIR", "")
+TOPICS = {"Write a story about": 900, "Answer in a word:": 8, "Explain in detail": 400, "Give a list of": 150}
+NOUNS = ["bridges", "cats", "the sea", "tea", "chess", "Rome", "trains", "wolves", "paper", "music", "glass", "salt", "bees", "maps"]
+
+
+def made(seed: int = 1, models: int = 6) -> list[LengthRow]:
+    """Answers of several models to prompts, with a length by prompt, a factor by model, and chance."""
+    rng = np.random.default_rng(seed)
+    factors = rng.lognormal(0.0, 0.7, models)
+    return [
+        LengthRow("made:up", f"{ask} {noun}.", f"model-{number}", max(1, int(base * own * factors[number] * rng.lognormal(0.0, 0.25))))
+        for ask, base in TOPICS.items()
+        for noun in NOUNS
+        for own in [rng.lognormal(0.0, 0.3)]
+        for number in range(models)
+    ]
+
+
+def read(views):
+    return [(READ, TaskType.QA) for _ in views]
+
+
+def written(folder: Path, rows: list[LengthRow]) -> tuple[Path, Path]:
+    lengths, prompts = folder / "multi_model_output_lengths.csv.gz", folder / "multi_model_prompts.jsonl.gz"
+    numbers = {prompt: f"p{number}" for number, prompt in enumerate(dict.fromkeys(row.prompt for row in rows))}
+    with gzip.open(lengths, "wt", newline="") as file:
+        out = csv.writer(file)
+        out.writerow(["dataset", "prompt_id", "model", "output_chars", "output_tokens"])
+        out.writerows([row.dataset, numbers[row.prompt], row.model, 1, row.tokens] for row in rows)
+    with gzip.open(prompts, "wt") as file:
+        file.writelines(
+            json.dumps({"dataset": "made:up", "prompt_id": number, "prompt": prompt, "prompt_tokens": 3}) + "\n"
+            for prompt, number in numbers.items()
+        )
+    return lengths, prompts
+
+
+def test_files_are_read_in_any_order(tmp_path):
+    rows = made()
+    lengths, prompts = written(tmp_path, rows)
+    assert is_lengths_file(lengths)
+    assert not is_lengths_file(prompts)
+    assert read_multi_model(lengths, prompts) == rows
+    assert read_rows([lengths, prompts]) == read_rows([prompts, lengths]) == rows
+    with pytest.raises(TraceError, match="lengths without prompts"):
+        read_rows([lengths])
+
+
+def test_typed_rows_are_those_whose_output_is_a_models(tmp_path):
+    path = tmp_path / "typed.jsonl"
+    row = {"prompt": "hi", "task_type": "QA", "source": "s", "output_tokens": 5}
+    path.write_text(
+        "\n".join(json.dumps(row | {"output_origin": origin}) for origin in ("llm:gpt-4", "human", "llm+expert-revised", None)) + "\n"
+    )
+    assert read_typed(path) == [LengthRow("s", "hi", "gpt-4", 5, TaskType.QA)]
+    assert len(read_typed(path, "llm")) == 2
+    assert [found.model for found in read_typed(path, "human")] == ["human"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("dataset,prompt_id,model\n", "output_tokens are missing"),
+        ("dataset,prompt_id,model,output_tokens\nmade:up,p0,m,many\n", "csv:2: output_tokens is 'many'"),
+        ("dataset,prompt_id,model,output_tokens\nmade:up,p9999,m,3\n", "csv:2: prompt_id 'p9999'"),
+        ("dataset,prompt_id,model,output_tokens\nmade:up,p0,m,0\n", "no row has output_tokens"),
+    ],
+)
+def test_a_bad_table_names_its_line_and_field(tmp_path, change, words):
+    _, prompts = written(tmp_path, made())
+    bad = tmp_path / "bad.csv"
+    bad.write_text(change)
+    with pytest.raises(TraceError, match=words):
+        read_multi_model(bad, prompts)
+
+
+def test_bad_prompts_name_their_line_and_field(tmp_path):
+    lengths, _ = written(tmp_path, made())
+    bad = tmp_path / "bad.jsonl"
+    for text, words in [("{", "jsonl:1"), ('{"dataset": "d", "prompt_id": 3, "prompt": "x"}', "prompt_id is 3")]:
+        bad.write_text(text + "\n")
+        with pytest.raises(TraceError, match=words):
+            read_multi_model(lengths, bad)
+    typed = tmp_path / "typed.jsonl"
+    typed.write_text('{"prompt": "x", "task_type": "Nonsense", "source": "s", "output_tokens": 3, "output_origin": "llm:m"}\n')
+    with pytest.raises(TraceError, match="task_type is 'Nonsense'"):
+        read_typed(typed)
+
+
+def test_a_long_prompt_is_shown_as_the_gateway_shows_it():
+    view = view_of(LengthRow("d", "a" * 5000 + "z" * 800, "m", 3))
+    assert len(view.excerpt) == 1200 + 5 + 800
+    assert view.excerpt.endswith("z" * 800)
+    assert view.prompt_chars == 5800
+    assert view.prompt_tokens > 1000
+
+
+def test_true_quantiles_score_well_and_false_ones_do_not():
+    rng = np.random.default_rng(1)
+    centres = rng.normal(5.0, 1.0, 20_000)
+    lengths = centres + rng.normal(0.0, 0.5, 20_000)
+    steps = np.array([norm.ppf(level) for level in LEVELS]) * 0.5
+    true, narrow, blind = (
+        score(stated, lengths)
+        for stated in (centres[:, None] + steps, centres[:, None] + 0.5 * steps, 5.0 + 0.0 * centres[:, None] + steps)
+    )
+    assert true.worst_gap < 0.01 < narrow.worst_gap
+    assert true.pinball < min(narrow.pinball, blind.pinball)
+    assert true.kendall_tau > 0.6
+    assert blind.kendall_tau == 0.0
+    assert true.mae_log == pytest.approx(0.5 * math.sqrt(2 / math.pi), rel=0.03)
+
+
+def test_whose_doing_lengths_are_is_found():
+    rng = np.random.default_rng(3)
+    prompt, model = rng.normal(0.0, 0.6, 80), rng.normal(0.0, 0.8, 40)
+    rows = [
+        LengthRow("d", f"p{one}", f"m{other}", round(math.exp(9.0 + prompt[one] + model[other] + rng.normal(0.0, 0.4))))
+        for one in range(80)
+        for other in range(40)
+    ]
+    found = account(rows)
+    assert found is not None
+    assert found.prompt_share == pytest.approx(0.36 / 1.16, abs=0.1)
+    assert found.model_share == pytest.approx(0.64 / 1.16, abs=0.15)
+    assert found.residual_share == pytest.approx(0.16 / 1.16, abs=0.03)
+    assert found.oracles["both"].mae_log < min(found.oracles["the model's mean"].mae_log, found.oracles["the prompt's mean"].mae_log)
+    assert account(rows[:1]) is None
+
+
+def test_the_text_regression_learns_what_words_say():
+    rows = made()
+    ridge = TfIdfRidge(models=True)
+    for row in rows[:-40]:
+        ridge.learn(row, view_of(row), TaskType.QA)
+    fresh = {ask: LengthRow("d", f"{ask} hats.", "model-1", 1) for ask in TOPICS}
+    told = {ask: ridge.tell(row, view_of(row), TaskType.QA)[2] for ask, row in fresh.items()}
+    assert told["Write a story about"] > told["Give a list of"] > told["Answer in a word:"]
+
+
+@pytest.mark.slow
+def test_the_length_model_is_judged_beside_its_baselines_and_beats_them():
+    rows = made(models=12)
+    readings = perceived(rows, read)
+    found = evaluate(rows, readings, net=load(SHIPPED))
+    assert (
+        evaluate(rows, readings, net=load(SHIPPED), regimes=["cold"], baselines=False)["regimes"]["cold"][OURS]
+        == found["regimes"]["cold"][OURS]
+    )
+    for regime in REGIMES[1:]:
+        overall = {name: entry["overall"] for name, entry in found["regimes"][regime].items()}
+        ours = overall.pop(OURS)
+        assert ours["rows"] == len(rows)
+        assert ours["kendall_tau"] > max(entry["kendall_tau"] for name, entry in overall.items() if "TF-IDF" not in name)
+        assert ours["pinball"] < min(entry["pinball"] for name, entry in overall.items() if "TF-IDF" not in name)
+    assert set(found["regimes"]["as it comes"][OURS]) == {"overall", "by_collection", "by_dataset", "by_task"}
+    assert found["predictability"]["by_collection"].keys() == {group_of("made:up")}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not DATA, reason="needs HMAS_DATA_DIR with the public prompts")
+def test_on_real_outputs_levels_cover_and_every_baseline_is_beaten():
+    folder = Path(DATA) / "prompts"
+    rows = read_multi_model(folder / "multi_model_output_lengths.csv.gz", folder / "multi_model_prompts.jsonl.gz")
+    rng = np.random.default_rng(1)
+    rows = [rows[place] for place in np.sort(rng.choice(len(rows), 4000, replace=False))]
+    found = evaluate(rows, perceived(rows, read), net=load(SHIPPED), regimes=["as it comes"])
+    overall = {name: entry["overall"] for name, entry in found["regimes"]["as it comes"].items()}
+    ours = overall.pop(OURS)
+    assert ours["worst_gap"] < 0.02, ours
+    for name, entry in overall.items():
+        assert ours["kendall_tau"] > entry["kendall_tau"] + 0.02, name
+        assert ours["mae_tokens"] < 0.97 * entry["mae_tokens"], name
