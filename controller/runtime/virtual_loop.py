@@ -83,8 +83,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         timer = _Timer(when, callback, args, self, context)
         timer.number = self._timers
         # What `call_at` of the base does, but for the class of the timer.
-        heapq.heappush(self._scheduled, timer)  # type: ignore[attr-defined]
-        timer._scheduled = True  # type: ignore[attr-defined]  # noqa: SLF001
+        heapq.heappush(self._scheduled, timer)  # type: ignore[attr-defined]  # asyncio keeps its heap out of the type stubs
+        timer._scheduled = True  # type: ignore[attr-defined]  # noqa: SLF001 - the mark that the base reads, and out of the stubs too
         return timer
 
     async def settled(self) -> None:
@@ -118,7 +118,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 if not moment.done():
                     moment.set_result(None)
             return
-        timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
+        timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]  # as above
         if not timers:
             raise Deadlock("nothing is ready and no timer is set")
         self._now_s = max(self._now_s, timers[0].when())

@@ -11,7 +11,7 @@ import itertools
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import msgspec
 import numpy as np
@@ -52,7 +52,8 @@ def write_workload(workload: Workload, path: Path) -> None:
     fields = COLUMNS if workload.block_hashes is None else (*COLUMNS, "block_hashes")
     try:
         with path.open("wb") as file:
-            raw: IO[bytes] = gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0) if path.suffix == ".gz" else file  # type: ignore[assignment]
+            packed = gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0) if path.suffix == ".gz" else None
+            raw: IO[bytes] = file if packed is None else cast("IO[bytes]", packed)
             with raw, io.TextIOWrapper(raw, encoding="utf-8", newline="") as out:
                 if as_csv:
                     out.write(f"# {head}\n")
