@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from agents.perception.length_baselines import Baseline, ModelMean, MovingHistogram, RulesAndStatistics
 from agents.perception.length_data import LengthRow, group_of, view_of
-from agents.perception.length_net import PromptNet
+from agents.perception.length_net import PromptNet, Told
 from agents.perception.length_predictability import account
 from agents.perception.length_scores import PAPER_MAPE, by_group, score
 from agents.perception.length_tfidf import TfIdfRidge
@@ -43,6 +43,21 @@ class Perceived(msgspec.Struct, frozen=True):
     view: PromptView
     reading: Reading
     task: TaskType
+
+
+class RememberingNet(PromptNet):
+    """A net that tells of each prompt once: here every prompt comes back hundreds of times, and only the learning differs."""
+
+    def __init__(self, net: PromptNet) -> None:
+        vars(self).update(vars(net))
+        self._told: dict[tuple[str, int], Told] = {}
+
+    def tell_of(self, view: PromptView) -> Told:
+        """As `PromptNet.tell_of`."""
+        key = view.excerpt, view.prompt_chars
+        if key not in self._told:
+            self._told[key] = super().tell_of(view)
+        return self._told[key]
 
 
 class Learner:
@@ -82,8 +97,9 @@ def contenders(
         net: As in `LengthModel`.
         trained: Rows that the text regression may begin with, as ours begins with what it was trained on.
     """
+    once = RememberingNet(net) if net is not None else None
     return {
-        OURS: lambda: Learner(readings, net),
+        OURS: lambda: Learner(readings, once),
         "rules and statistics": RulesAndStatistics,
         "moving histogram by prompt length (AIBrix)": MovingHistogram,
         "model's mean": ModelMean,

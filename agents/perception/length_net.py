@@ -14,7 +14,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.perception.length_text import DENSE, PromptFeatures
+from agents.perception.length_text import DENSE, PromptFeatures, features_of
+from agents.perception.reading import PromptView
 from controller.core.errors import ModelError
 from controller.core.lengths import LEVELS, MEDIAN
 
@@ -99,6 +100,10 @@ class PromptNet:
         self._widening = stored.widening
         self._hidden_mean = np.append(np.asarray(stored.hidden_mean, np.float32), np.float32(-1.0))
         self._hidden_scale = np.append(np.asarray(stored.hidden_scale, np.float32), np.float32(1.0))
+
+    def tell_of(self, view: PromptView) -> Told:
+        """Quantiles and hidden layer for one prompt as perception sees it."""
+        return self.tell(features_of(view))
 
     def tell(self, features: PromptFeatures) -> Told:
         """Quantiles and hidden layer for one prompt."""

@@ -27,7 +27,6 @@ from agents.perception.length_effects import CLIP, GROUPS, Effects, Level, Membe
 from agents.perception.length_names import known_offset, model_key
 from agents.perception.length_net import PromptNet
 from agents.perception.length_statistics import PRIOR, bucket
-from agents.perception.length_text import features_of
 from agents.perception.reading import PromptView, Reading
 from controller.core.lengths import LEVELS, MEDIAN, P90
 from controller.core.types import TaskType
@@ -124,7 +123,9 @@ class LengthModel:
         self._covariance: Floats = np.eye(width) * (REFINEMENT_VARIANCE / width)
         self._covariance[-1, -1] = READER_VARIANCE
 
-    def __len__(self) -> int:
+    @property
+    def groups(self) -> int:
+        """Groups of effects that are remembered."""
         return len(self._effects)
 
     def quantiles(
@@ -188,7 +189,7 @@ class LengthModel:
         stated = len(reading.log_lengths) == len(LEVELS)
         read = stated or bool(reading.probabilities)
         if self._net is not None and read:
-            told = self._net.tell(features_of(view))
+            told = self._net.tell_of(view)
             dissent = reading.log_lengths[MEDIAN] - told.log_lengths[MEDIAN] if stated else 0.0
             inputs = np.append(told.hidden, np.float32(min(DISSENT, max(-DISSENT, dissent))))
             return told.log_lengths, inputs, "net and reader" if stated else "net"

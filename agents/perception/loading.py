@@ -57,7 +57,7 @@ class Loader:
             min_confidence=agents.perception_min_confidence,
             slo_scale=self._config.slo.scale,
             reader=None if opened is None else opened.reader,
-            lengths=lengths or LengthModel(None if opened is None else opened.net),
+            lengths=LengthModel(None if opened is None else opened.net) if lengths is None else lengths,
         )
 
     def load(self, have: Opened | None, shadow: Shadow | None, recent: Sequence[Completion]) -> Loaded:

@@ -40,7 +40,7 @@ class PerceptionModel:
         self._min_confidence = min_confidence
         self._slo_scale = slo_scale
         self.reader: Reader = reader or RulesReader()
-        self.lengths = lengths or LengthModel()
+        self.lengths = LengthModel() if lengths is None else lengths
         self.tally = Tally()
         self._said: OrderedDict[str, Forecast] = OrderedDict()
         self._learnt: OrderedDict[str, None] = OrderedDict()
