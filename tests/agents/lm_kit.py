@@ -51,7 +51,7 @@ class Training:
 
     def __init__(self, log: Path, *options: object) -> None:
         self.log = log
-        command = [sys.executable, "-m", "hmas.cli.main", "train", "perception", *map(str, options), "--threads", "1"]
+        command = [sys.executable, "-m", "hmas", "train", "perception", *map(str, options), "--threads", "1"]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
         with log.open("wb") as output:
             self.process = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT, cwd=ROOT)
@@ -99,7 +99,7 @@ def vllm_with_adapter(folder: Path, adapter: Path, log: Path) -> Iterator[str]:
             with contextlib.suppress(urllib.error.URLError, OSError):
                 urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
                 break
-            time.sleep(0.1)
+            time.sleep(0.05)
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
