@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from agents.perception import length_statistics, lengths
 from agents.perception.length_net import SHIPPED, load
 from agents.perception.lengths import LengthModel
+from agents.perception.model import PerceptionModel
 from agents.perception.reading import TASKS, PromptView, Reading
 from controller.core.lengths import LEVELS, MEDIAN, P90
 from controller.core.types import TaskType
@@ -222,3 +223,8 @@ def test_hundreds_that_are_answered_before_the_first_completes_are_one_mistake_a
     tokens = model.forecast(PromptView(excerpt="another", prompt_tokens=300), Reading(), **who).tokens
     assert tokens[MEDIAN] == pytest.approx(7, rel=0.3)
     assert tokens[0] > 4
+
+
+def test_perception_works_with_the_fresh_length_model_that_it_is_given(net):
+    given = LengthModel(net)
+    assert PerceptionModel(min_confidence=0.5, slo_scale=1.0, lengths=given).lengths is given
