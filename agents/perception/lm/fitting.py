@@ -32,6 +32,8 @@ from controller.runtime.clock import Clock
 LOOKS_PER_EPOCH = 5
 LOGS_PER_RUN = 50
 WARMUP = 0.03
+LEAST_GAIN = 1e-4
+"""Validation loss by which a look must better the best one to count: a rate of almost nothing betters it by almost nothing, for ever."""
 COMPARED = 8
 """Prompts on which the artefact that was read back must answer like the model that was trained."""
 TOLERANCE = 0.05
@@ -82,7 +84,7 @@ def fit(settings: TrainSettings, *, clock: Clock, say: Say, command: str) -> Tra
         eval_dataset=_dataset(parts.validation, base, details),
         data_collator=collate,
         compute_loss_func=encoder_loss if kind == "encoder" else None,
-        callbacks=[EarlyStoppingCallback(early_stopping_patience=settings.patience), stopper, Progress(say, clock)],
+        callbacks=[EarlyStoppingCallback(settings.patience, LEAST_GAIN), stopper, Progress(say, clock)],
     )
     trainer.remove_callback(PrinterCallback)
     with stopping_on_signals(stopper, say):
