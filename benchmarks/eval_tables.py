@@ -47,8 +47,8 @@ def _task(found: Document, plots: Mapping[str, str]) -> str:
         [
             "### Task types",
             (
-                f"{found['rows']} prompts of the test part: a fifth of every source, with none whose twin was trained on. Half of the "
-                "sources may not be trained on for their licence; they are judged all the same."
+                f"{found['rows']} prompts of the test part: a fifth of every source, with none whose twin was trained on. Rows whose "
+                "licence does not allow training (all translations among them) teach nobody, and are judged all the same."
             ),
             table(("who", "accuracy", "macro-F1", "ECE"), rows),
             image(plots, "reliability", "Accuracy over stated confidence"),
@@ -88,7 +88,8 @@ def _lengths(found: Document, plots: Mapping[str, str]) -> str:
         "### Output lengths",
         (
             f"{found['rows']} answers of many models. `cold`: nothing is learnt. `new prompts`: answers teach as they come, and only "
-            "prompts are judged of which no answer was seen, by any model. `as it comes`: every answer is foretold, then learnt."
+            "prompts are judged of which no answer was seen, by any model. `as it comes`: every answer is foretold, then learnt. The shipped "
+            "net was trained on all collections but alpaca_eval, whose licence forbids it: the row to judge it by."
         ),
     ]
     places = [found["levels"].index(level) for level in LEVELS_SHOWN]
