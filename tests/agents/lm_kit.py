@@ -51,7 +51,7 @@ class Training:
 
     def __init__(self, log: Path, *options: object) -> None:
         self.log = log
-        command = [sys.executable, "-m", "hmas", "train", "perception", *map(str, options), "--threads", "1"]
+        command = [str(Path(sys.executable).with_name("hmas")), "train", "perception", *map(str, options), "--threads", "1"]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
         with log.open("wb") as output:
             self.process = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT, cwd=ROOT)

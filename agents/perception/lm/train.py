@@ -1,5 +1,6 @@
 """Trains a perception model on a Hugging Face base: settings in, artefact folder out. This module itself needs no torch."""
 
+import importlib.util
 from collections.abc import Callable
 
 from agents.perception.lm.settings import TrainSettings, check
@@ -24,6 +25,12 @@ def run(settings: TrainSettings, *, clock: Clock, say: Callable[[str], None], co
         ModelError: The artefact does not answer as the model in training did.
     """
     check(settings)
+    found = importlib.util.find_spec("datasets")
+    if found is not None and found.origin is None:
+        # transformers takes any folder of that name on the path for the package and fails on it later, in other words.
+        raise ConfigError(
+            "a folder named datasets in the working directory hides the package that transformers looks for; use the hmas command"
+        )
     try:
         # Seconds to import, and only this command wants it.
         from agents.perception.lm.fitting import fit  # noqa: PLC0415
