@@ -88,8 +88,8 @@ def _lengths(found: Document, plots: Mapping[str, str]) -> str:
         "### Output lengths",
         (
             f"{found['rows']} answers of many models. `cold`: nothing is learnt. `new prompts`: answers teach as they come, and only "
-            "prompts are judged of which no answer was seen, by any model. `as it comes`: every answer is foretold, then learnt. The shipped "
-            "net was trained on all collections but alpaca_eval, whose licence forbids it: the row to judge it by."
+            "prompts are judged of which no answer was seen, by any model. `as it comes`: every answer is foretold, then learnt. The "
+            "shipped net was trained on all collections but alpaca_eval, whose licence forbids it: the row to judge it by."
         ),
     ]
     places = [found["levels"].index(level) for level in LEVELS_SHOWN]
