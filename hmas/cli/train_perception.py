@@ -21,7 +21,7 @@ _LM = tuple(name for name in TrainSettings.__struct_fields__ if name not in {"ba
 
 
 @click.command()
-@click.option("--data", "first", type=_FILES, required=True, help="File of typed prompts (JSON lines, gzipped or not); more may follow.")
+@click.option("--data", type=_FILES, multiple=True, required=True, help="File of typed prompts, JSON lines; more may follow.")
 @click.argument("more", type=_FILES, nargs=-1)
 @click.option("--out", type=_FOLDER, default=Path("build/perception"), show_default=True, help="Folder of the finished model.")
 @click.option("--base", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of a Hugging Face model to fine-tune.")
@@ -61,7 +61,7 @@ def perception(ctx: click.Context, /, **options: Any) -> None:
       hmas train perception --data typed_prompts.jsonl.gz --out build/perception
       hmas train perception --base Qwen3-1.7B --data mine.jsonl theirs.jsonl --out build/lora
     """  # noqa: D301 - click reads \b as "do not rewrap"
-    data = (options.pop("first"), *options.pop("more"))
+    data = (*options.pop("data"), *options.pop("more"))
     as_json, base = options.pop("as_json"), options["base"]
     chosen = {name: value for name, value in options.items() if value is not None and value is not False}
     if base is None:

@@ -1,7 +1,9 @@
 """The shipped perception model: what it makes of prompts of every kind, and of a folder that is not what its card says."""
 
 import json
+import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +11,9 @@ import pytest
 from agents.perception.onnx_reader import MODEL_FILE, SHIPPED, WORDS_FILE, load_reader, open_reader
 from agents.perception.reading import TASKS, PromptView
 from agents.perception.text import excerpt_of
+from agents.perception.training.data import PROMPTS_FILE
+from agents.perception.training.evaluation import evaluate_reader
+from agents.perception.training.parts import load, parts_of
 from controller.core.errors import ModelError
 from controller.core.lengths import LEVELS
 from controller.core.types import TaskType
@@ -144,3 +149,14 @@ def test_the_card_says_what_it_was_trained_on():
     trained_on = " ".join(card.details["trained_on"])
     for forbidden in ("alpaca", "samsum", "multi_news", "gigaword", "sciq", "wmt24", "None"):
         assert forbidden not in trained_on
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("HMAS_DATA_DIR" not in os.environ, reason="set HMAS_DATA_DIR to the folder of the public data")
+def test_the_shipped_model_is_as_good_as_its_card_says(reader):
+    test = parts_of(load([Path(os.environ["HMAS_DATA_DIR"]) / PROMPTS_FILE])).test
+    found = evaluate_reader(reader, test)
+    # Eight-bit tables and rounding may move a handful of rows.
+    assert found["accuracy"] == pytest.approx(reader.card.metrics["test"]["accuracy"], abs=0.003)
+    assert found["accuracy"] > 0.942
+    assert found["ece"] < 0.05

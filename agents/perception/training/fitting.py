@@ -44,7 +44,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     seed: int = 1
     generated: int = 60_000
-    epochs: int = 14
+    epochs: int = 10
     epoch_rows: int = 24_000
     batch: int = 128
     own_share: float = 0.5
@@ -99,6 +99,8 @@ def fit(train: Sequence[Row], own: Sequence[Row], validation: Sequence[Row], set
     encoder = Encoder(vocabulary_of(words))
     network = Network(encoder.vocabulary.size, encoder.vocabulary.bag_size)
     optimiser = torch.optim.AdamW(network.parameters(), lr=settings.rate, weight_decay=0.02, betas=(0.9, 0.98), fused=True)
+    # A handful of rows is not worth a pass of thousands.
+    settings = msgspec.structs.replace(settings, epoch_rows=min(settings.epoch_rows, 2 * (len(train) + len(own))))
     steps = settings.epochs * -(-settings.epoch_rows // settings.batch)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, settings.rate, total_steps=steps, pct_start=0.1)
     draw = _Sampler(train, own, settings, rng)

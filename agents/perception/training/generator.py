@@ -38,6 +38,7 @@ THINGS = ("lon_about", "fol_about", "product", "field", "food")
 RENEWED = 200
 """Prompts after which other words and phrases are drawn."""
 
+_NAMES = ("User", "Assistant", "Kim", "Tom", "Lena", "Ravi", "Customer", "Agent", "M", "W", "Mia", "Pavel", "A", "B", "Joe", "Speaker 1")
 _OPENINGS = (
     "You are a helpful assistant.\n",
     "You are a helpful assistant.\n\n",
@@ -91,6 +92,7 @@ class Material:
                 self.passages.append(body)
             self.sentences += [text for text in _SENTENCE.findall(body)[-2:] if not text.endswith("?")]
 
+        self.remarks = [text for row in rows if row.task is TaskType.EXTRACTION and 20 < len(text := _body(row)) < 120 and "\n" not in text]
         self.nouns, self.phrases = _lexicon(rows)
 
     def lexicon(self, rng: np.random.Generator) -> dict[str, list[str]]:
@@ -101,6 +103,8 @@ class Material:
 
         return {
             "noun": some(self.nouns, 50),
+            "chat1": some(self.remarks, 15),
+            "chat2": some(self.remarks, 15),
             **{name: some(self.phrases, 50) for name in TOPICS},
             **{name: some(self.phrases, 12) for name in THINGS},
         }
@@ -112,11 +116,17 @@ class Material:
             text = self.passages[int(rng.integers(len(self.passages)))]
             if rng.random() < 0.4:
                 text = text[: int(rng.integers(200, 1200))]
+            if rng.random() < 0.08:
+                # As corpora have it: lower case, marks set apart.
+                text = re.sub(r"([.,!?;:()])", r" \1", text.lower())
             given["material"] = text
         if self.sentences and rng.random() < BORROWED:
             given["short_material"] = self.sentences[int(rng.integers(len(self.sentences)))].strip()
         if self.conversations and rng.random() < BORROWED:
-            given["conversation"] = self.conversations[int(rng.integers(len(self.conversations)))]
+            text = self.conversations[int(rng.integers(len(self.conversations)))]
+            for role, name in zip(("User", "Assistant"), rng.choice(_NAMES, size=2, replace=False), strict=True):
+                text = text.replace(f"{role}:", f"{name}:")
+            given["conversation"] = text
         return given
 
 

@@ -125,7 +125,7 @@ def parse(lines: Iterable[str], rules: dict[str, list[str]]) -> None:
         elif current is None:
             raise ModelError(f"grammar: {line[:60]!r} stands before the first @rule")
         else:
-            current.append(line.replace("\\n", "\n"))
+            current.append(line.replace("\\r", "\r").replace("\\n", "\n"))
 
 
 @cache
