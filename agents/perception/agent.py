@@ -179,15 +179,14 @@ class PerceptionAgent:
         return [*features, *self._told()]
 
     def _look_at_reader(self, read: _Read, now_s: float) -> None:
-        name = self.model.reader.name
         if read.failure:
             self._rests_until_s = now_s + self._rest_s
             self._rest_s = min(LONGEST_REST_S, 2.0 * self._rest_s)
             if not self._failing:
-                self._note(now_s, "model_fallback", name, self._rules.name, read.failure, severity="warning")
+                self._note(now_s, "model_fallback", self._in_force(), self._rules.name, read.failure, severity="warning")
             self._failing = read.failure
-        elif self._failing and read.by == name:
-            self._note(now_s, "model_restored", self._rules.name, name, "it answers again")
+        elif self._failing and read.by == self.model.reader.name:
+            self._note(now_s, "model_restored", self._rules.name, self._in_force(), "it answers again")
             self._failing, self._rest_s = "", REST_S
 
     def _swap(self, loaded: Loaded, now_s: float) -> list[Message]:
@@ -233,11 +232,9 @@ class PerceptionAgent:
         figures = f"its length error is {verdict.gain:.1%} lower on {verdict.pairs} requests (evidence {verdict.evidence:.1f})"
         if self._settings.model_promotion == "auto" and self._loader.source.follows_store:
             self._promote = True
-            self._note(now_s, "model_promoted", self.model.reader.name, shadow.name, figures)
+            self._note(now_s, "model_promoted", self._in_force(), shadow.name, figures)
         else:
-            self._note(
-                now_s, "model_better", self.model.reader.name, shadow.name, f"{figures}; `hmas models use {KIND} {shadow.name}` takes it"
-            )
+            self._note(now_s, "model_better", self._in_force(), shadow.name, f"{figures}; `hmas models use {KIND} {shadow.name}` takes it")
 
     def _reports(self, now_s: float) -> list[Message]:
         memory = resident_bytes()
@@ -246,7 +243,7 @@ class PerceptionAgent:
                 sent_s=now_s,
                 agent=self.name,
                 instance="",
-                model=self._have.name if self._have is not None else self.model.reader.name,
+                model=self._in_force(),
                 requests=self.model.tally.requests,
                 scored=self.model.tally.scored,
                 figures=self.model.tally.figures(),
@@ -272,6 +269,10 @@ class PerceptionAgent:
                 )
             )
         return found
+
+    def _in_force(self) -> str:
+        """Name of the model in force, as the store has it."""
+        return self._have.name if self._have is not None else self.model.reader.name
 
     def _note(self, now_s: float, kind: str, before: str, after: str, reason: str, *, severity: Severity = "info") -> None:
         self._events.append(
