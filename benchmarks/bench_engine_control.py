@@ -27,7 +27,7 @@ from gateway_proxies import cpu_s, free_port, tree
 from engines.client import EngineClient
 from engines.control import CONTROL_PATH
 from engines.errors import EngineError
-from engines.vllm.plugin.hmas_vllm_plugin.control import Control
+from engines.plugin.hmas_engine_plugin.vllm.control import Control
 
 ROOT = Path(__file__).resolve().parent.parent
 OPTIONS = [
@@ -35,7 +35,7 @@ OPTIONS = [
     *("--max-num-batched-tokens", "1024", "--kv-cache-memory-bytes", "67108864", "--scheduling-policy", "priority"),
     "--no-enable-prefix-caching",
 ]
-PLUGIN = ["--scheduler-cls", "hmas_vllm_plugin.scheduler.HmasScheduler"]
+PLUGIN = ["--scheduler-cls", "hmas_engine_plugin.vllm.scheduler.HmasScheduler"]
 CONCURRENCY, REQUESTS, INPUT_TOKENS, OUTPUT_TOKENS = 16, 64, 128, 64
 ORDERS_RPS = 10.0
 CALLS, CALL_LIMIT_S = 100, 60.0

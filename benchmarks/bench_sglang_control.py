@@ -24,8 +24,8 @@ from gateway_proxies import cpu_s, free_port, tree
 
 from engines.client import EngineClient
 from engines.control import CONTROL_PATH
-from engines.sglang.plugin.hmas_sglang_plugin import hooks
-from engines.sglang.plugin.hmas_sglang_plugin.control import CAP, Control
+from engines.plugin.hmas_engine_plugin.sglang import hooks
+from engines.plugin.hmas_engine_plugin.sglang.control import CAP, Control
 
 OPTIONS = [
     *("--served-model-name", "tiny", "--host", "127.0.0.1", "--device", "cpu", "--attention-backend", "torch_native"),

@@ -12,10 +12,10 @@ FLOORS = ("engines", "controller", "agents", "hmas")
 STARTED_BY_NAME = {
     "hmas.cli.main": "console script in pyproject.toml",
     "engines.vllm.length_processor": "loaded by vLLM with --logits-processors",
-    "engines.vllm.plugin.hmas_vllm_plugin.core": "entry point vllm.general_plugins",
-    "engines.vllm.plugin.hmas_vllm_plugin.endpoint": "entry point vllm.endpoint_plugins",
-    "engines.vllm.plugin.hmas_vllm_plugin.scheduler": "loaded by vLLM with --scheduler-cls",
-    "engines.sglang.plugin.hmas_sglang_plugin.hooks": "entry point sglang.srt.plugins",
+    "engines.plugin.hmas_engine_plugin.vllm.core": "entry point vllm.general_plugins",
+    "engines.plugin.hmas_engine_plugin.vllm.endpoint": "entry point vllm.endpoint_plugins",
+    "engines.plugin.hmas_engine_plugin.vllm.scheduler": "loaded by vLLM with --scheduler-cls",
+    "engines.plugin.hmas_engine_plugin.sglang.hooks": "entry point sglang.srt.plugins",
 }
 """Modules that no import reaches, and who starts them instead."""
 

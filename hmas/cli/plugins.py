@@ -1,4 +1,4 @@
-"""`hmas engines plugin`: the control plugins that ship with H-MAS, for the environments of the engines."""
+"""`hmas engines plugin`: the control plugin that ships with H-MAS, for the environments of the engines."""
 
 import shutil
 from pathlib import Path
@@ -8,11 +8,11 @@ import click
 import engines.base
 from hmas.cli.output import say
 
-ROOT = Path(engines.base.__file__).parent
+SOURCE = Path(engines.base.__file__).parent / "plugin"
 STARTS = {
     "vllm": (
         "VLLM_PLUGINS=hmas_control HMAS_CONTROL_TOKEN=... vllm serve MODEL \\\n"
-        "    --scheduling-policy priority --scheduler-cls hmas_vllm_plugin.scheduler.HmasScheduler"
+        "    --scheduling-policy priority --scheduler-cls hmas_engine_plugin.vllm.scheduler.HmasScheduler"
     ),
     "sglang": "HMAS_CONTROL_TOKEN=... python -m sglang.launch_server --model-path MODEL --enable-priority-scheduling",
 }
@@ -25,22 +25,21 @@ STARTS = {
 def plugin(kind: str, target: Path | None) -> None:
     """How engine KIND gets the plugin that puts its scheduler under live control.
 
-    The plugin goes into the engine's environment, not into that of H-MAS; it needs nothing that the engine does not bring. Copy it to the
-    engine's machine, install it there, and name the token in the gateway's configuration.
+    One plugin serves every kind. It goes into the engine's environment, not into that of H-MAS; it needs nothing that the engine does not
+    bring. Copy it to the engine's machine, install it there, and name the token in the gateway's configuration.
 
     \b
     Example:
-      hmas engines plugin vllm --target hmas-vllm-plugin
+      hmas engines plugin vllm --target hmas-engine-plugin
     """  # noqa: D301 - click reads \b as "do not rewrap"
-    source = ROOT / kind / "plugin"
     if target is None:
-        say(f"{source}\n\ncopy it out with `hmas engines plugin {kind} --target DIR`, then, in the engine's environment:")
+        say(f"{SOURCE}\n\ncopy it out with `hmas engines plugin {kind} --target DIR`, then, in the engine's environment:")
         target = Path("DIR")
     else:
         if target.exists():
             raise click.UsageError(f"--target {target} is there already; give a directory that is not")
         try:
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(SOURCE, target, ignore=shutil.ignore_patterns("__pycache__"))
         except OSError as error:
             raise click.ClickException(f"cannot write {target}: {error}") from error
         say(f"{target} holds the plugin; in the engine's environment:")

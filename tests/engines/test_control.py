@@ -10,10 +10,9 @@ from engines.base import Knobs
 from engines.client import EngineClient
 from engines.connect import connect_engine
 from engines.control import CONTROL_PATH, MAX_IDS, ControlRoute
-from engines.vllm.plugin.hmas_vllm_plugin.access import refusal
-from engines.vllm.plugin.hmas_vllm_plugin.control import answer
-from engines.vllm.plugin.hmas_vllm_plugin.core import handle
-from engines.vllm.plugin.hmas_vllm_plugin.order import OrderError, parse_order
+from engines.plugin.hmas_engine_plugin.access import refusal
+from engines.plugin.hmas_engine_plugin.order import OrderError, answer, parse_order
+from engines.plugin.hmas_engine_plugin.vllm.core import handle
 
 TOKEN = "t0ken"
 METRICS = b"vllm:num_requests_running 0.0\nvllm:num_requests_waiting 0.0\n"

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engines.vllm.plugin.hmas_vllm_plugin.access import refusal
-from engines.vllm.plugin.hmas_vllm_plugin.control import Control
-from engines.vllm.plugin.hmas_vllm_plugin.core import handle
-from engines.vllm.plugin.hmas_vllm_plugin.names import names_of
-from engines.vllm.plugin.hmas_vllm_plugin.order import MAX_BODY_BYTES, Order, OrderError, parse_order
+from engines.plugin.hmas_engine_plugin.access import refusal
+from engines.plugin.hmas_engine_plugin.order import MAX_BODY_BYTES, Order, OrderError, parse_order
+from engines.plugin.hmas_engine_plugin.vllm.control import Control
+from engines.plugin.hmas_engine_plugin.vllm.core import handle
+from engines.plugin.hmas_engine_plugin.vllm.names import names_of
 
 HUGE = b'{"knobs": {"n_run": ' + b"9" * 5000 + b"}}"
 

@@ -24,7 +24,7 @@ OPTIONS = [
     *("--max-num-batched-tokens", "1024", "--kv-cache-memory-bytes", "67108864", "--scheduling-policy", "priority"),
     *("--logits-processors", "engines.vllm.length_processor:ForcedLength"),
 ]
-PLUGIN = ["--scheduler-cls", "hmas_vllm_plugin.scheduler.HmasScheduler"]
+PLUGIN = ["--scheduler-cls", "hmas_engine_plugin.vllm.scheduler.HmasScheduler"]
 
 
 def wait_until_healthy(url: str, process: subprocess.Popen[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""What a POST may say, and why a wrong one is refused. Pure.
+"""What a POST may say, why a wrong one is refused, and the document that answers it. Pure.
 
     {"knobs": {"n_run": 8}, "priorities": {"REQUEST_ID": -3}, "evict": ["REQUEST_ID"]}
 
@@ -7,6 +7,7 @@ has the knob) is checked by `control` before anything is set.
 """
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,11 +32,22 @@ class OrderError(ValueError):
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be done: knobs by name, priorities (SGLang's own sign, which its flags say) and evictions by request id."""
+    """What is to be done: knobs by name, priorities (in the engine's own sign) and evictions by request id."""
 
     knobs: dict[str, int] = field(default_factory=dict)
     priorities: dict[str, int] = field(default_factory=dict)
     evict: list[str] = field(default_factory=list)
+
+
+def answer(
+    *,
+    applied: dict[str, int] | None = None,
+    refused: dict[str, str] | None = None,
+    reprioritized: Iterable[str] = (),
+    evicted: Iterable[str] = (),
+) -> dict[str, Any]:
+    """The document that answers an order."""
+    return {"applied": applied or {}, "refused": refused or {}, "reprioritized": list(reprioritized), "evicted": list(evicted)}
 
 
 def parse_order(body: bytes) -> Order:

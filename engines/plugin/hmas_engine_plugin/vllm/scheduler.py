@@ -1,4 +1,4 @@
-"""vLLM's own scheduler with its live control: `--scheduler-cls hmas_vllm_plugin.scheduler.HmasScheduler`."""
+"""vLLM's own scheduler with its live control: `--scheduler-cls hmas_engine_plugin.vllm.scheduler.HmasScheduler`."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from .control import Control
 
 
-class HmasScheduler(AsyncScheduler):  # type: ignore[misc]
+class HmasScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not installed where the types are checked
     """Decides as its base class does; keeps the cap of versions that have no field for one, and counts its steps."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -41,7 +41,7 @@ def _hook_server(module: ModuleType) -> None:
     try:
         from .endpoint import ControlEndpoint  # noqa: PLC0415 - only the server's process has a web framework
 
-        ControlEndpoint().attach(module)
+        ControlEndpoint(module).open()
     except Exception:
         log.exception("no control route in this process")
 
@@ -50,7 +50,7 @@ def _hook(target: str, function: Callable[..., Any], kind: str) -> None:
     try:
         from sglang.srt.plugins.hook_registry import HookRegistry, HookSource, HookType  # noqa: PLC0415 - only SGLang's own processes have it
 
-        HookRegistry.register(target, function, HookType[kind], source=HookSource("hmas_control", "hmas-sglang-plugin"))
+        HookRegistry.register(target, function, HookType[kind], source=HookSource("hmas_control", "hmas-engine-plugin"))
         HookRegistry.apply_hooks()
     except Exception:
         log.exception("%s is not hooked", target)

@@ -37,7 +37,7 @@ class _Watch(importlib.abc.MetaPathFinder):
             execute(module)
             then(module)
 
-        loader.exec_module = exec_module  # type: ignore[method-assign]
+        loader.exec_module = exec_module  # type: ignore[method-assign]  # this one loader's, not its class's
         return spec
 
 

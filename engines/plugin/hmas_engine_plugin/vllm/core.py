@@ -3,7 +3,8 @@
 import logging
 from typing import Any
 
-from .control import Control, answer
+from ..order import answer
+from .control import Control
 
 log = logging.getLogger("vllm.hmas_control")
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from . import VERSION
+from .. import VERSION
+from ..order import answer
 
 log = logging.getLogger("sglang.srt.hmas_control")
 
@@ -95,7 +96,7 @@ class Control:
         A priority given with an eviction holds where the evicted wait: so one call can lower the cap, evict, and say who returns first.
         """
         self._pending.clear()
-        self._report = {"serial": serial, "applied": {}, "refused": {}, "reprioritized": [], "evicted": []}
+        self._report = {"serial": serial, **answer()}
         refused = self._refused(knobs, priorities, evict)
         if not refused:
             refused = self._turn(knobs)
@@ -109,7 +110,7 @@ class Control:
     def fail(self, serial: int, reason: str) -> None:
         """Reports that an order could not be obeyed."""
         self._pending.clear()
-        self._report = {"serial": serial, "applied": {}, "refused": {"body": reason}, "reprioritized": [], "evicted": []}
+        self._report = {"serial": serial, **answer(refused={"body": reason})}
 
     def reopen(self) -> None:
         """Lets the scheduler look for room again: after a raised cap it would take its last "no" for an answer until a request leaves."""

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from . import VERSION
+from .. import VERSION
+from ..order import answer
 from .names import names_of
 
 log = logging.getLogger("vllm.hmas_control")
@@ -19,7 +20,7 @@ log = logging.getLogger("vllm.hmas_control")
 QUEUES = ("waiting", "kv_holding_waiting", "skipped_waiting")
 """Where requests wait, by attribute; which of them there are depends on the version."""
 
-SCHEDULER = "hmas_vllm_plugin.scheduler.HmasScheduler"
+SCHEDULER = "hmas_engine_plugin.vllm.scheduler.HmasScheduler"
 
 
 @dataclass(frozen=True)
@@ -191,17 +192,6 @@ class Control:
 
     def _queues(self) -> list[Any]:
         return [queue for name in QUEUES if (queue := getattr(self._scheduler, name, None)) is not None]
-
-
-def answer(
-    *,
-    applied: dict[str, int] | None = None,
-    refused: dict[str, str] | None = None,
-    reprioritized: Iterable[str] = (),
-    evicted: Iterable[str] = (),
-) -> dict[str, Any]:
-    """The document that answers an order."""
-    return {"applied": applied or {}, "refused": refused or {}, "reprioritized": list(reprioritized), "evicted": list(evicted)}
 
 
 def _attribute(owner: Any, name: str, low: int, high: int) -> Knob:

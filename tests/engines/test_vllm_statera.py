@@ -1,0 +1,177 @@
+"""Statera, as `hmas up` runs it, regulating a real vLLM through its plugin: window and token budget act in the engine, under load."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import numpy as np
+import orjson
+import pytest
+from vllm_server import ROOT, control_token
+
+from engines.client import EngineClient
+from engines.control import CONTROL_PATH
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
+
+BUDGET, SLOTS = 1024, 32
+"""What the engine was started with."""
+CLIENTS = 24
+LOOSE_MS, STRICT_MS = 5000, 1
+"""Targets of the time per output token: one that any window keeps, one that none does."""
+
+
+@dataclass
+class Stack:
+    """A running `hmas up` in front of the engine, and the engine's own word beside it."""
+
+    gateway: str
+    session: aiohttp.ClientSession
+    engine: EngineClient
+
+    async def state(self) -> dict[str, Any]:
+        """The plugin's own account of the engine's scheduler."""
+        status, data = await self.engine.get(CONTROL_PATH, timeout_s=30.0)
+        assert status == 200, data
+        return orjson.loads(data)
+
+    async def knobs(self) -> tuple[int, int]:
+        """Cap and token budget in force in the engine."""
+        found = (await self.state())["knobs"]
+        return found["n_run"]["value"], found["token_budget"]["value"]
+
+    async def until(self, condition: Callable[[], Awaitable[bool]], what: str, limit_s: float = 60.0) -> None:
+        deadline_s = time.monotonic() + limit_s
+        while not await condition():
+            assert time.monotonic() < deadline_s, f"{what} did not happen within {limit_s:g} s; knobs are {await self.knobs()}"
+            await asyncio.sleep(0.1)
+
+    async def stream(self, tpot_ms: int, number: int) -> None:
+        """One streamed answer through the gateway."""
+        document = {"model": "tiny", "messages": [{"role": "user", "content": f"number {number} " * 20}], "stream": True}
+        document |= {"max_tokens": 80, "min_tokens": 80, "ignore_eos": True}
+        headers = {"x-slo-tpot-ms": str(tpot_ms), "x-slo-ttft-ms": "600000"}
+        async with self.session.post(f"{self.gateway}/v1/chat/completions", json=document, headers=headers) as response:
+            await response.read()
+            assert response.status == 200
+
+    async def tokens_a_step(self) -> float:
+        """Tokens of the engine's average step while it reads eight prompts of 1,000 tokens, sent past the gateway."""
+        before = (await self.state())["counters"]
+        await asyncio.gather(*(self.read(number) for number in range(8)))
+        after = (await self.state())["counters"]
+        return (after["scheduled_tokens"] - before["scheduled_tokens"]) / (after["steps"] - before["steps"])
+
+    async def read(self, number: int) -> None:
+        prompt = np.random.default_rng([number, time.monotonic_ns()]).integers(10, 8000, 1000).tolist()
+        document = {"model": "tiny", "prompt": prompt, "max_tokens": 1, "priority": -1000}
+        status, data = await self.engine.post("/v1/completions", orjson.dumps(document), timeout_s=120.0)
+        assert status == 200, data
+
+    @asynccontextmanager
+    async def load(self, tpot_ms: int) -> AsyncIterator[None]:
+        """`CLIENTS` clients that ask again as soon as they have their answer."""
+
+        async def client(number: int) -> None:
+            while True:
+                await self.stream(tpot_ms, number)
+
+        clients = [asyncio.create_task(client(number)) for number in range(CLIENTS)]
+        try:
+            yield
+            failed = [one.exception() for one in clients if one.done()]
+            assert failed == []
+        finally:
+            for one in clients:
+                one.cancel()
+            await asyncio.gather(*clients, return_exceptions=True)
+
+
+@pytest.fixture
+def gateway(vllm_url: str, tmp_path: Path) -> Iterator[str]:
+    """Where `hmas up` serves; it is ended afterwards, and its log is shown where it could not start."""
+    config = tmp_path / "hmas.yaml"
+    engine = {"name": "gpu-0", "url": vllm_url, "kind": "vllm", "control_token_env": "ENGINE_TOKEN"}
+    config.write_text(json.dumps({"state_dir": str(tmp_path), "gateway": {"no_auth": True}, "engines": [engine]}))
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("HMAS_")}
+    env = {**clean, "ENGINE_TOKEN": control_token(), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "hmas", "up", "--json", "--config", str(config), "--port", "0", "--admin-port", "0"]
+    log = tmp_path / "up.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=output, env=env, cwd=tmp_path)
+    try:
+        assert process.stdout is not None
+        text = b""
+        for line in process.stdout:
+            text += line
+            if line == b"}\n":
+                break
+        assert text, log.read_text()[-3000:]
+        yield json.loads(text)["gateway"]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+
+
+@pytest.fixture
+async def stack(gateway: str, vllm_url: str) -> AsyncIterator[Stack]:
+    engine = EngineClient(name="raw", url=vllm_url, api_key=control_token())
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        yield Stack(gateway, session, engine)
+    start = {"n_run": SLOTS, "token_budget": BUDGET, "long_prefill_tokens": 0}
+    status, data = await engine.post(CONTROL_PATH, orjson.dumps({"knobs": start}))
+    assert status == 200, data
+    await engine.close()
+
+
+async def test_pressure_takes_window_and_token_budget_back_in_the_engine_and_ease_returns_them(stack: Stack, tmp_path: Path):
+    seen: list[dict[str, Any]] = []
+
+    async def note(when: str) -> dict[str, Any]:
+        n_run, budget = await stack.knobs()
+        counters = (await stack.state())["counters"]
+        row = {"when": when, "n_run": n_run, "token_budget": budget, "running": counters["running"], "waiting": counters["waiting"]}
+        seen.append(row)
+        return row
+
+    async def budget_is(low: int, high: int) -> bool:
+        return low <= (await stack.knobs())[1] <= high
+
+    async def widened() -> bool:
+        return (await stack.knobs())[0] >= 16
+
+    async def narrowed() -> bool:
+        n_run, budget = await stack.knobs()
+        return n_run <= 8 and budget <= BUDGET // 2 + SLOTS
+
+    async with stack.load(LOOSE_MS):
+        await stack.until(widened, "a window that grows while every target is met")
+        loose = await note("loose targets")
+        loose["tokens a step"] = await stack.tokens_a_step()
+    assert loose["token_budget"] == BUDGET
+    async with stack.load(STRICT_MS):
+        await stack.until(narrowed, "a narrow window and a smaller budget")
+        strict = await note("strict targets")
+        strict["tokens a step"] = await stack.tokens_a_step()
+        # Whoever was taken in when the window was wide has left by now.
+        for _ in range(20):
+            held, now = (await stack.knobs())[0], (await stack.state())["counters"]["running"]
+            assert now <= max(held, 8) + 1
+            await asyncio.sleep(0.05)
+        budget = (await stack.knobs())[1]
+    await stack.until(lambda: budget_is(BUDGET, BUDGET), "the engine's whole budget after the load")
+    await note("no load")
+    (tmp_path / "knobs.json").write_text(json.dumps(seen, indent=1))
+    # The knob is no number on paper: the same prompts are read in smaller steps.
+    assert strict["tokens a step"] <= max(budget, strict["token_budget"])
+    assert loose["tokens a step"] > 1.2 * strict["tokens a step"]
