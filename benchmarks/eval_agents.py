@@ -34,20 +34,21 @@ from agents.perception.reading import TASKS, Reader
 from agents.perception.training.data import PROMPTS_FILE, Row, read_rows
 from agents.perception.training.evaluation import evaluate_reader
 from agents.perception.training.metrics import report
-from agents.perception.training.split import split
+from agents.perception.training.parts import load, parts_of
 from agents.prediction.evaluation import actual, cross_validate, evaluate_files, quantities
 from agents.prediction.llm_pilot import read_rows as read_requests
 from agents.prediction.profile_files import load_profile_model
 from controller.config.schema import AgentsConfig, Config
 from hmas.cli.eval_lengths import judge
 from hmas.cli.eval_lengths import read_rows as read_lengths
-from hmas.lab.agents.held_out import SEED
 from hmas.lab.agents.page import between
 
 LENGTHS = ("prompts/multi_model_output_lengths.csv.gz", "prompts/multi_model_prompts.jsonl.gz")
 PILOT = "profiles/llm_pilot_requests.csv.gz"
 UNSEEN_SOURCES = ("IFEval", "Quehry/HelloBench", "lmarena/arena-hard-auto", "chaitanyamalaviya/ExpertQA", "sierra-research/tau-bench")
 """Sources without templates: each is left out of training once and judged whole."""
+JOINT = "all five"
+"""All of them left out at once: then some task types have nothing but generated prompts to be learnt from."""
 Say = Callable[[str], None]
 
 
@@ -61,9 +62,8 @@ def reader_of(name: str) -> Reader:
 
 def test_rows(data: Path) -> tuple[list[Row], list[Row]]:
     """Rows for training and rows for testing, as the shipped tagger was trained."""
-    rows = read_rows([data / PROMPTS_FILE])
-    parts = split(rows, SEED)
-    return [rows[place] for place in parts["train"]], [rows[place] for place in parts["test"]]
+    parts = parts_of(read_rows([data / PROMPTS_FILE]))
+    return parts.train, parts.test
 
 
 def task(data: Path, _options: argparse.Namespace) -> dict[str, Any]:
@@ -92,17 +92,16 @@ def task(data: Path, _options: argparse.Namespace) -> dict[str, Any]:
 
 
 def tfidf(train: list[Row], test: list[Row]) -> dict[str, Any] | None:
-    """The plain baseline, on the same rows under the same licences; None without scikit-learn."""
+    """The plain baseline on the rows that the shipped tagger learns from; None without scikit-learn."""
     try:
         from sklearn.feature_extraction.text import TfidfVectorizer  # noqa: PLC0415 - not in every environment
         from sklearn.linear_model import LogisticRegression  # noqa: PLC0415 - likewise
     except ImportError:
         say("task: no scikit-learn here, so no TF-IDF baseline; `make eval-agents` runs where it is")
         return None
-    learnt = [row for row in train if row.licence is not None]
     vectors = TfidfVectorizer(ngram_range=(1, 2), min_df=3, max_features=100_000, sublinear_tf=True)
     model = LogisticRegression(C=8.0, max_iter=300)
-    model.fit(vectors.fit_transform([row.view().excerpt for row in learnt]), [row.label for row in learnt])
+    model.fit(vectors.fit_transform([row.view().excerpt for row in train]), [row.label for row in train])
     guessed = np.zeros((len(test), len(TASKS)))
     guessed[:, model.classes_] = model.predict_proba(vectors.transform([row.view().excerpt for row in test]))
     return report(guessed, np.array([row.label for row in test]), [row.source for row in test])
@@ -112,7 +111,7 @@ def sources(data: Path, options: argparse.Namespace) -> dict[str, Any]:
     """The tagger trained again without a source, judged on all of that source. Finished ones are kept under build/eval/sources."""
     try:
         from agents.perception.training.fitting import Settings  # noqa: PLC0415 - torch is not in every environment
-        from agents.perception.training.trainer import evaluate_fitted, fit_parts, load, parts_of  # noqa: PLC0415 - likewise
+        from agents.perception.training.trainer import evaluate_fitted, fit_parts  # noqa: PLC0415 - likewise
     except ImportError as error:
         raise SystemExit(f"sources: training needs {error.name}; `make eval-agents` runs in build/train, which has it") from error
     settings = Settings(**({"epochs": options.epochs} if options.epochs else {}))
@@ -121,15 +120,16 @@ def sources(data: Path, options: argparse.Namespace) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
     rules = reader_of("rules")
-    for source in UNSEEN_SOURCES if not options.sources else options.sources.split(","):
+    for source in (*UNSEEN_SOURCES, JOINT) if not options.sources else options.sources.split(","):
+        left_out = UNSEEN_SOURCES if source == JOINT else (source,)
         stamp = hashlib.sha256(f"{source} {found['settings']}".encode()).hexdigest()[:12]
         kept = folder / f"{stamp}.json"
         if not kept.exists():
             rows = rows or load([data / PROMPTS_FILE])
-            judged = [row for row in rows if source in row.source]
+            judged = [row for row in rows if any(name in row.source for name in left_out)]
             say(f"sources: training without {source} ({len(judged)} prompts)")
             began = time.monotonic()
-            fitted = fit_parts(parts_of(rows, without=[source]), settings, say)
+            fitted = fit_parts(parts_of(rows, without=left_out), settings, say)
             one = {
                 "source": source,
                 "shipped": evaluate_fitted(fitted, judged),

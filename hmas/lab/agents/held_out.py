@@ -3,11 +3,8 @@
 from pathlib import Path
 
 from agents.perception.training.data import PROMPTS_FILE, read_rows
-from agents.perception.training.split import split
+from agents.perception.training.parts import parts_of
 from hmas.lab.agents.asked import Keep
-
-SEED = 0
-"""Of the split with which the shipped tagger was trained (`agents.perception.training.trainer`, which needs torch to be read)."""
 
 
 def held_out(folder: Path) -> Keep:
@@ -16,6 +13,5 @@ def held_out(folder: Path) -> Keep:
     Raises:
         ModelError: The prompts cannot be read.
     """
-    rows = read_rows([folder / PROMPTS_FILE])
-    prompts = frozenset(rows[place].prompt for place in split(rows, SEED)["test"])
+    prompts = frozenset(row.prompt for row in parts_of(read_rows([folder / PROMPTS_FILE])).test)
     return lambda row: row["prompt"] in prompts
