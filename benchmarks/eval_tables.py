@@ -81,9 +81,9 @@ def _sources(found: Document, _plots: Mapping[str, str]) -> str:
     parts = [
         "### Sources never trained on",
         (
-            "The tagger trained again without a source, then judged on all of it: sources without templates, where nothing gives the phrasing "
-            f"away. Goal: {GOAL_UNSEEN:.0%}. `all five` leaves all of them out at once, so that some task types have nothing but generated "
-            "prompts to be learnt from."
+            "The tagger trained again without a source, then judged on all of it: sources without templates, where nothing gives the "
+            f"phrasing away. Goal: {GOAL_UNSEEN:.0%}. `all five` leaves all of them out at once, so that some task types have nothing but "
+            "generated prompts to be learnt from."
         ),
         table(("left out", "n", "accuracy", "macro-F1", "ECE", "rules"), rows),
     ]
