@@ -23,7 +23,7 @@ from agents.perception.training.data import read_rows
 from controller.core.errors import ModelError
 from controller.core.lengths import LEVELS
 
-pytest.importorskip("torch", reason="needs the extra `train`: make test-train")
+torch = pytest.importorskip("torch", reason="needs the extra `train`: make test-train")
 pytest.importorskip("peft", reason="needs the extra `train`: make test-train")
 
 pytestmark = [pytest.mark.train, pytest.mark.timeout(1500), pytest.mark.filterwarnings("default::FutureWarning")]
@@ -82,6 +82,42 @@ def test_a_killed_run_resumes_and_its_model_beats_chance_and_majority(causal, ro
     metrics = judge(causal / "out")
     assert metrics["length"]["pinball_log"] < metrics["length"]["pinball_log_of_training_quantiles"]
     assert agrees(causal / "out", rows) > PASSED
+
+
+def test_the_answers_logits_are_all_that_the_loss_needs():
+    from agents.perception.lm.bases import open_base
+    from agents.perception.lm.examples import CausalCollator, causal_row, render
+    from agents.perception.lm.scoring import accepted
+    from agents.perception.lm.tokens import label_tokens
+
+    opened = open_base(base("causal"), "causal", dtype=torch.float32)
+    tokens = label_tokens(opened.tokenizer)
+    views = [PromptView(excerpt=text, prompt_chars=len(text)) for text in ("short", "a text of some more words " * 9)]
+    prompts = [render(opened.tokenizer, view, kind="causal", excerpt_chars=400, max_tokens=512) for view in views]
+    batch_rows = [causal_row(prompts[0], 3, 0, tokens), causal_row(prompts[1], 5, 900, tokens)]
+    names = accepted(opened.model)
+    assert {"position_ids", "logits_to_keep"} <= names
+    pad = opened.tokenizer.pad_token_id
+    kept = CausalCollator(pad, tokens.longest, names)(batch_rows)
+    whole = CausalCollator(pad, tokens.longest, names - {"logits_to_keep"})(batch_rows)
+    assert kept["labels"].shape[1] < whole["labels"].shape[1]
+    with torch.inference_mode():
+        together = opened.model(**kept).loss.item()
+        assert together == pytest.approx(opened.model(**whole).loss.item(), rel=1e-5)
+        # Padding must not change what a row costs.
+        alone = [opened.model(**CausalCollator(pad, tokens.longest, names)([row])).loss.item() for row in batch_rows]
+    counts = [sum(label >= 0 for label in row["labels"]) for row in batch_rows]
+    assert together == pytest.approx(np.average(alone, weights=counts), rel=1e-5)
+
+
+def test_the_base_says_which_kind_it_is():
+    from agents.perception.lm.bases import chosen_targets, kind_of
+
+    assert kind_of(base("causal")) == "causal"
+    assert kind_of(base("encoder")) == "encoder"
+    assert chosen_targets("qwen3", "auto") == ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+    assert chosen_targets("qwen3_moe", "auto") == ["q_proj", "k_proj", "v_proj", "o_proj"]
+    assert chosen_targets("an-architecture-of-next-year", "auto") == "all-linear"
 
 
 def test_progress_says_loss_speed_and_time_left(causal):
