@@ -57,7 +57,7 @@ NOISE = 0.4
 """Least share of the reader's squared spread that no memory explains: another answer to the same prompt differs too."""
 KNOWN_MODEL_VARIANCE = 0.06
 """Variance of a known model's verbosity around what is known of it."""
-REFINEMENT_VARIANCE = 0.10
+REFINEMENT_VARIANCE = 0.20
 """Variance that the linear correction may add to the log length before anything is learnt."""
 READER_TRUST = 0.25
 READER_VARIANCE = 0.05
