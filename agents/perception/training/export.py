@@ -1,5 +1,6 @@
 """A fitted network as a model folder: look-up tables in 8 bits, the rest in ONNX, and the card. Needs torch and onnx."""
 
+import warnings
 from pathlib import Path
 
 import msgspec
@@ -47,16 +48,19 @@ def write_model(fitted: Fitted, folder: Path, card: ModelCard) -> ModelCard:
     folder.mkdir(parents=True, exist_ok=True)
     write_words(folder / WORDS_FILE, fitted.words)
     example = (torch.ones(2, 4 * PATCH, dtype=torch.int64), torch.ones(2, 9, dtype=torch.int64), torch.zeros(2, len(DENSE)))
-    torch.onnx.export(
-        _Exported(fitted.network, fitted.temperature).eval(),
-        example,
-        str(folder / MODEL_FILE),
-        input_names=["words", "bag", "dense"],
-        output_names=["probabilities", "log_lengths"],
-        dynamic_axes={"words": {0: "batch", 1: "length"}, "bag": {0: "batch", 1: "features"}, "dense": {0: "batch"}},
-        opset_version=OPSET,
-        dynamo=False,
-    )
+    with warnings.catch_warnings():
+        # torch calls the exporter by tracing old; of a graph without branches it makes the shorter one, which runs faster.
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            _Exported(fitted.network, fitted.temperature).eval(),
+            example,
+            str(folder / MODEL_FILE),
+            input_names=["words", "bag", "dense"],
+            output_names=["probabilities", "log_lengths"],
+            dynamic_axes={"words": {0: "batch", 1: "length"}, "bag": {0: "batch", 1: "features"}, "dense": {0: "batch"}},
+            opset_version=OPSET,
+            dynamo=False,
+        )
     form = OnnxDetails(
         tasks=[task.value for task in TASKS],
         levels=list(LEVELS),

@@ -77,9 +77,10 @@ class Network(nn.Module):  # type: ignore[misc]  # as above
         for layer in self.layers:
             x = layer(x, blocked)
         x = self.norm(x)
-        count = there.sum(dim=1, keepdim=True).clamp(min=1.0)
-        mean = (x * there.unsqueeze(-1)).sum(dim=1) / count
-        most = (x + (there.unsqueeze(-1) - 1.0) * 1e4).amax(dim=1).clamp(min=-10.0)
+        count = there.sum(dim=1, keepdim=True)
+        mean = (x * there.unsqueeze(-1)).sum(dim=1) / count.clamp(min=1.0)
+        # Without any text both are zero, so that the dense features are heard.
+        most = (x + (there.unsqueeze(-1) - 1.0) * 1e4).amax(dim=1).clamp(min=-10.0) * count.clamp(max=1.0)
         features = (bag > 0).to(x.dtype).sum(dim=1, keepdim=True).clamp(min=1.0)
         total = looked_up.sum(dim=1)
         # The mean forgets how long the text is; over the root, many weak hints still add up.
