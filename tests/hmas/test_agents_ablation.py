@@ -19,7 +19,7 @@ from hmas.lab.agents.page import write_page
 from hmas.lab.agents.requests import draw, truths
 from hmas.lab.agents.run import run
 from hmas.lab.agents.settings import WAYS, AblationSettings, read_beliefs, read_ways
-from hmas.lab.agents.simulate import SimulatedAblation
+from hmas.lab.agents.simulate import KeptRows, SimulatedAblation
 from hmas.lab.agents.tables import simulated_tables, simulated_verdicts
 from hmas.lab.arrivals import ArrivalSpec
 from hmas.lab.dataset import load_mixture
@@ -240,3 +240,29 @@ def test_training_data_lacks_every_prompt_that_is_judged(data, tmp_path):
     assert {task: len(found) for task, found in pool.prompts.items()} == {QA: 20, MATH: 20}
     assert pool.models == ()
     assert read_pool(data, lambda _row: True).models == ("a", "b")
+
+
+def test_a_run_that_was_broken_off_is_taken_up_where_it_ended(data, tmp_path, document, monkeypatch):
+    monkeypatch.setattr(simulate, "held_out", lambda _folder: lambda _row: True)
+    path = tmp_path / "rows.jsonl"
+
+    def breaks_off(work, tasks):
+        for place, task in enumerate(tasks):
+            if len(tasks) == 12 and place == 5:
+                raise StudyError("broken off")
+            yield place, work(task)
+
+    with pytest.raises(StudyError, match="broken off"):
+        SimulatedAblation(data, TINY, breaks_off, lambda _text: None, KeptRows(path)).run()
+    made = []
+
+    def counts(work, tasks):
+        made.extend(tasks)
+        yield from ((place, work(task)) for place, task in enumerate(tasks))
+
+    again = SimulatedAblation(data, TINY, counts, lambda _text: None, KeptRows(path, resume=True)).run()
+    assert len(made) == 12 - 5
+    assert json.dumps(again) == json.dumps(document)
+    path.write_text("no rows\n")
+    with pytest.raises(StudyError, match="run without --resume"):
+        KeptRows(path, resume=True)

@@ -16,7 +16,7 @@ from hmas.lab.agents.held_out import held_out
 from hmas.lab.agents.live_vllm import ablate_on_vllm, seconds_of
 from hmas.lab.agents.page import LIVE, SIMULATED, write_page
 from hmas.lab.agents.settings import AblationSettings, read_beliefs, read_ways
-from hmas.lab.agents.simulate import SimulatedAblation
+from hmas.lab.agents.simulate import KeptRows, SimulatedAblation
 from hmas.lab.agents.tables import live_table, short_table, simulated_tables
 from hmas.lab.policies.settings import read_loads
 from hmas.lab.studies.backends import on_cores
@@ -46,6 +46,7 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 @click.option(
     "--answer-ms", type=click.FloatRange(0, 60_000), default=1000.0 * DEFAULT.answer_s, show_default=True, help="The agents' delay."
 )
+@click.option("--resume", is_flag=True, help="Simulation: take up a run that was broken off; what it finished lies in --out.")
 @click.option("--net", type=FOLDER, help="Simulation: length model in place of the shipped one (see --training-data).")
 @click.option("--training-data", type=click.Path(file_okay=False, path_type=Path), help="Run nothing: write what a model may see to here.")
 @click.option("--workers", type=click.IntRange(1, 256), default=2, show_default=True, help="Simulation: processes.")
@@ -116,7 +117,8 @@ def _simulated(out: Path, options: Mapping[str, Any]) -> dict[str, Any]:
         answer_s=options["answer_ms"] / 1000.0,
         net=str(options["net"] or ""),
     )
-    document = SimulatedAblation(options["data"], settings, on_cores(options["workers"]), hint).run()
+    kept = KeptRows(out / "rows.jsonl", resume=options["resume"])
+    document = SimulatedAblation(options["data"], settings, on_cores(options["workers"]), hint, kept).run()
     _write(out / f"{SIMULATED}.json", document)
     hint(f"written to {out / SIMULATED}.json")
     return document

@@ -4,6 +4,7 @@ The fleet's capacity for these requests is measured on a backlog of them, the ta
 E.5), and the window of the static policies is tuned for first come first served with shedding, on a workload that is not scored.
 """
 
+import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import lru_cache
@@ -153,6 +154,53 @@ def _beliefs(requests: Sequence[Asked], made: Made, warmup_s: float) -> dict[str
     return {"task_accuracy": right, "length_factor": float(np.exp(np.median(factors))), "answered": len(pairs) / max(1, len(requests))}
 
 
+class KeptRows:
+    """Rows on disk, one a line as they come, so that a long run which is broken off can be taken up again.
+
+    Args:
+        path: The file; None keeps nothing.
+        resume: Whether rows that lie there already count. They are those of the same requests only if code and models are the same.
+    """
+
+    def __init__(self, path: Path | None, *, resume: bool = False) -> None:
+        """Reads or empties the file.
+
+        Raises:
+            StudyError: It cannot be read or written.
+        """
+        self._path = path
+        self._rows: dict[str, Row] = {}
+        if path is None:
+            return
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if resume and path.exists():
+                kept = msgspec.json.Decoder(tuple[str, Row]).decode_lines(path.read_bytes())
+                self._rows = dict(kept)
+            else:
+                path.write_bytes(b"")
+        except OSError as error:
+            raise StudyError(f"{path}: {error.strerror}; choose another --out") from error
+        except msgspec.DecodeError as error:
+            raise StudyError(f"{path}: {error}; it is no file of rows: run without --resume") from error
+
+    def row(self, task: Task) -> Row | None:
+        """The task's row, where it lies there."""
+        return self._rows.get(_key(task))
+
+    def keep(self, task: Task, row: Row) -> None:
+        """Adds a row; one with an error is to be made again."""
+        if self._path is not None and not row.error:
+            with self._path.open("ab") as file:
+                file.write(msgspec.json.encode((_key(task), row)) + b"\n")
+
+
+def _key(task: Task) -> str:
+    """The same for a task whatever else is run beside it."""
+    alone = msgspec.structs.replace(task.settings, beliefs=(), ways=(), loads=(), seeds=2)
+    return hashlib.sha256(msgspec.json.encode(msgspec.structs.replace(task, settings=alone), order="deterministic")).hexdigest()
+
+
 class Ground(msgspec.Struct, frozen=True, kw_only=True):
     """A load: its operating point, the windows that were tried for the static policies (goodput rate by window), and the best."""
 
@@ -165,8 +213,10 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
 class SimulatedAblation:
     """The whole ablation; `say` is told where it stands."""
 
-    def __init__(self, data: Path, settings: AblationSettings, backend: Backend, say: Callable[[str], None]) -> None:
-        """Checks what can be checked without a simulation.
+    def __init__(
+        self, data: Path, settings: AblationSettings, backend: Backend, say: Callable[[str], None], kept: KeptRows | None = None
+    ) -> None:
+        """Checks what can be checked without a simulation; `kept` holds rows of an earlier run that was broken off.
 
         Raises:
             ConfigError: The fleet cannot be read, or no window is left to try.
@@ -176,6 +226,7 @@ class SimulatedAblation:
         self._settings = settings
         self._backend = backend
         self._say = say
+        self._kept = kept if kept is not None else KeptRows(None)
         self._fleet = read_fleet(settings.fleet)
         most = min(kind.profile.max_num_seqs for kind in self._fleet.kinds)
         self._caps = [cap for cap in settings.caps if cap <= most]
@@ -285,10 +336,15 @@ class SimulatedAblation:
 
     def _rows(self, tasks: Sequence[Task], *, tell: bool = False) -> list[Row]:
         """The tasks' rows, in their order."""
-        found: dict[int, Row] = {}
-        with closing(self._backend(run_task, [msgspec.json.encode(task) for task in tasks])) as answers:
-            for place, answer in answers:
-                found[place] = msgspec.json.decode(answer, type=Row)
+        found = {place: row for place, task in enumerate(tasks) if (row := self._kept.row(task)) is not None}
+        left = [place for place in range(len(tasks)) if place not in found]
+        if not left:
+            return [found[place] for place in range(len(tasks))]
+        with closing(self._backend(run_task, [msgspec.json.encode(tasks[place]) for place in left])) as answers:
+            for number, answer in answers:
+                row = msgspec.json.decode(answer, type=Row)
+                found[left[number]] = row
+                self._kept.keep(tasks[left[number]], row)
                 if tell and len(found) % max(1, len(tasks) // 10) == 0:
                     self._say(f"{len(found)} of {len(tasks)} runs done")
         return [found[place] for place in range(len(tasks))]
