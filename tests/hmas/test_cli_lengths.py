@@ -1,0 +1,73 @@
+"""`hmas eval lengths` and `hmas train lengths` on small files."""
+
+import csv
+import importlib.util
+import json
+import os
+
+import pytest
+
+from agents.models.card import verified
+from agents.perception.length_net import load
+from hmas.cli.main import main
+
+
+@pytest.fixture(autouse=True)
+def _settings(monkeypatch, tmp_path):
+    for name in [name for name in os.environ if name.startswith("HMAS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HMAS_STATE_DIR", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Twelve prompts answered by thirty models: lengths by prompt and by model."""
+    lengths, prompts = tmp_path / "lengths.csv", tmp_path / "prompts.jsonl"
+    with lengths.open("w", newline="") as file:
+        out = csv.writer(file)
+        out.writerow(["dataset", "prompt_id", "model", "output_chars", "output_tokens"])
+        out.writerows(["set:a", f"p{one}", f"m{other}", 0, 10 + 40 * one + 3 * other] for one in range(12) for other in range(30))
+    prompts.write_text(
+        "".join(
+            json.dumps({"dataset": "set:a", "prompt_id": f"p{one}", "prompt": f"Tell me {one} facts about the sea."}) + "\n"
+            for one in range(12)
+        )
+    )
+    return str(lengths), str(prompts)
+
+
+def test_eval_lengths_judges_files_that_it_has_not_seen(capsys, files):
+    lengths, prompts = files
+    arguments = ["eval", "lengths", "--data", lengths, "--data", prompts, "--reader", "rules", "--regime", "as it comes"]
+    assert main([*arguments, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["rows"] == 360
+    contenders = found["regimes"]["as it comes"]
+    assert contenders["length model"]["overall"]["kendall_tau"] > contenders["rules and statistics"]["overall"]["kendall_tau"]
+    assert main([*arguments, "--ours-only", "--rows", "200"]) == 0
+    out = capsys.readouterr().out
+    assert "as it comes: 200 answers" in out
+    assert "rules and statistics" not in out
+    assert "12.4%" in out
+
+
+def test_eval_lengths_says_what_is_missing(capsys, files):
+    lengths, prompts = files
+    assert main(["eval", "lengths", "--data", lengths]) != 0
+    assert "lengths without prompts" in capsys.readouterr().err
+    assert main(["eval", "lengths", "--data", lengths, "--data", prompts, "--regime", "warm"]) != 0
+    assert "as it comes" in capsys.readouterr().err
+
+
+def test_train_lengths_writes_a_model_with_its_card_or_says_what_to_install(capsys, files, tmp_path):
+    lengths, prompts = files
+    code = main(["train", "lengths", "--lengths", lengths, "--prompts", prompts, "--epochs", "1", "--out", str(tmp_path / "net")])
+    out, err = capsys.readouterr()
+    if importlib.util.find_spec("torch") is None:
+        assert code != 0
+        assert "h-mas[train]" in err
+        return
+    assert code == 0, err
+    assert "answers" in out
+    assert verified(tmp_path / "net").format == "lengths"
+    assert load(tmp_path / "net").width > 1
