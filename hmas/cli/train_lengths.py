@@ -2,7 +2,6 @@
 
 import shlex
 import tempfile
-import time
 from pathlib import Path
 
 import click
@@ -14,6 +13,7 @@ from agents.perception.length_net import FILE, load
 from agents.perception.length_training import NOT_PERMISSIVE, Plan, gather, train, write
 from agents.perception.readers import KIND, LENGTHS_ONLY
 from controller.config.paths import models_dir
+from controller.runtime.clock import SystemClock
 from hmas.cli.output import hint, json_option, say, say_json, table
 from hmas.cli.settings import config_option, read_config
 
@@ -57,7 +57,7 @@ def train_lengths(
     card = ModelCard(
         kind=KIND,
         format=LENGTHS_ONLY,
-        created_s=time.time(),
+        created_s=SystemClock().now_s(),
         data_sha256={path.name: file_sha256(path) for path in given},
         command=shlex.join([*words, "--epochs", str(epochs), "--seed", str(seed)]),
         licence="CC BY-NC 4.0, by its data" if all_licences else "Apache-2.0; trained on permissively licensed data",
