@@ -105,6 +105,7 @@ class Gateway:
         self.fleet.on_snapshot = self.scheduler.observe
         self.fleet.on_ceiling = self.control.apply
         self.fleet.on_models = self._sort_anew
+        self.fleet.on_probing = self.scheduler.set_probing
         self.control.on_applied = self._applied
         self.dossier.turned()
         self.model_reports = ModelReports(clock, self.metrics.registry)

@@ -6,10 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import orjson
 
 from controller.config.schema import EngineConfig
+from controller.core.messages import Severity
 from controller.core.types import Controls
+from controller.gateway.breaker import Breaker
 from controller.gateway.directives import Ceiling
 from controller.gateway.errors import ApiError
 from controller.gateway.journal import Journal
@@ -40,6 +43,7 @@ class Instance:
         wanted: Controls in force for it.
         applied: Knobs as the engine last took them. `refused`: what it refused last, and why, since `refused_s`.
         passing: Pass-through requests (embeddings) on their way.
+        breaker: Whether it serves what it is sent; while that is open it counts as one that does not answer.
     """
 
     config: EngineConfig
@@ -57,6 +61,7 @@ class Instance:
     passing: int = 0
     draining: bool = False
     poke: asyncio.Event = field(default_factory=asyncio.Event)
+    breaker: Breaker = field(default_factory=Breaker)
 
     @property
     def name(self) -> str:
@@ -81,7 +86,7 @@ class Fleet:
     """Polls every engine and keeps its knobs where the directives want them.
 
     `on_snapshot` is called with every reading, `on_ceiling` when what an instance can take at most has changed, `on_models` when the models
-    it serves have.
+    it serves have, `on_probing` when an instance is to be tried with one request, or has passed.
     """
 
     def __init__(self, instances: Iterable[tuple[EngineConfig, Engine]], clock: Clock, journal: Journal) -> None:
@@ -91,6 +96,7 @@ class Fleet:
         self.on_snapshot: Callable[[EngineSnapshot], None] = lambda _: None
         self.on_ceiling: Callable[[], None] = lambda: None
         self.on_models: Callable[[str, frozenset[str] | None], None] = lambda _name, _models: None
+        self.on_probing: Callable[[str, bool], None] = lambda _name, _probing: None
         self._clock = clock
         self._journal = journal
 
@@ -98,6 +104,10 @@ class Fleet:
     def ceilings(self) -> dict[str, Ceiling]:
         """What each instance can take at most."""
         return {name: instance.ceiling for name, instance in self.instances.items()}
+
+    def now_s(self) -> float:
+        """The time by which instances are judged."""
+        return self._clock.now_s()
 
     def require_model(self, model: str) -> None:
         """Lets a request for `model` in.
@@ -146,6 +156,29 @@ class Fleet:
         self._record(instance, EngineSnapshot(engine=name, taken_s=self._clock.now_s(), healthy=False, detail=reason))
         instance.poke.set()
 
+    def served(self, name: str, sent_s: float) -> None:
+        """An instance has answered a request that it was sent at `sent_s`, be it with an error of the client's."""
+        breaker = self.instances[name].breaker
+        if breaker.failures:
+            before = breaker.state
+            if breaker.served(sent_s):
+                self._turned(self.instances[name], before, "a request was served")
+
+    def fault(self, name: str, sent_s: float, reason: str, body: bytes) -> None:
+        """An instance has failed a request that it was sent at `sent_s`, in whatever way; `body` tells it from others."""
+        instance = self.instances[name]
+        before = instance.breaker.state
+        if instance.breaker.failed(hash(body), sent_s, reason, self._clock.now_s()):
+            self._turned(instance, before, instance.breaker.detail)
+            self.failed(name, instance.breaker.detail)
+
+    def _turned(self, instance: Instance, before: str, reason: str) -> None:
+        state = instance.breaker.state
+        severity: Severity = "info" if state == "closed" else "warning"
+        self._journal.note("engine.circuit", instance.name, before=before, after=state, reason=reason, severity=severity)
+        if state != "open":
+            self.on_probing(instance.name, state == "half-open")
+
     def set_controls(self, name: str, controls: Controls) -> None:
         """What the directives want of an instance; its live knobs follow at once."""
         instance = self.instances[name]
@@ -186,6 +219,11 @@ class Fleet:
             await self._keep_knobs(instance, snapshot)
 
     def _record(self, instance: Instance, snapshot: EngineSnapshot) -> None:
+        if snapshot.healthy and instance.breaker.state == "open":
+            if instance.breaker.look(snapshot.taken_s):
+                self._turned(instance, "open", "one request is let through, to see whether it serves again")
+            else:
+                snapshot = msgspec.structs.replace(snapshot, healthy=False, detail=instance.breaker.detail)
         was_healthy, known = instance.healthy, instance.snapshot is not None
         instance.snapshot = snapshot
         if snapshot.healthy:

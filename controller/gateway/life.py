@@ -177,11 +177,14 @@ class RequestLife:
         desk = self._desk
         tokens, cached = answer.output_tokens, answer.cached_tokens
         if answer.engine_error:
+            self._fleet.fault(live.instance, sent_s, answer.engine_error, live.body)
             desk.end(live, OutcomeKind.FAILED, 200, f"engine error in the stream: {answer.engine_error}", output_tokens=tokens)
         elif answer.status >= 400:
             desk.end(live, OutcomeKind.REJECTED, answer.status, "the engine refused it")
         else:
             desk.end(live, OutcomeKind.COMPLETED, answer.status, output_tokens=tokens, cached_tokens=cached)
+        if not answer.engine_error:
+            self._fleet.served(live.instance, sent_s)
         if answer.streamed:
             out.finish(answer.tail)
         else:
@@ -192,6 +195,7 @@ class RequestLife:
         self._metrics.engine_errors.labels(live.instance).inc()
         self._stop_engine(live)
         log.warning("engine %s failed: %s", live.instance, error, extra={"request_id": live.request.id})
+        self._fleet.fault(live.instance, live.dispatched_s, str(error), live.body)
         if isinstance(error, EngineUnavailable):
             self._fleet.failed(live.instance, str(error))
 

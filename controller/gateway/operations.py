@@ -168,6 +168,7 @@ class GatewayOperations:
             "healthy": instance.healthy,
             "detail": snapshot.detail if snapshot is not None else "not reached yet",
             "down_for_s": instance.down_for_s(now_s),
+            "circuit": instance.breaker.state,
             "control": instance.engine.capabilities.control,
             "draining": instance.draining,
             "models": sorted(instance.models or ()),

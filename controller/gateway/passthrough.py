@@ -62,12 +62,17 @@ class PassThrough:
                 break
             instance = min(candidates, key=lambda candidate: candidate.passing)
             tried.add(instance.name)
+            sent_s = self._fleet.now_s()
             try:
-                return instance, await self._ask(instance, path, body, forward, out)
+                answer = await self._ask(instance, path, body, forward, out)
             except EngineError as error:
                 failure = error
+                self._fleet.fault(instance.name, sent_s, str(error), body)
                 if isinstance(error, EngineUnavailable):
                     self._fleet.failed(instance.name, str(error))
+            else:
+                self._fleet.served(instance.name, sent_s)
+                return instance, answer
         if failure is None:
             raise ApiError(503, "no_healthy_engine", "no engine that serves this model answers", retry_after_s=5)
         raise ApiError(502, "engine_error", str(failure), retry_after_s=1)

@@ -86,6 +86,7 @@ class Instance:
         pace: How fast it works.
         prefixes: What requests have been found to share, None where the fence gives no credit for it.
         version: Grows with every start, first token and end.
+        probe_limit: Most in flight while it is tried whether it serves again, None where that is not in question.
         draining: Takes no new requests. `engine`: the engine's last snapshot.
         slots: Who is told when it opens or closes.
     """
@@ -120,6 +121,7 @@ class Instance:
         "pace",
         "prefill_tokens",
         "prefixes",
+        "probe_limit",
         "running",
         "slots",
         "source",
@@ -159,6 +161,7 @@ class Instance:
         self._busy = 0.0
         self._on_time_s = float("-inf")
         self.draining = False
+        self.probe_limit: int | None = None
         self.engine: EngineSnapshot | None = None
         self._fenced = fenced
         self._controlled = False
@@ -174,11 +177,16 @@ class Instance:
     @property
     def open(self) -> bool:
         """Whether it may be given one more now."""
-        return self.in_flight < self.n_run and self.available
+        return self.in_flight < self.n_run and (self.probe_limit is None or self.in_flight < self.probe_limit) and self.available
 
     def drain(self, *, draining: bool) -> None:
         """Takes no new requests any more, or takes them again."""
         self.draining = draining
+        self._turn()
+
+    def probe(self, *, probing: bool) -> None:
+        """Takes one more than it has, or as many as its window lets in again."""
+        self.probe_limit = self.in_flight + 1 if probing else None
         self._turn()
 
     def _turn(self) -> None:

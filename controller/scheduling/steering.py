@@ -128,6 +128,14 @@ class Steering:
         """
         self._instance(instance).drain(draining=draining)
 
+    def set_probing(self, instance: str, probing: bool) -> None:
+        """Lets one request more go to an instance that may not serve, and no second one; or all again.
+
+        Raises:
+            SchedulingError: Unknown instance.
+        """
+        self._instance(instance).probe(probing=probing)
+
     def attach(self, instance: str, source: TokenSource | None) -> None:
         """Names who is asked for the tokens of an instance, in place of a report of each by `progress`; None to end that.
 

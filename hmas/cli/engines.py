@@ -103,6 +103,8 @@ def engine_table(document: list[dict[str, Any]]) -> str:
 
 
 def _state(item: dict[str, Any]) -> str:
+    if item["circuit"] != "closed":
+        return f"circuit {item['circuit']}"
     if not item["healthy"]:
         return f"down for {duration_words(item['down_for_s'])}"
     return "draining" if item["draining"] else "up"
