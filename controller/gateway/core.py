@@ -178,7 +178,7 @@ class Gateway:
             request_timeout_s=gateway.request_timeout_s,
             spawn=self._spawn,
         )
-        passing = PassThrough(fleet=self.fleet, auth=auth, timeout_s=gateway.request_timeout_s)
+        passing = PassThrough(fleet=self.fleet, auth=auth, metrics=self.metrics, timeout_s=gateway.request_timeout_s)
         return Door(
             complete=life.serve,
             embed=passing.serve,
@@ -258,7 +258,8 @@ class Gateway:
         health = self.bus.health
         snapshot = self.scheduler.snapshot(self.clock.now_s(), self.name)
         self.metrics.fair(self.desk.fairness())
-        return self.metrics.exposition(snapshot, bus_connected=health.connected, bus_dropped=health.dropped)
+        passing = {name: instance.passing for name, instance in self.fleet.instances.items()}
+        return self.metrics.exposition(snapshot, passing=passing, bus_connected=health.connected, bus_dropped=health.dropped)
 
 
 def make_scheduler(config: Config, kind: Callable[..., Scheduler] = Scheduler) -> Scheduler:

@@ -1,6 +1,6 @@
 """Prometheus metrics of the gateway: prefix `hmas_`, base units, bounded labels, a registry of its own."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -58,6 +58,13 @@ class Metrics:
             buckets=OVERHEAD_S,
             registry=registry,
         )
+        self.passed = Counter(
+            "hmas_passthrough_requests", "Requests that are not queued (embeddings), by HTTP status.", ["status"], registry=registry
+        )
+        self.passed_s = Histogram(
+            "hmas_passthrough_duration_seconds", "Arrival to the answer of those that were served.", buckets=LATENCY_S, registry=registry
+        )
+        self.passing = Gauge("hmas_passthrough_in_flight_requests", "The same, sent and not answered.", ["instance"], registry=registry)
         self.retries = Counter("hmas_retries", "Requests sent to a second instance because the first failed.", registry=registry)
         self.engine_errors = Counter("hmas_engine_errors", "Failures of engines, by instance.", ["instance"], registry=registry)
         self.agent_faults = Counter(
@@ -120,8 +127,12 @@ class Metrics:
         self.jain.set(found.jain)
         self.max_min.set(found.max_min)
 
-    def exposition(self, snapshot: SystemSnapshot, *, bus_connected: bool, bus_dropped: int) -> tuple[bytes, str]:
-        """The text that Prometheus scrapes, gauges read at this moment, and its content type."""
+    def exposition(
+        self, snapshot: SystemSnapshot, *, passing: Mapping[str, int], bus_connected: bool, bus_dropped: int
+    ) -> tuple[bytes, str]:
+        """The text that Prometheus scrapes, gauges read at this moment, and its content type. `passing`: under way beside the queue."""
+        for name, count in passing.items():
+            self.passing.labels(name).set(count)
         self.queued.set(snapshot.queued)
         self.oldest.set(max(0.0, snapshot.oldest_wait_ms) / 1000.0)
         self.policy.clear()

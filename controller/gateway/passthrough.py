@@ -9,6 +9,7 @@ from controller.gateway.claims import client_request_id, read_claims
 from controller.gateway.errors import ApiError
 from controller.gateway.fleet import Fleet, Instance
 from controller.gateway.intake import parse_object, read_model
+from controller.gateway.metrics import Metrics
 from controller.gateway.relay import Answer, EngineFault, relay
 from controller.gateway.transport import HttpRequest, Responder
 from engines.errors import EngineError, EngineUnavailable
@@ -22,8 +23,9 @@ class PassThrough:
     Authentication, the model check and the time limit are those of scheduled requests; the number under way is bounded.
     """
 
-    def __init__(self, *, fleet: Fleet, auth: Authenticator, timeout_s: float) -> None:
+    def __init__(self, *, fleet: Fleet, auth: Authenticator, metrics: Metrics, timeout_s: float) -> None:
         self._fleet = fleet
+        self._metrics = metrics
         self._auth = auth
         self._timeout_s = timeout_s
         self._passing = 0
@@ -38,20 +40,37 @@ class PassThrough:
         claims = read_claims(http.headers, identity.limits)
         body = await http.body()
         model = read_model(parse_object(body))
+        try:
+            instance, answer = await self._served(model, http.path, body, claims.forward, out)
+        except ApiError as error:
+            self._metrics.passed.labels(str(error.status)).inc()
+            raise
+        request_id = client_request_id(http.headers) or os.urandom(16).hex()
+        headers = {"content-type": answer.content_type, "x-request-id": request_id, "x-hmas-instance": instance.name}
+        out.send(answer.status, headers, answer.body)
+
+    async def _served(self, model: str, path: str, body: bytes, forward: dict[str, str], out: Responder) -> tuple[Instance, Answer]:
+        """An engine's answer, counted.
+
+        Raises:
+            ApiError: There is none.
+        """
+        arrival_s = self._fleet.now_s()
         self._fleet.require_model(model)
         if self._passing >= MAX_PASSING:
             raise ApiError(429, "too_many_requests", f"{MAX_PASSING} pass-through requests are under way already", retry_after_s=1)
         self._passing += 1
         try:
             async with asyncio.timeout(self._timeout_s):
-                instance, answer = await self._ask_any(model, http.path, body, claims.forward, out)
+                instance, answer = await self._ask_any(model, path, body, forward, out)
         except TimeoutError:
             raise ApiError(504, "deadline_exceeded", f"no answer within {self._timeout_s:g} s", retry_after_s=1) from None
         finally:
             self._passing -= 1
-        request_id = client_request_id(http.headers) or os.urandom(16).hex()
-        headers = {"content-type": answer.content_type, "x-request-id": request_id, "x-hmas-instance": instance.name}
-        out.send(answer.status, headers, answer.body)
+        self._metrics.passed.labels(str(answer.status)).inc()
+        if answer.status < 400:
+            self._metrics.passed_s.observe(self._fleet.now_s() - arrival_s)
+        return instance, answer
 
     async def _ask_any(self, model: str, path: str, body: bytes, forward: dict[str, str], out: Responder) -> tuple[Instance, Answer]:
         tried: set[str] = set()
@@ -71,7 +90,10 @@ class PassThrough:
                 if isinstance(error, EngineUnavailable):
                     self._fleet.failed(instance.name, str(error))
             else:
-                self._fleet.served(instance.name, sent_s)
+                if answer.status >= 500:
+                    self._fleet.fault(instance.name, sent_s, f"status {answer.status}", body)
+                else:
+                    self._fleet.served(instance.name, sent_s)
                 return instance, answer
         if failure is None:
             raise ApiError(503, "no_healthy_engine", "no engine that serves this model answers", retry_after_s=5)

@@ -129,7 +129,12 @@ async def test_embeddings_pass_through(tmp_path: Path):
         answer = await rig.post({"model": MODEL, "input": "some text"}, "/v1/embeddings")
         missing = await rig.post({"model": "other", "input": "x"}, "/v1/embeddings")
         counts = rig.gateway.scheduler.counts()
+        metrics = (await rig.get("/metrics")).body.decode()
     assert len(answer.json["data"][0]["embedding"]) > 0
+    assert 'hmas_passthrough_requests_total{status="200"} 1.0' in metrics
+    assert 'hmas_passthrough_requests_total{status="404"} 1.0' in metrics
+    assert "hmas_passthrough_duration_seconds_count 1.0" in metrics
+    assert 'hmas_passthrough_in_flight_requests{instance="sim-1"} 0.0' in metrics
     assert answer.headers["x-hmas-instance"] in {"sim-1", "sim-2"}
     assert missing.status == 404
     assert counts.arrived == 0, "they are not queued"
