@@ -8,7 +8,7 @@ import numpy as np
 from agents.perception.training.data import Row
 from controller.core.types import TaskType
 
-DROP_TEXT = 0.06
+DROP_TEXT = 0.04
 """Share of rows shown without their text, so that the model can answer from features alone."""
 _ROLE = re.compile(r"(?:^|\n)(?:User|Assistant|Customer|Agent|Human|AI|Bot|Support)\s*: ?")
 _SYSTEM = (

@@ -23,6 +23,7 @@ from controller.core.lengths import LEVELS
 KNOWN_WORDS = 12_000
 UNKNOWN_BUCKETS = 2_048
 PAIR_BUCKETS = 49_152
+SIZES_STEPS = 1500
 LEAST_ROWS = 3
 """Rows that must hold a word for it to be known."""
 Say = Callable[[str], None]
@@ -131,7 +132,23 @@ def fit(train: Sequence[Row], own: Sequence[Row], validation: Sequence[Row], set
     if validation:
         logits, _ = fitted.logits([row.view() for row in validation])
         fitted.temperature = temperature_of(logits, np.array([row.label for row in validation]))
+    _fit_sizes(fitted, train, settings)
     return fitted
+
+
+def _fit_sizes(fitted: Fitted, rows: Sequence[Row], settings: Settings) -> None:
+    """Fits what is said without text to collected rows alone, each once: sizes of generated prompts mean nothing."""
+    views = [row.view(features_only=True) for row in rows]
+    dense = torch.tensor([fitted.encoder.parts(view)[2] for view in views])
+    labels = torch.tensor([row.label for row in rows])
+    optimiser = torch.optim.Adam(fitted.network.sizes.parameters(), lr=0.01, weight_decay=1e-4)
+    generator = torch.Generator().manual_seed(settings.seed)
+    for _ in range(SIZES_STEPS):
+        chosen = torch.randint(len(rows), (512,), generator=generator)
+        loss = functional.cross_entropy(fitted.network.without_text(dense[chosen]) / fitted.temperature, labels[chosen])
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
 
 
 def known_words(rows: Sequence[Row]) -> list[str]:

@@ -13,6 +13,10 @@ HEADS = 4
 LAYERS = 2
 BAG_WIDTH = 32
 HIDDEN = 128
+SIZES_HIDDEN = 32
+SIZES_SCALE = 6.0
+"""The dense features lie within 0 and 1; a few words more or less must make a difference."""
+NO_TEXT = DENSE.index("no_text")
 
 
 class Layer(nn.Module):  # type: ignore[misc]  # torch is not there where types are checked
@@ -56,6 +60,7 @@ class Network(nn.Module):  # type: ignore[misc]  # as above
         self.tasks = nn.Linear(HIDDEN, len(TASKS))
         self.wide = nn.Linear(BAG_WIDTH, len(TASKS), bias=False)
         self.lengths = nn.Linear(HIDDEN, len(LEVELS))
+        self.sizes = nn.Sequential(nn.Linear(len(DENSE), SIZES_HIDDEN), nn.Tanh(), nn.Linear(SIZES_HIDDEN, len(TASKS)))
         self.dropout = nn.Dropout(2 * dropout)
         nn.init.normal_(self.words.weight, std=0.05)
         nn.init.normal_(self.bag.weight, std=0.05)
@@ -87,5 +92,11 @@ class Network(nn.Module):  # type: ignore[misc]  # as above
         joined = torch.cat([mean, most, total / features, total / torch.sqrt(features), dense], dim=1)
         hidden = self.dropout(torch.relu(self.mix(self.dropout(joined))))
         steps = nn.functional.softplus(self.lengths(hidden))
+        logits = self.tasks(hidden) + self.wide(total / torch.sqrt(features))
+        blind = dense[:, NO_TEXT : NO_TEXT + 1]
         # Quantiles ascend by construction: the first, then what each adds.
-        return self.tasks(hidden) + self.wide(total / torch.sqrt(features)), torch.cumsum(steps, dim=1)
+        return logits * (1.0 - blind) + self.without_text(dense) * blind, torch.cumsum(steps, dim=1)
+
+    def without_text(self, dense: Tensor) -> Tensor:
+        """Logits from sizes and flags alone, for prompts that stay in the gateway."""
+        return self.sizes(dense * SIZES_SCALE)
