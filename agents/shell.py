@@ -185,12 +185,11 @@ class AgentShell:
             await asyncio.wait({working}, timeout=STOP_WAIT_S)
         finally:
             tasks: list[asyncio.Task[Any]] = [stopping, ticking, working, *reading, *([] if self._side is None else [self._side])]
-            for task in tasks:
-                task.cancel()
-            ends = await asyncio.gather(*tasks, return_exceptions=True)
-        for end in ends:
-            if isinstance(end, Exception):
-                raise end
+            self._ending = True
+            await _end(tasks)
+        for task in tasks:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                raise error
 
     async def _await_bus(self, stop: asyncio.Event) -> None:
         deadline_s = self.clock.now_s() + CONNECT_WAIT_S
@@ -210,6 +209,8 @@ class AgentShell:
     async def _read(self, batches: AsyncIterator[list[Delivery]]) -> None:
         try:
             async for batch in batches:
+                if self._ending:
+                    return
                 await self._inbox.put(batch)
         finally:
             # A reader that is cancelled between two batches still has its connection to give back.
@@ -330,6 +331,15 @@ class AgentShell:
 
     def _event(self, kind: str, after: str) -> Event:
         return Event(sent_s=self.clock.now_s(), source=self.agent.name, kind=kind, subject=self.agent.name, after=after)
+
+
+async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    """Cancels tasks until all have ended: the bus's client library swallows a cancellation that meets it while it connects."""
+    pending = {task for task in tasks if not task.done()}
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=1.0)
 
 
 def make_agent(name: str, config: Config) -> Agent:

@@ -1,6 +1,7 @@
 """Work that the shell does beside its loop: batches gather meanwhile, ticks go on, and nothing is acknowledged before it is posted."""
 
 import asyncio
+import contextlib
 import os
 import threading
 import time
@@ -218,6 +219,21 @@ async def test_a_stop_does_not_wait_for_ever(running, monkeypatch):
         await run.task
     gate.set()
     assert unacknowledged(bus) == 1
+
+
+async def test_a_stop_goes_through_even_where_a_reader_swallows_its_cancellation(running):
+    class Swallowing(MemoryBus):
+        async def read(self, streams, *, group, consumer, count=100, block_ms=1000):
+            while True:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0.01)
+                yield []
+
+    run = running(Thinker(), Swallowing())
+    await until(lambda: run.shell.agent.ticks > 1)
+    run.stop.set()
+    async with asyncio.timeout(5):
+        await run.task
 
 
 async def test_work_that_may_wait_runs_beside_in_a_nicer_thread_one_piece_at_a_time(running):
