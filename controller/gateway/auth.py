@@ -32,11 +32,15 @@ class Authenticator:
     """
 
     def __init__(self, tenants: Mapping[str, TenantConfig], *, no_auth: bool) -> None:
-        self._tenants = dict(tenants)
         self._no_auth = no_auth
+        self._anonymous: set[str] = set()
+        self.reload(tenants)
+
+    def reload(self, tenants: Mapping[str, TenantConfig]) -> None:
+        """Takes other tenants and keys; requests that came before stay who they were."""
+        self._tenants = dict(tenants)
         # Looking a hash up in a dict leaks nothing useful by its timing: an attacker cannot steer SHA-256's output towards a stored one.
         self._by_hash = {digest: name for name, tenant in tenants.items() for digest in tenant.key_sha256}
-        self._anonymous: set[str] = set()
         self._plain = {name: Identity(name, limits) for name, limits in tenants.items()}
 
     def identify(self, headers: Mapping[str, str]) -> Identity:

@@ -41,12 +41,7 @@ class Control:
         self._journal = journal
         self._metrics = metrics
         self._clock = clock
-        self._configured = Configured(
-            policy=config.scheduler.policy,
-            n_run=config.scheduler.n_run,
-            weights={name: tenant.weight for name, tenant in config.tenants.items()},
-            limits=tenant_limits(config),
-        )
+        self._configured = _configured(config)
         self.meta: Heard[MetaDecision] | None = None
         self.statera: dict[str, Heard[ControlAction]] = {}
         self.notice = OverrideNotice(sent_s=clock.now_s())
@@ -102,6 +97,11 @@ class Control:
     def faults(self, override: Override) -> list[str]:
         """What this gateway cannot apply of an otherwise well-formed override, each with its JSON path."""
         return override_faults(override, self._fleet.instances, self._configured.limits)
+
+    def reload(self, config: Config) -> None:
+        """The configured policy, windows, weights and limits are others now; what agents and operators hold still goes before."""
+        self._config, self._configured = config, _configured(config)
+        self.apply()
 
     def tick(self) -> None:
         """Looks whether an agent has been silent for too long since it was last heard."""
@@ -184,6 +184,15 @@ class Control:
     def _reject(self, agent: str, subject: str, reason: str) -> None:
         self._metrics.agent_faults.labels(agent).inc()
         self._journal.note("agent.rejected", f"{agent} {subject}".strip(), reason=reason, severity="warning")
+
+
+def _configured(config: Config) -> Configured:
+    return Configured(
+        policy=config.scheduler.policy,
+        n_run=config.scheduler.n_run,
+        weights={name: tenant.weight for name, tenant in config.tenants.items()},
+        limits=tenant_limits(config),
+    )
 
 
 def tenant_limits(config: Config) -> dict[str, TenantLimits]:

@@ -27,6 +27,7 @@ from controller.gateway.listener import Listener
 from controller.gateway.metrics import Metrics
 from controller.gateway.model_reports import ModelReports
 from controller.gateway.passthrough import PassThrough
+from controller.gateway.reload import differences, taken
 from controller.gateway.watch import OverrideWatch
 from controller.routing.pool import make_router
 from controller.runtime.clock import Clock
@@ -112,6 +113,7 @@ class Gateway:
         self.listener = Listener(bus=bus, desk=self.desk, control=self.control, reports=self.model_reports, clock=clock)
         self.watch = OverrideWatch(overrides_dir(config), control=self.control, bus=bus, journal=self.journal, clock=clock)
         self.watch.on_held = self.desk.pump_soon
+        self.auth = Authenticator(config.tenants, no_auth=config.gateway.no_auth)
         self.door = self._make_door()
 
     async def start(self) -> None:
@@ -125,6 +127,28 @@ class Gateway:
         if self.config.agents.enabled:
             loops.append(self.listener.run())
         self._tasks = [asyncio.create_task(loop) for loop in loops]
+
+    def reload(self, config: Config) -> None:
+        """Takes what it can of a configuration that was read again, and says what needs a restart."""
+        found = differences(self.config, config)
+        live = [setting for setting, is_live in found if is_live]
+        rest = [setting for setting, is_live in found if not is_live]
+        self.config = taken(self.config, config)
+        self.auth.reload(self.config.tenants)
+        self.scheduler.set_tpot_guard(self.config.scheduler.tpot_guard)
+        self.control.reload(self.config)
+        self.journal.note(
+            "config",
+            "configuration",
+            after=f"taken: {', '.join(live) or 'nothing'}",
+            reason=f"takes a restart: {', '.join(rest)}" if rest else "",
+            severity="warning" if rest else "info",
+            source="operator",
+        )
+
+    def reload_refused(self, reason: str) -> None:
+        """A configuration that was read again is wrong; everything stays as it is."""
+        self.journal.note("config", "configuration", after="refused", reason=reason, severity="error", source="operator")
 
     async def drain(self, hurry: asyncio.Event | None = None) -> None:
         """Takes nothing new and waits for what runs, `drain_s` at most or until `hurry`; what is left then is cut off with an error."""
@@ -166,8 +190,7 @@ class Gateway:
         return []
 
     def _make_door(self) -> Door:
-        gateway = self.config.gateway
-        auth = Authenticator(self.config.tenants, no_auth=gateway.no_auth)
+        gateway, auth = self.config.gateway, self.auth
         life = RequestLife(
             desk=self.desk,
             fleet=self.fleet,

@@ -185,19 +185,21 @@ def changes(before: Directives, after: Directives) -> Iterable[Change]:
                 yield Change(f"knobs.{knob}", name, _setting_text(then), _setting_text(now), now.source, now.reason, now.decision_id)
     if before.bounds_source != after.bounds_source:
         yield Change("length_bounds", "fence", before.bounds_source, after.bounds_source, after.bounds_source, "")
-    because = after.held_because or "released"
+    held = after.held_because or before.held_because
+    source: Source = "operator" if held else "configured"
+    because = after.held_because or ("released" if held else "the configuration was read again")
     for tenant in sorted({*before.weights, *after.weights}):
         was, now_weight = before.weights.get(tenant, 1.0), after.weights.get(tenant, 1.0)
         if was != now_weight:
-            yield Change("tenant.weight", tenant, f"{was:g}", f"{now_weight:g}", "operator", because)
+            yield Change("tenant.weight", tenant, f"{was:g}", f"{now_weight:g}", source, because)
     for tenant in sorted({*before.limits, *after.limits}):
         had, has = before.limits.get(tenant, NO_LIMITS), after.limits.get(tenant, NO_LIMITS)
         for limit in TenantLimits.__struct_fields__:
             if (was_at := getattr(had, limit)) != (now_at := getattr(has, limit)):
-                yield Change(f"tenant.{limit}", tenant, f"{was_at:g}", f"{now_at:g}", "operator", because)
+                yield Change(f"tenant.{limit}", tenant, f"{was_at:g}", f"{now_at:g}", source, because)
     for name in sorted(before.draining ^ after.draining):
         draining = name in after.draining
-        yield Change("engine.drain", name, str(not draining).lower(), str(draining).lower(), "operator", because)
+        yield Change("engine.drain", name, str(not draining).lower(), str(draining).lower(), source, because)
 
 
 def _policy(

@@ -1,8 +1,9 @@
 """`hmas run`: one process in the foreground, as systemd, containers and `hmas up` start it."""
 
 import asyncio
+import logging
 import os
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import click
@@ -23,6 +24,7 @@ from controller.runtime.signals import stop_flags
 from hmas.cli.settings import config_option, read_config
 
 NOTIFY_EVERY_S = 1.0
+log = logging.getLogger(__name__)
 
 
 @click.group()
@@ -45,7 +47,7 @@ def run_gateway(config_file: str | None) -> None:
     config = read_config(config_file)
     bus = _make_bus(config)
     logs.configure(config.logging.level, config.logging.format, "gateway")
-    _run(_gateway(config, bus))
+    _run(_gateway(config, bus, lambda: read_config(config_file)))
 
 
 @run.command("agent")
@@ -105,7 +107,7 @@ def _run(work: Coroutine[Any, Any, None]) -> None:
         ) from error
 
 
-async def _gateway(config: Config, bus: Bus) -> None:
+async def _gateway(config: Config, bus: Bus, read: Callable[[], Config]) -> None:
     # Imported here: the other processes have no use for the gateway's modules.
     from controller.gateway.serve import Started, serve  # noqa: PLC0415
 
@@ -128,8 +130,19 @@ async def _gateway(config: Config, bus: Bus) -> None:
         for started, collector in running:
             collector.look(now_s, quiet=not started.gateway.desk.lives)
 
+    def on_reload() -> None:
+        for started, _ in running:
+            try:
+                found = read()
+            except ConfigError as error:
+                log.error("SIGHUP: %s; everything stays as it was", error)  # noqa: TRY400 - the message says it all
+                started.gateway.reload_refused(str(error))
+                continue
+            started.gateway.reload(found)
+            logs.configure(found.logging.level, found.logging.format, "gateway")
+
     try:
-        with stop_flags() as flags:
+        with stop_flags(on_reload) as flags:
             stopping = asyncio.create_task(_tell_stopping(flags.stop, notifier))
             try:
                 await serve(config, bus=bus, clock=clock, on_ready=on_ready, on_cycle=on_cycle, stop=flags.stop, hurry=flags.hurry)

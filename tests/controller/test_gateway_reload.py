@@ -1,0 +1,140 @@
+"""A configuration that is read again: what is taken live, what is said to take a restart, and that a wrong one changes nothing."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from gateway_kit import MODEL, eventually, gateway_config, key_hash, running
+
+from controller.admin.client import AdminClient
+from controller.config.schema import Config, GatewayConfig, SchedulerConfig, TenantConfig
+from controller.core.errors import AdminError
+from controller.gateway.reload import LIVE, differences, taken
+from controller.runtime.ports import free_port
+
+ROOT = Path(__file__).parents[2]
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+def ask() -> dict[str, object]:
+    return {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 5}
+
+
+def test_every_setting_that_is_different_is_named_once():
+    before = Config()
+    after = Config(
+        state_dir="/elsewhere",
+        tenants={"a": TenantConfig(weight=2.0)},
+        gateway=GatewayConfig(port=1, drain_s=1.0),
+        scheduler=SchedulerConfig(policy="fcfs", queue_limit=5),
+    )
+    assert differences(before, before) == []
+    assert [(one.setting, one.live) for one in differences(before, after)] == [
+        ("state_dir", False),
+        ("gateway.port", False),
+        ("gateway.drain_s", False),
+        ("tenants.a", True),
+        ("scheduler.policy", True),
+        ("scheduler.queue_limit", False),
+    ]
+
+
+def test_what_is_taken_is_what_is_said_to_be():
+    before = Config()
+    after = Config(
+        tenants={"a": TenantConfig(weight=2.0)},
+        scheduler=SchedulerConfig(policy="fcfs", n_run=3, tpot_guard=0.25, queue_limit=5),
+        agents=msgspec.structs.replace(before.agents, stale_after_s=3.0, nice=1),
+        logging=msgspec.structs.replace(before.logging, level="debug"),
+    )
+    left = {one.setting for one in differences(taken(before, after), after)}
+    assert left == {"scheduler.queue_limit", "agents.nice"}
+    assert all(one.setting.startswith(LIVE) for one in differences(before, taken(before, after)))
+
+
+async def test_tenants_keys_and_limits_are_taken_while_it_serves(tmp_path: Path):
+    old = {"acme": TenantConfig(key_sha256=[key_hash("sk-old")], weight=1.0)}
+    new = {"acme": TenantConfig(key_sha256=[key_hash("sk-new")], weight=3.0, requests_per_minute=1)}
+    async with running(tmp_path, tenants=old, gateway=gateway_config(no_auth=False)) as rig:
+        gateway = rig.gateway
+        assert (await rig.post(ask(), headers=bearer("sk-old"))).status == 200
+        assert (await rig.post(ask(), headers=bearer("sk-new"))).status == 401
+        gateway.reload(msgspec.structs.replace(gateway.config, tenants=new, state_dir="/elsewhere"))
+        assert (await rig.post(ask(), headers=bearer("sk-old"))).status == 401
+        assert (await rig.post(ask(), headers=bearer("sk-new"))).status == 200
+        assert (await rig.post(ask(), headers=bearer("sk-new"))).status == 429
+        assert gateway.control.weight_of("acme") == 3.0
+        (event,) = rig.events("config")
+        assert (event["after"], event["reason"], event["severity"]) == ("taken: tenants.acme", "takes a restart: state_dir", "warning")
+        (weight,) = rig.events("tenant.weight")
+        assert (weight["before"], weight["after"], weight["source"]) == ("1", "3", "configured")
+        assert gateway.config.state_dir != "/elsewhere"
+        assert rig.balanced()
+
+
+async def test_what_operators_hold_goes_before_a_configuration_that_was_read_again(tmp_path: Path):
+    async with running(tmp_path) as rig:
+        gateway = rig.gateway
+        await rig.admin("POST", "/admin/policy", {"policy": "wfq"})
+        scheduler = msgspec.structs.replace(gateway.config.scheduler, policy="sjf", n_run=2)
+        gateway.reload(msgspec.structs.replace(gateway.config, scheduler=scheduler))
+        assert gateway.scheduler.policy == "wfq"
+        assert gateway.control.directives.instances["sim-1"].controls.n_run == 2
+        await rig.admin("DELETE", "/admin/policy")
+        await eventually(lambda: gateway.scheduler.policy == "sjf")
+
+
+def wait_for(condition, what: str) -> None:
+    deadline_s = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline_s, what
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+def test_sighup_reads_the_file_again_and_a_wrong_one_changes_nothing(tmp_path: Path):
+    port, admin_port, file = free_port(), free_port(), tmp_path / "hmas.yaml"
+
+    def write(**sections: object) -> None:
+        gateway = {"port": port, "admin_port": admin_port, "no_auth": True}
+        engines = [{"name": "gpu-0", "url": "http://127.0.0.1:9"}]
+        document = {"state_dir": str(tmp_path), "gateway": gateway, "engines": engines, "agents": {"enabled": False}}
+        file.write_text(json.dumps(document | sections))
+
+    write(scheduler={"policy": "fcfs"})
+    env = {name: value for name, value in os.environ.items() if not name.startswith("HMAS_")} | {"PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen([sys.executable, "-m", "hmas", "run", "gateway", "--config", str(file)], env=env, cwd=tmp_path)
+    admin = AdminClient(f"http://127.0.0.1:{admin_port}")
+
+    def policy() -> str:
+        try:
+            return str(admin.status()["policy"]["name"])
+        except AdminError:
+            return ""
+
+    def told() -> list[str]:
+        return [event["after"] for event in admin.events(100) if event["kind"] == "config"]
+
+    try:
+        wait_for(lambda: policy() == "fcfs", "the gateway serves")
+        write(scheduler={"policy": "sjf", "queue_limit": 77})
+        process.send_signal(signal.SIGHUP)
+        wait_for(lambda: policy() == "sjf", "the new policy is in force")
+        file.write_text("scheduler: {policy: [}")
+        process.send_signal(signal.SIGHUP)
+        wait_for(lambda: len(told()) == 2, "the wrong file is told")
+        assert told() == ["taken: scheduler.policy", "refused"]
+        assert policy() == "sjf"
+        assert process.poll() is None
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
