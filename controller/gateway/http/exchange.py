@@ -86,12 +86,14 @@ class ClientExchange:
     async def body(self) -> bytes:
         """See `transport.HttpRequest.body`."""
         reader = self.reader
-        if self._fault is not None:
-            raise self._fault
-        if reader.complete and not reader.too_large:
+        if reader.complete and not reader.too_large and self._fault is None:
             return reader.whole()
-        if not reader.too_large:
+        if not reader.too_large and self._fault is None:
             await self._arrival(reader)
+        return self._arrived_whole(reader)
+
+    def _arrived_whole(self, reader: BodyReader) -> bytes:
+        # By itself: what a check has found before an await, mypy (and so mypyc) takes for true behind it.
         if self._fault is not None:
             raise self._fault
         if reader.too_large:
