@@ -32,17 +32,17 @@ setup: $(VENV)/.core  ## install H-MAS into .venv
 # The same sources, compiled: for long simulations and for a gateway with much traffic. It lies apart from the tree, so that an edited file
 # never runs in an older compiled form.
 $(COMPILED)/.ready: $(VENV)/.dev setup.py pyproject.toml $(shell find engines controller agents hmas -name '*.py')
-	@echo "compiling scheduler, engine model and simulation into $(COMPILED) (about a minute)"
+	@echo "compiling scheduler, gateway, engine model and simulation into $(COMPILED) (two to three minutes)"
 	@rm -rf $(COMPILED)
 	@HMAS_COMPILE=1 $(PIP) install -q --no-deps --no-build-isolation --no-index --target $(COMPILED) .
 	@rm -rf build/lib* build/bdist* build/temp* build/engines build/controller build/__native* build/ops.txt
 	@touch $@
 
-compile: $(COMPILED)/.ready  ## compile what simulations spend their time in; writes build/compiled
+compile: $(COMPILED)/.ready  ## compile what simulations and a busy gateway spend their time in; writes build/compiled
 
-test-compiled: $(COMPILED)/.ready  ## the tests of scheduler, engine model and simulation against the compiled form
+test-compiled: $(COMPILED)/.ready  ## the tests of scheduler, gateway, engine model and simulation against the compiled form
 	PYTHONPATH=$(COMPILED) $(BIN)/python -P -c "import engines.sim.model as m; assert m.__file__.endswith('.so'), m.__file__"
-	PYTHONPATH=$(COMPILED) $(BIN)/pytest -m "not slow and not vllm and not sglang" tests/controller/test_simulation* tests/controller/test_sched* tests/controller/test_polic* tests/engines/test_sim_model.py tests/engines/test_sim_stretch.py
+	PYTHONPATH=$(COMPILED) $(BIN)/pytest -m "not slow and not vllm and not sglang" tests/controller/test_simulation* tests/controller/test_sched* tests/controller/test_polic* tests/engines/test_sim_model.py tests/engines/test_sim_stretch.py tests/controller/test_bus* tests/controller/test_gateway* tests/controller/test_history.py tests/engines/test_http*
 
 demo: $(VENV)/.core  ## the main job on this machine: two embedded engines, three baselines, H-MAS; writes build/demo.json and build/demo.html
 	$(BIN)/hmas demo
@@ -73,8 +73,8 @@ bench-scheduler: $(VENV)/.core  ## every policy at up to 100,000 queued, and the
 setup-peers:  ## install other proxies for comparison under build/peers, each by itself; says which could not be had
 	@$(PYTHON) benchmarks/setup_peers.py build/peers
 
-bench-gateway: $(VENV)/.core  ## the gateway beside direct calls and every peer that is there (`make setup-peers`); writes build/bench/gateway.json
-	$(BIN)/python benchmarks/bench_gateway.py --peers build/peers --repeats 5
+bench-gateway: $(COMPILED)/.ready  ## the gateway, compiled too, beside direct calls and every peer that is there (`make setup-peers`); writes build/bench/gateway.json
+	$(BIN)/python benchmarks/bench_gateway.py --peers build/peers --compiled $(COMPILED) --repeats 5
 
 bench-sim: $(COMPILED)/.ready  ## the simulator's speed, memory and fidelity; writes build/bench/sim.json and plots
 	PYTHONPATH=$(COMPILED) HMAS_DATASETS_DIR=$(CURDIR)/datasets $(BIN)/python benchmarks/bench_sim.py
