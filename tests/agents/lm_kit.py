@@ -69,13 +69,6 @@ class Training:
             assert time.monotonic() < deadline_s, f"never said {text!r}:\n{self.said()}"
             time.sleep(0.05)
 
-    def until_there(self, path: Path, limit_s: float = 600) -> None:
-        deadline_s = time.monotonic() + limit_s
-        while not path.exists():
-            assert self.process.poll() is None, f"ended before {path} was there:\n{self.said()}"
-            assert time.monotonic() < deadline_s, f"{path} never came:\n{self.said()}"
-            time.sleep(0.05)
-
     def send(self, number: signal.Signals) -> int:
         self.process.send_signal(number)
         return self.wait()

@@ -281,8 +281,10 @@ def test_a_run_goes_on_from_its_newest_whole_checkpoint(settings):
     whole_checkpoint(settings.work, 9)
     newest = whole_checkpoint(settings.work, 10)
     (settings.work / "checkpoint-11").mkdir()
+    (whole_checkpoint(settings.work, 12) / "trainer_state.json").write_text('{"best_metric": 0.5, "log_hist')
     assert begin(Run(settings=resumed(settings, epochs=9.0), **begun)) == newest
     assert not (settings.work / "checkpoint-11").exists()
+    assert not (settings.work / "checkpoint-12").exists(), "killed in the middle of its last file"
     assert newest_checkpoint(settings.work) == newest
 
 

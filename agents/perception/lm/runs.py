@@ -12,7 +12,7 @@ RUN = "run.json"
 LOG = "log.txt"
 _CHECKPOINT = "checkpoint-"
 _LAST_WRITTEN = "trainer_state.json"
-"""The Trainer writes it after everything else, so a checkpoint that has it is whole."""
+"""The Trainer writes it after everything else, so a checkpoint in which it can be read to its end is whole."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,8 +61,16 @@ def newest_checkpoint(work: Path) -> Path | None:
     found: list[tuple[int, Path]] = []
     for path in work.glob(f"{_CHECKPOINT}*"):
         number = path.name.removeprefix(_CHECKPOINT)
-        if (path / _LAST_WRITTEN).is_file() and number.isdigit():
+        if number.isdigit() and _whole(path):
             found.append((int(number), path))
         else:
             shutil.rmtree(path, ignore_errors=True)
     return max(found)[1] if found else None
+
+
+def _whole(checkpoint: Path) -> bool:
+    try:
+        msgspec.json.decode((checkpoint / _LAST_WRITTEN).read_bytes())
+    except (OSError, msgspec.DecodeError):
+        return False
+    return True
