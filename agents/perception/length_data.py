@@ -3,7 +3,7 @@
 import csv
 import gzip
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -77,12 +77,13 @@ def read_multi_model(lengths: Path, prompts: Path) -> list[LengthRow]:
     return rows
 
 
-def read_typed(path: Path, origin: str = MODEL_OUTPUT) -> list[LengthRow]:
+def read_typed(path: Path, origin: str = MODEL_OUTPUT, keep: Callable[[dict[str, Any]], bool] = lambda _: True) -> list[LengthRow]:
     """Rows of `typed_prompts.jsonl.gz` with an output of some origin; none is not an error.
 
     Args:
         path: The file, gzipped or not.
         origin: How `output_origin` begins.
+        keep: Tells by a row's fields whether to take it.
 
     Raises:
         TraceError: Names the file, the line and the field.
@@ -91,7 +92,7 @@ def read_typed(path: Path, origin: str = MODEL_OUTPUT) -> list[LengthRow]:
     for line, row in _objects(path):
         came_from = str(row.get("output_origin") or "")
         tokens = row.get("output_tokens")
-        if tokens and came_from.startswith(origin):
+        if tokens and came_from.startswith(origin) and keep(row):
             try:
                 task = TaskType(_text(row, "task_type", path, line))
             except ValueError:

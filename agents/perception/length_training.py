@@ -3,15 +3,13 @@
     hmas train lengths --lengths multi_model_output_lengths.csv.gz --prompts multi_model_prompts.jsonl.gz --typed typed_prompts.jsonl.gz
 
 The loss is the pinball loss of the log length at all levels at once, after each model's own verbosity (an offset learnt along, shrunk
-towards none) is taken off: so the net speaks of an average model. Collections whose licence does not let weights be passed on are left out.
-Classes for which no model's outputs are there (summaries, extraction) lean on human references; these, and the answers of models that are
-terser than those served now, are moved to what models are known to write.
+towards none) is taken off: so the net speaks of an average model.
 """
 
 import base64
 import json
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,32 +18,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.perception.length_data import LengthRow, group_of, read_multi_model, read_typed, view_of
-from agents.perception.length_names import model_key
+from agents.perception.length_corpus import Corpus
 from agents.perception.length_net import FORMAT
-from agents.perception.length_statistics import PRIOR
-from agents.perception.length_text import DENSE, features_of, terms
+from agents.perception.length_text import DENSE, terms
 from controller.core.errors import ModelError
 from controller.core.lengths import LEVELS, MEDIAN, P90
-from controller.core.types import TaskType
 
-NOT_PERMISSIVE = ("alpaca_eval",)
-"""Collections to measure on only: CC BY-NC."""
-ELSEWHERE = ("Quehry/HelloBench", "lmarena/arena-hard-auto", "yizhongw/self-instruct")
-"""Sources of typed rows whose outputs the multi-model file holds already."""
-UNTUNED = ("davinci",)
-"""Models, by the beginning of their names, that were never taught to answer: what they write says nothing of those that are served."""
-OLD = ("text-davinci",)
-OLD_WEIGHT = 0.5
-"""Models from before models were taught to converse, terser than those served now: taken as references, and how much one counts."""
-REFERENCES = (TaskType.TRANSLATION, TaskType.SUMMARIZATION, TaskType.EXTRACTION)
-"""Task types that lean on human references, and how much one of these counts."""
-HUMAN = "human"
-REFERENCE_WEIGHT = 0.1
 LEAST_ANSWERS = 40
 """Answers from which a model's verbosity counts as known."""
-TRANSLATION_SHIFT = 0.0
-"""A model's translation is as long as a translator's."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +38,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         drop_terms: Share of a prompt's terms left out at random.
         offset_penalty: Weight of the squared offsets of models.
         held_out: Share of the prompts on which a first run's quantiles are checked.
+        widening: What such a check has found before; 0 to check.
     """
 
     seed: int = 7
@@ -74,78 +55,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     drop_hidden: float = 0.15
     offset_penalty: float = 0.02
     held_out: float = 0.15
-
-
-class Example(msgspec.Struct, frozen=True):
-    """One answer to learn from: its prompt's number, its model's key (empty for a human), log length and weight."""
-
-    prompt: int
-    model: str
-    log_length: float
-    weight: float
-
-
-class Corpus(msgspec.Struct, frozen=True):
-    """Distinct prompts with what they say, and the answers to them."""
-
-    prompts: list[str]
-    words: list[list[str]]
-    dense: NDArray[np.float32]
-    examples: list[Example]
-    collections: list[str]
-
-
-def corpus_of(rows: Sequence[LengthRow], references: Sequence[LengthRow] = ()) -> Corpus:
-    """Brings rows together by prompt. An answer counts the less, the more of them its prompt has."""
-    numbers: dict[str, int] = {}
-    collections: list[str] = []
-    gathered: list[tuple[int, str, float, float]] = []
-    middles: dict[tuple[TaskType, str], list[float]] = defaultdict(list)
-    for row in references:
-        middles[row.task, row.model].append(math.log(row.tokens))
-    shift = {(task, model): math.log(PRIOR[task].p50) - float(np.median(values)) for (task, model), values in middles.items()}
-    shift[TaskType.TRANSLATION, HUMAN] = TRANSLATION_SHIFT
-    words, dense = [], []
-    for row, model, moved, weight in [
-        *((row, model_key(row.model), 0.0, 1.0) for row in rows),
-        *((row, "", shift[row.task, row.model], REFERENCE_WEIGHT if row.model == HUMAN else OLD_WEIGHT) for row in references),
-    ]:
-        number = numbers.get(row.prompt)
-        if number is None:
-            number = numbers[row.prompt] = len(numbers)
-            found = features_of(view_of(row))
-            words.append(found.words)
-            dense.append(found.dense)
-            collections.append(group_of(row.dataset))
-        gathered.append((number, model, math.log(row.tokens) + moved, weight))
-    answers = Counter(number for number, *_ in gathered)
-    examples = [Example(number, model, length, weight / math.sqrt(answers[number])) for number, model, length, weight in gathered]
-    return Corpus(list(numbers), words, np.array(dense, np.float32).reshape(-1, len(DENSE)), examples, collections)
-
-
-def gather(lengths: Path, prompts: Path, typed: Path | None, *, all_licences: bool = False) -> Corpus:
-    """Brings the files together.
-
-    Args:
-        lengths: Table of output lengths by model.
-        prompts: Its prompts.
-        typed: Typed prompts with outputs.
-        all_licences: Also take collections that do not let weights be passed on.
-
-    Raises:
-        TraceError: A file cannot be read; names the line and the field.
-    """
-    answers = [
-        row
-        for row in read_multi_model(lengths, prompts)
-        if (all_licences or group_of(row.dataset) not in NOT_PERMISSIVE) and not row.model.startswith(UNTUNED)
-    ]
-    references = [msgspec.structs.replace(row, task=TaskType.INSTRUCTION_FOLLOWING) for row in answers if row.model.startswith(OLD)]
-    rows = [row for row in answers if not row.model.startswith(OLD)]
-    if typed is not None:
-        rows += [row for row in read_typed(typed, "llm") if not row.dataset.startswith(ELSEWHERE)]
-        references += [row for row in read_typed(typed, HUMAN) if row.task in REFERENCES]
-    return corpus_of(rows, references)
+    widening: float = 0.0
 
 
 def train(corpus: Corpus, plan: Plan, report: Callable[[str], None]) -> dict[str, Any]:
@@ -162,15 +72,19 @@ def train(corpus: Corpus, plan: Plan, report: Callable[[str], None]) -> dict[str
         raise ModelError(f"{len(corpus.examples)} answers to learn from; needed: {plan.batch} or more")
     torch.manual_seed(plan.seed)
     torch.set_num_threads(1)
+    widening = plan.widening or _checked(torch, corpus, plan, report)
+    report(f"on prompts held out the quantiles must stand {widening:.2f} times as far apart; training on all")
+    return _Training(torch, corpus, plan).run(report).document(widening)
+
+
+def _checked(torch: Any, corpus: Corpus, plan: Plan, report: Callable[[str], None]) -> float:
+    """Trains without some of the prompts and measures on these how far apart the quantiles must stand."""
     chosen = np.random.default_rng(plan.seed).random(len(corpus.prompts)) < plan.held_out
-    parts = (
+    seen, unseen = (
         msgspec.structs.replace(corpus, examples=[example for example in corpus.examples if bool(chosen[example.prompt]) is held])
         for held in (False, True)
     )
-    seen, unseen = parts
-    widening = _Training(torch, seen, plan).run(report).widening(unseen)
-    report(f"on prompts held out the quantiles must stand {widening:.2f} times as far apart; training again on all")
-    return _Training(torch, corpus, plan).run(report).document(widening)
+    return _Training(torch, seen, plan).run(report).widening(unseen)
 
 
 class _Training:

@@ -9,8 +9,9 @@ import msgspec
 
 from agents.models.card import ModelCard, file_sha256, write_card
 from agents.models.store import ModelStore
+from agents.perception.length_corpus import NOT_PERMISSIVE, gather
 from agents.perception.length_net import FILE, load
-from agents.perception.length_training import NOT_PERMISSIVE, Plan, gather, train, write
+from agents.perception.length_training import Plan, train, write
 from agents.perception.readers import KIND, LENGTHS_ONLY
 from controller.config.paths import models_dir
 from controller.runtime.clock import SystemClock
@@ -25,6 +26,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--prompts", type=_FILE, required=True, help="Its prompts, in the format of multi_model_prompts.jsonl.gz.")
 @click.option("--typed", type=_FILE, help="Typed prompts with outputs, in the format of typed_prompts.jsonl.gz.")
 @click.option("--all-licences", is_flag=True, help=f"Also learn from {', '.join(NOT_PERMISSIVE)}: the model is then for your own use only.")
+@click.option("--widening", type=click.FloatRange(0.0, 4.0), default=0.0, help="Skip the run that measures it on held-out prompts.")
 @click.option("--epochs", type=click.IntRange(1, 200), default=Plan().epochs, show_default=True, help="Times through the data.")
 @click.option("--seed", type=click.IntRange(0), default=Plan().seed, show_default=True, help="The same seed gives the same model.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder to write; default: a new version in the store.")
@@ -36,6 +38,7 @@ def train_lengths(
     prompts: Path,
     typed: Path | None,
     all_licences: bool,
+    widening: float,
     epochs: int,
     seed: int,
     out: Path | None,
@@ -50,10 +53,11 @@ def train_lengths(
     """  # noqa: D301 - click reads \b as "do not rewrap"
     corpus = gather(lengths, prompts, typed, all_licences=all_licences)
     hint(f"{len(corpus.examples)} answers to {len(corpus.prompts)} prompts")
-    document = train(corpus, Plan(epochs=epochs, seed=seed), hint)
+    document = train(corpus, Plan(epochs=epochs, seed=seed, widening=widening), hint)
     given = [path for path in (lengths, prompts, typed) if path is not None]
     words = ["hmas", "train", "lengths", "--lengths", lengths.name, "--prompts", prompts.name]
     words += [*(["--typed", typed.name] if typed is not None else []), *(["--all-licences"] if all_licences else [])]
+    words += ["--widening", str(widening)] if widening else []
     card = ModelCard(
         kind=KIND,
         format=LENGTHS_ONLY,
