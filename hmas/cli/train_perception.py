@@ -94,6 +94,7 @@ def _from_scratch(data: tuple[Path, ...], chosen: dict[str, Any], *, as_json: bo
     figures = card.metrics["test"]
     told = ", ".join(f"{name} {figures[name]:.4f}" for name in ("accuracy", "macro_f1", "ece"))
     say(f"{chosen['out']}: {told} on {figures['n']} test prompts")
+    hint(f"`hmas models add perception {chosen['out']}` puts it into the store")
 
 
 def _on_base(data: tuple[Path, ...], chosen: dict[str, Any], *, as_json: bool) -> int:
