@@ -1,16 +1,43 @@
-"""The prediction agent on the bus: features in, costs out; snapshots and completions keep it up to date."""
+"""The prediction agent on the bus: features in, costs out; snapshots and completions keep it up to date; models come and go meanwhile."""
 
 import logging
+import math
+import os
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
-from agents.prediction.model import PredictionModel, Regressor
-from agents.prediction.regressor import SHIPPED, load_regressor
+import msgspec
+
+from agents.memory import resident_bytes
+from agents.models.store import SHIPPED as SHIPPED_NAME
+from agents.models.store import ModelStore
+from agents.models.watch import ModelWatch
+from agents.prediction.model import PredictionModel
+from agents.prediction.prior import prior_of
+from agents.prediction.refitting import Refitted, Shadow, due, refit_into
+from agents.prediction.regressor import KIND, SHIPPED, CatBoostRegressor, load_regressor
+from agents.prediction.speed import Speed
+from agents.work import Deferred
 from controller.bus.base import Bus
+from controller.config.paths import models_dir
 from controller.config.schema import Config
 from controller.core.errors import ModelError
-from controller.core.messages import FEATURES, TELEMETRY, Completion, Event, Message, RequestFeatures, SystemSnapshot
+from controller.core.messages import (
+    FEATURES,
+    TELEMETRY,
+    Completion,
+    Event,
+    Message,
+    ModelReport,
+    RequestFeatures,
+    Severity,
+    SystemSnapshot,
+)
 
 log = logging.getLogger(__name__)
 
@@ -18,23 +45,63 @@ FEATURES_MAX_AGE_S = 10.0
 """A request that has been queued for longer has been dispatched on defaults, or is about to be."""
 REPLAY = 5_000
 """Newest telemetry entries read at start to learn speeds and loads again."""
+REPORT_EVERY_S = 10.0
+REPORTED_INSTANCES = 32
+"""Instances whose own error a report carries."""
+DRIFTS_TOLD = 20
+"""Events of drift told at one tick, at most."""
+GIVEN_UP = 10
+"""A shadow that is not better after so many times the completions it is compared on is sent away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What came of looking into the store: names and models, or why they could not be had."""
+
+    name: str
+    regressor: CatBoostRegressor | None
+    error: str
+    shadow_name: str = ""
+    shadow: CatBoostRegressor | None = None
+    shadow_error: str = ""
 
 
 class PredictionAgent:
     """Binds `PredictionModel` to its streams; see `agents.shell.Agent`.
 
-    Args:
-        fallback: Why there is no regressor, empty where there is one; told to operators once.
+    Attributes:
+        model: What follows the instances and answers.
+        shadow: A model that reads along, None for none.
     """
 
     name = "prediction"
-    streams: tuple[str, ...] = (FEATURES, TELEMETRY)
+    streams: tuple[str, ...] = (FEATURES,)
+    follows: tuple[str, ...] = (TELEMETRY,)
     tick_s = 1.0
     max_age_s: Mapping[type[Message], float] = MappingProxyType({RequestFeatures: FEATURES_MAX_AGE_S})
 
-    def __init__(self, model: PredictionModel, fallback: str = "") -> None:
-        self.model = model
-        self._fallback = fallback
+    def __init__(self, config: Config) -> None:
+        self._settings = config.agents
+        self._store = ModelStore(models_dir(config))
+        self._watch = ModelWatch(self._store, KIND)
+        self._events: list[Message] = []
+        priors, hardware = self._priors(config)
+        self._watch.note()
+        loaded = self._load()
+        self.model = PredictionModel(loaded.regressor, priors=priors, hardware=hardware)
+        self.shadow: Shadow | None = None
+        self._have = loaded.name
+        self._fallback = ""
+        self._take_shadow(loaded, float("nan"))
+        if loaded.error:
+            self._fall_back(loaded, float("nan"))
+        self._refitted_at = 0
+        self._reported_s = float("-inf")
+        self._told_better = ""
+        self._promote = ""
+        self._dismiss = False
+        self._took_s = 0.0
+        self._batches = 0
 
     async def recover(self, bus: Bus, now_s: float) -> None:  # noqa: ARG002 - part of the protocol
         """Goes through the tail of the telemetry."""
@@ -45,25 +112,54 @@ class PredictionAgent:
         """Brings the picture up to date, then answers all requests at once."""
         for message in messages:
             self._follow(message)
-        return [*self.model.predict([message for message in messages if isinstance(message, RequestFeatures)], now_s)]
+        asked = [message for message in messages if isinstance(message, RequestFeatures)]
+        if not asked:
+            return []
+        start_s = time.perf_counter()
+        costs = self.model.predict(asked, now_s)
+        self._took_s += time.perf_counter() - start_s
+        self._batches += 1
+        return [*costs]
 
     def on_tick(self, now_s: float) -> list[Message]:
-        """Says once that it works without its model."""
-        if not self._fallback:
-            return []
-        reason, self._fallback = self._fallback, ""
-        return [
-            Event(
-                sent_s=now_s,
-                source=self.name,
-                kind="model_fallback",
-                subject="cost model",
-                before="catboost",
-                after="analytic formula",
-                reason=reason,
-                severity="warning",
+        """Tells what has drifted and what has changed, and every few seconds how the models do."""
+        for drift in self.model.drifts()[:DRIFTS_TOLD]:
+            left = drift.path == "formula"
+            self._note(
+                now_s,
+                "prediction_drift" if left else "prediction_recovered",
+                "model" if left else "formula",
+                drift.path,
+                f"{drift.target} error {drift.error:.2f} of {drift.instance} has {'left' if left else 'come back into'} its band of "
+                f"{drift.limit:.2f} (mean absolute log of actual over predicted)",
+                severity="warning" if left else "info",
+                subject=f"{drift.instance}/{drift.target}",
             )
-        ]
+        if now_s - self._reported_s >= REPORT_EVERY_S:
+            self._reported_s = now_s
+            self._look_at_shadow(now_s)
+            self._events += self._reports(now_s)
+        told, self._events = self._events, []
+        return [_dated(message, now_s) for message in told]
+
+    def beside(self, now_s: float) -> Deferred[Any] | None:
+        """Loads another model when the store's choice changes, puts a better one in force, trains on from telemetry."""
+        if not self._settings.prediction_model and self._watch.changed(now_s):
+            return Deferred(self._load, self._swap)
+        if self._promote:
+            version, self._promote = self._promote, ""
+            return Deferred(partial(self._store.use, KIND, version), _nothing)
+        if self._dismiss:
+            self._dismiss = False
+            return Deferred(partial(self._store.set_shadow, KIND, ""), _nothing)
+        active = self._active()
+        if active is None or self.shadow is not None or not self._refits():
+            return None
+        experience = self.model.experience
+        if not due(experience.total, self._refitted_at, self._settings.prediction_refit_completions):
+            return None
+        self._refitted_at = experience.total
+        return Deferred(partial(refit_into, self._store, active, experience.table()), self._told_refit)
 
     def _follow(self, message: Message) -> None:
         if isinstance(message, SystemSnapshot):
@@ -71,15 +167,196 @@ class PredictionAgent:
         elif isinstance(message, Completion):
             self.model.learn(message)
 
+    def _active(self) -> CatBoostRegressor | None:
+        found = self.model.regressor
+        return found if isinstance(found, CatBoostRegressor) else None
+
+    def _refits(self) -> bool:
+        # Of several instances one trains; all take up what the store holds.
+        return not self._settings.prediction_model and os.environ.get("HMAS_INSTANCE", "0") in {"", "0"}
+
+    def _load(self) -> Loaded:
+        if self._settings.prediction_model:
+            folder = Path(self._settings.prediction_model).expanduser()
+            found, error = _opened(folder)
+            return Loaded(folder.name, found, error)
+        name = SHIPPED_NAME
+        try:
+            choice = self._store.choice(KIND)
+            name = choice.current or SHIPPED_NAME
+            found, error = _opened(self._store.current(KIND) or SHIPPED)
+        except ModelError as broken:
+            return Loaded(name, None, str(broken))
+        shadow, shadow_error = None, ""
+        if choice.shadow:
+            try:
+                shadow, shadow_error = _opened(self._store.open(KIND, choice.shadow))
+            except ModelError as broken:
+                shadow_error = str(broken)
+        return Loaded(name, found, error, choice.shadow, shadow, shadow_error)
+
+    def _swap(self, loaded: Loaded, now_s: float) -> list[Message]:
+        before = self._have
+        if loaded.error:
+            if self._active() is None:
+                self._fall_back(loaded, now_s)
+            else:
+                self._note(now_s, "model_refused", loaded.name, before, loaded.error, severity="error")
+        elif loaded.name != before or self._fallback:
+            self.model.adopt(loaded.regressor)
+            self._have, self._fallback = loaded.name, ""
+            self._note(now_s, "model_changed", before, loaded.name, "chosen in the store")
+        self._take_shadow(loaded, now_s)
+        return []
+
+    def _take_shadow(self, loaded: Loaded, now_s: float) -> None:
+        before = self.shadow.version if self.shadow is not None else ""
+        if loaded.shadow_error:
+            self._note(now_s, "model_refused", loaded.shadow_name, "", loaded.shadow_error, severity="error")
+        if loaded.shadow is None:
+            self.shadow = None
+        elif before != loaded.shadow_name:
+            self.shadow = Shadow(
+                loaded.shadow_name,
+                loaded.shadow,
+                margin=self._settings.model_shadow_margin,
+                least=self._settings.model_shadow_completions,
+            )
+            self.model.unscored.clear()
+        after = self.shadow.version if self.shadow is not None else ""
+        if before != after:
+            self._note(now_s, "model_shadow", before, after, "chosen in the store")
+
+    def _fall_back(self, loaded: Loaded, now_s: float) -> None:
+        self._fallback = loaded.error
+        log.warning("prediction works by the analytic formula: %s", loaded.error)
+        self._note(now_s, "model_fallback", loaded.name, "analytic formula", loaded.error, severity="warning", subject="cost model")
+
+    def _told_refit(self, done: Refitted, now_s: float) -> list[Message]:
+        figures = (
+            f"pinball loss {done.before:.4f} before and {done.after:.4f} after on the newest fifth of the telemetry, which it did not see"
+        )
+        if done.version:
+            self._note(now_s, "model_refitted", self._have, done.version, f"{figures}; it reads along")
+        else:
+            self._note(now_s, "model_refitted", self._have, self._have, f"{figures}: not kept")
+        return []
+
+    def _look_at_shadow(self, now_s: float) -> None:
+        shadow = self.shadow
+        labelled = [self.model.unscored.popleft() for _ in range(len(self.model.unscored))]
+        if shadow is None:
+            return
+        verdict = shadow.judge(labelled, self._active())
+        if verdict.better and shadow.version != self._told_better:
+            self._told_better = shadow.version
+            figures = f"its error is {verdict.gain:.1%} lower on {verdict.pairs} requests (evidence {verdict.evidence:.1f})"
+            if self._settings.model_promotion == "auto":
+                self._promote = shadow.version
+                self._note(now_s, "model_promoted", self._have, shadow.version, figures)
+            else:
+                self._note(
+                    now_s, "model_better", self._have, shadow.version, f"{figures}; `hmas models use {KIND} {shadow.version}` takes it"
+                )
+        elif not verdict.better and verdict.pairs >= GIVEN_UP * self._settings.model_shadow_completions:
+            self._dismiss = True
+            self._note(now_s, "model_shadow_ended", shadow.version, "", f"no better than {self._have} on {verdict.pairs} requests")
+
+    def _reports(self, now_s: float) -> list[Message]:
+        figures = dict(self.model.board.figures())
+        if self._batches:
+            figures["inference_ms"] = 1e3 * self._took_s / max(1, self.model.answered)
+            figures["batch_size"] = self.model.answered / self._batches
+        figures["learnt"] = float(self.model.experience.total)
+        for (instance, target), track in list(self.model.tracks().items())[: 2 * REPORTED_INSTANCES]:
+            if track.watch.count:
+                figures[f"{target}_log_error/{instance}"] = round(track.watch.model_error, 4)
+                figures[f"{target}_below_p90/{instance}"] = round(track.band.coverage().get(0.9, 0.0), 4)
+        drifted = self.model.drifted()
+        fallback = self._fallback or (f"drift, analytic formula for {', '.join('/'.join(key) for key in drifted[:8])}" if drifted else "")
+        memory = resident_bytes()
+        found: list[Message] = [
+            ModelReport(
+                sent_s=now_s,
+                agent=self.name,
+                instance=os.environ.get("HMAS_INSTANCE", ""),
+                model=self._have if not self._fallback else "analytic formula",
+                requests=self.model.answered,
+                scored=self.model.scored,
+                figures=figures,
+                coverage=dict(self.model.board.coverage()),
+                fallback=fallback,
+                rss_bytes=memory,
+            )
+        ]
+        if self.shadow is not None:
+            verdict = self.shadow.judge([], None)
+            found.append(
+                ModelReport(
+                    sent_s=now_s,
+                    agent=self.name,
+                    instance=os.environ.get("HMAS_INSTANCE", ""),
+                    model=self.shadow.version,
+                    role="shadow",
+                    scored=verdict.pairs,
+                    figures={"gain": verdict.gain, "evidence": verdict.evidence, "pairs": float(verdict.pairs)},
+                    rss_bytes=memory,
+                )
+            )
+        return found
+
+    def _priors(self, config: Config) -> tuple[dict[str, Speed], dict[str, str]]:
+        priors, hardware = {}, {}
+        for engine in config.engines:
+            if not engine.profile:
+                continue
+            try:
+                priors[engine.name], hardware[engine.name] = prior_of(engine.profile)
+            except ModelError as error:
+                log.warning("engines[%s].profile: %s", engine.name, error)
+                self._note(
+                    float("nan"),
+                    "profile_refused",
+                    engine.profile,
+                    "learnt live",
+                    str(error),
+                    severity="warning",
+                    subject=f"engines[{engine.name}].profile",
+                )
+        return priors, hardware
+
+    def _note(
+        self,
+        now_s: float,
+        kind: str,
+        before: str,
+        after: str,
+        reason: str,
+        *,
+        severity: Severity = "info",
+        subject: str = "prediction model",
+    ) -> None:
+        self._events.append(
+            Event(sent_s=now_s, source=self.name, kind=kind, subject=subject, before=before, after=after, reason=reason, severity=severity)
+        )
+
 
 def make_agent(config: Config) -> PredictionAgent:
-    """Builds the agent; without a usable model file it works by the analytic formula and the residuals."""
-    path = Path(config.agents.prediction_model).expanduser() if config.agents.prediction_model else SHIPPED
-    regressor: Regressor | None = None
-    fallback = ""
+    """Builds the agent; without a usable model it works by the analytic formula and the residuals."""
+    return PredictionAgent(config)
+
+
+def _opened(folder: Path) -> tuple[CatBoostRegressor | None, str]:
     try:
-        regressor = load_regressor(path)
+        return load_regressor(folder), ""
     except ModelError as error:
-        fallback = str(error)
-        log.warning("prediction works by the analytic formula: %s", error)
-    return PredictionAgent(PredictionModel(regressor), fallback)
+        return None, str(error)
+
+
+def _dated(message: Message, now_s: float) -> Message:
+    """A message noted while the agent was built gets its time when it is sent."""
+    return msgspec.structs.replace(message, sent_s=now_s) if math.isnan(getattr(message, "sent_s", now_s)) else message
+
+
+def _nothing(_result: object, _now_s: float) -> list[Message]:
+    return []

@@ -1,15 +1,18 @@
-"""What the regressor sees of a request and an instance, and the analytic formula that it corrects. Pure.
+"""What the regressor sees of requests and instances, and the analytic formula that it corrects. Pure.
 
 The regressor predicts logarithms of actual over analytic, from figures that carry no unit or are told in the instance's own speed: so it
-says the same of a fast and of a slow engine.
+says the same of a fast and of a slow engine. Everything is worked out in columns: one call covers many requests on many instances.
 """
 
 import math
+from collections.abc import Sequence
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from agents.prediction.speed import Speed
-from controller.core.messages import InstanceView
+from controller.core.messages import InstanceView, RequestFeatures
 
 FEATURES = (
     "log_prompt_tokens",
@@ -33,11 +36,39 @@ FEATURES = (
     "log_analytic_ttft_steps",
     "log_analytic_tpot_steps",
 )
-"""Order of the columns; a model trained on other columns is refused."""
+"""Order of the numeric columns; a model trained on other columns is refused."""
+CATEGORIES = ("hardware", "model")
+"""Order of the categorical columns: names, `unknown` where the configuration does not say."""
+UNKNOWN = "unknown"
+
+RISING_TTFT = ("log_prompt_tokens", "engine_waiting", "prompt_over_budget", "log_analytic_ttft_steps")
+"""What can only delay the first token, all else equal: a longer prompt, and more before it in the engine. How many run beside it is left to
+the formula and to the data: a full window at dispatch also says that prompts have just been computed."""
+RISING_TPOT = (
+    "log_prompt_tokens",
+    "in_flight",
+    "occupancy",
+    "log_queued_per_instance",
+    "expected_in_flight",
+    "log_in_flight_tokens",
+    "log_tokens_per_sequence",
+    "engine_running",
+    "engine_waiting",
+    "kv_usage",
+    "prompt_over_budget",
+    "prefill_load",
+    "log_analytic_ttft_steps",
+    "log_analytic_tpot_steps",
+)
+"""What can only slow decoding, all else equal: more sequences in the batch, more cached tokens to read, more prompts in between."""
 
 DEFAULT_BUDGET = 2048.0
 """Tokens per step assumed where the engine does not say."""
-_MISSING = math.nan
+
+_EDITIONS = ("-instruct", "-chat", "-hf", "-base", "-it")
+
+Rows = NDArray[np.float32]
+Column = NDArray[np.float64]
 
 
 class InstanceState(msgspec.Struct, frozen=True):
@@ -47,6 +78,7 @@ class InstanceState(msgspec.Struct, frozen=True):
         queued: Requests that wait for it: the gateway's queue over the instances it feeds.
         prefill_load: Share of time that the prompts of late would take, computed one after the other; NaN where not known.
         trend: In-flight requests now less those two seconds ago.
+        hardware: Its GPUs, such as `2xa100_sxm`; `unknown` where the configuration does not say.
     """
 
     view: InstanceView
@@ -54,6 +86,7 @@ class InstanceState(msgspec.Struct, frozen=True):
     queued: float
     prefill_load: float
     trend: float
+    hardware: str = UNKNOWN
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -61,6 +94,88 @@ class Estimate(msgspec.Struct, frozen=True):
 
     ttft_ms: float
     tpot_ms: float
+
+
+class Fleet:
+    """Instances as columns, ready for any number of requests.
+
+    Args:
+        states: One per instance; at least one.
+    """
+
+    def __init__(self, states: Sequence[InstanceState]) -> None:
+        own = np.array([_columns_of(state) for state in states], dtype=np.float64)
+        (
+            self._in_flight,
+            self._n_run,
+            self._queued,
+            self._beside,
+            self._tokens,
+            self._running,
+            self._waiting,
+            self._kv,
+            self._budget,
+            self._prefill_load,
+            self._trend,
+            self._base,
+            self._per_seq,
+            self._per_token,
+        ) = own.T
+        self._step = self._base + self._per_seq * self._beside
+        self._room = np.maximum(64.0, self._budget - self._beside)
+        self.hardware = [state.hardware.encode() for state in states]
+        self._fixed = self._fixed_columns()
+
+    def __len__(self) -> int:
+        return len(self._base)
+
+    def analytic(self, prompt_tokens: Column) -> tuple[Column, Column]:
+        """The formula without any learning, TTFT and TPOT in milliseconds, shape (requests, instances).
+
+        TTFT: the rest of the running step, then as many steps as the prompt has chunks, then the prompt's own tokens, and what waits in the
+        engine before it. TPOT: a step of the batch as it will be.
+        """
+        prompts = prompt_tokens[:, None]
+        chunks = np.maximum(1.0, np.ceil(prompts / self._room))
+        waiting = np.nan_to_num(self._waiting)
+        ttft = (0.5 + chunks + waiting) * self._step + self._per_token * prompts
+        tpot = np.broadcast_to(self._step + self._per_seq, ttft.shape)
+        return ttft, tpot
+
+    def rows(self, prompt_tokens: Column, output_tokens: Column, ttft: Column, tpot: Column) -> Rows:
+        """The columns of `FEATURES` for each request on each instance, request by request; NaN where a signal is missing."""
+        count, each = len(prompt_tokens), len(self)
+        table = np.empty((count, each, len(FEATURES)), dtype=np.float32)
+        table[:, :, :] = self._fixed
+        prompts = prompt_tokens[:, None]
+        table[:, :, 0] = np.log1p(prompts)
+        table[:, :, 1] = np.log1p(output_tokens)[:, None]
+        table[:, :, 13] = prompts / self._budget
+        table[:, :, 18] = np.log(ttft / self._base)
+        table[:, :, 19] = np.log(tpot / self._base)
+        return table.reshape(count * each, len(FEATURES))
+
+    def _fixed_columns(self) -> Rows:
+        fixed = np.full((len(self), len(FEATURES)), math.nan, dtype=np.float32)
+        for index, column in (
+            (2, self._in_flight),
+            (3, self._n_run),
+            (4, self._in_flight / np.maximum(1.0, self._n_run)),
+            (5, np.log1p(self._queued)),
+            (6, self._beside),
+            (7, np.log1p(self._tokens)),
+            (8, np.log1p(self._tokens / np.maximum(1.0, self._in_flight))),
+            (9, self._running),
+            (10, self._waiting),
+            (11, self._kv),
+            (12, np.log(self._budget)),
+            (14, self._per_seq / self._base),
+            (15, self._per_token / self._base),
+            (16, self._prefill_load),
+            (17, self._trend),
+        ):
+            fixed[:, index] = column
+        return fixed
 
 
 def expected_in_flight(state: InstanceState) -> float:
@@ -77,44 +192,43 @@ def token_budget(state: InstanceState) -> float:
 
 
 def analytic(state: InstanceState, prompt_tokens: int) -> Estimate:
-    """The formula without any learning: the fallback, and what the regressor corrects.
-
-    TTFT: the rest of the running step, then as many steps as the prompt has chunks, then the prompt's own tokens, and what waits in the
-    engine before it. TPOT: a step of the batch as it will be.
-    """
-    speed, beside = state.speed, expected_in_flight(state)
-    step_ms = speed.step_ms(beside)
-    room = max(64.0, token_budget(state) - beside)
-    chunks = max(1.0, math.ceil(prompt_tokens / room))
-    waiting = state.view.engine.waiting if state.view.engine is not None else 0
-    ttft_ms = (0.5 + chunks) * step_ms + speed.per_prompt_token_ms * prompt_tokens + waiting * step_ms
-    return Estimate(ttft_ms, speed.step_ms(beside + 1.0))
+    """The formula for one request on one instance: see `Fleet.analytic`."""
+    ttft, tpot = Fleet([state]).analytic(np.array([float(prompt_tokens)]))
+    return Estimate(float(ttft[0, 0]), float(tpot[0, 0]))
 
 
-def row(state: InstanceState, formula: Estimate, prompt_tokens: int, output_tokens: float) -> list[float]:
-    """The columns of `FEATURES`; NaN where a signal is missing."""
-    view, speed = state.view, state.speed
-    engine = view.engine
-    base_ms = speed.base_ms
-    return [
-        math.log1p(prompt_tokens),
-        math.log1p(output_tokens),
+def model_name(features: RequestFeatures) -> bytes:
+    """The request's model as a category: without publisher and edition, in lower case."""
+    name = features.model.rsplit("/", 1)[-1].lower()[:64]
+    for edition in _EDITIONS:
+        name = name.replace(edition, "")
+    return (name or UNKNOWN).encode()
+
+
+def categories(batch: Sequence[RequestFeatures], fleet: Fleet) -> NDArray[np.object_]:
+    """The columns of `CATEGORIES`, in the order of `Fleet.rows`."""
+    table = np.empty((len(batch), len(fleet), len(CATEGORIES)), dtype=object)
+    table[:, :, 0] = fleet.hardware
+    for index, features in enumerate(batch):
+        table[index, :, 1] = model_name(features)
+    return table.reshape(-1, len(CATEGORIES))
+
+
+def _columns_of(state: InstanceState) -> tuple[float, ...]:
+    view, speed, engine = state.view, state.speed, state.view.engine
+    return (
         float(view.in_flight),
         float(view.n_run),
-        view.in_flight / max(1, view.n_run),
-        math.log1p(state.queued),
+        state.queued,
         expected_in_flight(state),
-        math.log1p(view.in_flight_tokens),
-        math.log1p(view.in_flight_tokens / max(1, view.in_flight)),
-        _MISSING if engine is None else float(engine.running),
-        _MISSING if engine is None else float(engine.waiting),
-        _MISSING if engine is None or engine.kv_usage is None else engine.kv_usage,
-        math.log(token_budget(state)),
-        prompt_tokens / token_budget(state),
-        speed.per_seq_ms / base_ms,
-        speed.per_prompt_token_ms / base_ms,
+        float(view.in_flight_tokens),
+        math.nan if engine is None else float(engine.running),
+        math.nan if engine is None else float(engine.waiting),
+        math.nan if engine is None or engine.kv_usage is None else engine.kv_usage,
+        token_budget(state),
         state.prefill_load,
         state.trend,
-        math.log(formula.ttft_ms / base_ms),
-        math.log(formula.tpot_ms / base_ms),
-    ]
+        speed.base_ms,
+        speed.per_seq_ms,
+        speed.per_prompt_token_ms,
+    )

@@ -1,8 +1,8 @@
 """Training data: random engines under random loads in virtual time, seen through the eyes of the agent itself.
 
-Each episode draws an engine profile, a window and a workload; a gateway of one queue feeds the engine model; the prediction model watches
-snapshots and completions exactly as it does live. A row is what it would have asked the regressor when the request came, its label what the
-request then met: logarithms of actual over analytic TTFT and TPOT.
+Each episode draws an engine profile (a shipped one, or figures drawn at random), a window and a workload; a gateway of one queue feeds the
+engine model; the prediction model watches snapshots and completions exactly as it does live. A row is what it would have asked the
+regressor when the request came, its label what the request then met: logarithms of actual over analytic TTFT and TPOT.
 """
 
 import heapq
@@ -11,15 +11,18 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.prediction.features import FEATURES, Estimate
+from agents.prediction.experience import Labelled, Table, as_table
+from agents.prediction.features import UNKNOWN, Estimate, categories
 from agents.prediction.model import PredictionModel, Regressor
+from agents.prediction.prior import hardware_of, speed_of
 from controller.core.messages import Completion, InstanceView, RequestFeatures, SystemSnapshot
 from controller.core.types import OutcomeKind, TaskType
 from engines.sim.model import EngineModel, SimRequest, TokenEvent
-from engines.sim.profile import Profile
+from engines.sim.profile import Profile, load_profile, profile_names
 
 TICK_S = 0.1
 WARM_UP = 25
@@ -33,17 +36,22 @@ class Sample:
     """One request.
 
     Attributes:
-        row: What the regressor is asked.
+        row, names: What the regressor is asked.
         formula: The analytic answer.
-        said: The agent's answer with all corrections it had at the time.
-        ttft_ms, tpot_ms: What came; `tpot_ms` -1 where fewer than two tokens came.
+        said: The agent's answer with all corrections it had at the time; `p90` its 90 % quantiles.
+        total_ms: What it said of the whole: quantiles 0.1, 0.5, 0.9.
+        ttft_ms, tpot_ms: What came; `tpot_ms` -1 where fewer than two tokens came. `took_ms`: dispatch to end.
     """
 
     row: NDArray[np.float32]
+    names: tuple[bytes, ...]
     formula: Estimate
     said: Estimate
+    p90: Estimate
+    total_ms: tuple[float, float, float]
     ttft_ms: float
     tpot_ms: float
+    took_ms: float
 
     @property
     def labels(self) -> tuple[float, float]:
@@ -65,7 +73,7 @@ class Arrival:
 @dataclass(slots=True)
 class _Life:
     arrival: Arrival
-    asked: tuple[NDArray[np.float32], Estimate, Estimate] | None = None
+    asked: tuple[NDArray[np.float32], tuple[bytes, ...], Estimate, Estimate, Estimate, tuple[float, float, float]] | None = None
     dispatched_s: float = 0.0
     first_s: float = 0.0
     running: int = 0
@@ -81,6 +89,7 @@ class Episode:
         jitter: Sigma of the log-normal scatter of step times.
         tells_load: Whether snapshots carry the engine's own figures.
         fence_tokens: KV tokens that requests in flight may come to, 0 for no fence.
+        serves: Name of the model, as requests give it.
     """
 
     engine: EngineModel
@@ -91,6 +100,7 @@ class Episode:
     tells_load: bool
     fence_tokens: int
     model: PredictionModel
+    serves: str = UNKNOWN
     _lives: dict[str, _Life] = field(default_factory=dict)
     _queue: deque[str] = field(default_factory=deque)
     _in_flight: dict[str, int] = field(default_factory=dict)
@@ -123,11 +133,20 @@ class Episode:
     def _arrive(self, request_id: str, at_s: float) -> None:
         arrival = self.arrivals[int(request_id)]
         life = _Life(arrival)
-        asked = [_features(request_id, arrival, at_s)]
-        _, formulas, rows = self.model.rows(asked)
+        asked = [_features(request_id, arrival, at_s, self.serves)]
         for cost in self.model.predict(asked, at_s):
             if self._ended >= WARM_UP:
-                life.asked = rows[0], formulas[0], Estimate(cost.ttft_ms[NAME], cost.tpot_ms[NAME])
+                fleet = self.model.fleet()
+                prompts, outputs = np.array([float(arrival.prompt_tokens)]), np.array([asked[0].output_tokens])
+                ttft, tpot = fleet.analytic(prompts)
+                life.asked = (
+                    fleet.rows(prompts, outputs, ttft, tpot)[0],
+                    tuple(categories(asked, fleet)[0]),
+                    Estimate(float(ttft[0, 0]), float(tpot[0, 0])),
+                    Estimate(cost.ttft_ms[NAME], cost.tpot_ms[NAME]),
+                    Estimate(cost.ttft_p90_ms[NAME], cost.tpot_p90_ms[NAME]),
+                    cost.total_ms[NAME],
+                )
         self._lives[request_id] = life
         self._queue.append(request_id)
 
@@ -158,7 +177,7 @@ class Episode:
         tpot_ms = 1000.0 * (at_s - life.first_s) / (tokens - 1) if tokens > 1 else -1.0
         self.model.learn(_completion(life, event, at_s, ttft_ms, tpot_ms))
         if life.asked is not None:
-            yield Sample(*life.asked, ttft_ms, tpot_ms)
+            yield Sample(*life.asked, ttft_ms, tpot_ms, 1000.0 * (at_s - life.dispatched_s))
 
     def _snapshot(self, at_s: float) -> SystemSnapshot:
         view = InstanceView(
@@ -189,8 +208,16 @@ class Episode:
 
 
 def random_profile(rng: np.random.Generator) -> Profile:
-    """An engine between a small model on a large GPU and a large model on a CPU."""
-    step_ms = float(np.exp(rng.uniform(np.log(2.0), np.log(60.0))))
+    """An engine between a small model on a large GPU and a large model on a CPU.
+
+    Half of them have the curve of real kernels: flat while reading the weights bounds the step, rising in proportion from the batch on at
+    which computing does, with bumps in between. The others are straight lines, as on a CPU or in a profile fitted to few measurements.
+    """
+    floor_ms = float(np.exp(rng.uniform(np.log(2.0), np.log(60.0))))
+    knee = float(np.exp(rng.uniform(np.log(8.0), np.log(256.0))))
+    per_token = floor_ms / knee * float(rng.uniform(0.6, 1.0))
+    curved, straight = bool(rng.random() < 0.5), 0.03 * floor_ms
+    host_ms = floor_ms * float(np.exp(rng.uniform(np.log(0.02), np.log(0.5))))
     budget = int(2 ** rng.integers(8, 14))
     capacity = int(np.exp(rng.uniform(np.log(16_000), np.log(400_000))))
     return Profile(
@@ -198,11 +225,13 @@ def random_profile(rng: np.random.Generator) -> Profile:
         gpu="any",
         model="any",
         source="drawn for training",
-        step_ms=step_ms,
-        prefill_ms_per_token=step_ms * float(np.exp(rng.uniform(np.log(0.0015), np.log(0.03)))),
-        prefill_ms_per_ktoken_sq=step_ms * float(rng.uniform(0.0, 0.8)),
-        decode_ms_per_seq=step_ms * float(np.exp(rng.uniform(np.log(0.002), np.log(0.06)))),
-        decode_ms_per_kv_ktoken=step_ms * float(np.exp(rng.uniform(np.log(0.002), np.log(0.03)))),
+        step_ms=host_ms,
+        token_curve=_curve(rng, floor_ms, per_token) if curved else ((1, floor_ms),),
+        prefill_ms_per_token=per_token * float(rng.uniform(0.0, 0.3)) if curved else straight * float(np.exp(rng.uniform(-2.6, 0.0))),
+        prefill_ms_per_ktoken_sq=floor_ms * float(rng.uniform(0.0, 0.8)),
+        prefill_ms_per_seq=float(rng.choice([0.0, 0.05])) * floor_ms,
+        decode_ms_per_seq=floor_ms * float(np.exp(rng.uniform(np.log(0.001 if curved else 0.003), np.log(0.03 if curved else 0.06)))),
+        decode_ms_per_kv_ktoken=floor_ms * float(np.exp(rng.uniform(np.log(0.002), np.log(0.03)))),
         kv_blocks=max(-(-capacity // 16), 512),
         kv_bytes_per_token=131_072,
         max_num_seqs=int(2 ** rng.integers(4, 9)),
@@ -211,12 +240,43 @@ def random_profile(rng: np.random.Generator) -> Profile:
     )
 
 
+def drawn_profile(rng: np.random.Generator) -> Profile:
+    """A random profile, or a shipped one with another size of cache and another budget than its own; never the demo's."""
+    if rng.random() < 0.6:
+        return random_profile(rng)
+    names = [name for name in profile_names() if not name.startswith("demo")]
+    profile = load_profile(names[int(rng.integers(0, len(names)))])
+    length = min(8192, profile.max_model_len)
+    blocks = int(profile.kv_blocks * np.exp(rng.uniform(np.log(0.1), 0.0)))
+    return msgspec.structs.replace(
+        profile,
+        max_model_len=length,
+        kv_blocks=max(blocks, -(-length // profile.block_size)),
+        max_num_batched_tokens=int(2 ** rng.integers(9, 14)),
+        max_num_seqs=int(2 ** rng.integers(5, 9)),
+    )
+
+
+def _curve(rng: np.random.Generator, floor_ms: float, per_token: float) -> tuple[tuple[int, float], ...]:
+    points: list[tuple[int, float]] = []
+    highest = 0.0
+    for exponent in np.arange(0.0, 14.5, 0.5):
+        tokens = round(2.0 ** float(exponent))
+        # The sharper of reading and computing, rounded at the knee as overlapping kernels do, and never falling.
+        ms = (floor_ms**3 + (per_token * tokens) ** 3) ** (1.0 / 3.0) * float(rng.uniform(0.96, 1.04))
+        highest = max(highest, ms)
+        if not points or tokens > points[-1][0]:
+            points.append((tokens, highest))
+    return tuple(points)
+
+
 def random_episode(rng: np.random.Generator, regressor: Regressor | None = None, requests: int = REQUESTS) -> Episode:
     """An engine, a window and a load that goes with them: from idle to a little above what the engine can serve, steady or in bursts."""
-    profile = random_profile(rng)
+    profile = drawn_profile(rng)
     window = int(np.clip(np.exp(rng.uniform(np.log(2), np.log(96))), 1, profile.max_num_seqs))
     prompts = np.clip(np.exp(rng.normal(rng.uniform(4.0, 7.2), rng.uniform(0.3, 1.2), requests)), 4, 6000).astype(int)
     outputs = np.clip(np.exp(rng.normal(rng.uniform(3.0, 5.4), rng.uniform(0.3, 1.0), requests)), 1, 1200).astype(int)
+    prompts = np.minimum(prompts, min(profile.max_model_len, profile.kv_capacity_tokens) - outputs)
     work_s = _work_s(profile, window, float(prompts.mean()), float(outputs.mean()))
     mean_gap_s = work_s / rng.uniform(0.15, 1.25)
     gaps = rng.gamma(shape := float(rng.choice([0.3, 1.0, 1.0, 4.0])), mean_gap_s / shape, requests)
@@ -227,6 +287,13 @@ def random_episode(rng: np.random.Generator, regressor: Regressor | None = None,
     for gap, prompt, output in zip(gaps, prompts, outputs, strict=True):
         at_s += float(gap) / (1.0 + swing * math.sin(2 * math.pi * at_s / period_s))
         arrivals.append(Arrival(at_s, int(prompt), int(output), float(output * np.exp(rng.normal(0.0, 0.6)))))
+    # Some operators name their profile, and with it the hardware; most do not.
+    named = profile.name != "random" and rng.random() < 0.4
+    model = PredictionModel(
+        regressor,
+        priors={NAME: speed_of(profile)} if named else None,
+        hardware={NAME: hardware_of(profile)} if named else None,
+    )
     return Episode(
         EngineModel(profile),
         window,
@@ -235,7 +302,8 @@ def random_episode(rng: np.random.Generator, regressor: Regressor | None = None,
         jitter=float(rng.uniform(0.0, 0.1)),
         tells_load=bool(rng.random() < 0.8),
         # Most gateways hold back what the KV cache cannot hold; the others let the engine preempt.
-        model=PredictionModel(regressor),
+        model=model,
+        serves=profile.model if profile.name != "random" and rng.random() < 0.8 else UNKNOWN,
         fence_tokens=int(0.95 * profile.kv_capacity_tokens) if rng.random() < 0.85 else 0,
     )
 
@@ -243,8 +311,12 @@ def random_episode(rng: np.random.Generator, regressor: Regressor | None = None,
 def _work_s(profile: Profile, window: int, prompt: float, output: float) -> float:
     """Seconds of the engine that a mean request takes when the window is full: the inverse of the engine's capacity."""
     running = min(window, profile.max_num_seqs, max(1, int(profile.kv_capacity_tokens / (prompt + output))))
-    decode_ms = profile.step_ms + running * (profile.decode_ms_per_seq + profile.decode_ms_per_kv_ktoken * (prompt + output / 2) / 1000.0)
-    prefill_ms = prompt * profile.prefill_ms_per_token + profile.prefill_ms_per_ktoken_sq * prompt * prompt / 2e6
+    step_ms, per_kv_token_ms = profile.decode_line(running)
+    decode_ms = step_ms + per_kv_token_ms * running * (prompt + output / 2)
+    # What the prompts add to steps that are run anyway, over the largest step.
+    tokens = min(profile.max_num_batched_tokens, 2048)
+    per_token_ms = (profile.curve_ms(running + tokens) - profile.curve_ms(running)) / tokens + profile.prefill_ms_per_token
+    prefill_ms = prompt * per_token_ms + profile.prefill_ms_per_ktoken_sq * prompt * prompt / 2e6 + profile.prefill_ms_per_seq
     return (output * decode_ms / running + prefill_ms) / 1000.0
 
 
@@ -254,18 +326,17 @@ def samples(seed: int, episodes: int, regressor: Regressor | None = None) -> Ite
         yield list(random_episode(np.random.default_rng([seed, number]), regressor).run())
 
 
-def table(found: list[Sample]) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-    """Rows and labels as arrays, shapes (n, features) and (n, 2)."""
-    rows = np.array([sample.row for sample in found], dtype=np.float32).reshape(-1, len(FEATURES))
-    return rows, np.array([sample.labels for sample in found], dtype=np.float64).reshape(-1, 2)
+def table(found: list[Sample]) -> Table:
+    """The samples as columns, as a regressor learns them."""
+    return as_table([Labelled(sample.row, sample.names, sample.labels) for sample in found])
 
 
-def _features(request_id: str, arrival: Arrival, at_s: float) -> RequestFeatures:
+def _features(request_id: str, arrival: Arrival, at_s: float, model: str) -> RequestFeatures:
     return RequestFeatures(
         request_id=request_id,
         sent_s=at_s,
         tenant="t",
-        model="m",
+        model=model,
         prompt_tokens=arrival.prompt_tokens,
         task_type=TaskType.UNKNOWN,
         confidence=0.0,

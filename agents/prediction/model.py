@@ -1,54 +1,135 @@
 """What a request will cost on each instance: the analytic formula, corrected by a regressor and by live residuals. Pure.
 
-H-MAS 3.2: features to (ttft, tpot), from which T_tot = ttft + tpot * l_pred follows.
+H-MAS 3.2: features to (ttft, tpot), from which T_tot = ttft + tpot * l_pred follows. Where the regressor's live error leaves its band, the
+formula and its own residual answer alone until it holds again.
 """
 
+import math
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.prediction.features import FEATURES, Estimate, InstanceState, analytic, row
+from agents.prediction.calibration import Band, DriftWatch, Path
+from agents.prediction.experience import Experience, Labelled
+from agents.prediction.features import UNKNOWN, Fleet, InstanceState, categories
 from agents.prediction.residuals import Residual
-from agents.prediction.speed import LoadHistory, SpeedFit
+from agents.prediction.scoreboard import Scoreboard
+from agents.prediction.speed import LoadHistory, Speed, SpeedFit
+from agents.prediction.totals import total_quantiles
 from controller.core.messages import Completion, InstanceView, RequestCost, RequestFeatures, SystemSnapshot
 from controller.core.types import OutcomeKind
 
 REMEMBERED = 20_000
-"""Answered requests whose residual is still awaited, and completions already learnt from, at most each."""
-INSTANCES = 256
+"""Answered requests whose outcome is still awaited, and completions already learnt from, at most each."""
+REMEMBERED_PAIRS = 200_000
+"""Requests times instances whose outcome is awaited, at most: 20 MB."""
+INSTANCES = 1_024
 """Instances kept apart; beyond it the one longest without a snapshot is forgotten."""
+NAMED = 64
+"""Instances named in an answer at most; of more, those on which the request would end soonest."""
+ROWS_AT_ONCE = 16_384
+"""Rows in one call of the regressor at most: a few MB; more requests take more calls."""
 LOG_LIMIT = 2.0
 """The regressor's word is taken up to a factor of e^2 either way; beyond lies extrapolation."""
 LEAST_MS = 0.1
 MOST_MS = 3_600_000.0
 STALE_S = 15.0
 """Without a snapshot for this long nothing is predicted: the gateway's own history knows as much."""
+TARGETS = ("ttft", "tpot")
+DEFAULT_SPREAD = 0.35
+"""Logarithm of the outer quantiles over the median before anything is known of them."""
 _TREND_S = 2.0
 _PREFILL_WINDOW_S = 5.0
 _T = TypeVar("_T")
+
+Numbers = NDArray[np.float64]
 
 
 class Regressor(Protocol):
     """The learnt part."""
 
-    def log_corrections(self, rows: NDArray[np.float32]) -> NDArray[np.float64]:
-        """For each row of `FEATURES` the logarithms of actual over analytic TTFT and TPOT, shape (rows, 2)."""
+    def log_quantiles(self, rows: NDArray[np.float32], names: NDArray[np.object_]) -> Numbers:
+        """For each row of `FEATURES` and `CATEGORIES` quantiles (0.1, 0.5, 0.9) of the logarithms of actual over analytic TTFT and TPOT.
+
+        Shape (rows, 2, 3), rising along the last axis.
+        """
         ...
+
+    @property
+    def accepted(self) -> Mapping[str, float]:
+        """Mean absolute logarithmic error on held-out data, by target."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """The model of an instance and target is listened to no more, or again."""
+
+    instance: str
+    target: str
+    path: Path
+    error: float
+    limit: float
+
+
+@dataclass(slots=True)
+class Track:
+    """What live errors say of one target on one instance: of the model's answers and of the formula's."""
+
+    name: str
+    watch: DriftWatch
+    model: Residual = field(default_factory=Residual)
+    formula: Residual = field(default_factory=Residual)
+    band: Band = field(default_factory=Band)
+
+    def learn(self, actual: float, said: "Said", board: Scoreboard) -> tuple[bool, Path | None]:
+        """Takes an outcome in; returns whether it counted, and the path where it changed."""
+        if not (actual > 0 and math.isfinite(actual)):
+            return False, None
+        errors = math.log(actual / said.model_ms) - self.model.mean, math.log(actual / said.formula_ms) - self.formula.mean
+        error = errors[0] if self.watch.path == "model" else errors[1]
+        low, high = self.band.bounds(said.spread)
+        board.add(self.name, abs(math.expm1(-error)), (error <= low, error <= 0.0, error <= high))
+        self.band.learn(error, said.spread)
+        self.model.learn(actual, said.model_ms)
+        self.formula.learn(actual, said.formula_ms)
+        return True, self.watch.learn(*errors)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What was said of one target before live corrections: milliseconds, and logarithms of the outer quantiles over the median."""
+
+    formula_ms: float
+    model_ms: float
+    spread: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """One request as it was asked; arrays are by named instance."""
+
+    named: tuple[str, ...]
+    rows: NDArray[np.float32]
+    names: tuple[tuple[bytes, ...], ...]
+    formula: NDArray[np.float32]
+    log_quantiles: NDArray[np.float32]
 
 
 class _Instance:
     """What is known about one instance."""
 
-    def __init__(self) -> None:
+    def __init__(self, prior: Speed | None, hardware: str, accepted: Mapping[str, float]) -> None:
         self.view: InstanceView | None = None
         self.queued = 0.0
         self.load = LoadHistory()
-        self.fit = SpeedFit()
-        self.ttft = Residual()
-        self.tpot = Residual()
+        self.fit = SpeedFit(prior)
+        self.hardware = hardware
+        self.tracks = {target: Track(target, DriftWatch(accepted.get(target, 0.0))) for target in TARGETS}
         self._recent: deque[tuple[float, int, int]] = deque(maxlen=512)
 
     def observe(self, view: InstanceView, queued: float, at_s: float) -> None:
@@ -61,7 +142,7 @@ class _Instance:
 
     def state(self, view: InstanceView) -> InstanceState:
         speed = self.fit.speed
-        trend = prefill_load = float("nan")
+        trend = prefill_load = math.nan
         if len(self._recent) > 1:
             now_s, in_flight, total = self._recent[-1]
             earlier = next((point for point in self._recent if now_s - point[0] <= _TREND_S), self._recent[-1])
@@ -70,7 +151,7 @@ class _Instance:
             # A total below the earlier one is an engine that restarted: no rate until the window has passed it.
             if 0 <= first_total <= total and now_s > first_s:
                 prefill_load = (total - first_total) / (now_s - first_s) * speed.per_prompt_token_ms / 1000.0
-        return InstanceState(view, speed, self.queued, prefill_load, trend)
+        return InstanceState(view, speed, self.queued, prefill_load, trend, self.hardware)
 
 
 class PredictionModel:
@@ -78,28 +159,62 @@ class PredictionModel:
 
     Args:
         regressor: The learnt correction; None leaves the analytic formula and the residuals.
+        priors: Speeds that instances start from, by name, where the configuration knows their profile.
+        hardware: Their GPUs, by name.
     """
 
-    def __init__(self, regressor: Regressor | None) -> None:
+    def __init__(
+        self, regressor: Regressor | None, *, priors: Mapping[str, Speed] | None = None, hardware: Mapping[str, str] | None = None
+    ) -> None:
         self._regressor = regressor
+        self._priors = dict(priors or {})
+        self._hardware = dict(hardware or {})
         self._instances: OrderedDict[str, _Instance] = OrderedDict()
         self._candidates: list[str] = []
+        self._fleet: Fleet | None = None
         self._seen_s = float("-inf")
-        self._answered: OrderedDict[str, dict[str, Estimate]] = OrderedDict()
+        self._answered: OrderedDict[str, _Answer] = OrderedDict()
+        self._pairs = 0
         self._learnt: OrderedDict[str, None] = OrderedDict()
+        self._drifts: list[Drift] = []
+        self.experience = Experience()
+        self.unscored: deque[Labelled] = deque(maxlen=512)
+        self.board = Scoreboard()
+        self.answered = 0
+        self.scored = 0
+
+    @property
+    def regressor(self) -> Regressor | None:
+        """The learnt correction in force."""
+        return self._regressor
+
+    def adopt(self, regressor: Regressor | None) -> None:
+        """Puts another learnt correction in force: what live errors said of the one before does not count against it."""
+        self._regressor = regressor
+        self._answered.clear()
+        self._pairs = 0
+        for instance in self._instances.values():
+            for target, track in instance.tracks.items():
+                instance.tracks[target] = Track(target, DriftWatch(self._accepted.get(target, 0.0)), formula=track.formula)
+        self.board = Scoreboard()
+        self.answered = self.scored = 0
 
     def observe(self, snapshot: SystemSnapshot) -> None:
         """Takes in how the instances stand. Draining and unhealthy ones are no candidates, unless there are no others."""
         self._seen_s = max(self._seen_s, snapshot.sent_s)
         feeding = max(1, sum(not view.draining for view in snapshot.instances))
         for view in snapshot.instances:
-            instance = self._instances.setdefault(view.name, _Instance())
+            if view.name not in self._instances:
+                hardware = self._hardware.get(view.name, UNKNOWN)
+                self._instances[view.name] = _Instance(self._priors.get(view.name), hardware, self._accepted)
             self._instances.move_to_end(view.name)
-            instance.observe(view, snapshot.queued / feeding, snapshot.sent_s)
+            self._instances[view.name].observe(view, snapshot.queued / feeding, snapshot.sent_s)
         while len(self._instances) > INSTANCES:
             self._instances.popitem(last=False)
         usable = [view.name for view in snapshot.instances if not view.draining and (view.engine is None or view.engine.healthy)]
-        self._candidates = (usable or [view.name for view in snapshot.instances])[:INSTANCES]
+        wanted = usable or [view.name for view in snapshot.instances]
+        self._candidates = [name for name in wanted if name in self._instances]
+        self._fleet = None
 
     def learn(self, completion: Completion) -> None:
         """Takes a completion into account, once per request: the instance's speed, and the error of what was predicted for it."""
@@ -111,61 +226,148 @@ class PredictionModel:
         end_s = completion.arrival_s + completion.total_ms / 1000.0
         load = instance.load.mean(first_s, end_s)
         instance.fit.learn(completion, max(1.0, load if load is not None else completion.running + 1.0))
-        said = self._answered.pop(completion.request_id, {}).get(completion.instance)
-        if said is not None:
-            instance.ttft.learn(completion.service_ttft_ms, said.ttft_ms)
-            instance.tpot.learn(completion.tpot_ms, said.tpot_ms)
+        answer = self._answered.pop(completion.request_id, None)
+        if answer is None:
+            return
+        self._pairs -= len(answer.named)
+        if completion.instance in answer.named:
+            self._score(completion, instance, answer, answer.named.index(completion.instance))
 
     def predict(self, batch: Sequence[RequestFeatures], now_s: float) -> list[RequestCost]:
-        """Costs of each request on each candidate instance, in one call of the regressor; [] without a fresh snapshot."""
+        """Costs of each request on each candidate instance, as few calls of the regressor as fit; [] without a fresh snapshot."""
         if not batch or not self._candidates or now_s - self._seen_s > STALE_S:
             return []
-        names, formulas, rows = self.rows(batch)
-        raw = self._corrected(formulas, rows)
+        fleet = self.fleet()
+        each = max(1, ROWS_AT_ONCE // len(fleet))
+        return [cost for start in range(0, len(batch), each) for cost in self._predict(batch[start : start + each], fleet, now_s)]
+
+    def fleet(self) -> Fleet:
+        """The candidates as columns, as of the last snapshot.
+
+        Raises:
+            ValueError: There are none.
+        """
+        if self._fleet is None:
+            states = []
+            for name in self._candidates:
+                instance = self._instances[name]
+                if instance.view is not None:
+                    states.append(instance.state(instance.view))
+            self._fleet = Fleet(states)
+        return self._fleet
+
+    def drifted(self) -> list[tuple[str, str]]:
+        """Instances and targets for which the formula answers in the model's place."""
+        return [key for key, track in self.tracks().items() if track.watch.path == "formula"]
+
+    def drifts(self) -> list[Drift]:
+        """Changes of path since the last call, in the order in which they came."""
+        found, self._drifts = self._drifts, []
+        return found
+
+    def tracks(self) -> dict[tuple[str, str], Track]:
+        """What live errors say, by instance and target."""
+        return {(name, target): track for name, instance in self._instances.items() for target, track in instance.tracks.items()}
+
+    @property
+    def _accepted(self) -> Mapping[str, float]:
+        return self._regressor.accepted if self._regressor is not None else {}
+
+    def _predict(self, batch: Sequence[RequestFeatures], fleet: Fleet, now_s: float) -> list[RequestCost]:
+        count, each = len(batch), len(fleet)
+        prompts = np.array([float(features.prompt_tokens) for features in batch])
+        outputs = np.array([features.output_tokens for features in batch])
+        formula = np.stack(fleet.analytic(prompts), axis=-1)
+        rows = fleet.rows(prompts, outputs, formula[..., 0], formula[..., 1])
+        names = categories(batch, fleet)
+        quantiles = self._log_quantiles(rows, names).reshape(count, each, len(TARGETS), 3)
+        middle, low, high = self._live(formula, quantiles)
         costs = []
         for index, features in enumerate(batch):
-            ours = dict(zip(names, raw[index * len(names) : (index + 1) * len(names)], strict=True))
-            _remember(self._answered, features.request_id, ours)
-            costs.append(
-                RequestCost(
-                    request_id=features.request_id,
-                    sent_s=now_s,
-                    ttft_ms={name: _bounded(said.ttft_ms * self._instances[name].ttft.factor) for name, said in ours.items()},
-                    tpot_ms={name: _bounded(said.tpot_ms * self._instances[name].tpot.factor) for name, said in ours.items()},
-                    output_tokens=features.output_tokens,
-                )
+            total = total_quantiles(features, middle[index], low[index], high[index])
+            chosen = range(each) if each <= NAMED else np.argpartition(total[:, 1], NAMED)[:NAMED].tolist()
+            named = tuple(self._candidates[at] for at in chosen)
+            at = np.asarray(chosen)
+            flat = index * each + at
+            self._await(
+                features.request_id,
+                _Answer(
+                    named,
+                    rows[flat],
+                    tuple(map(tuple, names[flat])),
+                    formula[index, at].astype(np.float32),
+                    quantiles[index, at].astype(np.float32),
+                ),
             )
+            costs.append(_cost(features, named=named, middle=middle[index, at], high=high[index, at], total=total[at], now_s=now_s))
+        self.answered += count
         return costs
 
-    def rows(self, batch: Sequence[RequestFeatures]) -> tuple[list[str], list[Estimate], NDArray[np.float32]]:
-        """Candidates, and per request and candidate (in this order) the formula's answer and the regressor's row."""
-        names = [name for name in self._candidates if self._instances[name].view is not None]
-        states = []
-        for name in names:
-            instance = self._instances[name]
-            assert instance.view is not None
-            states.append(instance.state(instance.view))
-        formulas: list[Estimate] = []
-        rows: list[list[float]] = []
-        for features in batch:
-            for state in states:
-                formula = analytic(state, features.prompt_tokens)
-                formulas.append(formula)
-                rows.append(row(state, formula, features.prompt_tokens, features.output_tokens))
-        return names, formulas, np.asarray(rows, dtype=np.float32).reshape(-1, len(FEATURES))
-
-    def _corrected(self, formulas: list[Estimate], rows: NDArray[np.float32]) -> list[Estimate]:
+    def _log_quantiles(self, rows: NDArray[np.float32], names: NDArray[np.object_]) -> Numbers:
         if self._regressor is None:
-            return formulas
-        factors = np.exp(np.clip(self._regressor.log_corrections(rows), -LOG_LIMIT, LOG_LIMIT))
-        return [
-            Estimate(formula.ttft_ms * float(factor[0]), formula.tpot_ms * float(factor[1]))
-            for formula, factor in zip(formulas, factors, strict=True)
-        ]
+            said = np.zeros((len(rows), len(TARGETS), 3))
+            said[..., 0], said[..., 2] = -DEFAULT_SPREAD, DEFAULT_SPREAD
+            return said
+        return np.clip(self._regressor.log_quantiles(rows, names), -LOG_LIMIT, LOG_LIMIT)
+
+    def _live(self, formula: Numbers, quantiles: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+        """Medians in milliseconds, and logarithms of the outer quantiles over them, after what live errors say of each instance."""
+        shape = formula.shape[1:]
+        shift, use, low, high = np.empty(shape), np.empty(shape), np.empty(shape), np.empty(shape)
+        for at, name in enumerate(self._candidates):
+            for column, track in enumerate(self._instances[name].tracks.values()):
+                modelled = track.watch.path == "model"
+                use[at, column] = modelled
+                shift[at, column] = (track.model if modelled else track.formula).mean
+                low[at, column], high[at, column] = track.band.low, track.band.high
+        middle = np.clip(formula * np.exp(use * quantiles[..., 1] + shift), LEAST_MS, MOST_MS)
+        return (
+            middle,
+            np.minimum(0.0, quantiles[..., 0] - quantiles[..., 1] + low),
+            np.maximum(0.0, quantiles[..., 2] - quantiles[..., 1] + high),
+        )
+
+    def _score(self, completion: Completion, instance: _Instance, answer: _Answer, at: int) -> None:
+        labels = [math.nan, math.nan]
+        for column, (target, actual) in enumerate((("ttft", completion.service_ttft_ms), ("tpot", completion.tpot_ms))):
+            formula_ms = float(answer.formula[at, column])
+            low, middle, high = (float(value) for value in answer.log_quantiles[at, column])
+            track = instance.tracks[target]
+            said = Said(formula_ms, formula_ms * math.exp(middle), (low - middle, high - middle))
+            counted, path = track.learn(actual, said, self.board)
+            if counted:
+                labels[column] = math.log(actual / formula_ms)
+            if path is not None:
+                self._drifts.append(Drift(completion.instance, target, path, track.watch.model_error, track.watch.limit))
+        self.scored += 1
+        if not math.isnan(labels[0]):
+            labelled = Labelled(answer.rows[at], answer.names[at], (labels[0], labels[1]))
+            self.experience.add(labelled)
+            self.unscored.append(labelled)
+
+    def _await(self, request_id: str, answer: _Answer) -> None:
+        before = self._answered.pop(request_id, None)
+        self._pairs += len(answer.named) - (len(before.named) if before is not None else 0)
+        self._answered[request_id] = answer
+        while self._pairs > REMEMBERED_PAIRS or len(self._answered) > REMEMBERED:
+            _, oldest = self._answered.popitem(last=False)
+            self._pairs -= len(oldest.named)
 
 
-def _bounded(milliseconds: float) -> float:
-    return min(MOST_MS, max(LEAST_MS, milliseconds))
+def _cost(
+    features: RequestFeatures, *, named: tuple[str, ...], middle: Numbers, high: Numbers, total: Numbers, now_s: float
+) -> RequestCost:
+    tail = np.minimum(MOST_MS, middle * np.exp(high))
+    return RequestCost(
+        request_id=features.request_id,
+        sent_s=now_s,
+        ttft_ms=dict(zip(named, middle[:, 0].tolist(), strict=True)),
+        tpot_ms=dict(zip(named, middle[:, 1].tolist(), strict=True)),
+        output_tokens=features.output_tokens,
+        ttft_p90_ms=dict(zip(named, tail[:, 0].tolist(), strict=True)),
+        tpot_p90_ms=dict(zip(named, tail[:, 1].tolist(), strict=True)),
+        total_ms=dict(zip(named, map(tuple, total.tolist()), strict=True)),
+    )
 
 
 def _remember(memory: OrderedDict[str, _T], key: str, value: _T) -> None:

@@ -1,91 +1,125 @@
-"""The trained correction: a CatBoost model file and the card beside it, checked against each other before use."""
+"""The trained correction: a folder with a CatBoost model per target and quantile, the rows it must not forget, and its card.
 
-import hashlib
+One model per quantile: the library keeps monotone constraints only where a model has one output.
+"""
+
+import io
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.prediction.features import FEATURES
+from agents.models.card import ModelCard, verified
+from agents.prediction.calibration import HIGH, LOW
+from agents.prediction.features import CATEGORIES, FEATURES, RISING_TPOT, RISING_TTFT
 from controller.core.errors import ModelError
 
-SHIPPED = Path(__file__).parent / "models" / "cost.cbm"
-TRAINER = "agents.prediction.train"
-FORMAT = 1
+SHIPPED = Path(__file__).parent / "models" / "cost"
+FORMAT = "catboost-cost-2"
+KIND = "prediction"
+LEVELS = (LOW, 0.5, HIGH)
+"""Levels of the quantiles that the models give."""
+REPLAY = "replay.npz"
 
+Target = Literal["ttft", "tpot"]
+TARGETS: tuple[Target, ...] = ("ttft", "tpot")
+RISING: Mapping[Target, tuple[str, ...]] = {"ttft": RISING_TTFT, "tpot": RISING_TPOT}
 
-class Card(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model file is: `NAME.json` beside `NAME.cbm`.
-
-    Attributes:
-        format: Version of this card.
-        features: Columns it was trained on, in order.
-        model_sha256: Hash of the model file.
-        data_sha256: Hash of rows and labels it was trained on.
-        command: What makes it again.
-        catboost: Version that trained it.
-        metrics: Figures on held-out episodes, by name.
-    """
-
-    format: int
-    features: list[str]
-    model_sha256: str
-    data_sha256: str
-    command: str
-    catboost: str
-    metrics: dict[str, float]
-
-
-def card_path(model: Path) -> Path:
-    """Where the card of a model file lies."""
-    return model.with_suffix(".json")
+Rows = NDArray[np.float32]
+Names = NDArray[np.object_]
+Quantiles = NDArray[np.float64]
 
 
 class CatBoostRegressor:
-    """Implements `agents.prediction.model.Regressor` on one thread."""
+    """Implements `agents.prediction.model.Regressor` on one thread.
 
-    def __init__(self, model: Any, card: Card) -> None:
-        self._model = model
+    Args:
+        models: CatBoost models by target and level.
+        card: What they are.
+        replay: Rows and names over which a refit must keep what these models say.
+    """
+
+    def __init__(self, models: Mapping[tuple[Target, float], Any], card: ModelCard, replay: tuple[Rows, Names] | None = None) -> None:
+        # Imported here: this library alone is larger than the rest of the process.
+        import catboost  # noqa: PLC0415
+
+        self._catboost = catboost
+        self.models = dict(models)
         self.card = card
+        self.replay = replay
 
-    def log_corrections(self, rows: NDArray[np.float32]) -> NDArray[np.float64]:
-        """See `Regressor.log_corrections`."""
-        return np.asarray(self._model.predict(rows, thread_count=1), dtype=np.float64).reshape(-1, 2)
+    @property
+    def accepted(self) -> dict[str, float]:
+        """Mean absolute logarithmic error on held-out data, by target."""
+        return {target: float(self.card.details.get("accepted", {}).get(target, 0.0)) for target in TARGETS}
+
+    def log_quantiles(self, rows: Rows, names: Names) -> Quantiles:
+        """See `Regressor.log_quantiles`."""
+        pool = self._catboost.Pool(self._catboost.FeaturesData(num_feature_data=rows, cat_feature_data=names))
+        said = np.empty((len(rows), len(TARGETS), len(LEVELS)))
+        for index, target in enumerate(TARGETS):
+            for column, level in enumerate(LEVELS):
+                said[:, index, column] = self.models[target, level].predict(pool, thread_count=1)
+        # A level below its neighbour, which separate trees may give, is lifted to it: every level still rises in what its model rises in.
+        return np.maximum.accumulate(said, axis=2)
+
+    def save(self, folder: Path) -> None:
+        """Writes everything but the card."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for (target, level), model in self.models.items():
+            model.save_model(str(folder / file_of(target, level)))
+        if self.replay is not None:
+            rows, names = self.replay
+            buffer = io.BytesIO()
+            np.savez_compressed(buffer, rows=rows, names=names.astype("S64"))
+            (folder / REPLAY).write_bytes(buffer.getvalue())
 
 
-def load_regressor(path: Path = SHIPPED) -> CatBoostRegressor:
-    """Reads a model and its card.
+def load_regressor(folder: Path = SHIPPED) -> CatBoostRegressor:
+    """Reads a model folder.
 
     Raises:
-        ModelError: A file is missing or broken, they do not belong together, or the model was trained on other features.
+        ModelError: A file is missing, broken or not the one its card describes, or the model was trained on other columns.
     """
-    try:
-        data = path.read_bytes()
-        card = msgspec.json.decode(card_path(path).read_bytes(), type=Card)
-    except OSError as error:
-        raise ModelError(f"cost model {path}: {error.filename}: {error.strerror}") from error
-    except msgspec.DecodeError as error:
-        raise ModelError(f"card {card_path(path)}: {error}") from error
-    if card.format != FORMAT:
-        raise ModelError(f"card {card_path(path)} has format {card.format}; allowed: {FORMAT}")
-    if tuple(card.features) != FEATURES:
-        raise ModelError(f"cost model {path} was trained on other features; train it again: python -m {TRAINER} --out {path}")
-    if hashlib.sha256(data).hexdigest() != card.model_sha256:
-        raise ModelError(f"cost model {path} is not the file that its card describes; train it again or restore both")
-    return CatBoostRegressor(_parse(data, path), card)
+    card = verified(folder)
+    if card.kind != KIND or card.format != FORMAT:
+        raise ModelError(f"cost model {folder}: kind {card.kind!r}, format {card.format!r}; allowed: {KIND!r}, {FORMAT!r}")
+    if tuple(card.details.get("features", ())) != FEATURES or tuple(card.details.get("categories", ())) != CATEGORIES:
+        raise ModelError(f"cost model {folder} was trained on other features; train it again: hmas train prediction")
+    models = {(target, level): _parse(folder / file_of(target, level)) for target in TARGETS for level in LEVELS}
+    return CatBoostRegressor(models, card, _replay_of(folder / REPLAY))
 
 
-def _parse(data: bytes, path: Path) -> Any:
+def file_of(target: Target, level: float) -> str:
+    """Name of a model's file, such as `ttft-90.cbm`."""
+    return f"{target}-{100 * level:.0f}.cbm"
+
+
+def _parse(path: Path) -> Any:
     try:
-        # Imported here: this library alone is larger than the rest of the process, and a broken one must not keep the agent from starting.
+        # Imported here: a broken library must not keep the agent from starting.
         import catboost  # noqa: PLC0415
     except ImportError as error:
         raise ModelError(f"cost model {path}: the catboost package cannot be imported: {error}") from error
     model = catboost.CatBoost()
     try:
-        model.load_model(blob=data)
-    except catboost.CatBoostError as error:
+        model.load_model(blob=path.read_bytes())
+    except (OSError, catboost.CatBoostError) as error:
         raise ModelError(f"cost model {path} cannot be read: {error}") from error
     return model
+
+
+def _replay_of(path: Path) -> tuple[Rows, Names] | None:
+    if not path.exists():
+        return None
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            rows, texts = stored["rows"].astype(np.float32), stored["names"]
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"{path} cannot be read: {error}") from error
+    names = np.empty(texts.shape, dtype=object)
+    for index, text in np.ndenumerate(texts):
+        names[index] = bytes(text)
+    return rows, names

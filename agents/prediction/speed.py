@@ -21,6 +21,8 @@ HISTORY = 8192
 _PER_SEQ_RATIO = 0.02
 _PROMPT_RATIO = 0.006
 _MAX_TOKENS_WEIGHT = 64.0
+_PRIOR_LOADS = (1.0, 8.0, 32.0)
+_PRIOR_PROMPT = 500.0
 
 
 class Speed(msgspec.Struct, frozen=True):
@@ -75,13 +77,26 @@ class LoadHistory:
 
 
 class SpeedFit:
-    """Weighted least squares of TPOT on load, and of the rest of TTFT on prompt length, both with forgetting."""
+    """Weighted least squares of TPOT on load, and of the rest of TTFT on prompt length, both with forgetting.
 
-    def __init__(self) -> None:
+    Args:
+        prior: Speed known beforehand, from a profile; completions outweigh it in time. None starts from ratios that engines have in common.
+    """
+
+    def __init__(self, prior: Speed | None = None) -> None:
         self._w = self._n = self._nn = self._y = self._ny = 0.0
         self._ll = self._lz = 0.0
         self._samples = 0
-        self._speed = Speed()
+        self._speed = prior or Speed()
+        self._per_seq_ratio = _PER_SEQ_RATIO
+        self._prompt_ratio = _PROMPT_RATIO
+        if prior is not None:
+            self._per_seq_ratio = prior.per_seq_ms / prior.base_ms
+            self._prompt_ratio = prior.per_prompt_token_ms / prior.base_ms
+            for load in _PRIOR_LOADS:
+                self._add(prior.step_ms(load), load, PRIOR_WEIGHT / prior.step_ms(load) ** 2)
+            self._ll = PRIOR_WEIGHT * _PRIOR_PROMPT
+            self._lz = self._ll * prior.per_prompt_token_ms
 
     @property
     def speed(self) -> Speed:
@@ -96,25 +111,27 @@ class SpeedFit:
             self._learn_prefill(completion.service_ttft_ms, completion.prompt_tokens, load)
 
     def _learn_decode(self, tpot_ms: float, load: float, weight: float) -> None:
-        keep = 1.0 - 1.0 / MEMORY
         # Relative errors count: a slow step is not better known than a fast one.
-        weight /= tpot_ms * tpot_ms
-        self._w = keep * self._w + weight
-        self._n = keep * self._n + weight * load
-        self._nn = keep * self._nn + weight * load * load
-        self._y = keep * self._y + weight * tpot_ms
-        self._ny = keep * self._ny + weight * load * tpot_ms
+        self._add(tpot_ms, load, weight / (tpot_ms * tpot_ms))
         self._samples += 1
         # Prior: per_seq = ratio * base at the level seen. One dimension is exact, the other gives way as loads spread.
         mean_n, mean_y = self._n / self._w, self._y / self._w
         spread = self._nn / self._w - mean_n * mean_n
         covariance = self._ny / self._w - mean_n * mean_y
-        prior_slope = _PER_SEQ_RATIO * mean_y / (1.0 + _PER_SEQ_RATIO * mean_n)
+        prior_slope = self._per_seq_ratio * mean_y / (1.0 + self._per_seq_ratio * mean_n)
         trust = PRIOR_WEIGHT / min(self._samples, MEMORY) * (1.0 + mean_n)
         slope = (covariance + trust * prior_slope) / (spread + trust)
         slope = min(max(slope, 0.0), 0.95 * mean_y / max(mean_n, 1.0))
         base = max(mean_y - slope * mean_n, 0.05 * mean_y)
         self._speed = msgspec.structs.replace(self._speed, base_ms=base, per_seq_ms=slope, samples=self._samples)
+
+    def _add(self, tpot_ms: float, load: float, weight: float) -> None:
+        keep = 1.0 - 1.0 / MEMORY
+        self._w = keep * self._w + weight
+        self._n = keep * self._n + weight * load
+        self._nn = keep * self._nn + weight * load * load
+        self._y = keep * self._y + weight * tpot_ms
+        self._ny = keep * self._ny + weight * load * tpot_ms
 
     def _learn_prefill(self, ttft_ms: float, prompt_tokens: int, load: float) -> None:
         keep = 1.0 - 1.0 / MEMORY
@@ -123,7 +140,7 @@ class SpeedFit:
         # Long prompts say most about the cost of a token; weights of 1/length keep the longest from deciding alone.
         self._ll = keep * self._ll + length
         self._lz = keep * self._lz + rest_ms
-        prior = _PROMPT_RATIO * self._speed.base_ms
+        prior = self._prompt_ratio * self._speed.base_ms
         shrink = PRIOR_WEIGHT * 100.0
         per_token = (self._lz + shrink * prior) / (self._ll + shrink)
         self._speed = msgspec.structs.replace(self._speed, per_prompt_token_ms=max(per_token, 1e-4))

@@ -104,6 +104,16 @@ class EngineConfig(Section, frozen=True):
     control_token_env: Annotated[
         str, Meta(description="environment variable that holds the token of this engine's control plugin (docs/engines.md)")
     ] = ""
+    profile: Annotated[
+        str,
+        Meta(
+            max_length=4096,
+            description=(
+                "what predictions start from before anything was measured: a performance profile (a name of docs/profiles.md or the path "
+                "of a .json file), or GPUs and model from data sheets, such as 2xA100/llama-2-13b; empty: nothing is known"
+            ),
+        ),
+    ] = ""
     n_run_max: Annotated[int, Meta(ge=1, le=4096, description="ceiling of the dispatch window where the engine does not state its own")] = (
         256
     )
@@ -268,7 +278,20 @@ class AgentsConfig(Section, frozen=True):
         int, Meta(ge=100, le=10_000_000, description="completions that a model in the shadow is compared on before it may be called better")
     ] = 1000
     model_shadow_margin: Annotated[Share, Meta(description="share of its error by which it must be better than the one in force")] = 0.02
-    prediction_model: Annotated[str, Meta(description="CatBoost model file; empty takes the shipped one")] = ""
+    prediction_model: Annotated[
+        str, Meta(description="folder of a cost model; empty takes what `hmas models use prediction` chose, else the shipped one")
+    ] = ""
+    prediction_refit_completions: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=10_000_000,
+            description=(
+                "completions after which the cost model is trained on from telemetry and read along in the shadow; 0: never; "
+                "model_promotion says what becomes of it"
+            ),
+        ),
+    ] = 5000
     qos_short_window_s: Annotated[Seconds, Meta(description="span of V_short's latency figures")] = 5.0
     qos_long_window_s: Annotated[Seconds, Meta(description="span of V_long")] = 60.0
     meta_period_s: Annotated[Seconds, Meta(description="Delta T_meta: how often the policy is reconsidered")] = 10.0

@@ -7,101 +7,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prediction_kit import Constant, completion, features, healthy, snapshot, view
 
 from agents.prediction import model as model_module
-from agents.prediction.features import FEATURES, InstanceState, analytic, expected_in_flight, row
-from agents.prediction.model import STALE_S, PredictionModel
+from agents.prediction.features import FEATURES, Fleet, InstanceState, analytic, categories, expected_in_flight
+from agents.prediction.model import NAMED, REMEMBERED_PAIRS, STALE_S, PredictionModel
 from agents.prediction.residuals import Residual
 from agents.prediction.speed import HISTORY, LoadHistory, Speed, SpeedFit
-from controller.core.messages import Completion, InstanceView, RequestFeatures, SystemSnapshot
-from controller.core.types import OutcomeKind, TaskType
+from agents.prediction.totals import total_quantiles
+from controller.core.types import OutcomeKind
 from engines.base import EngineSnapshot
-
-
-def view(name: str = "a", in_flight: int = 4, **changes) -> InstanceView:
-    fields = {
-        "name": name,
-        "in_flight": in_flight,
-        "in_flight_tokens": 300 * in_flight,
-        "n_run": 16,
-        "token_budget": 0,
-        "kv_committed": 0.1,
-        "tpot_pressure": 0.0,
-        "capacity_n_run": 64,
-    }
-    return InstanceView(**(fields | changes))
-
-
-def snapshot(*views: InstanceView, at_s: float = 100.0, queued: int = 0) -> SystemSnapshot:
-    return SystemSnapshot(
-        sent_s=at_s,
-        gateway="g",
-        policy="edf",
-        queued=queued,
-        queued_tokens=0,
-        queued_long=0,
-        overdue=0,
-        oldest_wait_ms=0.0,
-        arrived_total=0,
-        dispatched_total=0,
-        ended={},
-        instances=list(views),
-    )
-
-
-def features(request_id: str = "r", prompt_tokens: int = 200, output_tokens: float = 100.0) -> RequestFeatures:
-    return RequestFeatures(
-        request_id=request_id,
-        sent_s=100.0,
-        tenant="t",
-        model="m",
-        prompt_tokens=prompt_tokens,
-        task_type=TaskType.QA,
-        confidence=0.9,
-        ttft_slo_ms=1000.0,
-        tpot_slo_ms=50.0,
-        importance=0.75,
-        output_tokens=output_tokens,
-        output_tokens_p90=output_tokens,
-    )
-
-
-def completion(request_id: str = "r", *, ttft_ms: float = 80.0, tpot_ms: float = 20.0, instance: str = "a", **changes) -> Completion:
-    fields = {
-        "request_id": request_id,
-        "sent_s": 103.0,
-        "tenant": "t",
-        "model": "m",
-        "outcome": OutcomeKind.COMPLETED,
-        "arrival_s": 100.0,
-        "policy": "edf",
-        "instance": instance,
-        "prompt_tokens": 200,
-        "output_tokens": 100,
-        "queue_ms": 0.0,
-        "ttft_ms": ttft_ms,
-        "service_ttft_ms": ttft_ms,
-        "tpot_ms": tpot_ms,
-        "total_ms": ttft_ms + 99 * tpot_ms,
-        "running": 3,
-    }
-    return Completion(**(fields | changes))
-
-
-def healthy(name: str, *, is_healthy: bool = True) -> EngineSnapshot:
-    return EngineSnapshot(engine=name, taken_s=100.0, healthy=is_healthy, running=2, kv_usage=0.3, max_num_batched_tokens=1024)
-
-
-class Constant:
-    """A regressor that always says the same."""
-
-    def __init__(self, ttft: float, tpot: float) -> None:
-        self.said = (ttft, tpot)
-        self.calls: list[tuple[int, int]] = []
-
-    def log_corrections(self, rows):
-        self.calls.append(rows.shape)
-        return np.tile(np.array(self.said), (len(rows), 1))
 
 
 def test_the_fit_finds_an_engines_figures():
@@ -225,16 +140,35 @@ def test_a_queue_fills_the_window_before_the_request_starts():
     assert expected_in_flight(state(queued=500.0)) == 15
 
 
+def rows_of(states, prompt_tokens, output_tokens):
+    fleet = Fleet(states)
+    prompts = np.array(prompt_tokens, dtype=float)
+    return fleet.rows(prompts, np.array(output_tokens, dtype=float), *fleet.analytic(prompts))
+
+
 def test_the_row_does_not_depend_on_the_engines_absolute_speed():
-    slow, fast = state(), state(speed=Speed(2.0, 0.05, 0.01))
-    rows = [row(one, analytic(one, 300), 300, 50.0) for one in (slow, fast)]
-    assert rows[0] == pytest.approx(rows[1], nan_ok=True)
-    assert len(rows[0]) == len(FEATURES)
+    slow, fast = rows_of([state(), state(speed=Speed(2.0, 0.05, 0.01))], [300], [50.0])
+    assert slow.tolist() == pytest.approx(fast.tolist(), rel=1e-5, nan_ok=True)
+    assert len(slow) == len(FEATURES)
 
 
 def test_missing_signals_are_missing_not_zero():
-    found = dict(zip(FEATURES, row(state(), analytic(state(), 10), 10, 1.0), strict=True))
+    found = dict(zip(FEATURES, rows_of([state()], [10], [1.0])[0], strict=True))
     assert all(math.isnan(found[name]) for name in ("engine_running", "engine_waiting", "kv_usage"))
+
+
+def test_a_batch_of_instances_is_what_each_gives_alone():
+    told = EngineSnapshot(engine="b", taken_s=1.0, healthy=True, running=7, waiting=3, kv_usage=0.4, max_num_batched_tokens=512)
+    states = [state(), state(view=view("b", in_flight=9, engine=told), queued=4.0, hardware="2xa100"), state(view=view("c", n_run=3))]
+    prompts, outputs = [10.0, 700.0, 9000.0], [5.0, 100.0, 900.0]
+    together = rows_of(states, prompts, outputs).reshape(3, 3, -1)
+    for request in range(3):
+        for number, one in enumerate(states):
+            alone = rows_of([one], [prompts[request]], [outputs[request]])[0]
+            assert np.array_equal(together[request, number], alone, equal_nan=True)
+    names = categories([features("r"), features("s")], Fleet(states)).reshape(2, 3, -1)
+    assert [names[0, number, 0] for number in range(3)] == [b"unknown", b"2xa100", b"unknown"]
+    assert names[1, 2, 1] == b"m"
 
 
 def test_without_a_fresh_snapshot_nothing_is_said():
@@ -288,10 +222,10 @@ def test_live_errors_correct_one_instance_and_not_the_other():
     for number in range(400):
         for instance in ("a", "b"):
             model.predict([features(f"{instance}{number}")], 100.0)
-            step_ms = model._instances[instance].fit.speed.step_ms(5.0)
+            step_ms = 27.5
             tpot_ms = step_ms if instance == "a" else 0.5 * step_ms
             model.learn(completion(f"{instance}{number}", instance=instance, tpot_ms=tpot_ms))
-    factors = {name: model._instances[name].tpot.factor for name in ("a", "b")}
+    factors = {name: model.tracks()[name, "tpot"].model.factor for name in ("a", "b")}
     assert factors["a"] > 1.5
     assert first.tpot_ms["a"] == pytest.approx(first.tpot_ms["b"])
     assert factors["a"] > 1.3 * factors["b"]
@@ -320,6 +254,90 @@ def test_memory_is_bounded(monkeypatch):
     assert len(model._instances) == 3
     assert len(model._answered) <= 10
     assert len(model._learnt) <= 10
+
+
+def test_a_thousand_instances_are_one_bounded_call():
+    regressor = Constant(0.0, 0.0)
+    model = PredictionModel(regressor)
+    model.observe(snapshot(*(view(f"i{number}", in_flight=number % 16) for number in range(1000))))
+    costs = model.predict([features(f"r{number}") for number in range(40)], 100.0)
+    assert len(costs) == 40
+    assert sum(rows for rows, _ in regressor.calls) == 40_000
+    assert max(rows for rows, _ in regressor.calls) <= model_module.ROWS_AT_ONCE
+    assert all(len(cost.ttft_ms) == len(cost.total_ms) == NAMED for cost in costs)
+    idle = {f"i{number}" for number in range(1000) if number % 16 == 0}
+    assert len(idle & set(costs[0].ttft_ms)) == min(NAMED, len(idle))
+
+
+def test_what_awaits_its_outcome_is_bounded_in_pairs(monkeypatch):
+    monkeypatch.setattr(model_module, "REMEMBERED_PAIRS", 100)
+    model = PredictionModel(None)
+    model.observe(snapshot(*(view(f"i{number}") for number in range(30))))
+    for number in range(50):
+        model.predict([features(f"r{number}"), features("again")], 100.0)
+        assert sum(len(answer.named) for answer in model._answered.values()) == model._pairs <= 100
+    model.learn(completion("again", instance="i3"))
+    assert sum(len(answer.named) for answer in model._answered.values()) == model._pairs
+    assert REMEMBERED_PAIRS > 100
+
+
+def test_quantiles_surround_the_median_and_the_total_follows_length():
+    model = PredictionModel(Constant(0.0, 0.0, spread=0.4))
+    model.observe(snapshot(view("a")))
+    short, long = model.predict([features("s", output_tokens=10.0), features("l", output_tokens=1000.0)], 100.0)
+    for cost in (short, long):
+        assert cost.ttft_p90_ms["a"] == pytest.approx(cost.ttft_ms["a"] * math.exp(0.4))
+        low, middle, high = cost.total_ms["a"]
+        assert low < middle < high
+    assert long.total_ms["a"][1] == pytest.approx(long.ttft_ms["a"] + 999 * long.tpot_ms["a"])
+    assert long.total_ms["a"][0] > short.total_ms["a"][2]
+
+
+@given(
+    st.lists(st.floats(1, 1e5), min_size=7, max_size=7).map(sorted),
+    st.floats(1, 1e4),
+    st.floats(0.1, 1e3),
+    st.floats(-2, 0),
+    st.floats(0, 2),
+    st.floats(1, 50),
+)
+def test_total_time_rises_over_its_levels_and_with_length(lengths, ttft_ms, tpot_ms, low, high, longer):
+    middle = np.array([[ttft_ms, tpot_ms]])
+    lows, highs = np.full((1, 2), low), np.full((1, 2), high)
+
+    def total(scale):
+        told = tuple(length * scale for length in lengths)
+        asked = features(output_tokens=told[2])
+        return total_quantiles(type(asked)(**{**_fields(asked), "output_quantiles": told}), middle, lows, highs)[0]
+
+    usual, more = total(1.0), total(longer)
+    assert usual[0] <= usual[1] * (1 + 1e-9)
+    assert usual[1] <= usual[2] * (1 + 1e-9)
+    assert more[1] >= usual[1] * (1 - 1e-9)
+
+
+def _fields(struct):
+    return {name: getattr(struct, name) for name in struct.__struct_fields__}
+
+
+def test_a_profile_is_where_an_instance_starts_and_completions_outweigh_it():
+    prior = Speed(8.0, 0.1, 0.02)
+    fit = SpeedFit(prior)
+    assert fit.speed == prior
+    for _ in range(5):
+        fit.learn(completion(tpot_ms=9.0, ttft_ms=14.0), 8.0)
+    assert fit.speed.step_ms(8.0) == pytest.approx(9.0, rel=0.06)
+    assert fit.speed.step_ms(1.0) == pytest.approx(prior.step_ms(1.0), rel=0.2)
+    for _ in range(1000):
+        fit.learn(completion(tpot_ms=30.0), 8.0)
+    assert fit.speed.step_ms(8.0) == pytest.approx(30.0, rel=0.05)
+
+
+def test_instances_with_a_prior_are_told_apart_before_the_first_completion():
+    model = PredictionModel(None, priors={"fast": Speed(5.0, 0.1, 0.01)}, hardware={"fast": "1xh100"})
+    model.observe(snapshot(view("fast"), view("unknown")))
+    (cost,) = model.predict([features()], 100.0)
+    assert cost.tpot_ms["fast"] < 0.5 * cost.tpot_ms["unknown"]
 
 
 def test_more_load_never_costs_less_by_the_formula():

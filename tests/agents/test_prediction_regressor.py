@@ -1,4 +1,4 @@
-"""The shipped model, what happens without it, and that the whole agent gets costs right on an engine it has never seen."""
+"""The shipped model, how it is trained and trained on, and that the whole agent gets costs right on an engine it has never seen."""
 
 import json
 import shutil
@@ -8,83 +8,95 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prediction_kit import features
 
-from agents.prediction import train
-from agents.prediction.agent import make_agent
-from agents.prediction.features import FEATURES
+from agents.prediction import training
+from agents.prediction.experience import Table
+from agents.prediction.features import CATEGORIES, FEATURES, RISING_TPOT, RISING_TTFT, Fleet, InstanceState, categories
 from agents.prediction.generate import WARM_UP, Arrival, Episode, random_episode, samples, table
 from agents.prediction.model import PredictionModel
-from agents.prediction.regressor import SHIPPED, card_path, load_regressor
-from controller.bus.memory_bus import MemoryBus
-from controller.config.schema import AgentsConfig, Config
+from agents.prediction.regressor import LEVELS, SHIPPED, TARGETS, load_regressor
+from agents.prediction.speed import Speed
 from controller.core.errors import ModelError
-from controller.core.messages import Completion, Event, InstanceView, RequestCost, RequestFeatures, SystemSnapshot
-from controller.core.types import OutcomeKind, TaskType
+from controller.core.messages import InstanceView
+from engines.base import EngineSnapshot
 from engines.sim.model import EngineModel
 from engines.sim.profile import load_profile
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.fixture(scope="module")
+def shipped():
+    return load_regressor()
+
+
 @pytest.fixture
 def copied(tmp_path):
-    path = tmp_path / "cost.cbm"
-    shutil.copy(SHIPPED, path)
-    shutil.copy(card_path(SHIPPED), card_path(path))
-    return path
+    folder = tmp_path / "cost"
+    shutil.copytree(SHIPPED, folder)
+    return folder
 
 
-def edit_card(path: Path, **changes) -> None:
-    card = json.loads(card_path(path).read_text())
-    card_path(path).write_text(json.dumps(card | changes))
+def edit_card(folder: Path, **changes) -> None:
+    path = folder / "card.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def test_the_shipped_model_is_small_and_answers_finite_numbers():
-    assert SHIPPED.stat().st_size < 500_000
-    regressor = load_regressor()
+def unknown(count: int):
+    names = np.empty((count, len(CATEGORIES)), dtype=object)
+    names[:] = b"unknown"
+    return names
+
+
+def test_the_shipped_model_is_small_and_answers_finite_rising_quantiles(shipped):
+    assert sum(path.stat().st_size for path in SHIPPED.iterdir()) < 1_000_000
     rows = np.zeros((5, len(FEATURES)), dtype=np.float32)
     rows[1] = np.nan
-    said = regressor.log_corrections(rows)
-    assert said.shape == (5, 2)
+    said = shipped.log_quantiles(rows, unknown(5))
+    assert said.shape == (5, len(TARGETS), len(LEVELS))
     assert np.isfinite(said).all()
+    assert (np.diff(said, axis=2) >= 0).all()
 
 
-def test_the_card_tells_how_the_model_came_about():
-    card = load_regressor().card
-    assert card.command.startswith("python -m agents.prediction.train")
-    assert len(card.data_sha256) == 64
-    assert card.metrics["ttft_ms_agent_r2_log"] > 0.9
-    assert card.metrics["tpot_ms_agent_r2_log"] > 0.9
+def test_the_card_tells_how_the_model_came_about(shipped):
+    card = shipped.card
+    assert card.command.startswith("hmas train prediction")
+    assert len(card.data_sha256["generated episodes"]) == 64
+    assert 0.0 < shipped.accepted["ttft"] < 0.4
+    assert 0.0 < shipped.accepted["tpot"] < 0.3
 
 
 def test_a_missing_model_is_named(tmp_path):
-    with pytest.raises(ModelError, match=r"none\.cbm"):
-        load_regressor(tmp_path / "none.cbm")
-
-
-def test_a_missing_card_is_named(copied):
-    card_path(copied).unlink()
-    with pytest.raises(ModelError, match=r"cost\.json"):
-        load_regressor(copied)
+    with pytest.raises(ModelError, match="none"):
+        load_regressor(tmp_path / "none")
 
 
 def test_a_model_that_is_not_the_cards_is_refused(copied):
-    copied.write_bytes(copied.read_bytes()[:-1])
-    with pytest.raises(ModelError, match="not the file that its card describes"):
+    path = copied / "tpot-50.cbm"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ModelError, match=r"tpot-50\.cbm.*changed or cut off"):
         load_regressor(copied)
 
 
 def test_a_file_that_is_no_model_is_refused(copied):
-    import hashlib
+    from agents.models.card import read_card, write_card
 
-    copied.write_bytes(b"not a model at all")
-    edit_card(copied, model_sha256=hashlib.sha256(b"not a model at all").hexdigest())
-    with pytest.raises(ModelError, match="cannot be read"):
+    (copied / "ttft-50.cbm").write_bytes(b"not a model at all")
+    write_card(copied, read_card(copied))
+    with pytest.raises(ModelError, match=r"ttft-50\.cbm cannot be read"):
         load_regressor(copied)
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"), [({"features": ["colour"]}, "other features"), ({"format": 9}, "format 9"), ({"features": 3}, "features")]
+    ("changes", "said"),
+    [
+        ({"format": "other"}, "format 'other'"),
+        ({"kind": "perception"}, "kind 'perception'"),
+        ({"details": {"features": ["colour"]}}, "other features"),
+    ],
 )
 def test_a_card_of_another_kind_is_refused(copied, changes, said):
     edit_card(copied, **changes)
@@ -92,98 +104,77 @@ def test_a_card_of_another_kind_is_refused(copied, changes, said):
         load_regressor(copied)
 
 
-def features(request_id: str, prompt_tokens: int = 100) -> RequestFeatures:
-    return RequestFeatures(
-        request_id=request_id,
-        sent_s=100.0,
-        tenant="t",
-        model="m",
-        prompt_tokens=prompt_tokens,
-        task_type=TaskType.QA,
-        confidence=0.9,
-        ttft_slo_ms=1000.0,
-        tpot_slo_ms=50.0,
-        importance=0.75,
-        output_tokens=100.0,
-        output_tokens_p90=200.0,
+loads = st.fixed_dictionaries(
+    {
+        "in_flight": st.integers(0, 40),
+        "tokens_each": st.integers(10, 4000),
+        "n_run": st.integers(1, 64),
+        "queued": st.integers(0, 60),
+        "waiting": st.integers(0, 20),
+        "kv_usage": st.floats(0, 1),
+        "budget": st.sampled_from([256, 2048, 8192]),
+        "prompt": st.integers(1, 20_000),
+    }
+)
+
+
+def stated(load: dict) -> InstanceState:
+    engine = EngineSnapshot(
+        engine="a",
+        taken_s=1.0,
+        healthy=True,
+        running=load["in_flight"],
+        waiting=load["waiting"],
+        kv_usage=load["kv_usage"],
+        max_num_batched_tokens=load["budget"],
     )
-
-
-def snapshot(at_s: float) -> SystemSnapshot:
     view = InstanceView(
-        name="a", in_flight=2, in_flight_tokens=500, n_run=8, token_budget=0, kv_committed=0.0, tpot_pressure=0.0, capacity_n_run=8
+        name="a",
+        in_flight=load["in_flight"],
+        in_flight_tokens=load["in_flight"] * load["tokens_each"],
+        n_run=load["n_run"],
+        token_budget=0,
+        kv_committed=0.1,
+        tpot_pressure=0.0,
+        capacity_n_run=64,
+        engine=engine,
     )
-    return SystemSnapshot(
-        sent_s=at_s,
-        gateway="g",
-        policy="edf",
-        queued=0,
-        queued_tokens=0,
-        queued_long=0,
-        overdue=0,
-        oldest_wait_ms=0.0,
-        arrived_total=0,
-        dispatched_total=0,
-        ended={},
-        instances=[view],
-    )
+    return InstanceState(view, Speed(12.0, 0.3, 0.05), float(load["queued"]), 0.2, 0.0)
 
 
-def test_without_its_model_the_agent_works_and_says_so_once(tmp_path):
-    agent = make_agent(Config(agents=AgentsConfig(prediction_model=str(tmp_path / "gone.cbm"))))
-    (cost,) = agent.handle([snapshot(100.0), features("r")], 100.0)
-    assert isinstance(cost, RequestCost)
-    (event,) = agent.on_tick(101.0)
-    assert isinstance(event, Event)
-    assert (event.kind, event.severity) == ("model_fallback", "warning")
-    assert "gone.cbm" in event.reason
-    assert agent.on_tick(102.0) == []
+def quantiles_ms(regressor, load: dict):
+    fleet = Fleet([stated(load)])
+    prompts = np.array([float(load["prompt"])])
+    formula = np.stack(fleet.analytic(prompts), axis=-1)
+    rows = fleet.rows(prompts, np.array([100.0]), formula[..., 0], formula[..., 1])
+    said = regressor.log_quantiles(rows, categories([features("r", load["prompt"], 100.0)], fleet))[0]
+    return formula[0, 0][:, None] * np.exp(said)
 
 
-def test_with_its_model_the_agent_answers_every_request_of_a_batch():
-    agent = make_agent(Config())
-    costs = agent.handle([features("x"), snapshot(100.0), features("y")], 100.0)
-    assert [cost.request_id for cost in costs] == ["x", "y"]
-    assert agent.on_tick(101.0) == []
+@settings(max_examples=60, deadline=None)
+@given(loads, st.sampled_from(["prompt", "in_flight", "queued", "waiting", "tokens_each"]), st.integers(1, 5000))
+def test_no_level_of_ttft_or_tpot_falls_where_physics_forbids_it(shipped, load, what, more):
+    before = quantiles_ms(shipped, load)
+    after = quantiles_ms(shipped, load | {what: load[what] + more})
+    # What runs beside it slows decoding for certain; for the first token see RISING_TTFT.
+    targets = slice(0, 2) if what in {"prompt", "waiting"} else slice(1, 2)
+    assert (after[targets] >= before[targets] * (1 - 1e-6)).all()
 
 
-async def test_the_agent_learns_an_engines_speed_from_the_stream_when_it_starts():
-    bus = MemoryBus()
-    bus.post(snapshot(99.0))
-    for number in range(100):
-        bus.post(
-            Completion(
-                request_id=str(number),
-                sent_s=99.5,
-                tenant="t",
-                model="m",
-                outcome=OutcomeKind.COMPLETED,
-                arrival_s=99.0,
-                policy="edf",
-                instance="a",
-                prompt_tokens=100,
-                output_tokens=50,
-                ttft_ms=10.0,
-                service_ttft_ms=10.0,
-                tpot_ms=2.0,
-                total_ms=108.0,
-                running=2,
-            )
-        )
-    agent = make_agent(Config())
-    fresh = make_agent(Config())
-    await agent.recover(bus, 100.0)
-    (learnt,), (default,) = (one.handle([snapshot(100.0), features("r")], 100.0) for one in (agent, fresh))
-    assert learnt.tpot_ms["a"] < 5.0 < default.tpot_ms["a"]
+def test_what_rises_is_constrained_in_training():
+    assert set(RISING_TTFT) | set(RISING_TPOT) <= set(FEATURES)
+    assert "log_prompt_tokens" in RISING_TTFT
+    assert "kv_usage" in RISING_TPOT
 
 
 def test_samples_repeat_from_their_seed_and_each_request_gives_one():
     first, again = (list(random_episode(np.random.default_rng([7, 1]), requests=60).run()) for _ in range(2))
     assert 0 < len(first) <= 60 - WARM_UP
     assert [sample.labels for sample in first] == [sample.labels for sample in again]
-    rows, labels = table(first)
-    assert rows.shape == (len(first), len(FEATURES))
-    assert np.isfinite(labels[:, 0]).all()
+    learnt = table(first)
+    assert learnt.rows.shape == (len(first), len(FEATURES))
+    assert learnt.names.shape == (len(first), len(CATEGORIES))
+    assert np.isfinite(learnt.labels[:, 0]).all()
 
 
 def demo_episode(regressor, seed: int) -> Episode:
@@ -217,25 +208,72 @@ def test_costs_on_the_demo_engine_are_right():
         for who in ("said", "formula"):
             told = np.array([getattr(getattr(sample, who), target) for sample in kept])
             median_error[target, who] = float(np.median(np.abs(told - actual) / actual))
-    assert median_error["ttft_ms", "said"] < 0.3
+    assert median_error["ttft_ms", "said"] < 0.42
     assert median_error["ttft_ms", "said"] < 0.8 * median_error["ttft_ms", "formula"]
     assert median_error["tpot_ms", "said"] < 0.25
 
 
+def test_a_decode_step_of_a_drawn_engine_costs_more_than_its_fixed_part():
+    from agents.prediction.generate import _work_s, drawn_profile
+
+    for number in range(40):
+        profile = drawn_profile(np.random.default_rng([9, number]))
+        step_ms = 1e3 * profile.step_duration_s(prefill_tokens=0, prefill_pairs=0, decode_seqs=8, decode_kv_tokens=8 * 300)
+        assert step_ms > profile.step_ms
+        alone_s = _work_s(profile, 1, 200.0, 100.0)
+        assert alone_s >= 0.1 * 0.9 * profile.step_duration_s(prefill_tokens=0, prefill_pairs=0, decode_seqs=1, decode_kv_tokens=250)
+        assert alone_s >= 100 * profile.step_duration_s(prefill_tokens=0, prefill_pairs=0, decode_seqs=1, decode_kv_tokens=250)
+
+
 @pytest.mark.slow
-def test_training_is_reproducible_and_writes_a_model_that_loads(tmp_path, capsys):
-    paths = [tmp_path / "one.cbm", tmp_path / "two.cbm"]
-    for path in paths:
-        assert train.main(["--out", str(path), "--episodes", "12", "--held-out", "4", "--seed", "5"]) == 0
-    capsys.readouterr()
-    assert paths[0].read_bytes() == paths[1].read_bytes()
-    assert card_path(paths[0]).read_bytes() == card_path(paths[1]).read_bytes()
-    assert load_regressor(paths[0]).card.metrics["samples"] > 100
+def test_training_is_reproducible_and_writes_a_model_that_loads(tmp_path):
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        training.train(5, 10).save(folder)
+    for name in ("ttft-50.cbm", "tpot-50.cbm", "replay.npz"):
+        assert (folders[0] / name).read_bytes() == (folders[1] / name).read_bytes()
 
 
-def test_a_trained_model_beats_the_formula_on_engines_it_has_not_seen():
-    metrics = train.measure(load_regressor(), seed=11, episodes=6)
-    assert metrics["ttft_ms_agent_median_ape"] < metrics["ttft_ms_formula_median_ape"]
+def test_the_agent_with_the_trained_model_beats_the_formula_on_engines_it_has_not_seen(shipped):
+    metrics = training.measure(shipped, seed=11, episodes=8)
+    assert metrics["ttft_ms_agent_median_ape"] < 0.85 * metrics["ttft_ms_formula_median_ape"]
+    assert metrics["tpot_ms_agent_median_ape"] < 0.12
+    for level in LEVELS:
+        assert metrics[f"total_ms_below_{level:g}"] == pytest.approx(level, abs=0.12)
+
+
+def telemetry(regressor, *, offset: float, count: int = 800):
+    """Requests of one engine that takes e^offset times what the model says."""
+    learnt = table([sample for episode in samples(21, 12) for sample in episode])
+    said = regressor.log_quantiles(learnt.rows, learnt.names)[:, :, 1]
+    names = learnt.names.copy()
+    names[:, 0] = b"8xnew-gpu"
+    noise = np.random.default_rng(2).normal(0.0, 0.1, said.shape)
+    return Table(learnt.rows, names, said + offset + noise).take(slice(0, count))
+
+
+@pytest.mark.slow
+def test_a_refit_learns_what_is_new_and_does_not_forget(shipped):
+    learnt = telemetry(shipped, offset=0.8)
+    fresh, losses = training.refit(shipped, learnt)
+    assert losses["new"] < 0.6 * losses["old"]
+    known = table([sample for episode in samples(31, 12) for sample in episode])
+    before = shipped.log_quantiles(known.rows, known.names)[:, :, 1]
+    after = fresh.log_quantiles(known.rows, known.names)[:, :, 1]
+    assert np.abs(after - before).mean() < 0.08, "engines of which telemetry said nothing are judged as before"
+    assert training.pinball(fresh.log_quantiles(known.rows, known.names), known.labels) < 1.1 * training.pinball(
+        shipped.log_quantiles(known.rows, known.names), known.labels
+    )
+    here = learnt.take(slice(0, 200))
+    moved = fresh.log_quantiles(here.rows, here.names)[:, :, 1] - shipped.log_quantiles(here.rows, here.names)[:, :, 1]
+    assert moved.mean() > 0.5
+    assert fresh.card.details["refits"] == 1
+
+
+def test_too_little_telemetry_is_not_learnt_from(shipped):
+    learnt = telemetry(shipped, offset=0.0, count=training.REFIT_LEAST - 1)
+    with pytest.raises(ValueError, match=str(training.REFIT_LEAST)):
+        training.refit(shipped, learnt)
 
 
 @pytest.mark.parametrize("name", ["perception", "qos", "statera"])

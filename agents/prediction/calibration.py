@@ -1,0 +1,109 @@
+"""Holds stated quantiles to what comes, and notices when a model has lost its touch. Pure.
+
+`Band` shifts the outer quantiles of one instance and target until the stated shares lie beyond them (adaptive conformal inference: Gibbs
+and Candès, "Adaptive Conformal Inference Under Distribution Shift", NeurIPS 2021). `DriftWatch` compares the live error with the error that
+the model had when it was accepted.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+LOW, HIGH = 0.1, 0.9
+"""Levels of the outer quantiles; the middle one is the median."""
+BAND_RATE = 0.02
+"""How far one outcome beyond a quantile moves it, in logarithms."""
+WIDEST = math.log(8.0)
+"""No outer quantile is further from the median than a factor of eight."""
+ERROR_RATE = 0.02
+"""Weight of a new error: fifty completions are the memory of the drift watch."""
+LEAVE = 2.0
+"""The band: so many times the accepted error, and `LEAST_BAND` at least."""
+RETURN = 0.8
+"""Share of the band that the error must be back in."""
+LEAST_BAND = 0.25
+"""Mean absolute logarithm of actual over predicted that is never called drift: so much queues do from one minute to the next."""
+WARM_UP = 50
+"""Completions before anything is called drift."""
+HOLD = 50
+"""Completions in a row for which the error must hold before the model is listened to again."""
+ERROR_LIMIT = 2.0
+"""One request counts for this much at most."""
+
+Path = Literal["model", "formula"]
+
+
+@dataclass(slots=True)
+class Band:
+    """Offsets of the outer quantiles of one instance and target, and how often they held."""
+
+    low: float = 0.0
+    high: float = 0.0
+    count: int = 0
+    at_or_below: dict[float, int] = field(default_factory=lambda: {LOW: 0, 0.5: 0, HIGH: 0})
+
+    def learn(self, error: float, spread: tuple[float, float]) -> None:
+        """Takes in log(actual / stated median) of a request whose model stated `spread`: logarithms of low and high over the median."""
+        low, high = self.bounds(spread)
+        self.count += 1
+        for level, edge in ((LOW, low), (0.5, 0.0), (HIGH, high)):
+            self.at_or_below[level] += error <= edge
+        self.low = _clamped(self.low - BAND_RATE * ((error <= low) - LOW))
+        self.high = _clamped(self.high + BAND_RATE * ((error > high) - (1.0 - HIGH)))
+
+    def bounds(self, spread: tuple[float, float]) -> tuple[float, float]:
+        """Logarithms of the outer quantiles over the median; never on its other side."""
+        return max(-WIDEST, min(0.0, spread[0] + self.low)), min(WIDEST, max(0.0, spread[1] + self.high))
+
+    def coverage(self) -> dict[float, float]:
+        """Share of outcomes at or below each stated quantile; empty before the first."""
+        return {level: held / self.count for level, held in self.at_or_below.items()} if self.count else {}
+
+
+@dataclass(slots=True)
+class DriftWatch:
+    """Whether the model of one instance and target may be listened to.
+
+    Attributes:
+        accepted: Mean absolute logarithmic error that the model had on held-out data.
+        model_error, formula_error: The same, live, of the model and of the formula without it.
+        path: Which of the two is listened to.
+    """
+
+    accepted: float
+    model_error: float = 0.0
+    formula_error: float = 0.0
+    count: int = 0
+    path: Path = "model"
+    _held: int = 0
+
+    @property
+    def limit(self) -> float:
+        """The error above which the model is not believed."""
+        return max(LEAST_BAND, LEAVE * self.accepted)
+
+    def learn(self, model_error: float, formula_error: float) -> Path | None:
+        """Takes in a request's errors, as logarithms; returns the path where it has changed.
+
+        Raised error alone leaves the model; the formula is then no worse in kind, for it needs nothing but the speeds seen here.
+        """
+        self.count += 1
+        rate = max(ERROR_RATE, 1.0 / self.count)
+        self.model_error += rate * (min(ERROR_LIMIT, abs(model_error)) - self.model_error)
+        self.formula_error += rate * (min(ERROR_LIMIT, abs(formula_error)) - self.formula_error)
+        if self.count < WARM_UP:
+            return None
+        if self.path == "model":
+            if self.model_error > self.limit:
+                self.path, self._held = "formula", 0
+                return self.path
+            return None
+        self._held = self._held + 1 if self.model_error < RETURN * self.limit else 0
+        if self._held >= HOLD:
+            self.path = "model"
+            return self.path
+        return None
+
+
+def _clamped(offset: float) -> float:
+    return max(-WIDEST, min(WIDEST, offset))

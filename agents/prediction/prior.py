@@ -1,0 +1,73 @@
+"""What a configuration says of an engine's speed before anything was measured on it: from a performance profile, or from data sheets.
+
+Pure but for reading the profile.
+"""
+
+import re
+from pathlib import Path
+
+import msgspec
+
+from agents.prediction.hardware import setup_of
+from agents.prediction.profile_formula import Formula, step_line
+from agents.prediction.speed import Speed
+from controller.core.errors import ModelError
+from engines.errors import ProfileError
+from engines.sim.profile import Profile, load_profile
+
+SHIPPED_FORMULA = Path(__file__).parent / "models" / "llm_pilot" / "formula.json"
+_CONTEXT_TOKENS = 500.0
+_LOAD = 32
+_PROMPT = 1024
+_PREFILL_EFFICIENCY = 0.55
+_SETUP = re.compile(r"(?:(?P<count>[1-9][0-9]?)x)?(?P<gpu>[A-Za-z0-9_-]+)/(?P<model>[A-Za-z0-9._-]+)")
+
+
+def speed_of(profile: Profile) -> Speed:
+    """A profile's figures in the terms of `Speed`: a line through decode steps of 1 and of 32 sequences, and a prompt of 1,024 tokens."""
+    few, many = (_decode_ms(profile, sequences) for sequences in (1, _LOAD))
+    per_seq = max(1e-4, (many - few) / (_LOAD - 1))
+    pairs = _PROMPT * (_PROMPT + 1) / 2
+    alone = profile.step_duration_s(prefill_tokens=1, prefill_pairs=1, decode_seqs=0, decode_kv_tokens=0, prefill_seqs=1)
+    whole = profile.step_duration_s(prefill_tokens=_PROMPT, prefill_pairs=int(pairs), decode_seqs=0, decode_kv_tokens=0, prefill_seqs=1)
+    return Speed(base_ms=few - per_seq, per_seq_ms=per_seq, per_prompt_token_ms=max(1e-4, 1e3 * (whole - alone) / (_PROMPT - 1)))
+
+
+def hardware_of(profile: Profile) -> str:
+    """A profile's GPUs as a category, such as `2xa100_sxm`."""
+    return f"{profile.tp}x{profile.gpu}"[:64]
+
+
+def prior_of(stated: str) -> tuple[Speed, str]:
+    """Speed and hardware of an engine by what its configuration states.
+
+    Args:
+        stated: Name or path of a performance profile, or GPUs and model such as `2xA100/llama-2-13b`, whose speed then follows from data
+            sheets and from what LLM-Pilot measured elsewhere.
+
+    Raises:
+        ModelError: It is neither, or GPU or model are not known; says what is allowed.
+    """
+    found = _SETUP.fullmatch(stated)
+    if found is None or stated.endswith(".json"):
+        try:
+            profile = load_profile(stated)
+        except ProfileError as error:
+            raise ModelError(f"{error}; or GPUs and model such as 2xA100/llama-2-13b") from error
+        return speed_of(profile), hardware_of(profile)
+    count, gpu, model = int(found["count"] or 1), found["gpu"], found["model"]
+    setup = setup_of(gpu, count, model)
+    base_ms, per_seq_ms = step_line(_formula(), setup)
+    return Speed(base_ms, per_seq_ms, setup.token_ms / _PREFILL_EFFICIENCY), f"{count}x{gpu.lower()}"
+
+
+def _formula() -> Formula:
+    try:
+        return msgspec.json.decode(SHIPPED_FORMULA.read_bytes(), type=Formula)
+    except (OSError, msgspec.DecodeError) as error:
+        raise ModelError(f"{SHIPPED_FORMULA}: {error}") from error
+
+
+def _decode_ms(profile: Profile, sequences: int) -> float:
+    step_ms, per_token_ms = profile.decode_line(sequences)
+    return step_ms + per_token_ms * sequences * _CONTEXT_TOKENS

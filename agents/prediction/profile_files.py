@@ -1,0 +1,71 @@
+"""The profile model as a folder: formula, CatBoost models and card."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agents.models.card import ModelCard, verified, write_card
+from agents.prediction.llm_pilot import STATE
+from agents.prediction.profile_formula import Formula
+from agents.prediction.profile_model import CATEGORIES, NUMERIC, REGIMES, TARGETS, ProfileModel
+from controller.core.errors import ModelError
+
+SHIPPED = Path(__file__).parent / "models" / "llm_pilot"
+FORMAT = "catboost-profile-1"
+KIND = "prediction"
+FORMULA = "formula.json"
+
+
+def save_profile_model(model: ProfileModel, folder: Path, card: ModelCard) -> ModelCard:
+    """Writes a model and its card, in which kind, format and columns are filled in; returns the card as written.
+
+    Raises:
+        ModelError: The folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.glob("*.cbm"):
+            # The card lists what lies beside it: what an earlier training left must not be part of this one.
+            old.unlink()
+        for (regime, target), trees in model.trees.items():
+            trees.save_model(str(folder / f"{regime}-{target}.cbm"))
+        (folder / FORMULA).write_bytes(msgspec.json.encode(model.formula) + b"\n")
+    except OSError as error:
+        raise ModelError(f"{folder}: {error.strerror}") from error
+    details = card.details | {"features": [*NUMERIC, *STATE], "categories": list(CATEGORIES)}
+    return write_card(folder, msgspec.structs.replace(card, kind=KIND, format=FORMAT, details=details))
+
+
+def load_profile_model(folder: Path = SHIPPED) -> tuple[ProfileModel, ModelCard]:
+    """Reads a model and its card.
+
+    Raises:
+        ModelError: A file is missing, broken or not the one its card describes, or it was trained on other columns.
+    """
+    card = verified(folder)
+    if card.format != FORMAT:
+        raise ModelError(f"profile model {folder}: format {card.format!r}; allowed: {FORMAT!r}")
+    if card.details.get("features") != [*NUMERIC, *STATE] or card.details.get("categories") != list(CATEGORIES):
+        raise ModelError(f"profile model {folder} was trained on other columns; train it again: hmas train prediction --data FILE")
+    try:
+        formula = msgspec.json.decode((folder / FORMULA).read_bytes(), type=Formula)
+    except (OSError, msgspec.DecodeError) as error:
+        raise ModelError(f"{folder / FORMULA}: {error}") from error
+    return ProfileModel(
+        formula, {(regime, target): _trees(folder / f"{regime}-{target}.cbm") for regime in REGIMES for target in TARGETS}
+    ), card
+
+
+def _trees(path: Path) -> Any:
+    try:
+        # Imported here: a broken library must be told as what it is, not as a crash at start.
+        import catboost  # noqa: PLC0415
+    except ImportError as error:
+        raise ModelError(f"{path}: the catboost package cannot be imported: {error}") from error
+    model = catboost.CatBoost()
+    try:
+        model.load_model(blob=path.read_bytes())
+    except (OSError, catboost.CatBoostError) as error:
+        raise ModelError(f"{path} cannot be read: {error}") from error
+    return model

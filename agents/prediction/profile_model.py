@@ -1,0 +1,354 @@
+"""What a request will take on hardware known by its data sheet: a fitted formula, corrected by what was measured there, then by CatBoost.
+
+Three layers, each a correction of the one before, in logarithms:
+
+1. formula: times that follow from data sheets (`hardware.Setup`), with coefficients of at least 0 fitted to measured configurations;
+2. curve: where the configuration itself was measured, its deviation from the formula, monotone cubic in log(users) between loads;
+3. CatBoost: the request (lengths, when it came), the cell, and what telemetry said last, where it is known.
+
+Where the configuration was never measured, telemetry, once there is any, moves the formula to the level it tells, and the trees do not see
+which configuration it is: of formula errors at a handful of GPUs they would learn nothing that holds for another.
+
+The trees learn each row three times: with its cell known, with its load left out of the curve, and as if its configuration was new. Some
+rows come without telemetry, so that they answer without, too.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.interpolate import PchipInterpolator  # type: ignore[import-untyped]  # it ships no types
+from scipy.optimize import nnls  # type: ignore[import-untyped]  # as above
+
+from agents.prediction.hardware import Setup, setup_of
+from agents.prediction.llm_pilot import STATE, Column, Rows, groups
+from agents.prediction.profile_formula import Formula, terms
+
+Target = Literal["ttft", "itl", "per_token"]
+Regime = Literal["known", "new"]
+REGIMES: tuple[Regime, ...] = ("known", "new")
+TARGETS: tuple[Target, ...] = ("ttft", "itl", "per_token")
+"""Time to first token after the stream opened, mean time between tokens, latency per output token; milliseconds."""
+
+NUMERIC = (
+    "log_users",
+    "log_prompt",
+    "log_output",
+    "log_start",
+    "log_read",
+    "log_token",
+    "log_pressure",
+    "exchange",
+    "split",
+    "known",
+    "log_base_ttft",
+    "log_base_itl",
+    "log_prompt_share",
+)
+_TELLING = ("log_read", "log_token", "exchange", "log_base_ttft", "log_base_itl")
+"""Columns that give a configuration away."""
+CATEGORIES = ("gpu", "model")
+UNKNOWN = "unknown"
+CONTEXT_TOKENS = 136.0
+"""Mean tokens of a request in LLM-Pilot's workload: what a user holds in the KV cache."""
+PARAMETERS: Mapping[str, Any] = MappingProxyType(
+    {
+        "loss_function": "RMSE",
+        "learning_rate": 0.08,
+        "l2_leaf_reg": 10,
+        "border_count": 64,
+        "one_hot_max_size": 16,
+        "max_ctr_complexity": 1,
+        "thread_count": 1,
+        "verbose": 0,
+        "allow_writing_files": False,
+    }
+)
+SIZES: Mapping[str, Mapping[str, int]] = MappingProxyType(
+    {"known": MappingProxyType({"iterations": 300, "depth": 6}), "new": MappingProxyType({"iterations": 100, "depth": 5})}
+)
+"""Of the trees for configurations that were measured, and for new ones: of these there is less to be learnt."""
+WEIGHT = 0.5
+"""Power of the base that a row weighs with: logarithms say what a model is worth to a small request, milliseconds to a large one."""
+LOAD_NEW = 0.5
+"""Value of the column `known` where the configuration was measured, but not at this load."""
+WITHHELD = 0.4
+"""Share of the rows learnt without telemetry."""
+MOVED_LIMIT = 2.0
+"""Telemetry moves the formula by a factor of e^2 at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """Geometric means of what was measured, one entry per cell."""
+
+    configuration: NDArray[np.str_]
+    gpu: NDArray[np.str_]
+    users: Column
+    setups: tuple[Setup, ...]
+    measured: Mapping[str, Column]
+
+
+class ProfileModel:
+    """The fitted model.
+
+    Args:
+        formula: Layers 1 and 2.
+        trees: CatBoost models by target, for configurations that were `known` and for `new` ones.
+    """
+
+    def __init__(self, formula: Formula, trees: Mapping[tuple[Regime, Target], Any]) -> None:
+        self.formula = formula
+        self.trees = dict(trees)
+
+    def predict(self, rows: Rows, *, live: bool = True) -> dict[Target, Column]:
+        """Each target for each row, milliseconds; `live` False withholds what telemetry had told.
+
+        Raises:
+            ModelError: A GPU or model is not known.
+        """
+        setups = setups_of(rows)
+        known = _known(self.formula, rows)
+        base = bases(self.formula, rows, setups)
+        if live:
+            moved = _moved(base, rows)
+            base = {name: np.where(known > 0.0, base[name], moved[name]) for name in base}
+        numbers, names = _columns(rows, setups, base, known, heard=np.full(len(rows), live))
+        answer: dict[Target, Column] = {target: np.empty(len(rows)) for target in TARGETS}
+        for regime, chosen in (("known", np.flatnonzero(known > 0.0)), ("new", np.flatnonzero(known == 0.0))):
+            if not len(chosen):
+                continue
+            pool = _as_pool(numbers[chosen], names[chosen])
+            for target in TARGETS:
+                said = np.asarray(self.trees[regime, target].predict(pool, thread_count=1), dtype=np.float64)
+                answer[target][chosen] = base[target][chosen] * np.exp(said)
+        return answer
+
+
+def fit(rows: Rows, *, seed: int = 1, per_cell: int = 0) -> ProfileModel:
+    """Fits all layers.
+
+    Args:
+        rows: Measured requests.
+        seed: Of everything drawn.
+        per_cell: Rows of a cell that the trees see at most, 0 for all.
+    """
+    # Imported here: the library is larger than the rest of the process, and reading this module must not load it.
+    import catboost  # noqa: PLC0415
+
+    formula = fit_formula(cells_of(rows))
+    if per_cell:
+        rows = rows.take(_thinned(rows, per_cell, seed))
+    setups = setups_of(rows)
+    heard = np.random.default_rng(seed).random(len(rows)) > WITHHELD
+    own = bases(formula, rows, setups)
+    measured = [(own, np.ones(len(rows)))]
+    if len(np.unique(rows.users)) > 1:
+        measured.append((_without(rows, setups, by="load"), np.full(len(rows), LOAD_NEW)))
+    # Without telemetry nothing can be known of the formula's error elsewhere: what is learnt of such rows is how requests differ.
+    elsewhere = _moved(_without(rows, setups, by="gpu"), rows)
+    foreign = [({name: np.where(heard, elsewhere[name], values) for name, values in own.items()}, np.zeros(len(rows)))]
+    trees: dict[tuple[Regime, Target], Any] = {}
+    copies: tuple[tuple[Regime, list[tuple[dict[str, Column], Column]]], ...] = (("known", measured), ("new", foreign))
+    for regime, bases_of in copies:
+        parts = [_columns(rows, setups, base, known, heard=heard) for base, known in bases_of]
+        for target in TARGETS:
+            actual = {"ttft": rows.ttft_ms, "itl": rows.itl_ms, "per_token": rows.per_token_ms}[target]
+            kept = np.flatnonzero(~np.isnan(actual))
+            base = np.concatenate([one[target][kept] for one, _ in bases_of])
+            pool = _as_pool(
+                np.concatenate([number[kept] for number, _ in parts]),
+                np.concatenate([name[kept] for _, name in parts]),
+                np.log(np.tile(actual[kept], len(parts)) / base),
+                (base / base.mean()) ** WEIGHT,
+            )
+            trees[regime, target] = catboost.CatBoost({**PARAMETERS, **SIZES[regime], "random_seed": seed})
+            trees[regime, target].fit(pool)
+    return ProfileModel(formula, trees)
+
+
+def setups_of(rows: Rows) -> tuple[Setup, ...]:
+    """The setup of each row.
+
+    Raises:
+        ModelError: A GPU or model is not known.
+    """
+    found: dict[tuple[str, int, str], Setup] = {}
+    answer = []
+    for key in zip(rows.gpu.tolist(), rows.n_gpus.astype(int).tolist(), rows.model.tolist(), strict=True):
+        if key not in found:
+            found[key] = setup_of(*key)
+        answer.append(found[key])
+    return tuple(answer)
+
+
+def cells_of(rows: Rows) -> Cells:
+    """Cells of the rows; a cell in which no request had two tokens has no `itl` and is left out."""
+    names, gpus, users, chosen = [], [], [], []
+    measured: dict[str, list[float]] = {"ttft": [], "itl": []}
+    configurations = rows.configurations()
+    for _, index in groups(rows.cells()):
+        itl = rows.itl_ms[index]
+        if np.isnan(itl).all():
+            continue
+        at = int(index[0])
+        chosen.append(at)
+        names.append(str(configurations[at]))
+        gpus.append(str(rows.gpu[at]))
+        users.append(float(rows.users[at]))
+        measured["ttft"].append(float(np.exp(np.mean(np.log(rows.ttft_ms[index])))))
+        measured["itl"].append(float(np.exp(np.nanmean(np.log(itl)))))
+    setups = setups_of(rows.take(np.array(chosen, dtype=np.int64)))
+    return Cells(np.array(names), np.array(gpus), np.array(users), setups, {name: np.array(values) for name, values in measured.items()})
+
+
+def fit_formula(cells: Cells, *, curves: bool = True) -> Formula:
+    """Layer 1 by least squares of relative errors with coefficients of 0 or more, then layer 2 from what is left."""
+    made_of = terms(cells.setups, cells.users)
+    coefficients: dict[str, list[float]] = {}
+    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for target, measured in cells.measured.items():
+        solved, _ = nnls(made_of / measured[:, None], np.ones(len(measured)))
+        # Six digits, so that what is stored is what the trees were trained on.
+        coefficients[target] = [_short(value) for value in solved]
+        left = np.log(measured / np.maximum(made_of @ np.array(coefficients[target]), 1e-3))
+        found[target] = {}
+        if curves:
+            for name, index in groups(cells.configuration):
+                ordered = index[np.argsort(cells.users[index])]
+                found[target][name] = [(_short(math.log(cells.users[at])), _short(left[at])) for at in ordered]
+    return Formula(coefficients, found)
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def bases(formula: Formula, rows: Rows, setups: Sequence[Setup]) -> dict[str, Column]:
+    """What layers 1 and 2 say of each row, milliseconds."""
+    made_of = terms(setups, rows.users)
+    configurations = rows.configurations()
+    answer: dict[str, Column] = {}
+    for target in ("ttft", "itl"):
+        log = np.log(np.maximum(made_of @ np.array(formula.coefficients[target]), 1e-3))
+        for name, index in groups(configurations):
+            curve = formula.curves[target].get(name)
+            if curve:
+                log[index] += _along(curve, np.log(rows.users[index]))
+        answer[target] = np.exp(log)
+    return _with_per_token(answer, rows)
+
+
+def _with_per_token(answer: dict[str, Column], rows: Rows) -> dict[str, Column]:
+    answer["per_token"] = (answer["ttft"] + answer["itl"] * (rows.output - 1.0)) / rows.output
+    return answer
+
+
+def _moved(base: Mapping[str, Column], rows: Rows) -> dict[str, Column]:
+    """The bases at the level that telemetry tells; where it tells of one target alone, the other moves along."""
+    levels = {name: rows.state[:, STATE.index(f"recent_{name}")] - np.log(base[name]) for name in ("ttft", "itl")}
+    moved = {}
+    for name, other in (("ttft", "itl"), ("itl", "ttft")):
+        level = np.where(np.isnan(levels[name]), levels[other], levels[name])
+        moved[name] = base[name] * np.exp(np.nan_to_num(np.clip(level, -MOVED_LIMIT, MOVED_LIMIT)))
+    return _with_per_token(moved, rows)
+
+
+def _known(formula: Formula, rows: Rows) -> Column:
+    """1 where the cell was measured, `LOAD_NEW` where only its configuration was, 0 where neither."""
+    known = np.zeros(len(rows))
+    configurations = rows.configurations()
+    for _, index in groups(rows.cells()):
+        curve = formula.curves["itl"].get(str(configurations[index[0]]))
+        if curve:
+            load = math.log(rows.users[index[0]])
+            known[index] = 1.0 if any(abs(at - load) < 1e-4 for at, _ in curve) else LOAD_NEW
+    return known
+
+
+def _along(curve: Sequence[tuple[float, float]], at: Column) -> Column:
+    """The curve at loads between those measured; flat beyond them, where the formula alone says how times grow."""
+    if len(curve) == 1:
+        return np.full(len(at), curve[0][1])
+    loads = np.array([load for load, _ in curve])
+    return np.asarray(PchipInterpolator(loads, [left for _, left in curve])(np.clip(at, loads[0], loads[-1])), dtype=np.float64)
+
+
+def _without(rows: Rows, setups: Sequence[Setup], *, by: Literal["load", "gpu"]) -> dict[str, Column]:
+    """The bases of each row as they are when its own load, or its own GPU, was never measured."""
+    cells = cells_of(rows)
+    answer: dict[str, Column] = {name: np.full(len(rows), math.nan) for name in TARGETS}
+    keys = rows.users.astype(int).astype(str) if by == "load" else rows.gpu
+    of_cells = cells.users.astype(int).astype(str) if by == "load" else cells.gpu
+    for value in np.unique(keys):
+        kept = np.flatnonzero(of_cells != value)
+        left = Cells(
+            cells.configuration[kept],
+            cells.gpu[kept],
+            cells.users[kept],
+            tuple(cells.setups[int(at)] for at in kept),
+            {name: measured[kept] for name, measured in cells.measured.items()},
+        )
+        if not len(kept):
+            left = cells
+        chosen = np.flatnonzero(keys == value)
+        said = bases(fit_formula(left), rows.take(chosen), [setups[int(at)] for at in chosen])
+        for name, values in said.items():
+            answer[name][chosen] = values
+    return answer
+
+
+def _columns(
+    rows: Rows, setups: Sequence[Setup], base: Mapping[str, Column], known: Column, *, heard: NDArray[np.bool_]
+) -> tuple[NDArray[np.float32], NDArray[np.object_]]:
+    pressure = [users * CONTEXT_TOKENS / max(1.0, one.room_tokens) for users, one in zip(rows.users, setups, strict=True)]
+    columns = [
+        np.log(rows.users),
+        np.log(rows.prompt),
+        np.log(rows.output),
+        np.log1p(rows.start_ms),
+        np.log([one.read_ms for one in setups]),
+        np.log([one.token_ms for one in setups]),
+        np.log(pressure),
+        np.array([one.exchange_ms for one in setups]),
+        np.array([float(one.split) for one in setups]),
+        known,
+        np.log(base["ttft"]),
+        np.log(base["itl"]),
+        np.log(rows.prompt * np.array([one.token_ms for one in setups]) / base["ttft"]),
+    ]
+    new = known == 0.0
+    for name in _TELLING:
+        columns[NUMERIC.index(name)] = np.where(new, math.nan, columns[NUMERIC.index(name)])
+    state = rows.state.copy()
+    # Against the formula: what telemetry knows better than it.
+    state[:, 0] -= np.log(base["ttft"])
+    state[:, 1] -= np.log(base["itl"])
+    state[~heard] = math.nan
+    columns += list(state.T)
+    names = np.empty((len(rows), len(CATEGORIES)), dtype=object)
+    for column, values in enumerate((rows.gpu, rows.model)):
+        names[:, column] = np.where(new, UNKNOWN.encode(), np.char.encode(values, "utf-8"))
+    return np.column_stack(columns).astype(np.float32), names
+
+
+def _as_pool(numbers: NDArray[np.float32], names: NDArray[np.object_], labels: Column | None = None, weights: Column | None = None) -> Any:
+    import catboost  # noqa: PLC0415
+
+    features = catboost.FeaturesData(
+        num_feature_data=np.ascontiguousarray(numbers),
+        num_feature_names=[*NUMERIC, *STATE],
+        cat_feature_data=names,
+        cat_feature_names=list(CATEGORIES),
+    )
+    return catboost.Pool(features, labels, weight=weights)
+
+
+def _thinned(rows: Rows, per_cell: int, seed: int) -> NDArray[np.int64]:
+    rng = np.random.default_rng(seed)
+    chosen = [index if len(index) <= per_cell else rng.choice(index, per_cell, replace=False) for _, index in groups(rows.cells())]
+    return np.sort(np.concatenate(chosen))

@@ -1,0 +1,78 @@
+"""When the cost model is trained on from telemetry, and what becomes of the new one: it reads along until live traffic has judged it."""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from agents.models.comparison import Comparison, Verdict
+from agents.models.store import ModelStore
+from agents.prediction.experience import Labelled, Table, as_table
+from agents.prediction.regressor import KIND, CatBoostRegressor
+from agents.prediction.training import REFIT_LEAST, pinball_each, refit
+
+
+@dataclass(frozen=True, slots=True)
+class Refitted:
+    """What came of a refit: its version, and the pinball losses of old and new on the newest telemetry, which it had not seen."""
+
+    version: str
+    before: float
+    after: float
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A model in the shadow and how it compares."""
+
+    version: str
+    verdict: Verdict
+
+
+class Shadow:
+    """A model that reads along: it is asked what the one in force was asked, once the outcome is known.
+
+    Args:
+        version: Its name in the store.
+        regressor: The model.
+        margin, least: See `Comparison`.
+    """
+
+    def __init__(self, version: str, regressor: CatBoostRegressor, *, margin: float, least: int) -> None:
+        self.version = version
+        self.regressor = regressor
+        self._comparison = Comparison(margin=margin, least=least)
+
+    def judge(self, labelled: Sequence[Labelled], active: CatBoostRegressor | None) -> Verdict:
+        """Compares both on requests that neither was trained on, and says how it stands."""
+        if labelled:
+            table = as_table(list(labelled))
+            new = pinball_each(self.regressor.log_quantiles(table.rows, table.names), table.labels)
+            # With no model in force it is the plain formula that is compared with.
+            said = np.zeros((len(table), 2, 3)) if active is None else active.log_quantiles(table.rows, table.names)
+            for one, other in zip(pinball_each(said, table.labels), new, strict=True):
+                self._comparison.add(float(one), float(other))
+        return self._comparison.verdict()
+
+
+def refit_into(store: ModelStore, regressor: CatBoostRegressor, learnt: Table) -> Refitted:
+    """Trains on, stores the new model as a version and lets it read along; one that is worse on the held-out part is not stored.
+
+    Raises:
+        ModelError: The store cannot be written.
+    """
+    fresh, losses = refit(regressor, learnt)
+    if losses["new"] >= losses["old"]:
+        return Refitted("", losses["old"], losses["new"])
+    with tempfile.TemporaryDirectory() as folder:
+        fresh.save(Path(folder))
+        version = store.add(KIND, Path(folder), fresh.card)
+    store.set_shadow(KIND, version)
+    return Refitted(version, losses["old"], losses["new"])
+
+
+def due(labelled: int, since: int, every: int) -> bool:
+    """Whether it is time: `labelled` requests in all, `since` of them at the last refit."""
+    return every > 0 and labelled >= REFIT_LEAST and labelled - since >= every

@@ -1,0 +1,262 @@
+"""Trains the cost model: from generated episodes, and again from telemetry without forgetting what it knew."""
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from agents.models.card import ModelCard
+from agents.prediction.experience import Table
+from agents.prediction.features import CATEGORIES, FEATURES
+from agents.prediction.generate import Sample, samples, table
+from agents.prediction.regressor import FORMAT, KIND, LEVELS, RISING, TARGETS, CatBoostRegressor, Target
+
+SEED = 1
+EPISODES = 240
+HELD_OUT = 24
+LABEL_LIMIT = 1.5
+"""Labels are clipped here: a request that met a preemption storm says nothing about ordinary ones."""
+REPLAY_ROWS = 2_000
+"""Rows kept beside the model, over which a refit must keep what the model says."""
+PARAMETERS: Mapping[str, Any] = MappingProxyType(
+    {
+        "border_count": 64,
+        "one_hot_max_size": 255,
+        "thread_count": 1,
+        "verbose": 0,
+        "allow_writing_files": False,
+    }
+)
+SHAPES: Mapping[Target, Mapping[str, Any]] = MappingProxyType(
+    {
+        "ttft": MappingProxyType({"iterations": 250, "depth": 5, "learning_rate": 0.08, "l2_leaf_reg": 20}),
+        # The formula knows TPOT about as well as anything can beforehand; bolder trees only learn the engines that they were shown.
+        "tpot": MappingProxyType({"iterations": 120, "depth": 4, "learning_rate": 0.03, "l2_leaf_reg": 100}),
+    }
+)
+"""Of the trees, by target; chosen on episodes of other engines."""
+REFIT_ITERATIONS = 40
+REFIT_RATE = 0.06
+REFIT_LEAF_REG = 20
+REFIT_HELD_OUT = 0.2
+"""Share of the newest telemetry that a refit does not see and is judged by."""
+REFIT_LEAST = 300
+"""Labelled requests below which nothing is refitted."""
+
+
+def train(seed: int, episodes: int, on_progress: Callable[[int, int], None] = lambda _done, _of: None) -> CatBoostRegressor:
+    """Trains on generated episodes. The same seed gives the same model."""
+    found: list[Sample] = []
+    for number, episode in enumerate(samples(seed, episodes)):
+        found += episode
+        on_progress(number + 1, episodes)
+    learnt = table(found)
+    models = {(target, level): _fit(learnt, target, level, seed=seed) for target in TARGETS for level in LEVELS}
+    for (target, level), model in models.items():
+        _make_reproducible(model, f"hmas-{target}-{level:g}-{seed}-{episodes}")
+    chosen = np.sort(np.random.default_rng(seed).permutation(len(learnt))[:REPLAY_ROWS])
+    card = ModelCard(
+        kind=KIND,
+        format=FORMAT,
+        data_sha256={"generated episodes": _hash(learnt)},
+        licence="Apache-2.0",
+        details={"features": list(FEATURES), "categories": list(CATEGORIES), "levels": list(LEVELS), "rows": len(learnt)},
+    )
+    return CatBoostRegressor(models, card, (learnt.rows[chosen], learnt.names[chosen]))
+
+
+def refit(regressor: CatBoostRegressor, learnt: Table, seed: int = SEED) -> tuple[CatBoostRegressor, dict[str, float]]:
+    """Goes on training from telemetry: new trees on top of the old ones.
+
+    The rows kept from the first training come along with what the model says of them as their labels: where telemetry has nothing to say,
+    the model goes on saying what it said. The newest telemetry is held out.
+
+    Args:
+        regressor: The model to go on from; it is not changed.
+        learnt: Labelled requests, oldest first.
+        seed: Of the new trees.
+
+    Returns:
+        The new model, and the pinball loss of old and new on the held-out part.
+
+    Raises:
+        ValueError: There are too few.
+    """
+    if len(learnt) < REFIT_LEAST:
+        raise ValueError(f"{len(learnt)} labelled requests; allowed: {REFIT_LEAST} and more")
+    held = max(50, int(REFIT_HELD_OUT * len(learnt)))
+    seen, unseen = learnt.take(slice(0, len(learnt) - held)), learnt.take(slice(len(learnt) - held, len(learnt)))
+    models = {}
+    remembered = None if regressor.replay is None else regressor.log_quantiles(*regressor.replay)
+    for index, target in enumerate(TARGETS):
+        kept = np.isfinite(seen.labels[:, index])
+        part = seen.take(kept)
+        for column, level in enumerate(LEVELS):
+            rows, names, labels = part.rows, part.names, _clipped(part.labels[:, index])
+            if remembered is not None and regressor.replay is not None:
+                rows = np.concatenate([rows, regressor.replay[0]])
+                names = np.concatenate([names, regressor.replay[1]])
+                labels = np.concatenate([labels, remembered[:, index, column]])
+            before = regressor.models[target, level]
+            models[target, level] = _continued(before, _pool(rows, names, labels), target, level, seed=seed)
+    card = regressor.card
+    details = card.details | {"refits": int(card.details.get("refits", 0)) + 1, "telemetry": len(learnt)}
+    data = {"telemetry": _hash(learnt)}
+    fresh = CatBoostRegressor(
+        models,
+        ModelCard(kind=KIND, format=FORMAT, data_sha256=card.data_sha256 | data, licence=card.licence, details=details),
+        regressor.replay,
+    )
+    losses = {
+        name: pinball(one.log_quantiles(unseen.rows, unseen.names), unseen.labels) for name, one in (("old", regressor), ("new", fresh))
+    }
+    accepted = accepted_error(fresh.log_quantiles(unseen.rows, unseen.names), unseen.labels)
+    card = ModelCard(
+        kind=KIND,
+        format=FORMAT,
+        data_sha256=fresh.card.data_sha256,
+        licence=fresh.card.licence,
+        command="refit from telemetry",
+        metrics={"held_out": len(unseen), "pinball_before": losses["old"], "pinball_after": losses["new"]},
+        details=fresh.card.details | {"accepted": accepted},
+    )
+    return CatBoostRegressor(models, card, regressor.replay), losses
+
+
+def pinball(said: NDArray[np.float64], labels: NDArray[np.float64]) -> float:
+    """Mean pinball loss over targets and levels: what quantiles are judged by."""
+    return float(np.nanmean(pinball_each(said, labels)))
+
+
+def pinball_each(said: NDArray[np.float64], labels: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Mean pinball loss of each request over what it has of targets, and over levels."""
+    above = labels[:, :, None] - said
+    loss = np.maximum(np.array(LEVELS) * above, (np.array(LEVELS) - 1.0) * above)
+    present = np.isfinite(labels)
+    total = np.where(present[:, :, None], loss, 0.0).mean(axis=2).sum(axis=1)
+    return np.asarray(total / np.maximum(1, present.sum(axis=1)), dtype=np.float64)
+
+
+def accepted_error(said: NDArray[np.float64], labels: NDArray[np.float64]) -> dict[str, float]:
+    """Mean absolute logarithmic error of the medians, by target: what live errors are held against."""
+    errors = np.abs(labels - said[:, :, LEVELS.index(0.5)])
+    return {target: round(float(np.nanmean(errors[:, index])), 4) for index, target in enumerate(TARGETS)}
+
+
+def measure(regressor: CatBoostRegressor, seed: int, episodes: int) -> dict[str, float]:
+    """Errors on episodes with engines that the model has not seen: the formula's, and what the agent says with all its corrections."""
+    found = [sample for episode in samples(seed, episodes, regressor) for sample in episode]
+    metrics = {"samples": float(len(found))}
+    for target in ("ttft_ms", "tpot_ms"):
+        kept = [sample for sample in found if getattr(sample, target) > 0]
+        actual = np.array([getattr(sample, target) for sample in kept])
+        for name, said in (("formula", [sample.formula for sample in kept]), ("agent", [sample.said for sample in kept])):
+            predicted = np.array([getattr(estimate, target) for estimate in said])
+            metrics |= {f"{target}_{name}_{what}": round(value, 4) for what, value in _errors(actual, predicted).items()}
+        tail = np.array([getattr(sample.p90, target) for sample in kept])
+        metrics[f"{target}_below_p90"] = round(float(np.mean(actual <= tail)), 4)
+    took = np.array([sample.took_ms for sample in found])
+    for column, level in enumerate(LEVELS):
+        metrics[f"total_ms_below_{level:g}"] = round(float(np.mean(took <= [sample.total_ms[column] for sample in found])), 4)
+    return metrics
+
+
+def accept(regressor: CatBoostRegressor, seed: int, episodes: int) -> CatBoostRegressor:
+    """The model with its accepted error, measured on episodes that it has not seen, on its card."""
+    learnt = table([sample for episode in samples(seed, episodes, regressor) for sample in episode])
+    accepted = accepted_error(regressor.log_quantiles(learnt.rows, learnt.names), _clipped(learnt.labels))
+    return _with_card(regressor, details=regressor.card.details | {"accepted": accepted})
+
+
+def with_metrics(regressor: CatBoostRegressor, metrics: Mapping[str, float], command: str) -> CatBoostRegressor:
+    """The model with figures and command on its card."""
+    return _with_card(regressor, metrics=dict(metrics), command=command)
+
+
+def _with_card(regressor: CatBoostRegressor, **changes: Any) -> CatBoostRegressor:
+    return CatBoostRegressor(regressor.models, msgspec.structs.replace(regressor.card, **changes), regressor.replay)
+
+
+def _fit(learnt: Table, target: Target, level: float, *, seed: int) -> Any:
+    import catboost  # noqa: PLC0415
+
+    labels = learnt.labels[:, TARGETS.index(target)]
+    kept = np.isfinite(labels)
+    model = catboost.CatBoost({**PARAMETERS, **SHAPES[target], **_quantile(target, level), "random_seed": seed})
+    model.fit(_pool(learnt.rows[kept], learnt.names[kept], _clipped(labels[kept])))
+    return model
+
+
+def _continued(before: Any, pool: Any, target: Target, level: float, *, seed: int) -> Any:
+    import catboost  # noqa: PLC0415
+
+    model = catboost.CatBoost(
+        {
+            **PARAMETERS,
+            "depth": SHAPES[target]["depth"],
+            "l2_leaf_reg": REFIT_LEAF_REG,
+            "iterations": REFIT_ITERATIONS,
+            "learning_rate": REFIT_RATE,
+            "model_shrink_rate": 0,
+            **_quantile(target, level),
+            "random_seed": seed,
+        }
+    )
+    model.fit(pool, init_model=before)
+    return model
+
+
+def _quantile(target: Target, level: float) -> dict[str, Any]:
+    return {"loss_function": f"Quantile:alpha={level:g}", "monotone_constraints": {FEATURES.index(name): 1 for name in RISING[target]}}
+
+
+def _pool(rows: NDArray[np.float32], names: NDArray[np.object_], labels: NDArray[np.float64]) -> Any:
+    import catboost  # noqa: PLC0415
+
+    return catboost.Pool(
+        catboost.FeaturesData(
+            num_feature_data=np.ascontiguousarray(rows, dtype=np.float32),
+            num_feature_names=list(FEATURES),
+            cat_feature_data=names,
+            cat_feature_names=list(CATEGORIES),
+        ),
+        labels,
+    )
+
+
+def _make_reproducible(model: Any, name: str) -> None:
+    # The library stamps time and a random id into the file; without them the same command gives the same bytes.
+    metadata = model.get_metadata()
+    metadata["train_finish_time"] = ""
+    metadata["model_guid"] = name
+
+
+def _clipped(labels: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.clip(labels, -LABEL_LIMIT, LABEL_LIMIT)
+
+
+def _hash(learnt: Table) -> str:
+    digest = hashlib.sha256(learnt.rows.tobytes() + learnt.labels.tobytes())
+    digest.update(b"\0".join(name for row in learnt.names for name in row))
+    return digest.hexdigest()
+
+
+def _errors(actual: NDArray[np.float64], predicted: NDArray[np.float64]) -> dict[str, float]:
+    """Coefficient of determination of the values and of their logarithms, and median and mean absolute percentage error."""
+    share = np.abs(predicted - actual) / actual
+    return {
+        "r2": _r2(actual, predicted),
+        "r2_log": _r2(np.log(actual), np.log(predicted)),
+        "median_ape": float(np.median(share)),
+        "mape": float(np.mean(share)),
+    }
+
+
+def _r2(actual: NDArray[np.float64], predicted: NDArray[np.float64]) -> float:
+    spread = float(np.sum((actual - actual.mean()) ** 2))
+    return float(1.0 - np.sum((actual - predicted) ** 2) / spread) if spread > 0 else math.nan

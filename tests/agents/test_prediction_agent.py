@@ -1,0 +1,205 @@
+"""The agent on the bus: answers, falls back, starts from profiles, trains on, and follows the store's choice."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from agents.models.store import ModelStore
+from agents.prediction.agent import REPORT_EVERY_S, make_agent
+from agents.prediction.regressor import KIND, SHIPPED, load_regressor
+from controller.bus.memory_bus import MemoryBus
+from controller.config.schema import AgentsConfig, Config, EngineConfig
+from controller.core.messages import Completion, Event, InstanceView, ModelReport, RequestCost, RequestFeatures, SystemSnapshot
+from controller.core.types import OutcomeKind, TaskType
+
+
+def features(request_id: str, prompt_tokens: int = 100) -> RequestFeatures:
+    return RequestFeatures(
+        request_id=request_id,
+        sent_s=100.0,
+        tenant="t",
+        model="m",
+        prompt_tokens=prompt_tokens,
+        task_type=TaskType.QA,
+        confidence=0.9,
+        ttft_slo_ms=1000.0,
+        tpot_slo_ms=50.0,
+        importance=0.75,
+        output_tokens=100.0,
+        output_tokens_p90=200.0,
+    )
+
+
+def snapshot(at_s: float) -> SystemSnapshot:
+    view = InstanceView(
+        name="a", in_flight=2, in_flight_tokens=500, n_run=8, token_budget=0, kv_committed=0.0, tpot_pressure=0.0, capacity_n_run=8
+    )
+    return SystemSnapshot(
+        sent_s=at_s,
+        gateway="g",
+        policy="edf",
+        queued=0,
+        queued_tokens=0,
+        queued_long=0,
+        overdue=0,
+        oldest_wait_ms=0.0,
+        arrived_total=0,
+        dispatched_total=0,
+        ended={},
+        instances=[view],
+    )
+
+
+def agent_in(tmp_path, **changes):
+    return make_agent(Config(state_dir=str(tmp_path), agents=AgentsConfig(**changes)))
+
+
+def events(messages, kind=None):
+    return [one for one in messages if isinstance(one, Event) and kind in (None, one.kind)]
+
+
+def test_without_its_model_the_agent_works_and_says_so_once(tmp_path):
+    agent = agent_in(tmp_path, prediction_model=str(tmp_path / "gone"))
+    (cost,) = agent.handle([snapshot(100.0), features("r")], 100.0)
+    assert isinstance(cost, RequestCost)
+    said = agent.on_tick(101.0)
+    (event,) = events(said)
+    assert (event.kind, event.severity, event.sent_s) == ("model_fallback", "warning", 101.0)
+    assert "gone" in event.reason
+    (report,) = [one for one in said if isinstance(one, ModelReport)]
+    assert "gone" in report.fallback
+    assert agent.on_tick(102.0) == []
+
+
+def test_with_its_model_the_agent_answers_every_request_of_a_batch(tmp_path):
+    agent = agent_in(tmp_path)
+    costs = agent.handle([features("x"), snapshot(100.0), features("y")], 100.0)
+    assert [cost.request_id for cost in costs] == ["x", "y"]
+    (report,) = agent.on_tick(101.0)
+    assert isinstance(report, ModelReport)
+    assert (report.model, report.requests, report.fallback) == ("shipped", 2, "")
+    assert report.figures["batch_size"] == 2.0
+
+
+def test_an_engine_whose_profile_is_named_starts_from_it_and_a_wrong_name_is_told(tmp_path):
+    named = [
+        EngineConfig(name="a", url="http://127.0.0.1:1", profile="h100-llama-3-8b"),
+        EngineConfig(name="b", url="http://127.0.0.1:2", profile="4xT4/llama-13b"),
+        EngineConfig(name="c", url="http://127.0.0.1:3", profile="warp-drive"),
+    ]
+    agent = make_agent(Config(state_dir=str(tmp_path), engines=named))
+    (event,) = events(agent.on_tick(100.0))
+    assert event.kind == "profile_refused"
+    assert "warp-drive" in event.reason
+    view = snapshot(100.0).instances[0]
+    views = [type(view)(**{name: getattr(view, name) for name in view.__struct_fields__} | {"name": name}) for name in "abc"]
+    (cost,) = agent.handle([msgspec.structs.replace(snapshot(100.0), instances=views), features("r")], 100.0)
+    assert cost.tpot_ms["a"] < 15.0 < cost.tpot_ms["b"]
+
+
+async def follow(agent, now_s: float) -> list:
+    """Does what the shell does beside: the piece of work that the agent asks for, and what it says afterwards."""
+    work = agent.beside(now_s)
+    if work is None:
+        return []
+    return [*work.finish(work.compute(), now_s), *agent.on_tick(now_s + REPORT_EVERY_S)]
+
+
+def live(agent, count: int, *, slow: float, start: int = 0) -> None:
+    """An engine that takes `slow` times what the formula says of prompts over 500 tokens."""
+    rng = np.random.default_rng(start)
+    for number in range(start, start + count):
+        at_s = 100.0 + 0.2 * number
+        agent.handle([snapshot(at_s)], at_s)
+        prompt = int(rng.integers(50, 1500))
+        agent.handle([features(f"r{number}", prompt)], at_s)
+        ttft_ms = (40.0 + 0.2 * prompt) * (slow if prompt > 500 else 1.0) * float(rng.lognormal(0, 0.05))
+        agent.handle(
+            [
+                Completion(
+                    request_id=f"r{number}",
+                    sent_s=at_s + 1.0,
+                    tenant="t",
+                    model="m",
+                    outcome=OutcomeKind.COMPLETED,
+                    arrival_s=at_s,
+                    policy="edf",
+                    instance="a",
+                    prompt_tokens=prompt,
+                    output_tokens=50,
+                    ttft_ms=ttft_ms,
+                    service_ttft_ms=ttft_ms,
+                    tpot_ms=26.0 * float(rng.lognormal(0, 0.05)),
+                    total_ms=ttft_ms + 1300.0,
+                    running=2,
+                )
+            ],
+            at_s + 1.0,
+        )
+
+
+@pytest.mark.slow
+async def test_a_refit_reads_along_and_takes_over_when_live_traffic_finds_it_better(tmp_path):
+    agent = agent_in(
+        tmp_path, prediction_refit_completions=600, model_promotion="auto", model_shadow_completions=200, model_shadow_margin=0.02
+    )
+    live(agent, 700, slow=3.0)
+    (refitted,) = events(await follow(agent, 300.0), "model_refitted")
+    assert refitted.after == "v1"
+    store = ModelStore(tmp_path / "models")
+    assert store.choice(KIND).shadow == "v1"
+    assert events(await follow(agent, 310.0), "model_shadow")
+    live(agent, 900, slow=3.0, start=700)
+    promoted = events(agent.on_tick(500.0), "model_promoted")
+    for number in range(3):
+        live(agent, 300, slow=3.0, start=1600 + 300 * number)
+        promoted += events(agent.on_tick(600.0 + 20 * number), "model_promoted")
+    assert [event.after for event in promoted] == ["v1"]
+    await follow(agent, 700.0)
+    assert store.choice(KIND).current == "v1"
+    assert [event.after for event in events(await follow(agent, 710.0), "model_changed")] == ["v1"]
+    store.rollback(KIND)
+    assert [event.after for event in events(await follow(agent, 730.0), "model_changed")] == ["shipped"]
+
+
+def test_a_broken_choice_leaves_the_model_in_force_and_is_told(tmp_path):
+    store = ModelStore(tmp_path / "models")
+    version = store.add(KIND, SHIPPED, load_regressor().card)
+    agent = agent_in(tmp_path)
+    store.use(KIND, version)
+    (store.folder(KIND, version) / "ttft-50.cbm").write_bytes(b"cut off")
+    work = agent.beside(100.0)
+    assert work is not None
+    work.finish(work.compute(), 100.0)
+    (event,) = events(agent.on_tick(101.0), "model_refused")
+    assert "ttft-50.cbm" in event.reason
+    assert agent.handle([snapshot(102.0), features("r")], 102.0)
+
+
+async def test_the_agent_learns_an_engines_speed_from_the_stream_when_it_starts(tmp_path):
+    bus = MemoryBus()
+    bus.post(snapshot(99.0))
+    for number in range(100):
+        bus.post(
+            Completion(
+                request_id=str(number),
+                sent_s=99.5,
+                tenant="t",
+                model="m",
+                outcome=OutcomeKind.COMPLETED,
+                arrival_s=99.0,
+                policy="edf",
+                instance="a",
+                prompt_tokens=100,
+                output_tokens=50,
+                ttft_ms=10.0,
+                service_ttft_ms=10.0,
+                tpot_ms=2.0,
+                total_ms=108.0,
+                running=2,
+            )
+        )
+    agent, fresh = agent_in(tmp_path), agent_in(tmp_path)
+    await agent.recover(bus, 100.0)
+    (learnt,), (default,) = (one.handle([snapshot(100.0), features("r")], 100.0) for one in (agent, fresh))
+    assert learnt.tpot_ms["a"] < 5.0 < default.tpot_ms["a"]

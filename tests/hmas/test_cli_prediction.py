@@ -1,0 +1,176 @@
+"""`hmas eval prediction` and `hmas train prediction`, as an operator calls them."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from agents.models.store import ModelStore
+from agents.prediction.regressor import KIND, SHIPPED, load_regressor
+from agents.prediction.telemetry import labelled_of, read_messages, write_messages
+from controller.core.messages import Completion, InstanceView, RequestFeatures, SystemSnapshot
+from controller.core.types import OutcomeKind, TaskType
+from hmas.cli.main import main
+
+HEAD = "model,gpu_type,n_gpus,num_users,start_offset_ms,n_input_tokens,n_output_tokens,open_ms,ttft_ms,itl_mean_ms,latency_ms"
+
+
+@pytest.fixture
+def logs(tmp_path):
+    rng = np.random.default_rng(4)
+    lines = [HEAD]
+    for users in (2, 8, 64):
+        for number in range(60):
+            output = int(rng.integers(1, 40))
+            itl_ms = (13.0 + 0.9 * users) * rng.lognormal(0, 0.05)
+            ttft_ms = (25.0 + 11.0 * users) * rng.lognormal(0, 0.1)
+            itl = f"{itl_ms:.1f}" if output > 1 else ""
+            latency_ms = 10 + ttft_ms + (output - 1) * itl_ms
+            lines.append(
+                f"llama-7b,A100,1,{users},{number * 2000},{int(rng.integers(5, 500))},{output},10,{ttft_ms:.1f},{itl},{latency_ms:.1f}"
+            )
+    path = tmp_path / "unseen.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_unseen_logs_are_scored_by_the_shipped_model(logs, capsys):
+    assert main(["eval", "prediction", "--data", str(logs), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["rows"] == 180
+    for way in ("telemetry", "static"):
+        assert set(found[way]) == set(found["goals"])
+        assert found[way]["throughput_tokens_per_s"]["r2"] > 0.8
+        assert math.isfinite(found[way]["prefill_ms"]["r2_cells"])
+    assert set(found["by_load"]) == {"2", "8", "64"}
+    assert main(["eval", "prediction", "--data", str(logs)]) == 0
+    out = capsys.readouterr().out
+    assert "With telemetry" in out
+    assert "0.9576" in out
+
+
+def test_what_cannot_be_scored_is_named(logs, tmp_path, capsys):
+    logs.write_text(logs.read_text().replace("A100", "Abacus"))
+    assert main(["eval", "prediction", "--data", str(logs)]) == 1
+    assert "gpu 'Abacus' is not known; allowed: T4" in capsys.readouterr().err
+    other = tmp_path / "other.csv"
+    other.write_text("a,b\n")
+    assert main(["eval", "prediction", "--data", str(other)]) == 1
+    assert "no column 'model'" in capsys.readouterr().err
+    assert main(["eval", "prediction", "--split", "gpu", "--data", str(logs)]) == 2
+
+
+def recorded(path, count: int = 500) -> None:
+    """An engine whose first tokens take three times what a long prompt should, as the bus would have told it."""
+    rng = np.random.default_rng(5)
+    view = InstanceView(
+        name="a", in_flight=2, in_flight_tokens=500, n_run=8, token_budget=0, kv_committed=0.0, tpot_pressure=0.0, capacity_n_run=8
+    )
+    messages = []
+    for number in range(count):
+        at_s = 1000.0 + 0.5 * number
+        prompt = int(rng.integers(50, 2000))
+        messages.append(
+            SystemSnapshot(
+                sent_s=at_s,
+                gateway="g",
+                policy="edf",
+                queued=0,
+                queued_tokens=0,
+                queued_long=0,
+                overdue=0,
+                oldest_wait_ms=0.0,
+                arrived_total=0,
+                dispatched_total=0,
+                ended={},
+                instances=[view],
+            )
+        )
+        messages.append(
+            RequestFeatures(
+                request_id=str(number),
+                sent_s=at_s + 0.01,
+                tenant="t",
+                model="m",
+                prompt_tokens=prompt,
+                task_type=TaskType.QA,
+                confidence=0.9,
+                ttft_slo_ms=1000.0,
+                tpot_slo_ms=50.0,
+                importance=0.75,
+                output_tokens=50.0,
+                output_tokens_p90=90.0,
+            )
+        )
+        ttft_ms = (40.0 + 0.15 * prompt) * (3.0 if prompt > 700 else 1.0)
+        messages.append(
+            Completion(
+                request_id=str(number),
+                sent_s=at_s + 0.02,
+                tenant="t",
+                model="m",
+                outcome=OutcomeKind.COMPLETED,
+                arrival_s=at_s,
+                policy="edf",
+                instance="a",
+                prompt_tokens=prompt,
+                output_tokens=50,
+                ttft_ms=ttft_ms,
+                service_ttft_ms=ttft_ms,
+                tpot_ms=26.0,
+                total_ms=ttft_ms + 49 * 26.0,
+                running=2,
+            )
+        )
+    write_messages(path, messages)
+
+
+@pytest.mark.slow
+def test_recorded_telemetry_becomes_a_version_that_can_be_rolled_back(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("HMAS_STATE_DIR", str(tmp_path / "state"))
+    tape = tmp_path / "week.jsonl"
+    recorded(tape)
+    assert main(["train", "prediction", "--data", str(tape), "--use", "--json"]) == 0
+    card = json.loads(capsys.readouterr().out)
+    assert card["metrics"]["pinball_after"] < 0.8 * card["metrics"]["pinball_before"]
+    store = ModelStore(tmp_path / "state" / "models")
+    assert store.choice(KIND).current == "v1"
+    folder = store.current(KIND)
+    assert folder is not None
+    assert load_regressor(folder).card.details["refits"] == 1
+    assert store.rollback(KIND) == "shipped"
+
+
+def test_too_little_or_broken_telemetry_is_named(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("HMAS_STATE_DIR", str(tmp_path / "state"))
+    tape = tmp_path / "day.jsonl"
+    recorded(tape, 20)
+    assert len(labelled_of(read_messages([tape]), None)) == 20
+    assert main(["train", "prediction", "--data", str(tape)]) == 1
+    assert "20 requests that have features and outcome; allowed: 300 and more" in capsys.readouterr().err
+    tape.write_bytes(tape.read_bytes() + b"nonsense\n")
+    assert main(["train", "prediction", "--data", str(tape)]) == 1
+    assert "line 61" in capsys.readouterr().err
+    assert not (tmp_path / "state" / "models" / "prediction" / "v1").exists()
+
+
+@pytest.mark.slow
+def test_a_model_from_nothing_is_written_where_it_is_asked_for(tmp_path, capsys):
+    out = tmp_path / "made"
+    assert main(["train", "prediction", "--episodes", "10", "--held-out", "2", "--out", str(out), "--json"]) == 0
+    card = json.loads(capsys.readouterr().out)
+    assert card["command"] == "hmas train prediction --episodes 10 --held-out 2 --seed 1"
+    assert load_regressor(out).card.metrics["samples"] > 100
+    assert out != SHIPPED
+
+
+@pytest.mark.slow
+def test_logs_of_own_hardware_make_a_profile_model(logs, tmp_path, capsys):
+    out = tmp_path / "mine"
+    assert main(["train", "prediction", "--data", str(logs), "--out", str(out)]) == 0
+    capsys.readouterr()
+    assert main(["eval", "prediction", "--data", str(logs), "--model", str(out), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["telemetry"]["prefill_ms"]["r2"] > 0.9
+    assert main(["train", "prediction", "--data", str(logs)]) == 2
