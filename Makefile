@@ -169,7 +169,7 @@ test-train: $(TRAIN_VENV)/.ready build/tiny-bases/.ready  ## the tests that trai
 # What is said of the agents in docs/agents.md; the public data is not part of the project.
 DATA_NEEDED = @test -n "$$HMAS_DATA_DIR" || { echo "set HMAS_DATA_DIR to the folder of the public data (prompts/, profiles/)"; exit 2; }
 
-eval-agents: $(TRAIN_VENV)/.ready  ## how good perception and prediction are, on public data (HMAS_DATA_DIR); writes build/eval/agents.json and docs/agents.md
+eval-agents: $(TRAIN_VENV)/.ready  ## how good perception and prediction are, on public data (HMAS_DATA_DIR), about an hour: the tagger is trained again six times; writes build/eval/agents.json and docs/agents.md
 	$(DATA_NEEDED)
 	OMP_NUM_THREADS=1 $(TRAIN_VENV)/bin/python benchmarks/eval_agents.py
 	$(TRAIN_VENV)/bin/python benchmarks/eval_agents.py --page docs/agents.md
