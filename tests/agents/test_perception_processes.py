@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from agents.models.card import ModelCard
+from agents.models.card import ModelCard, read_card
 from agents.models.store import ModelStore
+from agents.perception.readers import SHIPPED_TAGGER
 from controller.bus.embedded import EmbeddedServer
 from controller.bus.redis_bus import RedisBus
+from controller.core.lengths import LEVELS
 from controller.core.messages import (
     EVENTS,
     FEATURES,
@@ -186,3 +188,14 @@ async def test_a_model_put_in_force_is_taken_up_by_a_running_process_and_a_broke
     processes.bus.post(notice("still answered"))
     (answer,) = await processes.answers(1)
     assert answer.task_type is TaskType.SUMMARIZATION
+    store.add("perception", SHIPPED_TAGGER, read_card(SHIPPED_TAGGER))
+    store.use("perception", "v2")
+
+    def changed(found: list[Event]) -> bool:
+        return any((one.kind, one.after) == ("model_changed", "v2") for one in found)
+
+    await processes.until(EVENTS, Event, changed)
+    processes.bus.post(notice("answered by another"))
+    answers = await processes.answers(2)
+    assert answers[-1].source != "rules"
+    assert len(answers[-1].output_quantiles) == len(LEVELS)

@@ -43,6 +43,8 @@ def value_of(kind: object) -> st.SearchStrategy[object]:
             return st.lists(value_of(kind.item_type), max_size=3).map(tuple)
         case msgspec.inspect.TupleType():
             return st.tuples(*map(value_of, kind.item_types))
+        case msgspec.inspect.TupleType():
+            return st.tuples(*(value_of(part) for part in kind.item_types))
         case msgspec.inspect.UnionType():
             return st.one_of([value_of(part) for part in kind.types])
         case msgspec.inspect.EnumType():
