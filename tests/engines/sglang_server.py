@@ -18,7 +18,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 STUBS = Path(__file__).resolve().parent / "sglang_stubs"
-START_LIMIT_S = 480
+START_LIMIT_S = 280
 TOKEN = "a-token-of-the-tests"
 MAX_RUNNING = 8
 CHUNK = 512

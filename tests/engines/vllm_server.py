@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-START_LIMIT_S = 480
+START_LIMIT_S = 280
 TOKEN = "a-token-of-the-tests"
 
 OPTIONS = [
