@@ -1,0 +1,181 @@
+"""Parts of the length model: names of models, words of prompts, the net's file, effects and calibration."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agents.models.card import verified
+from agents.perception import length_demands
+from agents.perception.length_calibration import Calibration
+from agents.perception.length_effects import Effects, Level, Membership
+from agents.perception.length_names import known_offset, model_key
+from agents.perception.length_net import FILE, SHIPPED, load, spread
+from agents.perception.length_text import DENSE, WORDS, features_of
+from agents.perception.reading import PromptView
+from controller.core.errors import ModelError
+from controller.core.lengths import LEVELS, MEDIAN
+
+
+@pytest.mark.parametrize(
+    ("names", "key"),
+    [
+        (("meta-llama/Meta-Llama-3.1-70B-Instruct", "llama31_70b", "Llama-3.1-70B", "hf/llama-3.1-70b-instruct-awq"), "llama3170b"),
+        (("gpt-4o-2024-08-06", "gpt4o_0806", "openai/gpt-4o"), "gpt4o"),
+        (("Mistral-7B-Instruct-v0.2", "mistral_7b_v02"), "mistral7bv02"),
+    ],
+)
+def test_one_model_has_one_key_under_every_name(names, key):
+    assert {model_key(name) for name in names} == {key}
+
+
+def test_different_models_have_different_keys():
+    names = ["llama-3-8b", "llama-3-70b", "llama-3.1-8b", "gpt-4", "gpt-4o", "gpt-4-turbo", "qwen2-7b", "qwen2-72b"]
+    assert len({model_key(name) for name in names}) == len(names)
+
+
+@given(st.text(max_size=300))
+def test_any_name_has_a_bounded_key(name):
+    assert len(model_key(name)) <= 256
+
+
+def test_what_is_known_of_a_shorter_name_counts_half_and_never_splits_a_number():
+    offsets = {"claude35": 0.4, "qwen2": 0.2}
+    assert known_offset("claude35", offsets) == (0.4, 1.0)
+    assert known_offset("claude35sonnet", offsets) == (0.2, 0.5)
+    assert known_offset("qwen25", offsets) == (0.0, 0.0)
+    assert known_offset("", offsets) == (0.0, 0.0)
+
+
+@given(st.text(max_size=3000), st.integers(-5, 10**9), st.integers(-5, 10**9), st.integers(-5, 10**6))
+def test_any_prompt_has_finite_features_of_a_bounded_size(text, tokens, chars, turns):
+    found = features_of(PromptView(excerpt=text, prompt_tokens=tokens, prompt_chars=chars, turns=turns))
+    assert len(found.words) <= WORDS
+    assert len(found.dense) == len(DENSE)
+    assert all(np.isfinite(found.dense))
+
+
+def test_words_are_read_at_both_ends_with_digits_as_zeros():
+    found = features_of(PromptView(excerpt="Write 2,000 words" + " extraordinarily" * 3000 + " about C++ in 写 style?"))
+    assert found.words[:4] == ["write", "0", "000", "words"]
+    assert found.words[-3:] == ["in", "写", "style"]
+    assert found.dense[DENSE.index("question")] == 1.0
+    assert found.dense[DENSE.index("other_scripts")] == 1.0
+    assert features_of(PromptView(excerpt="a 12 b")).words == ["a", "00", "b"] == features_of(PromptView(excerpt="a 12 b é")).words[:3]
+
+
+def test_a_hidden_text_is_told_from_an_empty_demand():
+    hidden = features_of(PromptView(excerpt="", prompt_tokens=100, prompt_chars=400))
+    assert hidden.dense[DENSE.index("hidden")] == 1.0
+    assert hidden.words == []
+
+
+PIECES = ["at least", "no more than", "2", "1,500", "three", "ten", "-", " ", " ", " ", "word", "words", "pages", "sentence", "a fox", "\n"]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=25).map("".join))
+def test_demands_need_no_more_than_what_stands_before_a_unit(text):
+    """The quick reading finds what the pattern finds in the whole text."""
+    largest = 0.0
+    for quantifier, count, unit in length_demands._DEMAND.findall(text):
+        number = length_demands._COUNTS.get(count) or int(count.replace(",", ""))
+        share = 0.8 if quantifier in length_demands._UPPER else 1.0
+        largest = max(largest, number * length_demands._TOKENS_PER[unit] * share)
+    assert length_demands.demanded_tokens(text) == pytest.approx(min(largest, 32_768.0))
+
+
+def test_the_shipped_net_is_what_its_card_says():
+    card = verified(SHIPPED)
+    assert card.format == "lengths"
+    assert "alpaca_eval" in card.details["left_out"]
+    assert not [name for name in load(SHIPPED).offsets if "alpaca" in name]
+
+
+@given(st.lists(st.floats(-40, 40, width=32), min_size=7, max_size=7), st.floats(0.5, 2.0))
+def test_the_nets_numbers_become_ascending_quantiles_around_the_median(outputs, widening):
+    found = spread(outputs, widening)
+    assert found == sorted(found)
+    assert found[MEDIAN] == outputs[MEDIAN]
+
+
+def test_a_net_that_cannot_be_used_says_why(tmp_path):
+    with pytest.raises(ModelError, match="cannot be read"):
+        load(tmp_path)
+    document = json.loads((SHIPPED / FILE).read_text())
+    for change, words in [
+        ({"levels": [0.5]}, "other quantile levels"),
+        ({"embedding": ""}, "are needed"),
+        ({"layers": document["layers"][:3]}, "6 are needed"),
+        ({"vocabulary": 3}, "cannot be read"),
+    ]:
+        (tmp_path / FILE).write_text(json.dumps(document | change))
+        with pytest.raises(ModelError, match=words):
+            load(tmp_path)
+
+
+LEVELS_OF = (Level("first", 0.2, 0.001), Level("second", 0.1, 0.001), Level("hidden", 0.0, 0.001, of_spread=0.5))
+
+
+def member(*groups, start=(0.0, 0.2)) -> Membership:
+    return Membership(groups, 0.4, 0.2, start)
+
+
+def test_crossed_effects_are_told_apart():
+    """Two models and two tenants, all four pairs: each effect is found though no pair shows one alone."""
+    rng = np.random.default_rng(4)
+    effects = Effects(LEVELS_OF)
+    model, tenant = {"a": 0.6, "b": -0.6}, {"x": 0.3, "y": -0.3}
+    for _ in range(3000):
+        one, other = rng.choice(["a", "b"]), rng.choice(["x", "y"])
+        request = member(("m", one), ("t", other), None)
+        mean, variance = effects.sum(request)
+        effects.learn(request, model[one] + tenant[other] + rng.normal(0, 0.4) - mean, variance + request.noise, 1.0)
+    for one, other in [("a", "x"), ("a", "y"), ("b", "x"), ("b", "y")]:
+        assert effects.sum(member(("m", one), ("t", other), None))[0] == pytest.approx(model[one] + tenant[other], abs=0.15)
+
+
+def test_doubt_shrinks_with_news_and_never_below_the_floor():
+    effects = Effects(LEVELS_OF)
+    request = member("m", "t", "p", start=(0.5, 0.06))
+    assert effects.sum(request) == pytest.approx((0.5, 0.06 + 0.1 + 0.5 * 0.4))
+    doubts = []
+    for _ in range(500):
+        mean, variance = effects.sum(request)
+        doubts.append(variance)
+        effects.learn(request, 1.0 - mean, variance + request.noise, 1.0)
+    assert doubts == sorted(doubts, reverse=True)
+    assert doubts[-1] == pytest.approx(3 * 0.001, rel=0.5)
+    assert effects.sum(request)[0] == pytest.approx(1.0, abs=0.05)
+
+
+def test_the_group_without_news_for_longest_goes_first():
+    effects = Effects(LEVELS_OF[:1], limit=2)
+    for name in ("a", "b", "a", "c"):
+        effects.learn(Membership((name,), 0.1, 0.1, (0.0, 0.1)), 0.5, 0.2, 1.0)
+    assert effects.find("b") is None
+    assert effects.find("a") is not None
+    assert len(effects) == 2
+
+
+def test_levels_move_until_they_cover():
+    rng = np.random.default_rng(9)
+    calibration = Calibration()
+    stated = [0.0] * len(LEVELS)
+    for _ in range(20_000):
+        drawn = rng.normal()
+        now = [value + move for value, move in zip(stated, calibration.correction(("all",)), strict=True)]
+        calibration.learn(("all",), [float(drawn <= value) for value in now])
+    expected = [-1.28, -0.67, 0.0, 0.67, 1.28, 1.645, 2.33]
+    assert calibration.correction(("all",)) == pytest.approx(expected, abs=0.3)
+
+
+def test_groups_add_up_and_are_bounded():
+    calibration = Calibration(limit=3)
+    for number in range(10):
+        calibration.learn((f"g{number}",), [0.0] * len(LEVELS))
+    assert len(calibration) == 3
+    alone = calibration.correction(("g9",))
+    assert calibration.correction(("g9", "g8")) == pytest.approx([2 * value for value in alone])
+    assert calibration.correction(("strange",)) == [0.0] * len(LEVELS)
