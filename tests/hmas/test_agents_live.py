@@ -164,18 +164,21 @@ async def test_beside_a_real_gateway_the_oracle_tells_the_truth(load, tmp_path):
     site = make_site(tmp_path / "site", load.tenants())
     clock = SystemClock()
     heard = []
-    async with running_engines(site, DemoSettings()):
-        async with running_gateway(site, Variant(name="run"), agents=True, config={}, cast=cast_of("oracle", str(truths))) as address:
-            bus = RedisBus(address.bus_url)
-            await bus.start()
-            async with asyncio.timeout(20.0):
-                async for deliveries in bus.follow([FEATURES, COSTS], block_ms=100):
-                    heard += [delivery.message for delivery in deliveries]
-                    if any(isinstance(message, RequestCost) for message in heard):
-                        break
-                    bus.post(msgspec.structs.replace(notice, sent_s=clock.now_s()))
-            await bus.close()
-            assert not site.troubles
+    cast = cast_of("oracle", str(truths))
+    async with (
+        running_engines(site, DemoSettings()),
+        running_gateway(site, Variant(name="run"), agents=True, config={}, cast=cast) as address,
+    ):
+        bus = RedisBus(address.bus_url)
+        await bus.start()
+        async with asyncio.timeout(20.0):
+            async for deliveries in bus.follow([FEATURES, COSTS], block_ms=100):
+                heard += [delivery.message for delivery in deliveries]
+                if any(isinstance(message, RequestCost) for message in heard):
+                    break
+                bus.post(msgspec.structs.replace(notice, sent_s=clock.now_s()))
+        await bus.close()
+        assert not site.troubles
     features = next(message for message in heard if isinstance(message, RequestFeatures))
     truth = known[notice.excerpt]
     assert (features.source, features.task_type, features.output_tokens) == ("oracle", truth.task, float(truth.output_tokens))
