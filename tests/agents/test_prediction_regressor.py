@@ -61,6 +61,18 @@ def test_the_shipped_model_is_small_and_answers_finite_rising_quantiles(shipped)
     assert (np.diff(said, axis=2) >= 0).all()
 
 
+def test_few_rows_are_read_as_the_library_reads_them(shipped):
+    from agents.prediction.regressor import FEW
+
+    rows, names = (columns[:400].copy() for columns in shipped.replay)
+    names[::7, 0] = b"64xnever-seen"
+    many = shipped.log_quantiles(rows, names)
+    few = [shipped.log_quantiles(rows[start : start + FEW], names[start : start + FEW]) for start in range(0, 400, FEW)]
+    assert np.isnan(rows).any()
+    assert np.concatenate(few) == pytest.approx(many, abs=1e-9)
+    assert len({tuple(row) for row in names}) > 5
+
+
 def test_the_card_tells_how_the_model_came_about(shipped):
     card = shipped.card
     assert card.command.startswith("hmas train prediction")
