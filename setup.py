@@ -2,7 +2,7 @@
 
 One source for both: the modules run as they are without it, and give the same results, to the last bit. What is compiled is what a
 simulation and a busy gateway spend their time in. Records (msgspec structs), which compile to nothing better, stay as they are. So does
-whatever awaits where it handles an error (`life`, `relay`, `fleet`, the bus's sender): mypyc 2.4 then leaves the error in place, as the cause
+whatever awaits where it handles an error (`life`, `relay`, `fleet`, the sender of the bus): mypyc leaves the error in place, as the cause
 of every later one. What mypy holds for true before an await, compiled code takes for true behind it: such a thing is looked at anew in a
 method of its own. Adapters of engines, which others inherit from, stay interpreted too.
 """
@@ -61,6 +61,7 @@ GATEWAY = (
     "controller/gateway/desk.py",
     "controller/gateway/dossier.py",
     "controller/gateway/errors.py",
+    "controller/gateway/event_relay.py",
     "controller/gateway/http/answer.py",
     "controller/gateway/http/body.py",
     "controller/gateway/http/chunked.py",

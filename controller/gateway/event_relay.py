@@ -1,0 +1,126 @@
+"""A stream of events from an engine's connection to the client's, in one callback for each piece."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from controller.gateway.sse import EventScanner, usage_figures
+from controller.gateway.transport import Responder
+from engines.base import EngineResponse
+from engines.errors import EngineError, EngineProtocolError
+
+MAX_TAIL_BYTES = 1 << 20
+SSE = "text/event-stream"
+JSON = "application/json"
+
+
+class EngineFault(EngineError):
+    """The engine answered that it failed. `body` is its own error document, empty where it sent none that is JSON."""
+
+    def __init__(self, status: int, message: str, body: bytes = b"") -> None:
+        super().__init__(message)
+        self.status = status
+        self.body = body
+
+
+@dataclass(slots=True)
+class Answer:
+    """What became of one engine's answer.
+
+    Attributes:
+        status: HTTP status passed on.
+        started: Whether the client has been sent anything.
+        output_tokens: By the engine's `usage`, else counted; None where nothing tells.
+        body: The whole answer where it did not come as a stream.
+        engine_error: The engine's own error inside the stream, empty where there was none.
+        tail: The end of a stream, from the read that brought `[DONE]` on: it leaves together with the end of the answer.
+    """
+
+    status: int = 0
+    started: bool = False
+    streamed: bool = False
+    output_tokens: int | None = None
+    cached_tokens: int = 0
+    body: bytes = b""
+    tail: bytes = b""
+    content_type: str = JSON
+    engine_error: str = ""
+    usage: dict[str, Any] = field(default_factory=dict)
+
+
+class EventRelay:
+    """Takes the engine's bytes as they are read, and writes them to the client in the same callback."""
+
+    __slots__ = ("_answer", "_head", "_out", "_progress", "_response", "_scanner", "_write")
+
+    def __init__(
+        self,
+        response: EngineResponse,
+        out: Responder,
+        answer: Answer,
+        head: Callable[[], Mapping[str, str]],
+        progress: Callable[[int], None],
+    ) -> None:
+        self._response = response
+        self._out = out
+        self._answer = answer
+        self._head = head
+        self._progress = progress
+        self._scanner = EventScanner()
+        self._write = out.write
+
+    @property
+    def done(self) -> bool:
+        """Whether the stream has said that it ends."""
+        return self._scanner.done
+
+    def finish(self) -> None:
+        """The stream has ended.
+
+        Raises:
+            EngineProtocolError: In the middle of the answer.
+        """
+        answer, scanner = self._answer, self._scanner
+        output, answer.cached_tokens = usage_figures(scanner.usage)
+        answer.output_tokens = scanner.tokens if output is None else output
+        if scanner.error is not None:
+            answer.engine_error = scanner.error
+        elif scanner.aborted:
+            answer.engine_error = "the engine dropped the request"
+        elif not scanner.complete:
+            raise EngineProtocolError("the engine's stream ended in the middle of the answer")
+
+    def take(self, chunk: bytes) -> bool:
+        """Takes bytes of the stream; False where the client does not keep up.
+
+        Raises:
+            EngineFault: The engine failed before its first token.
+            EngineProtocolError: What it sends is no stream of events, or has no end.
+            ConnectionError: The client is gone.
+        """
+        scanner, answer = self._scanner, self._answer
+        told = scanner.tokens
+        data = scanner.feed(chunk)
+        if not data:
+            return True
+        tokens = scanner.tokens
+        if tokens > told:
+            answer.output_tokens = tokens
+            self._progress(tokens)
+        if not answer.started:
+            self._start(tokens)
+        if scanner.done:
+            answer.tail += data
+            if len(answer.tail) > MAX_TAIL_BYTES:
+                raise EngineProtocolError(f"the engine's stream goes on for more than {MAX_TAIL_BYTES} bytes after its end")
+            return True
+        return self._write(data)
+
+    def _start(self, tokens: int) -> None:
+        error = self._scanner.error
+        if error is not None and tokens == 0:
+            raise EngineFault(500, f"the engine reported an error: {error}")
+        self._answer.started = True
+        self._answer.output_tokens = tokens
+        self._out.start(200, self._head())
+        self._out.when_drained(self._response.resume)
