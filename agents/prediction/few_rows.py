@@ -1,7 +1,7 @@
 """Several CatBoost models read at once, for few rows: a call into the library costs more than its trees do.
 
-Trees of CatBoost are oblivious: every level of a tree asks one question, and the answers are the bits of the leaf's number. So all questions
-of all trees are one comparison of arrays. What the library computes remains the truth; tests hold the two together.
+Trees of CatBoost are oblivious: every level of a tree asks one question, and the answers are the bits of the leaf's number. So all
+questions of all trees are one comparison of arrays. What the library computes remains the truth; tests hold the two together.
 """
 
 import json
