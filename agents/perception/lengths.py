@@ -59,7 +59,7 @@ KNOWN_MODEL_VARIANCE = 0.06
 """Variance of a known model's verbosity around what is known of it."""
 REFINEMENT_VARIANCE = 0.20
 """Variance that the linear correction may add to the log length before anything is learnt."""
-READER_TRUST = 0.25
+READER_TRUST = 0.1
 READER_VARIANCE = 0.05
 """How far the middle goes from the net's towards the reader's before anything is learnt, and the variance of that share."""
 DISSENT = 1.5
