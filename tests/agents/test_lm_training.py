@@ -81,7 +81,7 @@ def agrees(folder: Path, rows: Path) -> float:
 
 def test_a_killed_run_resumes_and_its_model_beats_chance_and_majority(causal, rows):
     metrics = judge(causal / "out")
-    # Some 60 known lengths teach a tiny base little: its quantiles must not be far worse than those of the training rows, and be no nonsense.
+    # Some 60 known lengths teach a tiny base little: its quantiles must not be far worse than those of the training rows.
     assert metrics["length"]["pinball_log"] < 1.5 * metrics["length"]["pinball_log_of_training_quantiles"]
     assert metrics["length"]["coverage"]["0.1"] < 0.5 < metrics["length"]["coverage"]["0.9"]
     assert agrees(causal / "out", rows) > PASSED
