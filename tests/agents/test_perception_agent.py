@@ -120,7 +120,9 @@ async def test_it_learns_from_the_tail_of_the_telemetry_when_it_starts(tmp_path)
     )
     agent = await started(settings, bus)
     (features,) = done(agent.handle([completion("r0", 7), notice("new")], 100.0))
-    assert features.output_tokens == pytest.approx(7, rel=0.5)
+    # What is replayed comes without its prompt: it moves what the prompt leads one to expect, and does not replace it.
+    (naive,) = ask(await started(settings), notice("new"))
+    assert features.output_tokens < 0.1 * naive.output_tokens
     assert features.ttft_slo_ms == slo_for(TaskType.SUMMARIZATION, 0.75, 3.0).ttft_ms
     assert agent.handle([completion("r0", 7)], 100.0) == []
     assert agent.model.tally.learnt == 100
