@@ -48,8 +48,8 @@ def _task(found: Document, plots: Mapping[str, str]) -> str:
             "### Task types",
             (
                 f"{found['rows']} prompts of the test part: a fifth of every source, with none whose twin was trained on. Rows whose "
-                "licence does not allow training (all translations among them) teach nobody, and are judged all the same. The shipped model "
-                "has learnt from generated prompts besides, TF-IDF from the collected ones alone."
+                "licence does not allow training (all translations among them) teach nobody, and are judged all the same. The shipped "
+                "model has learnt from generated prompts besides, TF-IDF from the collected ones alone."
             ),
             table(("who", "accuracy", "macro-F1", "ECE"), rows),
             image(plots, "reliability", "Accuracy over stated confidence"),
