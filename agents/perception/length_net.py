@@ -1,7 +1,7 @@
 """The shipped model of output lengths from prompts: bag of words and pairs, two small layers, seven quantiles. Runs on numpy alone.
 
-It is trained by `agents.perception.length_training` on permissively licensed outputs of language models and tells lengths of an average
-model. Its last hidden layer is what `agents.perception.lengths` goes on learning with.
+It is trained by `agents.perception.training.lengths.fitting` on permissively licensed outputs of language models and tells lengths of an
+average model. Its last hidden layer is what `agents.perception.lengths` goes on learning with.
 """
 
 import base64

@@ -10,12 +10,12 @@ import click
 import msgspec
 
 from agents.models.store import ModelStore
-from agents.perception.length_data import LENGTH_COLUMNS, LengthRow, read_multi_model, read_typed
-from agents.perception.length_evaluation import OURS, REGIMES, evaluate, perceived
 from agents.perception.length_net import PromptNet, load
 from agents.perception.model import is_sound
 from agents.perception.readers import ReaderSource
 from agents.perception.reading import TASKS, PromptView, Reader, Reading
+from agents.perception.training.lengths.data import LENGTH_COLUMNS, LengthRow, read_multi_model, read_typed
+from agents.perception.training.lengths.evaluation import OURS, REGIMES, evaluate, perceived
 from controller.config.paths import models_dir
 from controller.config.schema import Config
 from controller.core.errors import TraceError
@@ -126,7 +126,7 @@ def judge(
     most: int | None = None,
     seed: int = 1,
 ) -> dict[str, Any]:
-    """Judges output lengths as `agents.perception.length_evaluation` does.
+    """Judges output lengths as `agents.perception.training.lengths.evaluation` does.
 
     Args:
         rows: Answers of models to prompts.

@@ -9,10 +9,10 @@ import msgspec
 
 from agents.models.card import ModelCard, file_sha256, write_card
 from agents.models.store import ModelStore
-from agents.perception.length_corpus import NOT_PERMISSIVE, gather
 from agents.perception.length_net import FILE, load
-from agents.perception.length_training import Plan, train, write
 from agents.perception.readers import KIND, LENGTHS_ONLY
+from agents.perception.training.lengths.corpus import NOT_PERMISSIVE, gather
+from agents.perception.training.lengths.fitting import Plan, train, write
 from controller.config.paths import models_dir
 from controller.runtime.clock import SystemClock
 from hmas.cli.output import hint, json_option, say, say_json, table

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from agents.perception.length_data import LengthRow, group_of, read_multi_model, read_typed, view_of
-from agents.perception.length_evaluation import OURS, REGIMES, evaluate, perceived
 from agents.perception.length_net import SHIPPED, load
-from agents.perception.length_predictability import account
-from agents.perception.length_scores import score
-from agents.perception.length_tfidf import TfIdfRidge
 from agents.perception.reading import TASKS, Reading
+from agents.perception.training.lengths.data import LengthRow, group_of, read_multi_model, read_typed, view_of
+from agents.perception.training.lengths.evaluation import OURS, REGIMES, evaluate, perceived
+from agents.perception.training.lengths.predictability import account
+from agents.perception.training.lengths.scores import score
+from agents.perception.training.lengths.tfidf import TfIdfRidge
 from controller.core.errors import TraceError
 from controller.core.lengths import LEVELS
 from controller.core.types import TaskType

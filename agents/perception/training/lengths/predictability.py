@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.perception.length_data import LengthRow
-from agents.perception.length_scores import Score, score
+from agents.perception.training.lengths.data import LengthRow
+from agents.perception.training.lengths.scores import Score, score
 from controller.core.lengths import LEVELS
 
 Floats = NDArray[np.float64]

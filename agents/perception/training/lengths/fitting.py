@@ -18,9 +18,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.perception.length_corpus import Corpus
 from agents.perception.length_net import FORMAT
 from agents.perception.length_text import DENSE, terms
+from agents.perception.training.lengths.corpus import Corpus
 from controller.core.errors import ModelError
 from controller.core.lengths import LEVELS, MEDIAN, P90
 

@@ -15,10 +15,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.perception.length_data import LengthRow, group_of, read_multi_model, read_typed, view_of
 from agents.perception.length_names import model_key
 from agents.perception.length_statistics import PRIOR
 from agents.perception.length_text import DENSE, features_of
+from agents.perception.training.lengths.data import LengthRow, group_of, read_multi_model, read_typed, view_of
 from agents.perception.training.licences import licence_for_training
 from controller.core.types import TaskType
 from engines.tokens import estimate_tokens

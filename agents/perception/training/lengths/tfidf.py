@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix  # type: ignore[import-untyped]  # it ships no types
 
-from agents.perception.length_baselines import START, WINDOW
-from agents.perception.length_data import LengthRow
 from agents.perception.reading import PromptView
+from agents.perception.training.lengths.baselines import START, WINDOW
+from agents.perception.training.lengths.data import LengthRow
 from controller.core.lengths import LEVELS, MEDIAN
 from controller.core.types import TaskType
 
@@ -34,7 +34,7 @@ _WORD = re.compile(r"\w+")
 
 
 class TfIdfRidge:
-    """A `Baseline` of `agents.perception.length_baselines`.
+    """A `Baseline` of `agents.perception.training.lengths.baselines`.
 
     Args:
         models: Adds the shrunk mean residual of each model, up to date with every row.

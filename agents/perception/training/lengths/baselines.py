@@ -10,10 +10,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.perception.length_data import LengthRow
 from agents.perception.length_demands import demanded_tokens
 from agents.perception.length_statistics import LengthStatistics
 from agents.perception.reading import PromptView
+from agents.perception.training.lengths.data import LengthRow
 from controller.core.lengths import LEVELS
 from controller.core.types import TaskType
 

@@ -17,14 +17,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.perception.length_baselines import Baseline, ModelMean, MovingHistogram, RulesAndStatistics
-from agents.perception.length_data import LengthRow, group_of, view_of
 from agents.perception.length_net import PromptNet, Told
-from agents.perception.length_predictability import account
-from agents.perception.length_scores import PAPER_MAPE, by_group, score
-from agents.perception.length_tfidf import TfIdfRidge
 from agents.perception.lengths import Forecast, LengthModel
 from agents.perception.reading import PromptView, Reading
+from agents.perception.training.lengths.baselines import Baseline, ModelMean, MovingHistogram, RulesAndStatistics
+from agents.perception.training.lengths.data import LengthRow, group_of, view_of
+from agents.perception.training.lengths.predictability import account
+from agents.perception.training.lengths.scores import PAPER_MAPE, by_group, score
+from agents.perception.training.lengths.tfidf import TfIdfRidge
 from controller.core.lengths import LEVELS
 from controller.core.types import TaskType
 
