@@ -37,6 +37,8 @@ FEATURES = (
     "log_analytic_tpot_steps",
 )
 """Order of the numeric columns; a model trained on other columns is refused."""
+MOVING = tuple(map(FEATURES.index, ("log_prompt_tokens", "log_output_tokens", "prompt_over_budget", "log_analytic_ttft_steps")))
+"""Numbers of the columns that differ between requests to one instance; all others stand still from one snapshot to the next."""
 CATEGORIES = ("hardware", "model")
 """Order of the categorical columns: names, `unknown` where the configuration does not say."""
 UNKNOWN = "unknown"
@@ -123,6 +125,8 @@ class Fleet:
         ) = own.T
         self._step = self._base + self._per_seq * self._beside
         self._room = np.maximum(64.0, self._budget - self._beside)
+        self._ahead = 0.5 + np.nan_to_num(self._waiting)
+        self._tpot = (self._step + self._per_seq)[None, :]
         self.hardware = [state.hardware.encode() for state in states]
         self._fixed = self._fixed_columns()
 
@@ -137,12 +141,10 @@ class Fleet:
         """
         prompts = prompt_tokens[:, None]
         chunks = np.maximum(1.0, np.ceil(prompts / self._room))
-        waiting = np.nan_to_num(self._waiting)
-        ttft = (0.5 + chunks + waiting) * self._step + self._per_token * prompts
-        tpot = np.broadcast_to(self._step + self._per_seq, ttft.shape)
-        return ttft, tpot
+        ttft = (self._ahead + chunks) * self._step + self._per_token * prompts
+        return ttft, np.repeat(self._tpot, len(prompts), axis=0)
 
-    def rows(self, prompt_tokens: Column, output_tokens: Column, ttft: Column, tpot: Column) -> Rows:
+    def rows(self, prompt_tokens: Column, output_tokens: Column, ttft: Column) -> Rows:
         """The columns of `FEATURES` for each request on each instance, request by request; NaN where a signal is missing."""
         count, each = len(prompt_tokens), len(self)
         table = np.empty((count, each, len(FEATURES)), dtype=np.float32)
@@ -152,7 +154,6 @@ class Fleet:
         table[:, :, 1] = np.log1p(output_tokens)[:, None]
         table[:, :, 13] = prompts / self._budget
         table[:, :, 18] = np.log(ttft / self._base)
-        table[:, :, 19] = np.log(tpot / self._base)
         return table.reshape(count * each, len(FEATURES))
 
     def _fixed_columns(self) -> Rows:
@@ -173,6 +174,7 @@ class Fleet:
             (15, self._per_token / self._base),
             (16, self._prefill_load),
             (17, self._trend),
+            (19, np.log(self._tpot[0] / self._base)),
         ):
             fixed[:, index] = column
         return fixed

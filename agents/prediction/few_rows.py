@@ -1,7 +1,8 @@
 """Several CatBoost models read at once, for few rows: a call into the library costs more than its trees do.
 
 Trees of CatBoost are oblivious: every level of a tree asks one question, and the answers are the bits of the leaf's number. So all
-questions of all trees are one comparison of arrays. What the library computes remains the truth; tests hold the two together.
+questions of all trees are one comparison of arrays, and most of them ask about the instance, which stands still from one snapshot to the
+next: these are answered once. What the library computes remains the truth; tests hold the two together.
 """
 
 import json
@@ -9,7 +10,7 @@ import tempfile
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,20 @@ from controller.core.errors import ModelError
 
 NAMES_KEPT = 512
 """Combinations of names whose answers are remembered."""
+STILL_KEPT = 512
+"""Instances as of some snapshot, with their names, whose answers are remembered: 4 KB each."""
+
+
+class _Still(NamedTuple):
+    """What stands still of a row.
+
+    Attributes:
+        leaves: By moving tree, where in all its leaves the one lies that still questions lead to, moving ones answered with no.
+        total: By model, the sum of the trees that ask nothing else, and the bias.
+    """
+
+    leaves: NDArray[np.intp]
+    total: NDArray[np.float64]
 
 
 class FewRows:
@@ -26,49 +41,82 @@ class FewRows:
     Args:
         models: CatBoost models over the same columns, whose categories are one-hot.
         columns: Numeric columns.
+        moving: Those of them that differ from request to request.
 
     Raises:
         ModelError: A model asks questions of a kind that is not known here.
     """
 
-    def __init__(self, models: Sequence[Any], columns: int) -> None:
-        trees: list[tuple[list[dict[str, Any]], NDArray[np.float64]]] = []
-        self._bias: list[float] = []
-        self._starts: list[int] = []
-        for model in models:
+    def __init__(self, models: Sequence[Any], columns: int, moving: Sequence[int]) -> None:
+        trees: list[tuple[list[dict[str, Any]], NDArray[np.float64], int]] = []
+        bias: list[float] = []
+        for number, model in enumerate(models):
             document = _document(model)
             _check(document)
-            scale, bias = document["scale_and_bias"]
-            self._bias.append(float(bias[0] if isinstance(bias, list) else bias))
-            self._starts.append(len(trees))
-            trees += [(tree["splits"], np.array(tree["leaf_values"], dtype=np.float64) * scale) for tree in document["oblivious_trees"]]
-        depth = max(len(splits) for splits, _ in trees)
+            scale, offset = document["scale_and_bias"]
+            bias.append(float(offset[0] if isinstance(offset, list) else offset))
+            trees += [
+                (tree["splits"], np.array(tree["leaf_values"], dtype=np.float64) * scale, number) for tree in document["oblivious_trees"]
+            ]
+        depth = max(len(splits) for splits, _, _ in trees)
         self._models = list(models)
+        self._columns = columns
+        self._bits = 1 << np.arange(depth)
+        self._first_leaf = np.arange(len(trees)) << depth
+        self._leaves = np.zeros(len(trees) << depth, dtype=np.float64)
         self._column = np.zeros((len(trees), depth), dtype=np.intp)
-        # A question that is not asked is answered with no: nothing is above infinity.
+        # A question that is not asked, or not yet, is answered with no: nothing is above infinity.
         self._border = np.full((len(trees), depth), np.inf, dtype=np.float32)
         self._named = np.zeros((len(trees), depth), dtype=bool)
-        self._leaves = np.zeros((len(trees), 1 << depth), dtype=np.float64)
-        for number, (splits, leaves) in enumerate(trees):
-            self._leaves[number, : len(leaves)] = leaves
+        asked: list[tuple[int, float, int, int]] = []
+        for number, (splits, leaves, _) in enumerate(trees):
+            start = int(self._first_leaf[number])
+            self._leaves[start : start + len(leaves)] = leaves
             for level, split in enumerate(splits):
-                if split["split_type"] == "FloatFeature":
+                if split["split_type"] != "FloatFeature":
+                    self._named[number, level] = True
+                elif split["float_feature_index"] in moving:
+                    asked.append((split["float_feature_index"], split["border"], 1 << level, number))
+                else:
                     self._column[number, level] = split["float_feature_index"]
                     self._border[number, level] = split["border"]
-                else:
-                    self._named[number, level] = True
-        self._bits = 1 << np.arange(depth)
-        self._tree = np.arange(len(trees))
-        self._columns = columns
+        self._still_columns = np.array([column for column in range(columns) if column not in moving], dtype=np.intp)
+        self._moving_column = np.array([column for column, _, _, _ in asked], dtype=np.intp)
+        self._moving_border = np.array([border for _, border, _, _ in asked], dtype=np.float32)
+        self._moving_bit = np.array([bit for _, _, bit, _ in asked], dtype=np.intp)
+        self._moving_trees, self._moving_starts = np.unique(np.array([tree for _, _, _, tree in asked], dtype=np.intp), return_index=True)
+        owners = np.zeros((len(trees), len(models)))
+        owners[np.arange(len(trees)), [owner for _, _, owner in trees]] = 1.0
+        self._moving_owners = owners[self._moving_trees]
+        owners[self._moving_trees] = 0.0
+        self._still_owners = owners
+        self._bias = np.array(bias)
         self._known: OrderedDict[tuple[bytes, ...], NDArray[np.bool_]] = OrderedDict()
+        self._still: OrderedDict[tuple[bytes, ...], _Still] = OrderedDict()
 
     def predict(self, rows: NDArray[np.float32], names: NDArray[np.object_]) -> NDArray[np.float64]:
         """What each model says of each row, shape (rows, models)."""
-        answers = rows[:, self._column] > self._border
-        for number in range(len(rows)):
-            answers[number] |= self._answers(tuple(names[number]))
-        leaves = answers @ self._bits
-        return np.add.reduceat(self._leaves[self._tree, leaves], self._starts, axis=1) + self._bias
+        bare = rows[:, self._still_columns]
+        still = [self._standing(bare[number].tobytes(), row, tuple(names[number])) for number, row in enumerate(rows)]
+        total = np.array([one.total for one in still])
+        if len(self._moving_bit) == 0:
+            return total
+        answers = (rows[:, self._moving_column] > self._moving_border) * self._moving_bit
+        leaves = np.array([one.leaves for one in still]) + np.add.reduceat(answers, self._moving_starts, axis=1)
+        said: NDArray[np.float64] = total + self._leaves.take(leaves) @ self._moving_owners
+        return said
+
+    def _standing(self, bare: bytes, row: NDArray[np.float32], names: tuple[bytes, ...]) -> _Still:
+        key = (bare, *names)
+        found = self._still.get(key)
+        if found is None:
+            answers = (row[self._column] > self._border) | self._answers(names)
+            leaves = self._first_leaf + answers @ self._bits
+            found = _Still(leaves[self._moving_trees], self._leaves[leaves] @ self._still_owners + self._bias)
+            self._still[key] = found
+            if len(self._still) > STILL_KEPT:
+                self._still.popitem(last=False)
+        return found
 
     def _answers(self, names: tuple[bytes, ...]) -> NDArray[np.bool_]:
         """The answers to questions about names: the library hashes them, and says by its leaves what came out."""

@@ -140,7 +140,7 @@ class Episode:
                 prompts, outputs = np.array([float(arrival.prompt_tokens)]), np.array([asked[0].output_tokens])
                 ttft, tpot = fleet.analytic(prompts)
                 life.asked = (
-                    fleet.rows(prompts, outputs, ttft, tpot)[0],
+                    fleet.rows(prompts, outputs, ttft)[0],
                     tuple(categories(asked, fleet)[0]),
                     Estimate(float(ttft[0, 0]), float(tpot[0, 0])),
                     Estimate(cost.ttft_ms[NAME], cost.tpot_ms[NAME]),

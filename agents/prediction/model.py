@@ -86,6 +86,11 @@ class Track:
     formula: Residual = field(default_factory=Residual)
     band: Band = field(default_factory=Band)
 
+    @property
+    def shift(self) -> float:
+        """Logarithm of the live factor on what answers."""
+        return (self.model if self.watch.path == "model" else self.formula).mean
+
     def learn(self, actual: float, said: "Said", board: Scoreboard) -> tuple[bool, Path | None]:
         """Takes an outcome in; returns whether it counted, and the path where it changed."""
         if not (actual > 0 and math.isfinite(actual)):
@@ -118,6 +123,16 @@ class _Answer:
     names: tuple[tuple[bytes, ...], ...]
     formula: NDArray[np.float32]
     log_quantiles: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class _Corrections:
+    """What live errors say of the candidates, shape (instances, targets): see `Track`. It stands until one of them learns."""
+
+    shift: Numbers
+    modelled: Numbers
+    low: Numbers
+    high: Numbers
 
 
 class _Instance:
@@ -172,6 +187,7 @@ class PredictionModel:
         self._instances: OrderedDict[str, _Instance] = OrderedDict()
         self._candidates: list[str] = []
         self._fleet: Fleet | None = None
+        self._corrections: _Corrections | None = None
         self._seen_s = float("-inf")
         self._answered: OrderedDict[str, _Answer] = OrderedDict()
         self._pairs = 0
@@ -196,6 +212,7 @@ class PredictionModel:
         for instance in self._instances.values():
             for target, track in instance.tracks.items():
                 instance.tracks[target] = Track(target, DriftWatch(self._accepted.get(target, 0.0)), formula=track.formula)
+        self._corrections = None
         self.board = Scoreboard()
         self.answered = self.scored = 0
 
@@ -214,7 +231,7 @@ class PredictionModel:
         usable = [view.name for view in snapshot.instances if not view.draining and (view.engine is None or view.engine.healthy)]
         wanted = usable or [view.name for view in snapshot.instances]
         self._candidates = [name for name in wanted if name in self._instances]
-        self._fleet = None
+        self._fleet = self._corrections = None
 
     def learn(self, completion: Completion) -> None:
         """Takes a completion into account, once per request: the instance's speed, and the error of what was predicted for it."""
@@ -277,29 +294,33 @@ class PredictionModel:
         count, each = len(batch), len(fleet)
         prompts = np.array([float(features.prompt_tokens) for features in batch])
         outputs = np.array([features.output_tokens for features in batch])
-        formula = np.stack(fleet.analytic(prompts), axis=-1)
-        rows = fleet.rows(prompts, outputs, formula[..., 0], formula[..., 1])
+        formula = np.empty((count, each, len(TARGETS)))
+        formula[..., 0], formula[..., 1] = fleet.analytic(prompts)
+        rows = fleet.rows(prompts, outputs, formula[..., 0])
         names = categories(batch, fleet)
         quantiles = self._log_quantiles(rows, names).reshape(count, each, len(TARGETS), 3)
         middle, low, high = self._live(formula, quantiles)
+        tail = np.minimum(MOST_MS, middle * np.exp(high))
+        totals = total_quantiles(batch, middle, low, high)
+        rows, names = rows.reshape(count, each, -1), names.reshape(count, each, -1)
         costs = []
         for index, features in enumerate(batch):
-            total = total_quantiles(features, middle[index], low[index], high[index])
-            chosen = range(each) if each <= NAMED else np.argpartition(total[:, 1], NAMED)[:NAMED].tolist()
-            named = tuple(self._candidates[at] for at in chosen)
-            at = np.asarray(chosen)
-            flat = index * each + at
+            at: slice | NDArray[np.intp] = slice(None)
+            named = self._candidates
+            if each > NAMED:
+                at = np.argpartition(totals[index, :, 1], NAMED)[:NAMED]
+                named = [self._candidates[place] for place in at]
             self._await(
                 features.request_id,
                 _Answer(
-                    named,
-                    rows[flat],
-                    tuple(map(tuple, names[flat])),
+                    tuple(named),
+                    rows[index, at],
+                    tuple(map(tuple, names[index, at])),
                     formula[index, at].astype(np.float32),
                     quantiles[index, at].astype(np.float32),
                 ),
             )
-            costs.append(_cost(features, named=named, middle=middle[index, at], high=high[index, at], total=total[at], now_s=now_s))
+            costs.append(_cost(features, now_s, named=named, middle=middle[index, at], tail=tail[index, at], total=totals[index, at]))
         self.answered += count
         return costs
 
@@ -312,23 +333,22 @@ class PredictionModel:
 
     def _live(self, formula: Numbers, quantiles: Numbers) -> tuple[Numbers, Numbers, Numbers]:
         """Medians in milliseconds, and logarithms of the outer quantiles over them, after what live errors say of each instance."""
-        shape = formula.shape[1:]
-        shift, use, low, high = np.empty(shape), np.empty(shape), np.empty(shape), np.empty(shape)
-        for at, name in enumerate(self._candidates):
-            for column, track in enumerate(self._instances[name].tracks.values()):
-                modelled = track.watch.path == "model"
-                use[at, column] = modelled
-                shift[at, column] = (track.model if modelled else track.formula).mean
-                low[at, column], high[at, column] = track.band.low, track.band.high
-        middle = np.clip(formula * np.exp(use * quantiles[..., 1] + shift), LEAST_MS, MOST_MS)
+        if self._corrections is None:
+            tracks = [track for name in self._candidates for track in self._instances[name].tracks.values()]
+            told = np.array([(track.shift, track.watch.path == "model", track.band.low, track.band.high) for track in tracks])
+            self._corrections = _Corrections(*np.moveaxis(told.reshape(*formula.shape[1:], 4), -1, 0))
+        told_of = self._corrections
+        median = quantiles[..., 1]
+        middle = np.clip(formula * np.exp(told_of.modelled * median + told_of.shift), LEAST_MS, MOST_MS)
         return (
             middle,
-            np.minimum(0.0, quantiles[..., 0] - quantiles[..., 1] + low),
-            np.maximum(0.0, quantiles[..., 2] - quantiles[..., 1] + high),
+            np.minimum(0.0, quantiles[..., 0] - median + told_of.low),
+            np.maximum(0.0, quantiles[..., 2] - median + told_of.high),
         )
 
     def _score(self, completion: Completion, instance: _Instance, answer: _Answer, at: int) -> None:
         labels = [math.nan, math.nan]
+        self._corrections = None
         for column, (target, actual) in enumerate((("ttft", completion.service_ttft_ms), ("tpot", completion.tpot_ms))):
             formula_ms = float(answer.formula[at, column])
             low, middle, high = (float(value) for value in answer.log_quantiles[at, column])
@@ -354,10 +374,7 @@ class PredictionModel:
             self._pairs -= len(oldest.named)
 
 
-def _cost(
-    features: RequestFeatures, *, named: tuple[str, ...], middle: Numbers, high: Numbers, total: Numbers, now_s: float
-) -> RequestCost:
-    tail = np.minimum(MOST_MS, middle * np.exp(high))
+def _cost(features: RequestFeatures, now_s: float, *, named: Sequence[str], middle: Numbers, tail: Numbers, total: Numbers) -> RequestCost:
     return RequestCost(
         request_id=features.request_id,
         sent_s=now_s,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from agents.models.card import ModelCard, verified
 from agents.prediction.calibration import HIGH, LOW
-from agents.prediction.features import CATEGORIES, FEATURES, RISING_TPOT, RISING_TTFT
+from agents.prediction.features import CATEGORIES, FEATURES, MOVING, RISING_TPOT, RISING_TTFT
 from agents.prediction.few_rows import FewRows
 from controller.core.errors import ModelError
 
@@ -77,7 +77,7 @@ class CatBoostRegressor:
     def _few_rows(self) -> FewRows | None:
         if self._few is None and not self._only_library:
             try:
-                self._few = FewRows([self.models[target, level] for target in TARGETS for level in LEVELS], len(FEATURES))
+                self._few = FewRows([self.models[target, level] for target in TARGETS for level in LEVELS], len(FEATURES), MOVING)
             except ModelError:
                 # A model of other trees is read by the library alone, which takes longer and says the same.
                 self._only_library = True

@@ -1,5 +1,7 @@
 """Quantiles of a request's total service time, from those of its output length and of its cost. Pure."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,27 +14,29 @@ MOST_MS = 86_400_000.0
 Numbers = NDArray[np.float64]
 
 
-def total_quantiles(features: RequestFeatures, middle: Numbers, low: Numbers, high: Numbers) -> Numbers:
-    """Quantiles 0.1, 0.5 and 0.9 of dispatch to end, milliseconds, shape (instances, 3); they rise, and more output never means less time.
+def total_quantiles(batch: Sequence[RequestFeatures], middle: Numbers, low: Numbers, high: Numbers) -> Numbers:
+    """Quantiles 0.1, 0.5 and 0.9 of dispatch to end, milliseconds; they rise, and more output never means less time.
 
     T = ttft + tpot * (L - 1). Length and cost err independently, so the squares of their logarithmic distances from the median add up.
 
     Args:
-        features: What perception says of its length.
-        middle: Medians of TTFT and TPOT, milliseconds, shape (instances, 2).
+        batch: What perception says of the requests' lengths.
+        middle: Medians of TTFT and TPOT, milliseconds, shape (requests, instances, 2).
         low: Logarithms of the quantile 0.1 over these.
         high: Likewise of 0.9.
+
+    Returns:
+        Shape (requests, instances, 3).
     """
-    short, usual, long = lengths(features)
-    ttft, tpot = middle[:, 0], middle[:, 1]
-    at_median = ttft + tpot * (usual - 1.0)
-    answer = np.empty((len(middle), 3))
-    answer[:, 1] = at_median
-    share = np.stack([ttft, tpot * (usual - 1.0)], axis=-1) / at_median[:, None]
-    for column, length, logs, sign in ((0, short, low, -1.0), (2, long, high, 1.0)):
-        by_length = np.log((ttft + tpot * (length - 1.0)) / at_median)
-        by_cost = np.sum(share * logs, axis=-1)
-        answer[:, column] = at_median * np.exp(sign * np.hypot(by_length, by_cost))
+    steps = np.array([lengths(features) for features in batch])[:, None, :] - 1.0
+    ttft, tpot = middle[..., :1], middle[..., 1:]
+    answer = ttft + tpot * steps
+    usual = answer[..., 1:2].copy()
+    first = ttft / usual
+    for column, logs, sign in ((0, low, -1.0), (2, high, 1.0)):
+        by_length = np.log(answer[..., column] / usual[..., 0])
+        by_cost = first[..., 0] * logs[..., 0] + (1.0 - first[..., 0]) * logs[..., 1]
+        answer[..., column] = usual[..., 0] * np.exp(sign * np.hypot(by_length, by_cost))
     return np.minimum(MOST_MS, answer)
 
 

@@ -143,7 +143,7 @@ def test_a_queue_fills_the_window_before_the_request_starts():
 def rows_of(states, prompt_tokens, output_tokens):
     fleet = Fleet(states)
     prompts = np.array(prompt_tokens, dtype=float)
-    return fleet.rows(prompts, np.array(output_tokens, dtype=float), *fleet.analytic(prompts))
+    return fleet.rows(prompts, np.array(output_tokens, dtype=float), fleet.analytic(prompts)[0])
 
 
 def test_the_row_does_not_depend_on_the_engines_absolute_speed():
@@ -302,13 +302,13 @@ def test_quantiles_surround_the_median_and_the_total_follows_length():
     st.floats(1, 50),
 )
 def test_total_time_rises_over_its_levels_and_with_length(lengths, ttft_ms, tpot_ms, low, high, longer):
-    middle = np.array([[ttft_ms, tpot_ms]])
-    lows, highs = np.full((1, 2), low), np.full((1, 2), high)
+    middle = np.array([[[ttft_ms, tpot_ms]]])
+    lows, highs = np.full((1, 1, 2), low), np.full((1, 1, 2), high)
 
     def total(scale):
         told = tuple(length * scale for length in lengths)
         asked = features(output_tokens=told[2])
-        return total_quantiles(type(asked)(**{**_fields(asked), "output_quantiles": told}), middle, lows, highs)[0]
+        return total_quantiles([type(asked)(**{**_fields(asked), "output_quantiles": told})], middle, lows, highs)[0, 0]
 
     usual, more = total(1.0), total(longer)
     assert usual[0] <= usual[1] * (1 + 1e-9)

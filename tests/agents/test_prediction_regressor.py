@@ -158,7 +158,7 @@ def quantiles_ms(regressor, load: dict):
     fleet = Fleet([stated(load)])
     prompts = np.array([float(load["prompt"])])
     formula = np.stack(fleet.analytic(prompts), axis=-1)
-    rows = fleet.rows(prompts, np.array([100.0]), formula[..., 0], formula[..., 1])
+    rows = fleet.rows(prompts, np.array([100.0]), formula[..., 0])
     said = regressor.log_quantiles(rows, categories([features("r", load["prompt"], 100.0)], fleet))[0]
     return formula[0, 0][:, None] * np.exp(said)
 
