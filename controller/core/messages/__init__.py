@@ -1,0 +1,61 @@
+"""Everything that travels on the bus: one struct per message type, and the stream each belongs to.
+
+Receivers ignore fields they do not know; a change that old receivers would misread gets a new `VERSION` (see bus/codec.py).
+Times are seconds since the epoch. Everybody imports from here; the modules part the messages by whom they are about.
+"""
+
+from controller.core.messages.base import VERSION, Message
+from controller.core.messages.control import ControlAction, LengthBound, MetaDecision
+from controller.core.messages.operations import Event, ModelReport, OverrideNotice, Severity
+from controller.core.messages.requests import Completion, RequestCost, RequestFeatures, RequestNotice
+from controller.core.messages.streams import (
+    ACTIONS,
+    COSTS,
+    DECISIONS,
+    EVENTS,
+    FEATURES,
+    MAXLEN,
+    MODELS,
+    OVERRIDES,
+    REQUESTS,
+    STREAM_OF,
+    TELEMETRY,
+    VIEWS,
+    AnyMessage,
+)
+from controller.core.messages.system import InstanceView, SystemSnapshot
+from controller.core.messages.views import LatencySummary, LongView, ShortView
+
+__all__ = [
+    "ACTIONS",
+    "COSTS",
+    "DECISIONS",
+    "EVENTS",
+    "FEATURES",
+    "MAXLEN",
+    "MODELS",
+    "OVERRIDES",
+    "REQUESTS",
+    "STREAM_OF",
+    "TELEMETRY",
+    "VERSION",
+    "VIEWS",
+    "AnyMessage",
+    "Completion",
+    "ControlAction",
+    "Event",
+    "InstanceView",
+    "LatencySummary",
+    "LengthBound",
+    "LongView",
+    "Message",
+    "MetaDecision",
+    "ModelReport",
+    "OverrideNotice",
+    "RequestCost",
+    "RequestFeatures",
+    "RequestNotice",
+    "Severity",
+    "ShortView",
+    "SystemSnapshot",
+]

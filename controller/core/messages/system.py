@@ -1,0 +1,59 @@
+"""The gateway's account of its queue and its instances."""
+
+import msgspec
+from msgspec import field
+
+from controller.core.messages.base import Message
+from engines.base import EngineSnapshot
+
+
+class InstanceView(msgspec.Struct, frozen=True, kw_only=True):
+    """The gateway's own account of one instance, beside what the engine says.
+
+    Attributes:
+        in_flight: Requests sent and not ended. `in_flight_tokens`: their prompt plus produced tokens so far.
+        n_run, token_budget: Controls in force (token_budget 0: the engine's own).
+        kv_committed: Share of the KV fence taken by calibrated upper bounds, 0 to 1.
+        tpot_pressure: 90 % quantile over in-flight requests of current TPOT over its SLO; 0 with none decoding.
+        capacity_n_run: Largest n_run that makes sense (the engine's own maximum, else the configured one).
+        engine: The engine's last snapshot, None where there is none yet.
+    """
+
+    name: str
+    in_flight: int
+    in_flight_tokens: int
+    n_run: int
+    token_budget: int
+    kv_committed: float
+    tpot_pressure: float
+    capacity_n_run: int
+    max_token_budget: int = 0
+    draining: bool = False
+    engine: EngineSnapshot | None = None
+
+
+class SystemSnapshot(Message, frozen=True, tag="system"):
+    """Queue and engine state, sent every control cycle (gateway -> qos).
+
+    Attributes:
+        queued: Waiting requests; `queued_tokens` the prompt tokens among them.
+        oldest_wait_ms: Age of the oldest waiting request.
+        queued_long: Waiting requests on the slow side of the two-lane threshold.
+        overdue: Waiting requests that have already missed their TTFT target.
+        arrived_total, dispatched_total, ended: Counters since the gateway started; `ended` by outcome.
+        forced: Names of what operators hold (`policy`, `knobs`), so that agents stop arguing.
+    """
+
+    sent_s: float
+    gateway: str
+    policy: str
+    queued: int
+    queued_tokens: int
+    queued_long: int
+    overdue: int
+    oldest_wait_ms: float
+    arrived_total: int
+    dispatched_total: int
+    ended: dict[str, int]
+    instances: list[InstanceView]
+    forced: list[str] = field(default_factory=list)
