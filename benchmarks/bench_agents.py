@@ -34,9 +34,8 @@ from controller.core.messages import RequestNotice
 from hmas.cli.output import table as terminal
 from hmas.lab.agents.asked import Pool, notice_of, read_pool
 from hmas.lab.agents.held_out import held_out
-from hmas.lab.agents.page import between
-from hmas.lab.agents.tables import markdown
-from hmas.lab.policies.tables import Table
+from hmas.lab.page import between
+from hmas.lab.tables import Table, markdown
 
 READERS = ("rules", "shipped")
 MODEL = "served"

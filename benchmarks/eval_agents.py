@@ -41,7 +41,8 @@ from agents.prediction.profile_files import load_profile_model
 from controller.config.schema import AgentsConfig, Config
 from hmas.cli.eval_lengths import judge
 from hmas.cli.eval_lengths import read_rows as read_lengths
-from hmas.lab.agents.page import between
+from hmas.lab.page import between
+from hmas.lab.result_files import write_result
 
 LENGTHS = ("prompts/multi_model_output_lengths.csv.gz", "prompts/multi_model_prompts.jsonl.gz")
 PILOT = "profiles/llm_pilot_requests.csv.gz"
@@ -179,13 +180,6 @@ PARTS: Mapping[str, Callable[[Path, argparse.Namespace], dict[str, Any]]] = Mapp
 )
 
 
-def write(path: Path, document: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(plain(document), indent=1) + "\n")
-    part.replace(path)
-
-
 def plain(value: Any) -> Any:
     """For JSON: floats cut, what is no number to null."""
     if isinstance(value, float | np.floating):
@@ -226,7 +220,7 @@ def main() -> None:
             "machine": {"cpus": os.cpu_count(), "python": platform.python_version()},
             part: {**PARTS[part](Path(named), options), "took_s": round(time.monotonic() - began, 1)},
         }
-        write(options.out, document)
+        write_result(options.out, plain(document))
         say(f"{part}: done in {document[part]['took_s']:.0f} s")
     draw_all(document, options.out.parent)
     say(f"written to {options.out}")

@@ -1,7 +1,9 @@
 """What `eval_agents.py` found, as the section of docs/agents.md that is made from it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
+
+from hmas.lab.tables import grid
 
 PAPER_ACCURACY = 0.942
 GOAL_UNSEEN = 0.85
@@ -51,14 +53,14 @@ def _task(found: Document, plots: Mapping[str, str]) -> str:
                 "licence does not allow training (all translations among them) teach nobody, and are judged all the same. The shipped "
                 "model has learnt from generated prompts besides, TF-IDF from the collected ones alone."
             ),
-            table(("who", "accuracy", "macro-F1", "ECE"), rows),
+            grid(("who", "accuracy", "macro-F1", "ECE"), rows),
             image(plots, "reliability", "Accuracy over stated confidence"),
             (
                 f"Goals: {PAPER_ACCURACY:.1%} and an ECE of {GOAL_ECE} or less. `no text` is `gateway.share_prompts: false`: only "
                 "sizes and flags leave the gateway; that is what privacy costs."
             ),
-            table(("class", "n", "precision", "recall", "F1", *(f"F1 of {name}" for name in others)), classes),
-            table(("source", "n", "accuracy", *others), sources),
+            grid(("class", "n", "precision", "recall", "F1", *(f"F1 of {name}" for name in others)), classes),
+            grid(("source", "n", "accuracy", *others), sources),
         ]
     )
 
@@ -86,10 +88,10 @@ def _sources(found: Document, _plots: Mapping[str, str]) -> str:
             f"phrasing away. Goal: {GOAL_UNSEEN:.0%}. `all five` leaves all of them out at once, so that some task types have nothing but "
             "generated prompts to be learnt from."
         ),
-        table(("left out", "n", "accuracy", "macro-F1", "ECE", "rules"), rows),
+        grid(("left out", "n", "accuracy", "macro-F1", "ECE", "rules"), rows),
     ]
     if inside:
-        parts.append(table(("left out", "source", "n", "accuracy", "rules"), inside))
+        parts.append(grid(("left out", "source", "n", "accuracy", "rules"), inside))
     return "\n\n".join(parts)
 
 
@@ -125,7 +127,7 @@ def _lengths(found: Document, plots: Mapping[str, str]) -> str:
             "worst gap",
             *(f"at or below {level:.0%}" for level in LEVELS_SHOWN),
         )
-        parts.append(table(head, rows))
+        parts.append(grid(head, rows))
     ours = next(iter(next(iter(found["regimes"].values()))))
     groups = [
         (
@@ -143,7 +145,7 @@ def _lengths(found: Document, plots: Mapping[str, str]) -> str:
     parts += [
         f"Goal: the share at or below each stated quantile within {GOAL_COVERAGE:.0%} of its level (worst gap).",
         image(plots, "coverage", "Share of lengths at or below each stated quantile"),
-        table(("ours", "collection", "answers", "Kendall tau", "MAE tokens", "MAPE", "worst gap"), groups),
+        grid(("ours", "collection", "answers", "Kendall tau", "MAE tokens", "MAPE", "worst gap"), groups),
     ]
     whose = found["predictability"]["everything"]
     if whose:
@@ -188,7 +190,7 @@ def _prediction(found: Document, plots: Mapping[str, str]) -> str:
             for quantity, figures in by_quantity.items()
         ]
         head = ("who", "quantity", "paper", "R²", "fed", "of logs", "by tokens", "cells", "cells fed", "median error")
-        parts.append(f"Held out: {split}\n\n{table(head, rows)}")
+        parts.append(f"Held out: {split}\n\n{grid(head, rows)}")
     parts.append(image(plots, "prediction", "Predicted beside actual, a sample"))
     return "\n\n".join(parts)
 
@@ -199,10 +201,3 @@ def _number(value: float | None) -> str:
 
 def image(plots: Mapping[str, str], name: str, words: str) -> str:
     return f"![{words}](img/{plots[name]})" if name in plots else ""
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cell or "-" for cell in cells) + " |"
-
-    return "\n".join([line(head), line(["---"] * len(head)), *map(line, rows)])

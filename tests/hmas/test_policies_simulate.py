@@ -211,7 +211,7 @@ def test_a_page_that_cannot_be_written_is_named(tmp_path, capsys, document):
     page = tmp_path / "page.md"
     page.write_text("no markers")
     assert main(["lab", "policies", "--page", str(page), "--out", str(tmp_path)]) == 1
-    assert "holds neither live.json nor simulated.json" in capsys.readouterr().err
+    assert "holds none of live.json, simulated.json; run `hmas lab policies` first" in capsys.readouterr().err
     (tmp_path / "simulated.json").write_text(json.dumps(document))
     assert main(["lab", "policies", "--page", str(page), "--out", str(tmp_path)]) == 1
     assert "0 pairs of <!-- simulated:begin -->" in capsys.readouterr().err

@@ -1,24 +1,24 @@
 """`hmas lab agents`: what perception and prediction are worth to the scheduler."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from controller.core.errors import ConfigError
 from hmas.cli.output import EXIT_FAILED, complain, duration_words, hint, json_option, say, say_json, table
 from hmas.demo.field_settings import FieldSettings
 from hmas.demo.vllm_engine import VllmServer
 from hmas.lab.agents.asked import LENGTHS, PROMPTS, TYPED, read_pool, write_without
 from hmas.lab.agents.held_out import held_out
 from hmas.lab.agents.live_vllm import ablate_on_vllm, seconds_of
-from hmas.lab.agents.page import LIVE, SIMULATED, write_page
+from hmas.lab.agents.page import write_page
 from hmas.lab.agents.settings import AblationSettings, read_beliefs, read_ways
 from hmas.lab.agents.simulate import KeptRows, SimulatedAblation
 from hmas.lab.agents.tables import live_table, short_table, simulated_tables
+from hmas.lab.page import LIVE, SIMULATED
 from hmas.lab.policies.settings import read_loads
+from hmas.lab.result_files import write_result
 from hmas.lab.studies.backends import on_cores
 
 DEFAULT = AblationSettings()
@@ -119,7 +119,7 @@ def _simulated(out: Path, options: Mapping[str, Any]) -> dict[str, Any]:
     )
     kept = KeptRows(out / "rows.jsonl", resume=options["resume"])
     document = SimulatedAblation(options["data"], settings, on_cores(options["workers"]), hint, kept).run()
-    _write(out / f"{SIMULATED}.json", document)
+    write_result(out / f"{SIMULATED}.json", document)
     hint(f"written to {out / SIMULATED}.json")
     return document
 
@@ -140,7 +140,7 @@ def _live(out: Path, options: Mapping[str, Any]) -> dict[str, Any]:
     pool = read_pool(options["data"], held_out(options["data"]))
 
     def keep(document: dict[str, Any]) -> None:
-        _write(out / f"{LIVE}.json", document)
+        write_result(out / f"{LIVE}.json", document)
 
     server = VllmServer(python=options["vllm_python"], model=options["model"])
     out.mkdir(parents=True, exist_ok=True)
@@ -148,14 +148,3 @@ def _live(out: Path, options: Mapping[str, Any]) -> dict[str, Any]:
     keep(document)
     hint(f"written to {out / LIVE}.json")
     return document
-
-
-def _write(path: Path, document: Mapping[str, Any]) -> None:
-    """Whole or not at all: a long run that is broken off must not leave half a file."""
-    part = path.with_suffix(".part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        part.replace(path)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}; choose another --out") from error

@@ -13,16 +13,17 @@ import msgspec
 from hmas.demo.calibration import Calibration
 from hmas.demo.field_runs import FieldRuns
 from hmas.demo.field_settings import FieldSettings
-from hmas.demo.outcome import rounded, run_document
+from hmas.demo.outcome import rounded
 from hmas.demo.site import Cast
 from hmas.demo.virtual import Variant
 from hmas.lab.agents.asked import Pool, Prompt, notice_of
 from hmas.lab.agents.requests import Asked, Truth, draw
 from hmas.lab.agents.settings import RULES
 from hmas.lab.arrivals import ArrivalSpec
+from hmas.lab.blocks import broken, drawn_order, run_each
 from hmas.lab.dataset import Mixture
 from hmas.lab.policies.compare import judged, plain, spread, twin_noise
-from hmas.lab.streams import stream
+from hmas.lab.score import Score
 from hmas.lab.workload import Arrival, Turn
 
 Say = Callable[[str], None]
@@ -165,21 +166,15 @@ class Ablation:
         piece = {"mean_rps": ground.mean_rps, "duration_s": span.duration_s, "slo_scale": ground.slo_scale}
         arrivals = self._load.piece(number + 1, **piece)
         self._write(self._load.truths(number + 1, **piece))
-        order = [self.names[place] for place in stream(self._settings.seed, "order", number).permutation(len(self.names))]
-        runs: dict[str, Any] = {}
-        rejected: dict[str, int] = {}
-        for name in order:
-            variant = Variant(name=f"block-{number + 1}-{name}", policy="edf", overdue="demote")
+        order = drawn_order(self.names, seed=self._settings.seed, number=number)
+        variants = {name: Variant(name=f"block-{number + 1}-{name}", policy="edf", overdue="demote") for name in order}
+        for name, variant in variants.items():
             self._choose(variant.name, name)
-            made = await self._runs.tries(variant, arrivals, span, agents=True)
-            spoilt = sum(run.noisy for run in made)
-            if spoilt:
-                rejected[name] = spoilt
-            if not made[-1].noisy:
-                runs[name] = run_document(made[-1])
-                score = made[-1].score
-                self._say(f"{name}: {score.goodput_rps:.2f} good/s ({score.good} of {score.submitted}), ESG {score.esg_rate:.0f}/s")
-        return {"number": number + 1, "arrivals": len(arrivals), "order": order, "runs": runs, "rejected": rejected}
+        made = await run_each(self._runs, variants, arrivals, span, agents=True, tell=self._tell)
+        return {"number": number + 1, "arrivals": len(arrivals), "order": order, **made}
+
+    def _tell(self, name: str, score: Score) -> None:
+        self._say(f"{name}: {score.goodput_rps:.2f} good/s ({score.good} of {score.submitted}), ESG {score.esg_rate:.0f}/s")
 
     def document(self, ground: Calibration, blocks: list[dict[str, Any]], about: dict[str, Any]) -> dict[str, Any]:
         """Everything so far, as it is written to live.json."""
@@ -191,12 +186,7 @@ class Ablation:
             "calibration": rounded(msgspec.to_builtins(ground)),
             "blocks": blocks,
             "summary": live_summary(blocks),
-            "broken": [
-                f"block {block['number']}, {name}: {text}"
-                for block in blocks
-                for name, run in block["runs"].items()
-                for text in run["broken"]
-            ],
+            "broken": broken(blocks),
         }
 
 

@@ -1,8 +1,6 @@
 """The live ablation's processes: vLLM for all of it, a gateway with its agents for every run."""
 
 import asyncio
-import os
-import platform
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,17 +15,18 @@ from hmas.demo.progress import Reporter
 from hmas.demo.settings import Span
 from hmas.demo.site import EVERYBODY, make_site
 from hmas.demo.virtual import Variant
-from hmas.demo.vllm_engine import VllmServer, running_vllm
+from hmas.demo.vllm_engine import VllmServer
 from hmas.lab.agents.asked import Pool
 from hmas.lab.agents.live import ARMS, Ablation, PromptLoad, cast_of
 from hmas.lab.agents.requests import Truth
 from hmas.lab.agents.teller import write_truths
+from hmas.lab.blocks import STARTING, all_on_vllm
 from hmas.lab.dataset import load_mixture
 from hmas.lab.loadgen import Progress
 from hmas.lab.workload import Arrival
 
 MODEL = "tiny"
-STARTING, CALIBRATING = "starting vLLM", "measuring capacity"
+CALIBRATING = "measuring capacity"
 BETWEEN_S = 14.0
 """What a run takes beside its arrivals: gateway, agents and client start, the last answers come."""
 
@@ -78,28 +77,22 @@ def ablate_on_vllm(
 
     study = Ablation(settings, runs, load, write=write, choose=arms.__setitem__, say=reporter.say, stage=reporter.phase)
 
-    def document(ground: Calibration, blocks: list[dict[str, Any]]) -> dict[str, Any]:
-        about = {
-            "elapsed_s": round(reporter.elapsed_s, 1),
-            "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "system": platform.system()},
-            "engine": {"kind": "vllm", "command": server.command(0, MODEL)[1:]},
-            "prompts": {task.value: len(found) for task, found in pool.prompts.items()},
-        }
-        return study.document(ground, blocks, about)
-
-    async def run() -> dict[str, Any]:
-        reporter.phase(STARTING)
-        async with running_vllm(server, site.folder, MODEL) as url:
-            site.engines["vllm-1"] = url
-            ground = await study.ground()
-            scale[0] = ground.slo_scale
-            blocks: list[dict[str, Any]] = []
-            for number in range(settings.blocks):
-                blocks.append(await study.block(number, ground))
-                on_block(document(ground, blocks))
-        return document(ground, blocks)
+    def aim(ground: Calibration) -> None:
+        scale[0] = ground.slo_scale
 
     try:
-        return asyncio.run(run())
+        return asyncio.run(
+            all_on_vllm(
+                study,
+                server,
+                site,
+                reporter,
+                model=MODEL,
+                blocks=settings.blocks,
+                about={"prompts": {task.value: len(found) for task, found in pool.prompts.items()}},
+                on_ground=aim,
+                on_block=on_block,
+            )
+        )
     finally:
         reporter.done()

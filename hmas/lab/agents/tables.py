@@ -1,10 +1,10 @@
 """The ablation as tables: the same for the terminal and for the documentation page."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from hmas.lab.agents.settings import ORACLE, RULES, TRAINED
-from hmas.lab.policies.tables import Table
+from hmas.lab.tables import Table, plus_minus
 
 Document = Mapping[str, Any]
 HEAD = (
@@ -120,12 +120,6 @@ def live_verdict(document: Document) -> str:
     return "; ".join(parts) + "; each over rules and statistics in the same block, medians."
 
 
-def plus_minus(value: Mapping[str, Any], digits: int) -> str:
-    """A mean with half the width of its confidence interval, where there is one."""
-    half = value.get("half")
-    return f"{value['mean']:.{digits}f}" + (f" ± {half:.{digits}f}" if half else "")
-
-
 def _over(value: Mapping[str, Any]) -> tuple[str, str]:
     over = value.get(f"over_{RULES}")
     return (plus_minus(over, 3), over["verdict"]) if over else ("", "")
@@ -137,12 +131,3 @@ def _plain(value: Mapping[str, Any] | None, digits: int) -> str:
 
 def _factor(value: Mapping[str, Any] | None) -> str:
     return "" if value is None else f"x {value['mean']:.2f}"
-
-
-def markdown(table: Table) -> str:
-    """A table for a page."""
-
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cell or "-" for cell in cells) + " |"
-
-    return "\n".join([f"{table.title}:", "", line(table.head), line(["---"] * len(table.head)), *map(line, table.rows)])

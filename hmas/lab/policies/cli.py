@@ -1,24 +1,25 @@
 """`hmas lab policies`: what the order of the queue buys, live and in simulation."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from controller.core.errors import ConfigError
 from hmas.cli.output import EXIT_FAILED, complain, duration_words, hint, json_option, say, say_json, table
 from hmas.demo.field_cli import default_trace
 from hmas.demo.vllm_engine import VllmServer
+from hmas.lab.page import LIVE, SIMULATED
 from hmas.lab.policies.live_figures import summary
 from hmas.lab.policies.live_vllm import compare_on_vllm, seconds_of
-from hmas.lab.policies.page import LIVE, SIMULATED, write_page
+from hmas.lab.policies.page import write_page
 from hmas.lab.policies.plots import live_plot, simulated_plot
 from hmas.lab.policies.settings import SimulatedSettings, live_settings, read_loads, read_policies, read_slices
 from hmas.lab.policies.simulate import SimulatedStudy
-from hmas.lab.policies.tables import Table, live_table, live_verdict, simulated_tables, simulated_verdicts, wins_table
+from hmas.lab.policies.tables import live_table, live_verdict, simulated_tables, simulated_verdicts, wins_table
+from hmas.lab.result_files import write_result
 from hmas.lab.studies.backends import on_cores
+from hmas.lab.tables import Table
 from hmas.lab.traces import read_trace
 
 DEFAULT = SimulatedSettings(policies=())
@@ -104,7 +105,7 @@ def _live(chosen: tuple[str, ...], out: Path, options: Mapping[str, Any]) -> dic
 
     def keep(document: dict[str, Any]) -> None:
         document["summary"] = summary(document["blocks"], settings.policies)
-        _write(out / f"{LIVE}.json", document)
+        write_result(out / f"{LIVE}.json", document)
         live_plot(out / f"{LIVE}.svg", document)
 
     server = VllmServer(python=options["vllm_python"], model=options["model"])
@@ -125,17 +126,7 @@ def _simulated(chosen: tuple[str, ...], out: Path, options: Mapping[str, Any]) -
     )
     document = SimulatedStudy(settings, on_cores(options["workers"]), hint).run()
     out.mkdir(parents=True, exist_ok=True)
-    _write(out / f"{SIMULATED}.json", document)
+    write_result(out / f"{SIMULATED}.json", document)
     simulated_plot(out / f"{SIMULATED}.svg", document)
     hint(f"written to {out / SIMULATED}.json and .svg")
     return document
-
-
-def _write(path: Path, document: Mapping[str, Any]) -> None:
-    """Whole or not at all: a long run that is broken off must not leave half a file."""
-    part = path.with_suffix(".part")
-    try:
-        part.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        part.replace(path)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}; choose another --out") from error

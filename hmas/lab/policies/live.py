@@ -11,12 +11,13 @@ import msgspec
 
 from hmas.demo.calibration import Calibration, SweepPoint
 from hmas.demo.field_runs import FieldRuns
-from hmas.demo.outcome import rounded, run_document
+from hmas.demo.outcome import rounded
 from hmas.demo.settings import Span
 from hmas.demo.virtual import Variant
+from hmas.lab.blocks import broken, drawn_order, run_each
 from hmas.lab.policies.settings import BASELINE, LATE, TWIN, LiveSettings
 from hmas.lab.policies.tenants import SharedLoad
-from hmas.lab.streams import stream
+from hmas.lab.score import Score
 from hmas.lab.workload import Arrival
 
 Say = Callable[[str], None]
@@ -62,8 +63,7 @@ class PolicyRuns:
         """One block, from 0: the engine's capacity at the window, then all runs in an order that is drawn for this block.
 
         Returns:
-            Ready for JSON: `runs` by name as `run_document` writes them, `rejected` runs by name. A run that is still spoilt after its last
-            repetition is in no figure.
+            Ready for JSON, with `runs` and `rejected` as `run_each` has them.
 
         Raises:
             DemoBroken: A process did not come up.
@@ -72,31 +72,18 @@ class PolicyRuns:
         field = self._settings.field
         capacity = await self._runs.capacity_at(ground.window)
         arrivals = self._piece(number + 1, ground.calibration, field.run_span)
-        order = [self.names[place] for place in stream(field.seed, "order", number).permutation(len(self.names))]
-        runs: dict[str, Any] = {}
-        rejected: dict[str, int] = {}
-        for name in order:
-            variant = Variant(
-                name=f"block-{number + 1}-{name}", policy=BASELINE if name == TWIN else name, n_run=ground.window, overdue=LATE
-            )
-            made = await self._runs.tries(variant, arrivals, field.run_span)
-            spoilt = sum(run.noisy for run in made)
-            if spoilt:
-                rejected[name] = spoilt
-            if not made[-1].noisy:
-                runs[name] = run_document(made[-1])
-                score = made[-1].score
-                self._say(
-                    f"{name}: {score.goodput_rps:.2f} good/s ({score.good} of {score.submitted}), TTFT p99 {score.ttft_ms.p99:.0f} ms"
-                )
-        return {
-            "number": number + 1,
-            "capacity_rps": round(capacity.throughput_rps, 3),
-            "arrivals": len(arrivals),
-            "order": order,
-            "runs": runs,
-            "rejected": rejected,
+        order = drawn_order(self.names, seed=field.seed, number=number)
+        policies = {name: BASELINE if name == TWIN else name for name in order}
+        variants = {
+            name: Variant(name=f"block-{number + 1}-{name}", policy=policy, n_run=ground.window, overdue=LATE)
+            for name, policy in policies.items()
         }
+        made = await run_each(self._runs, variants, arrivals, field.run_span, agents=False, tell=self._tell)
+        capacity_rps = round(capacity.throughput_rps, 3)
+        return {"number": number + 1, "capacity_rps": capacity_rps, "arrivals": len(arrivals), "order": order, **made}
+
+    def _tell(self, name: str, score: Score) -> None:
+        self._say(f"{name}: {score.goodput_rps:.2f} good/s ({score.good} of {score.submitted}), TTFT p99 {score.ttft_ms.p99:.0f} ms")
 
     def document(self, ground: Ground, blocks: list[dict[str, Any]], about: dict[str, Any]) -> dict[str, Any]:
         """Everything so far, as it is written to live.json; `about` is what the caller knows of machine and engine."""
@@ -111,12 +98,7 @@ class PolicyRuns:
             "window": ground.window,
             "late": LATE,
             "blocks": blocks,
-            "broken": [
-                f"block {block['number']}, {name}: {text}"
-                for block in blocks
-                for name, run in block["runs"].items()
-                for text in run["broken"]
-            ],
+            "broken": broken(blocks),
         }
 
     def _piece(self, number: int, calibration: Calibration, span: Span) -> list[Arrival]:

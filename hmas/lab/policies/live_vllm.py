@@ -1,8 +1,6 @@
 """The live comparison's processes: vLLM for all of it, a gateway of its own for every run."""
 
 import asyncio
-import os
-import platform
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,16 +9,16 @@ from controller.runtime.clock import SystemClock
 from hmas.demo.field_runs import FieldRuns, on_site
 from hmas.demo.progress import Reporter
 from hmas.demo.site import make_site
-from hmas.demo.vllm_engine import VllmServer, running_vllm
+from hmas.demo.vllm_engine import VllmServer
+from hmas.lab.blocks import STARTING, all_on_vllm
 from hmas.lab.cores import beside
 from hmas.lab.dataset import load_mixture
-from hmas.lab.policies.live import STAGES, Ground, PolicyRuns
+from hmas.lab.policies.live import STAGES, PolicyRuns
 from hmas.lab.policies.settings import LiveSettings
 from hmas.lab.policies.tenants import TENANTS, SharedLoad
 from hmas.lab.traces import Trace
 
 MODEL = "tiny"
-STARTING = "starting vLLM"
 BETWEEN_S = 9.0
 """What a run takes beside its arrivals: gateway and client start, the last answers come."""
 
@@ -60,29 +58,21 @@ def compare_on_vllm(
     runs = FieldRuns(on_site(site, clock=clock, reporter=reporter), settings.field, load, reporter.say)
     study = PolicyRuns(settings, runs, load, say=reporter.say, stage=reporter.phase)
 
-    def document(ground: Ground, blocks: list[dict[str, Any]]) -> dict[str, Any]:
-        about = {
-            "elapsed_s": round(reporter.elapsed_s, 1),
-            "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "system": platform.system()},
-            "engine": {"kind": "vllm", "command": server.command(0, MODEL)[1:]},
-            "trace": trace.source,
-        }
-        return study.document(ground, blocks, about)
-
-    async def run() -> dict[str, Any]:
-        reporter.phase(STARTING)
-        async with running_vllm(server, site.folder, MODEL) as url:
-            site.engines["vllm-1"] = url
-            ground = await study.ground()
-            blocks: list[dict[str, Any]] = []
-            for number in range(settings.field.blocks):
-                blocks.append(await study.block(number, ground))
-                on_block(document(ground, blocks))
-        return document(ground, blocks)
-
     try:
         # The worker has its cores to itself: what shares one with it makes every step of that run slower, and of the next one not.
         with beside(server.cores):
-            return asyncio.run(run())
+            return asyncio.run(
+                all_on_vllm(
+                    study,
+                    server,
+                    site,
+                    reporter,
+                    model=MODEL,
+                    blocks=settings.field.blocks,
+                    about={"trace": trace.source},
+                    on_ground=lambda _ground: None,
+                    on_block=on_block,
+                )
+            )
     finally:
         reporter.done()

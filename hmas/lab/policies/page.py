@@ -1,92 +1,50 @@
-"""Writes results into a documentation page, between markers, from what lies on disk: no figure is typed by hand."""
+"""What the documentation page shows of the comparison, and its plots beside it."""
 
-import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-import msgspec
+from hmas.lab import page as pages
+from hmas.lab.page import LIVE, SIMULATED, Body
+from hmas.lab.policies.tables import live_table, live_verdict, matrix, simulated_verdicts, wins_table
+from hmas.lab.tables import markdown
 
-from hmas.lab.policies.tables import Table, live_table, live_verdict, matrix, simulated_verdicts, wins_table
-from hmas.lab.studies.errors import StudyError
-
-LIVE, SIMULATED = "live", "simulated"
-KINDS = (LIVE, SIMULATED)
 SHOWN = ("goodput", "fairness", "short", "long", "ttft_p99")
 """Measures of the simulation that the page shows; all of them are in the result."""
 
 
+def simulated_body(document: Mapping[str, Any]) -> str:
+    """The simulated comparison for the page."""
+    verdicts = "\n".join(f"- {line}" for line in simulated_verdicts(document))
+    return "\n\n".join([markdown(wins_table(document)), verdicts, *(markdown(matrix(document, name)) for name in SHOWN)])
+
+
+def live_body(document: Mapping[str, Any]) -> str:
+    """The live comparison for the page."""
+    return "\n\n".join([markdown(live_table(document)), f"In words: {live_verdict(document)}"])
+
+
+BODIES: Mapping[str, Body] = MappingProxyType({LIVE: live_body, SIMULATED: simulated_body})
+
+
 def write_page(page: Path, results: Path) -> list[str]:
-    """Puts the results that are there into the page, and their plots beside it.
-
-    Args:
-        page: Markdown with `<!-- live:begin -->` and `<!-- live:end -->`, and likewise `simulated`.
-        results: Folder with live.json, simulated.json and the plots.
-
-    Returns:
-        The kinds that were written.
+    """Puts the results that are there into the page, and their plots beside it; returns their kinds.
 
     Raises:
-        StudyError: There are no results, a result cannot be read, or the page lacks a pair of markers.
+        StudyError: As `hmas.lab.page.write_page`.
     """
-    try:
-        text = page.read_text(encoding="utf-8")
-    except OSError as error:
-        raise StudyError(f"{page}: {error.strerror}") from error
-    written = []
-    for kind in KINDS:
-        path = results / f"{kind}.json"
-        if not path.exists():
-            continue
-        body = _body(kind, read_result(path))
-        plot = results / f"{kind}.svg"
-        if plot.exists():
+
+    def with_plot(kind: str, body: Body) -> Body:
+        def whole(document: Mapping[str, Any]) -> str:
+            text, plot = body(document), results / f"{kind}.svg"
+            if not plot.exists():
+                return text
             name = f"policies-{kind}.svg"
             shutil.copyfile(plot, page.parent / name)
-            body += f"\n\n![Goodput of every policy over first come first served]({name})"
-        text = _between(text, kind, body, page)
-        written.append(kind)
-    if not written:
-        raise StudyError(f"{results} holds neither live.json nor simulated.json; run `hmas lab policies` first")
-    page.write_text(text, encoding="utf-8")
-    return written
+            return f"{text}\n\n![Goodput of every policy over first come first served]({name})"
 
+        return whole
 
-def read_result(path: Path) -> dict[str, Any]:
-    """A result as it was written.
-
-    Raises:
-        StudyError: It cannot be read, or is no result of this version.
-    """
-    try:
-        document = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except OSError as error:
-        raise StudyError(f"{path}: {error.strerror}") from error
-    except msgspec.DecodeError as error:
-        raise StudyError(f"{path}: {error}") from error
-    if document.get("version") != 1 or "summary" not in document:
-        raise StudyError(f"{path}: no result of `hmas lab policies`; allowed: version 1 with a summary")
-    return document
-
-
-def _body(kind: str, document: Mapping[str, Any]) -> str:
-    if kind == LIVE:
-        return "\n\n".join([_markdown(live_table(document)), "In words: " + live_verdict(document)])
-    verdicts = "\n".join(f"- {line}" for line in simulated_verdicts(document))
-    return "\n\n".join([_markdown(wins_table(document)), verdicts, *(_markdown(matrix(document, name)) for name in SHOWN)])
-
-
-def _markdown(table: Table) -> str:
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cell or "-" for cell in cells) + " |"
-
-    return "\n".join([f"{table.title}:", "", line(table.head), line(["---"] * len(table.head)), *map(line, table.rows)])
-
-
-def _between(text: str, kind: str, body: str, page: Path) -> str:
-    begin, end = f"<!-- {kind}:begin -->", f"<!-- {kind}:end -->"
-    found = re.findall(re.escape(begin) + ".*?" + re.escape(end), text, re.DOTALL)
-    if len(found) != 1:
-        raise StudyError(f"{page}: {len(found)} pairs of {begin} and {end}; allowed: one")
-    return text.replace(found[0], f"{begin}\n{body}\n{end}")
+    return pages.write_page(page, results, {kind: with_plot(kind, body) for kind, body in BODIES.items()}, command="hmas lab policies")

@@ -1,11 +1,12 @@
 """The results as tables: head and rows of text, the same for the terminal and for the documentation page."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from hmas.lab.policies.settings import BASELINE, TWIN
 from hmas.lab.policies.sim_figures import MEASURES
 from hmas.lab.policies.tenants import BURSTING, STEADY
+from hmas.lab.tables import Table, plus_minus
 
 Document = Mapping[str, Any]
 LIVE_HEAD = (
@@ -18,14 +19,6 @@ WINS = ("goodput", "short", "long", "fairness", "ttft_p99")
 """Measures whose winners are told."""
 TIES_TOLD = 4
 MARKS = {"better": " +", "worse": " -"}
-
-
-class Table(NamedTuple):
-    """A table with the sentence that stands above it."""
-
-    title: str
-    head: tuple[str, ...]
-    rows: list[tuple[str, ...]]
 
 
 def live_table(document: Document) -> Table:
@@ -90,9 +83,9 @@ def simulated_tables(document: Document) -> list[Table]:
 def _simulated_row(row: Mapping[str, Any]) -> tuple[str, ...]:
     ratio = row["goodput_over_baseline"]
     return (
-        *(row["policy"], _plus_minus(row["goodput"], 2), _plus_minus(ratio, 3), row["goodput"].get("verdict", "baseline")),
-        *(_plus_minus(row[name], 3) for name in ("short", "long", "fairness", "worst_over_best")),
-        *(_plus_minus(row["ttft_p99"], 0), _plus_minus(row["shed"], 3)),
+        *(row["policy"], plus_minus(row["goodput"], 2), plus_minus(ratio, 3), row["goodput"].get("verdict", "baseline")),
+        *(plus_minus(row[name], 3) for name in ("short", "long", "fairness", "worst_over_best")),
+        *(plus_minus(row["ttft_p99"], 0), plus_minus(row["shed"], 3)),
     )
 
 
@@ -105,7 +98,7 @@ def matrix(document: Document, measure: str) -> Table:
             value = row["goodput_over_baseline"] if measure == "goodput" else row[measure]
             mark = MARKS.get(row[measure].get("verdict", ""), "")
             # A policy that failed in one place still stands in the others' columns.
-            cells.setdefault(row["policy"], [""] * len(places))[number] = _plus_minus(value, 3) + mark
+            cells.setdefault(row["policy"], [""] * len(places))[number] = plus_minus(value, 3) + mark
     title = f"{'goodput over FCFS' if measure == 'goodput' else MEASURES[measure].words}; + and - where the difference to FCFS is sure"
     head = ("policy", *(f"{place['slice']} {place['load']:g}" for place in places))
     return Table(title, head, [(name, *values) for name, values in cells.items()])
@@ -145,11 +138,6 @@ def _winner(won: Mapping[str, Any]) -> str:
 
 def _with_ratios(rows: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(f"{row['policy']} {row['over_baseline']['median']:.3f}" for row in rows)
-
-
-def _plus_minus(value: Mapping[str, Any], digits: int) -> str:
-    half = value["half"]
-    return f"{value['mean']:.{digits}f}" + (f" ± {half:.{digits}f}" if half else "")
 
 
 def _share(value: float | None) -> str:
