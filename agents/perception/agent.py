@@ -1,6 +1,8 @@
 """The perception agent on the bus: notices in, features out; completions teach it lengths; models come and go while it works."""
 
 import asyncio
+import inspect
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -45,6 +47,10 @@ REPORT_EVERY_S = 10.0
 REST_S = 5.0
 LONGEST_REST_S = 60.0
 """How long a reader that failed is left alone, doubling from the first to the second."""
+BRIEF_MS = 3.0
+"""What is read in less is read on the loop: the way to a thread and back would cost as much again."""
+_SMOOTHED = 0.1
+"""Weight of the newest batch in the mean time of reading one prompt."""
 UNKNOWN_MORE = 0.05
 """A model that leaves so many more requests unknown is not put in force by itself, whatever it knows of lengths."""
 
@@ -86,6 +92,7 @@ class PerceptionAgent:
         self._events: list[Message] = []
         self._fallback = ""
         self._failing = ""
+        self._prompt_ms = math.inf
         self._rest_s = REST_S
         self._rests_until_s = float("-inf")
         self._reported_s = float("-inf")
@@ -100,7 +107,7 @@ class PerceptionAgent:
         self._take(await asyncio.to_thread(self._loader.load, None, None, completions), now_s)
 
     def handle(self, messages: Sequence[Message], now_s: float) -> list[Message] | Deferred[_Read]:
-        """Learns what ended, then has all notices read at once."""
+        """Learns what ended, then has all notices read at once: here where that takes but a moment, else in the thread."""
         for message in messages:
             if isinstance(message, Completion):
                 self._learn(message)
@@ -109,7 +116,10 @@ class PerceptionAgent:
             return self._told()
         reader = self._rules if now_s < self._rests_until_s else self.model.reader
         views = [view_of(notice) for notice in notices]
-        return Deferred(self._reading(reader, views), partial(self._answer, notices))
+        reading = self._reading(reader, views)
+        if not inspect.iscoroutinefunction(reading) and self._prompt_ms * len(views) <= BRIEF_MS:
+            return self._answer(notices, reading(), now_s)
+        return Deferred(reading, partial(self._answer, notices))
 
     def on_tick(self, now_s: float) -> list[Message]:
         """Tells what has happened, and every few seconds how its models do."""
@@ -173,6 +183,8 @@ class PerceptionAgent:
         """The short half: features, and what is to be told of the reader."""
         self._look_at_reader(read, now_s)
         self.model.tally.batch(len(notices), read.took_ms)
+        each_ms = read.took_ms / len(notices)
+        self._prompt_ms = each_ms if math.isinf(self._prompt_ms) else self._prompt_ms + _SMOOTHED * (each_ms - self._prompt_ms)
         features = self.model.conclude(notices, read.readings, now_s, source=read.by)
         if self.shadow is not None:
             self.shadow.offer(notices, features)
@@ -204,6 +216,7 @@ class PerceptionAgent:
                 self._have = Opened(name=self._rules.name, reader=self._rules, net=None)
         elif loaded.opened is not None:
             self._fallback = self._failing = ""
+            self._prompt_ms = math.inf
             self._rests_until_s, self._rest_s = float("-inf"), REST_S
             self._have = loaded.opened
             if loaded.model is not None:

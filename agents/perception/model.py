@@ -105,7 +105,10 @@ class PerceptionModel:
 
     def _conclude(self, notice: RequestNotice, reading: Reading, now_s: float, source: str) -> RequestFeatures:
         task, confidence = TaskType.UNKNOWN, 0.0
-        if is_sound(reading) and reading.probabilities:
+        if not is_sound(reading):
+            # What could not be read leaves the history.
+            reading = NOTHING_READ
+        if reading.probabilities:
             confidence = min(1.0, max(reading.probabilities))
             if confidence >= self._min_confidence:
                 task = TASKS[reading.probabilities.index(max(reading.probabilities))]
@@ -113,8 +116,8 @@ class PerceptionModel:
         slo = slo_for(task, importance, self._slo_scale)
         forecast = self.lengths.forecast(
             view_of(notice),
-            # A doubtful type is no doubtful length: the quantiles carry their own doubt. What could not be read leaves the history's.
-            reading if is_sound(reading) else NOTHING_READ,
+            # A doubtful type is no doubtful length: the quantiles carry their own doubt.
+            reading,
             task=task,
             tenant=notice.tenant,
             model=notice.model,

@@ -214,6 +214,32 @@ async def test_a_reader_that_fails_while_it_works_is_stood_in_for_left_alone_and
     assert told[0].source == "word council"
 
 
+class Timed:
+    """Reads as its model does, and says how long that took."""
+
+    def __init__(self, reader, clock: list[float], each_s: float) -> None:
+        self.name, self._reader, self._clock, self._each_s = reader.name, reader, clock, each_s
+
+    def read(self, prompts):
+        self._clock[0] += self._each_s * len(prompts)
+        return self._reader.read(prompts)
+
+
+@pytest.mark.parametrize(("each_s", "most"), [(0.00049, 6), (0.002, 1), (0.05, 0)])
+async def test_what_is_read_in_a_moment_is_read_on_the_loop(tmp_path, monkeypatch, each_s, most):
+    clock = [0.0]
+    monkeypatch.setattr("agents.perception.agent.time.perf_counter", lambda: clock[0])
+    agent = await started(config(tmp_path, perception_reader="rules"))
+    agent.model.reader = Timed(agent.model.reader, clock, each_s)
+    first = agent.handle([notice("first")], 100.0)
+    assert isinstance(first, Deferred), "nobody knows yet how long this reader takes"
+    done(first)
+    for count in (1, 2, 6, 7, 100):
+        said = agent.handle([notice(f"{count}-{number}") for number in range(count)], 100.0)
+        assert isinstance(said, Deferred) == (count > most)
+        assert len(done(said)) == count
+
+
 async def test_a_reader_behind_a_server_is_awaited(tmp_path, store):
     class Away(WordReader):
         async def read_async(self, prompts):
