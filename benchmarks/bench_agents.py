@@ -5,9 +5,9 @@ HMAS_DATA_DIR=... python benchmarks/bench_agents.py      # prints, and writes bu
 `in process`: the models themselves at 50 requests/s with Poisson gaps, real prompts, four instances to predict for; a request's time is
 that of reading it and costing it, as wall time and as CPU time. Where the machine has other work, only the CPU time says what the code
 costs. `back to back`: the same requests one by one without a pause, so that what a pause costs (caches and page tables gone cold) can be
-told from what the code costs. `batches`: the same prompts a hundred at a time. `over the bus`: the two agents as processes of their own behind a real server; the
-time from posting a notice to reading its cost, which three gatherings of the bus and two wake-ups are part of. The paper (H-MAS E.4) gives
-1.64 ms a request for both, 4 ms at the 98th percentile.
+told from what the code costs. `batches`: the same prompts a hundred at a time. `over the bus`: the two agents as processes of their own
+behind a real server; the time from posting a notice to reading its cost, which three gatherings of the bus and two wake-ups are part of.
+The paper (H-MAS E.4) gives 1.64 ms a request for both, 4 ms at the 98th percentile.
 """
 
 import argparse
