@@ -14,6 +14,7 @@ from controller.simulation import RequestRecord, simulate
 from engines.sim.model import EngineModel
 from engines.sim.profile import Profile
 from hmas.lab.results import ClientOutcome, Result
+from hmas.lab.simulated import result_of
 from hmas.lab.workload import Arrival
 
 Overdue = Literal["keep", "demote", "shed"]
@@ -76,22 +77,14 @@ _OUTCOMES: dict[OutcomeKind | None, ClientOutcome] = {
 
 
 def _result(index: int, arrival: Arrival, record: RequestRecord) -> Result:
-    return Result(
+    return result_of(
+        record,
         index=index,
-        at_s=arrival.at_s,
         kind=arrival.kind,
-        tenant=arrival.tenant,
         task_type=arrival.task_type,
         size=arrival.size,
-        prompt_tokens=arrival.prompt_tokens,
         wanted_tokens=arrival.output_tokens,
         slo=arrival.slo,
         outcome=_OUTCOMES.get(record.outcome, "lost"),
-        ttft_ms=record.ttft_ms,
-        tpot_ms=record.tpot_ms,
-        total_ms=record.total_ms,
-        output_tokens=record.output_tokens,
-        policy=record.policy,
-        queue_ms=record.queue_ms,
         detail=record.reason,
     )

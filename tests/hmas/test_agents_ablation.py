@@ -17,9 +17,10 @@ from hmas.lab.agents.beliefs import Oracle
 from hmas.lab.agents.makers import make_believer
 from hmas.lab.agents.page import write_page
 from hmas.lab.agents.requests import draw, truths
+from hmas.lab.agents.rows import KeptRows
 from hmas.lab.agents.run import run
 from hmas.lab.agents.settings import WAYS, AblationSettings, read_beliefs, read_ways
-from hmas.lab.agents.simulate import KeptRows, SimulatedAblation
+from hmas.lab.agents.simulate import SimulatedAblation
 from hmas.lab.agents.tables import simulated_tables, simulated_verdicts
 from hmas.lab.arrivals import ArrivalSpec
 from hmas.lab.dataset import load_mixture

@@ -13,8 +13,9 @@ from hmas.lab.agents.asked import LENGTHS, PROMPTS, TYPED, read_pool, write_with
 from hmas.lab.agents.held_out import held_out
 from hmas.lab.agents.live_vllm import ablate_on_vllm, seconds_of
 from hmas.lab.agents.page import write_page
+from hmas.lab.agents.rows import KeptRows
 from hmas.lab.agents.settings import AblationSettings, read_beliefs, read_ways
-from hmas.lab.agents.simulate import KeptRows, SimulatedAblation
+from hmas.lab.agents.simulate import SimulatedAblation
 from hmas.lab.agents.tables import live_table, short_table, simulated_tables
 from hmas.lab.page import LIVE, SIMULATED
 from hmas.lab.policies.settings import read_loads

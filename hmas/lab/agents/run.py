@@ -18,6 +18,7 @@ from hmas.lab.agents.requests import Asked
 from hmas.lab.agents.settings import Way
 from hmas.lab.results import Result
 from hmas.lab.score import Score, score
+from hmas.lab.simulated import result_of
 from hmas.lab.studies.case import Case
 from hmas.lab.studies.fleet import Fleet
 from hmas.lab.studies.report import LONG_TOKENS, OUTCOMES
@@ -121,22 +122,14 @@ def _results(requests: Sequence[Asked], result: SimulationResult) -> list[Result
 
 def _result(number: int, one: Asked, record: RequestRecord) -> Result:
     tokens = one.request.prompt_tokens + one.truth.output_tokens
-    return Result(
+    return result_of(
+        record,
         index=number,
-        at_s=record.arrival_s,
         kind=one.kind,
-        tenant=record.tenant,
         task_type=one.truth.task,
         size="long" if tokens >= LONG_TOKENS else "short",
-        prompt_tokens=record.prompt_tokens,
         wanted_tokens=one.truth.output_tokens,
         slo=one.truth.slo,
         outcome="timed_out" if record.outcome is None else OUTCOMES[record.outcome],
-        ttft_ms=record.ttft_ms,
-        tpot_ms=record.tpot_ms,
-        total_ms=record.total_ms,
-        output_tokens=record.output_tokens,
-        policy=record.policy,
-        queue_ms=record.queue_ms,
         detail=record.reason,
     )

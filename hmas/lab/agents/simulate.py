@@ -4,9 +4,7 @@ The fleet's capacity for these requests is measured on a backlog of them, the ta
 E.5), and the window of the static policies is tuned for first come first served with shedding, on a workload that is not scored.
 """
 
-import hashlib
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
 from statistics import fmean, median
@@ -15,13 +13,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from controller.core.errors import ConfigError, HmasError
+from controller.core.errors import HmasError
 from hmas.demo.calibration import Calibration, CapPoint, middle_rps, operating_point
 from hmas.lab.agents.asked import Pool, read_pool
 from hmas.lab.agents.figures import summary
 from hmas.lab.agents.held_out import held_out
 from hmas.lab.agents.makers import make_believer
 from hmas.lab.agents.requests import Asked, draw, truths
+from hmas.lab.agents.rows import KeptRows, Row, Task
 from hmas.lab.agents.run import Made, run
 from hmas.lab.agents.settings import ABOUT, WAYS, AblationSettings, Belief, Way
 from hmas.lab.arrivals import ArrivalSpec
@@ -31,43 +30,11 @@ from hmas.lab.studies.backends import Backend
 from hmas.lab.studies.case import PRESETS
 from hmas.lab.studies.errors import StudyError
 from hmas.lab.studies.fleet import Fleet, read_fleet
+from hmas.lab.studies.rows import best_window, caps_of, rows_of
 
 TUNING_SEED = 0
 TUNED_FOR = "fcfs"
 OPEN = Way(policy="fcfs", admission=PRESETS["open"])
-
-
-class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """One simulated run: all that a process needs.
-
-    Attributes:
-        window: Of each instance; 0 for what the profile allows.
-        at_once: Whether all of it is there from the beginning.
-    """
-
-    data: str
-    settings: AblationSettings
-    load: float
-    mean_rps: float
-    slo_scale: float
-    window: int
-    way: str
-    belief: Belief
-    seed: int
-    at_once: bool = False
-
-
-class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run came to: `figures` by name, `tasks` as goodput rates; or an `error` in words."""
-
-    load: float
-    way: str
-    belief: Belief
-    seed: int
-    window: int
-    figures: dict[str, float] = {}
-    tasks: dict[str, float] = {}
-    error: str = ""
 
 
 def run_task(data: bytes) -> bytes:
@@ -154,53 +121,6 @@ def _beliefs(requests: Sequence[Asked], made: Made, warmup_s: float) -> dict[str
     return {"task_accuracy": right, "length_factor": float(np.exp(np.median(factors))), "answered": len(pairs) / max(1, len(requests))}
 
 
-class KeptRows:
-    """Rows on disk, one a line as they come, so that a long run which is broken off can be taken up again.
-
-    Args:
-        path: The file; None keeps nothing.
-        resume: Whether rows that lie there already count. They are those of the same requests only if code and models are the same.
-    """
-
-    def __init__(self, path: Path | None, *, resume: bool = False) -> None:
-        """Reads or empties the file.
-
-        Raises:
-            StudyError: It cannot be read or written.
-        """
-        self._path = path
-        self._rows: dict[str, Row] = {}
-        if path is None:
-            return
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if resume and path.exists():
-                kept = msgspec.json.Decoder(tuple[str, Row]).decode_lines(path.read_bytes())
-                self._rows = dict(kept)
-            else:
-                path.write_bytes(b"")
-        except OSError as error:
-            raise StudyError(f"{path}: {error.strerror}; choose another --out") from error
-        except msgspec.DecodeError as error:
-            raise StudyError(f"{path}: {error}; it is no file of rows: run without --resume") from error
-
-    def row(self, task: Task) -> Row | None:
-        """The task's row, where it lies there."""
-        return self._rows.get(_key(task))
-
-    def keep(self, task: Task, row: Row) -> None:
-        """Adds a row; one with an error is to be made again."""
-        if self._path is not None and not row.error:
-            with self._path.open("ab") as file:
-                file.write(msgspec.json.encode((_key(task), row)) + b"\n")
-
-
-def _key(task: Task) -> str:
-    """The same for a task whatever else is run beside it."""
-    alone = msgspec.structs.replace(task.settings, beliefs=(), ways=(), loads=(), seeds=2)
-    return hashlib.sha256(msgspec.json.encode(msgspec.structs.replace(task, settings=alone), order="deterministic")).hexdigest()
-
-
 class Ground(msgspec.Struct, frozen=True, kw_only=True):
     """A load: its operating point, the windows that were tried for the static policies (goodput rate by window), and the best."""
 
@@ -228,10 +148,7 @@ class SimulatedAblation:
         self._say = say
         self._kept = kept if kept is not None else KeptRows(None)
         self._fleet = read_fleet(settings.fleet)
-        most = min(kind.profile.max_num_seqs for kind in self._fleet.kinds)
-        self._caps = [cap for cap in settings.caps if cap <= most]
-        if not self._caps:
-            raise ConfigError(f"caps are {list(settings.caps)}; allowed for {self._fleet.name}: at least one of 1 to {most}")
+        self._caps = caps_of(self._fleet, settings.caps)
         self._pool, _ = _ground(self._data)
 
     def run(self) -> dict[str, Any]:
@@ -306,7 +223,7 @@ class SimulatedAblation:
         grounds = []
         for load in self._settings.loads:
             tried = {row.window: row.figures["goodput_rate"] for row in rows if row.load == load}
-            window = max(tried, key=lambda cap: (tried[cap], -cap))
+            window = best_window(tried)
             first = next(ground for ground in bare if ground.load == load)
             grounds.append(msgspec.structs.replace(first, tried=tried, window=window))
             self._say(f"load {load:g}: window {window}, {tried[window]:.1%} good by FCFS with shedding")
@@ -336,15 +253,9 @@ class SimulatedAblation:
 
     def _rows(self, tasks: Sequence[Task], *, tell: bool = False) -> list[Row]:
         """The tasks' rows, in their order."""
-        found = {place: row for place, task in enumerate(tasks) if (row := self._kept.row(task)) is not None}
-        left = [place for place in range(len(tasks)) if place not in found]
-        if not left:
-            return [found[place] for place in range(len(tasks))]
-        with closing(self._backend(run_task, [msgspec.json.encode(tasks[place]) for place in left])) as answers:
-            for number, answer in answers:
-                row = msgspec.json.decode(answer, type=Row)
-                found[left[number]] = row
-                self._kept.keep(tasks[left[number]], row)
-                if tell and len(found) % max(1, len(tasks) // 10) == 0:
-                    self._say(f"{len(found)} of {len(tasks)} runs done")
-        return [found[place] for place in range(len(tasks))]
+        known = {place: row for place, task in enumerate(tasks) if (row := self._kept.row(task)) is not None}
+
+        def keep(place: int, row: Row) -> None:
+            self._kept.keep(tasks[place], row)
+
+        return rows_of(tasks, Row, run_task, self._backend, known=known, on_row=keep, say=self._say if tell else None)

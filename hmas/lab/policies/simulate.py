@@ -7,12 +7,11 @@ gateway without agents believes: the history of its tenant and length bucket.
 
 import itertools
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from typing import Any
 
 import msgspec
 
-from controller.core.errors import ConfigError, HmasError
+from controller.core.errors import HmasError
 from controller.core.types import OutcomeKind, Slo
 from hmas.demo.calibration import Calibration, CapPoint, middle_rps, operating_point
 from hmas.lab.policies.compare import plain
@@ -23,6 +22,7 @@ from hmas.lab.studies.case import PRESETS, Case
 from hmas.lab.studies.errors import StudyError
 from hmas.lab.studies.fleet import Fleet, read_fleet
 from hmas.lab.studies.report import make_report
+from hmas.lab.studies.rows import best_window, caps_of, rows_of
 from hmas.lab.studies.running import Run, run_case
 from hmas.lab.workloads import build
 
@@ -118,10 +118,7 @@ class SimulatedStudy:
         self._backend = backend
         self._say = say
         self._fleet: Fleet = read_fleet(settings.fleet)
-        most = min(kind.profile.max_num_seqs for kind in self._fleet.kinds)
-        self._caps = [cap for cap in settings.caps if cap <= most]
-        if not self._caps:
-            raise ConfigError(f"caps are {list(settings.caps)}; allowed for {self._fleet.name}: at least one of 1 to {most}")
+        self._caps = caps_of(self._fleet, settings.caps)
 
     def run(self) -> dict[str, Any]:
         """Runs it all. The same settings give the same document, however many processes work on it.
@@ -201,7 +198,7 @@ class SimulatedStudy:
         for ground in bare:
             mine = [row for row in rows if (row.slice, row.load) == (ground.slice, ground.load)]
             tried = {row.window: row.figures["goodput_rate"] for row in mine}
-            window = max(tried, key=lambda cap: (tried[cap], -cap))
+            window = best_window(tried)
             grounds.append(msgspec.structs.replace(ground, tried=tried, window=window))
             self._say(f"{ground.slice} at {ground.load:g} of capacity: window {window}, {tried[window]:.1%} good")
         return grounds
@@ -232,10 +229,5 @@ class SimulatedStudy:
 
     def _rows(self, tasks: Sequence[Task], *, tell: bool = False) -> list[Row]:
         """The tasks' rows, in their order."""
-        found: dict[int, Row] = {}
-        with closing(self._backend(run_task, [msgspec.json.encode(task) for task in tasks])) as answers:
-            for place, answer in answers:
-                found[place] = msgspec.json.decode(answer, type=Row)
-                if tell and len(found) % max(1, len(tasks) // 10) == 0:
-                    self._say(f"{len(found)} of {len(tasks)} runs done")
-        return [found[place] for place in range(len(tasks))]
+        say = self._say if tell else None
+        return rows_of(tasks, Row, run_task, self._backend, known={}, on_row=lambda _place, _row: None, say=say)

@@ -13,6 +13,7 @@ from controller.core.types import OutcomeKind, TaskType
 from controller.simulation import RequestRecord
 from hmas.lab.results import ClientOutcome, Result
 from hmas.lab.score import PERCENTILES, Score, score
+from hmas.lab.simulated import result_of
 from hmas.lab.studies.running import Run
 
 VERSION = 1
@@ -178,23 +179,15 @@ def _rows(run: Run) -> Iterable[tuple[object, ...]]:
 
 def _result(index: int, record: RequestRecord, task: TaskType, kind: str) -> Result:
     tokens = record.prompt_tokens + record.output_tokens
-    return Result(
+    return result_of(
+        record,
         index=index,
-        at_s=record.arrival_s,
         kind=kind,
-        tenant=record.tenant,
         task_type=task,
         size="long" if tokens >= LONG_TOKENS else "short",
-        prompt_tokens=record.prompt_tokens,
         wanted_tokens=record.output_tokens,
         slo=record.slo or BASE_SLO[task],
         # Nobody waits for ever: what was not done ten minutes after the last arrival was given up by its client.
         outcome="timed_out" if record.outcome is None else OUTCOMES[record.outcome],
-        ttft_ms=record.ttft_ms,
-        tpot_ms=record.tpot_ms,
-        total_ms=record.total_ms,
-        output_tokens=record.output_tokens,
-        policy=record.policy,
-        queue_ms=record.queue_ms,
         detail=record.reason if record.outcome else "unfinished when the simulation ended",
     )

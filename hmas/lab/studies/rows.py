@@ -1,0 +1,65 @@
+"""What comparisons in simulation have in common: the windows that a fleet takes, tasks to rows, the best window."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from typing import TypeVar
+
+import msgspec
+
+from controller.core.errors import ConfigError
+from hmas.lab.studies.backends import Backend, Work
+from hmas.lab.studies.fleet import Fleet
+
+Row = TypeVar("Row")
+
+
+def caps_of(fleet: Fleet, caps: Sequence[int]) -> list[int]:
+    """The windows that every engine of the fleet can have.
+
+    Raises:
+        ConfigError: None is left to try.
+    """
+    most = min(kind.profile.max_num_seqs for kind in fleet.kinds)
+    kept = [cap for cap in caps if cap <= most]
+    if not kept:
+        raise ConfigError(f"caps are {list(caps)}; allowed for {fleet.name}: at least one of 1 to {most}")
+    return kept
+
+
+def best_window(tried: Mapping[int, float]) -> int:
+    """The window with the highest goodput rate; of equals the smaller one."""
+    return max(tried, key=lambda cap: (tried[cap], -cap))
+
+
+def rows_of(
+    tasks: Sequence[msgspec.Struct],
+    kind: type[Row],
+    work: Work,
+    backend: Backend,
+    *,
+    known: Mapping[int, Row],
+    on_row: Callable[[int, Row], None],
+    say: Callable[[str], None] | None,
+) -> list[Row]:
+    """Has tasks worked on and reads their rows, in the tasks' order.
+
+    Args:
+        tasks: All of them.
+        kind: What `work` answers with, encoded as JSON.
+        work: A module-level function from task to row, both encoded.
+        backend: Where it runs.
+        known: Rows that are there already, by place of their task.
+        on_row: Given place and row of each that was made, as it comes.
+        say: Told about ten times where it stands; None tells nobody.
+    """
+    found = dict(known)
+    left = [place for place in range(len(tasks)) if place not in found]
+    if left:
+        with closing(backend(work, [msgspec.json.encode(tasks[place]) for place in left])) as answers:
+            for number, answer in answers:
+                row = msgspec.json.decode(answer, type=kind)
+                found[left[number]] = row
+                on_row(left[number], row)
+                if say is not None and len(found) % max(1, len(tasks) // 10) == 0:
+                    say(f"{len(found)} of {len(tasks)} runs done")
+    return [found[place] for place in range(len(tasks))]
