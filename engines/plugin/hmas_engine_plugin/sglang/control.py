@@ -6,36 +6,15 @@ reason, and the rest works. A knob starts at the highest value it can have, beca
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
-from .. import VERSION
+from ..features import Knob, refusals, sorted_out, state_of
 from ..order import answer
 
 log = logging.getLogger("sglang.srt.hmas_control")
 
 CAP = "pp_max_micro_batch_size"
 """SGLang's name of the concurrency cap; without pipeline parallelism its one micro-batch is the running batch."""
-
-
-@dataclass(frozen=True)
-class Knob:
-    """One live knob: what it may be set to (`low` to `high`, multiples of `step`), its start-up value, and how it is read and written."""
-
-    low: int
-    high: int
-    step: int
-    start: int
-    read: Callable[[], int]
-    write: Callable[[int], None]
-
-    def fault(self, value: int) -> str:
-        """Why it may not be set to `value`, empty where it may."""
-        if not self.low <= value <= self.high:
-            return f"{value}; allowed: {self.low} to {self.high}"
-        if value % self.step:
-            return f"{value}; allowed: multiples of the page size {self.step}, {self.low} to {self.high}"
-        return ""
 
 
 class Control:
@@ -59,8 +38,7 @@ class Control:
         self.prefill_tokens = 0
         self.evictions = 0
         found = {"n_run": self._concurrency(), "token_budget": _tokens_per_prefill(scheduler, parallel())}
-        self.knobs = {name: knob for name, knob in found.items() if isinstance(knob, Knob)}
-        self.absent = {name: reason for name, reason in found.items() if isinstance(reason, str)}
+        self.knobs, self.absent = sorted_out(found)
         self.absent["long_prefill_tokens"] = "SGLang bounds a prefill step as a whole (token_budget), not each prompt's part of it"
         for action, reason in (("reprioritize", _no_reprioritize(scheduler)), ("evict", _no_evict(scheduler, parallel(), hooked=hooked))):
             if reason:
@@ -69,21 +47,14 @@ class Control:
     def state(self) -> dict[str, Any]:
         """What the GET shows of this scheduler."""
         scheduler = self._scheduler
-        return {
-            "plugin_version": VERSION,
-            "knobs": {
-                name: {"value": knob.read(), "min": knob.low, "max": knob.high, "start": knob.start} for name, knob in self.knobs.items()
-            },
-            "actions": [action for action in ("reprioritize", "evict") if action not in self.absent],
-            "absent": dict(self.absent),
-            "counters": {
-                "prefill_steps": self.prefill_steps,
-                "prefill_tokens": self.prefill_tokens,
-                "evictions": self.evictions,
-                "running": len(scheduler.running_batch.reqs),
-                "waiting": len(scheduler.waiting_queue),
-            },
+        counters = {
+            "prefill_steps": self.prefill_steps,
+            "prefill_tokens": self.prefill_tokens,
+            "evictions": self.evictions,
+            "running": len(scheduler.running_batch.reqs),
+            "waiting": len(scheduler.waiting_queue),
         }
+        return state_of(self.knobs, self.absent, counters)
 
     def report(self) -> dict[str, Any] | None:
         """What became of the last order. Asked for once it has been obeyed: an eviction that has not come about by now never will."""
@@ -97,7 +68,7 @@ class Control:
         """
         self._pending.clear()
         self._report = {"serial": serial, **answer()}
-        refused = self._refused(knobs, priorities, evict)
+        refused = refusals(self.knobs, self.absent, knobs, priorities=bool(priorities), evict=bool(evict))
         if not refused:
             refused = self._turn(knobs)
         if refused:
@@ -150,19 +121,7 @@ class Control:
                 raise ValueError(f"SGLang refused {CAP} = {value}")
             self.reopen()
 
-        return Knob(1, high, 1, getattr(parallel, CAP), lambda: int(getattr(self._parallel(), CAP)), write)
-
-    def _refused(self, knobs: dict[str, int], priorities: dict[str, int], evict: list[str]) -> dict[str, str]:
-        refused = {}
-        for name, value in knobs.items():
-            knob = self.knobs.get(name)
-            if reason := self.absent.get(name, "no such knob") if knob is None else knob.fault(value):
-                refused[f"knobs.{name}"] = reason
-        if priorities and "reprioritize" in self.absent:
-            refused["priorities"] = self.absent["reprioritize"]
-        if evict and "evict" in self.absent:
-            refused["evict"] = self.absent["evict"]
-        return refused
+        return Knob(1, high, getattr(parallel, CAP), lambda: int(getattr(self._parallel(), CAP)), write)
 
     def _turn(self, knobs: dict[str, int]) -> dict[str, str]:
         """Sets the knobs; one that cannot be set after all takes the others back with it, and is the one refused."""
@@ -265,7 +224,7 @@ def _tokens_per_prefill(scheduler: Any, parallel: Any) -> Knob | str:
     def write(value: int) -> None:
         scheduler.chunked_prefill_size = value
 
-    return Knob(least, start, page, start, lambda: int(scheduler.chunked_prefill_size), write)
+    return Knob(least, start, start, lambda: int(scheduler.chunked_prefill_size), write, step=page)
 
 
 def _no_reprioritize(scheduler: Any) -> str:

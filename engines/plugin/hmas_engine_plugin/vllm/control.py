@@ -7,11 +7,10 @@ reason, and the rest works. A knob starts at the highest value it can have, beca
 import inspect
 import logging
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 
-from .. import VERSION
+from ..features import Knob, refusals, sorted_out, state_of
 from ..order import answer
 from .names import names_of
 
@@ -21,17 +20,6 @@ QUEUES = ("waiting", "kv_holding_waiting", "skipped_waiting")
 """Where requests wait, by attribute; which of them there are depends on the version."""
 
 SCHEDULER = "hmas_engine_plugin.vllm.scheduler.HmasScheduler"
-
-
-@dataclass(frozen=True)
-class Knob:
-    """One live knob: what it may be set to (`low` to `high`), its start-up value, and how it is read and written."""
-
-    low: int
-    high: int
-    start: int
-    read: Callable[[], int]
-    write: Callable[[int], None]
 
 
 class Control:
@@ -54,35 +42,27 @@ class Control:
             "token_budget": _tokens_per_step(scheduler),
             "long_prefill_tokens": _long_prefill(scheduler),
         }
-        self.knobs = {name: knob for name, knob in found.items() if isinstance(knob, Knob)}
-        self.absent = {name: reason for name, reason in found.items() if isinstance(reason, str)}
+        self.knobs, self.absent = sorted_out(found)
         for action, reason in (("reprioritize", _no_reprioritize(scheduler)), ("evict", _no_evict(scheduler))):
             if reason:
                 self.absent[action] = reason
 
     def state(self) -> dict[str, Any]:
         """What the GET shows of this engine core."""
-        return {
-            "plugin_version": VERSION,
-            "knobs": {
-                name: {"value": knob.read(), "min": knob.low, "max": knob.high, "start": knob.start} for name, knob in self.knobs.items()
-            },
-            "actions": [action for action in ("reprioritize", "evict") if action not in self.absent],
-            "absent": dict(self.absent),
-            "counters": {
-                **({"steps": self.steps, "scheduled_tokens": self.scheduled_tokens} if self._counts else {}),
-                "evictions": self.evictions,
-                "running": len(self._scheduler.running),
-                "waiting": sum(len(queue) for queue in self._queues()),
-            },
+        counters = {
+            **({"steps": self.steps, "scheduled_tokens": self.scheduled_tokens} if self._counts else {}),
+            "evictions": self.evictions,
+            "running": len(self._scheduler.running),
+            "waiting": sum(len(queue) for queue in self._queues()),
         }
+        return state_of(self.knobs, self.absent, counters)
 
     def obey(self, knobs: dict[str, int], priorities: dict[str, int], evict: list[str]) -> dict[str, Any]:
         """Does all of an order, or nothing of it where a field is refused.
 
         Knobs come first, then evictions, then priorities: so one call can lower the cap, evict, and say where the evicted wait.
         """
-        refused = self._refused(knobs, priorities, evict)
+        refused = refusals(self.knobs, self.absent, knobs, priorities=bool(priorities), evict=bool(evict))
         if refused:
             return answer(refused=refused)
         self._turn(knobs)
@@ -115,20 +95,6 @@ class Control:
             self.cap = value
 
         return Knob(1, high, high, lambda: high if self.cap is None else self.cap, write)
-
-    def _refused(self, knobs: dict[str, int], priorities: dict[str, int], evict: list[str]) -> dict[str, str]:
-        refused = {}
-        for name, value in knobs.items():
-            knob = self.knobs.get(name)
-            if knob is None:
-                refused[f"knobs.{name}"] = self.absent.get(name, "no such knob")
-            elif not knob.low <= value <= knob.high:
-                refused[f"knobs.{name}"] = f"{value}; allowed: {knob.low} to {knob.high}"
-        if priorities and "reprioritize" in self.absent:
-            refused["priorities"] = self.absent["reprioritize"]
-        if evict and "evict" in self.absent:
-            refused["evict"] = self.absent["evict"]
-        return refused
 
     def _turn(self, knobs: dict[str, int]) -> None:
         """Sets the knobs; one that cannot be set after all takes the others back with it."""
