@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 
 import torch
-from build_tiny_model import CHAT_TEMPLATE, texts
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from build_tiny_model import SPECIAL, byte_pairs, chat_tokenizer
+from tokenizers import processors
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 VOCABULARY = 4096
-CAUSAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+MAX_POSITIONS = 4096
 ENCODER = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 SPREAD = 0.08
 """Standard deviation of the weights: with the usual 0.02 a tiny untrained model hardly tells texts apart, and no adapter could."""
@@ -23,23 +23,8 @@ SPREAD = 0.08
 HEAD_GAIN = 4.0
 
 
-def build_bpe(special: list[str]) -> Tokenizer:
-    """A byte-level BPE tokenizer trained on this repository's own texts."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=VOCABULARY, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator(texts(), trainer)
-    return tokenizer
-
-
 def build_causal(folder: Path) -> int:
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=build_bpe(CAUSAL), eos_token="<|im_end|>", pad_token="<|endoftext|>", additional_special_tokens=["<|im_start|>"]
-    )
-    tokenizer.chat_template = CHAT_TEMPLATE
-    tokenizer.model_max_length = 4096
+    tokenizer = chat_tokenizer(byte_pairs(VOCABULARY, SPECIAL), MAX_POSITIONS)
     config = Qwen3Config(
         vocab_size=VOCABULARY,
         hidden_size=128,
@@ -48,7 +33,7 @@ def build_causal(folder: Path) -> int:
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=32,
-        max_position_embeddings=4096,
+        max_position_embeddings=MAX_POSITIONS,
         tie_word_embeddings=False,
         initializer_range=SPREAD,
         bos_token_id=tokenizer.pad_token_id,
@@ -65,7 +50,7 @@ def build_causal(folder: Path) -> int:
 
 
 def build_encoder(folder: Path) -> int:
-    bpe = build_bpe(ENCODER)
+    bpe = byte_pairs(VOCABULARY, ENCODER)
     bpe.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", bpe.token_to_id("[CLS]")), ("[SEP]", bpe.token_to_id("[SEP]"))]
     )

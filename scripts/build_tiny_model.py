@@ -59,23 +59,33 @@ def texts() -> Iterator[str]:
         yield " ".join(f"{first}{second}{tail}" for tail in tails for _ in range(3))
 
 
-def build_tokenizer() -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer with exactly `VOCABULARY` tokens and a chat template."""
+def byte_pairs(vocabulary: int, special: list[str]) -> Tokenizer:
+    """A byte-level BPE tokenizer of at most `vocabulary` tokens, trained on this repository's own texts."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY, special_tokens=SPECIAL, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
-    )
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=vocabulary, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator(texts(), trainer)
-    if tokenizer.get_vocab_size() != VOCABULARY:
-        raise SystemExit(f"the texts gave {tokenizer.get_vocab_size()} tokens instead of {VOCABULARY}")
+    return tokenizer
+
+
+def chat_tokenizer(pairs: Tokenizer, max_tokens: int) -> PreTrainedTokenizerFast:
+    """The same with Qwen's special tokens (`SPECIAL`, which it must have) and a chat template."""
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>", additional_special_tokens=["<|im_start|>"]
+        tokenizer_object=pairs, eos_token="<|im_end|>", pad_token="<|endoftext|>", additional_special_tokens=["<|im_start|>"]
     )
     fast.chat_template = CHAT_TEMPLATE
-    fast.model_max_length = MAX_POSITIONS
+    fast.model_max_length = max_tokens
     return fast
+
+
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """A chat tokenizer with exactly `VOCABULARY` tokens."""
+    pairs = byte_pairs(VOCABULARY, SPECIAL)
+    if pairs.get_vocab_size() != VOCABULARY:
+        raise SystemExit(f"the texts gave {pairs.get_vocab_size()} tokens instead of {VOCABULARY}")
+    return chat_tokenizer(pairs, MAX_POSITIONS)
 
 
 def build_model(end: int, padding: int) -> Qwen3ForCausalLM:

@@ -150,7 +150,7 @@ class Sender:
         Raises:
             RedisError: It is, or does not come about. OSError likewise.
         """
-        connection = client.connection_pool.make_connection()  # type: ignore[no-untyped-call]
+        connection = client.connection_pool.make_connection()  # type: ignore[no-untyped-call]  # redis-py annotates not this one
         try:
             await connection.connect()
             await connection.send_command("PING")

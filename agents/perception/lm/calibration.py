@@ -2,7 +2,7 @@
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar  # type: ignore[import-untyped]
+from scipy.optimize import minimize_scalar  # type: ignore[import-untyped]  # it ships no types
 
 from agents.perception.lm.answers import softened
 
