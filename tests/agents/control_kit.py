@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from message_kit import instance_view, system_snapshot
+
 from controller.core.messages import Completion, InstanceView, LatencySummary, LongView, ShortView, SystemSnapshot
 from controller.core.types import OutcomeKind
 
@@ -9,11 +11,8 @@ CALM = LatencySummary(count=100, p50=100.0, p95=200.0, p99=300.0)
 
 
 def instance(**changes: Any) -> InstanceView:
-    values = {
-        "name": "i0", "in_flight": 8, "in_flight_tokens": 4000, "n_run": 16, "token_budget": 0, "kv_committed": 0.2,
-        "tpot_pressure": 0.8, "capacity_n_run": 256,
-    }  # fmt: skip
-    return InstanceView(**(values | changes))
+    load = {"in_flight": 8, "in_flight_tokens": 4000, "n_run": 16, "kv_committed": 0.2, "tpot_pressure": 0.8, "capacity_n_run": 256}
+    return instance_view(**({"name": "i0"} | load | changes))
 
 
 def short_view(now_s: float, **changes: Any) -> ShortView:
@@ -48,9 +47,5 @@ def completion(number: int, now_s: float, **changes: Any) -> Completion:
 
 def snapshot(now_s: float, *, arrived: int, ended: int, queued: int = 0, **changes: Any) -> SystemSnapshot:
     views = changes.pop("instances", [instance(in_flight=arrived - ended - queued)])
-    values = {
-        "sent_s": now_s, "gateway": "g", "policy": "edf", "queued": queued, "queued_tokens": 0, "queued_long": 0, "overdue": 0,
-        "oldest_wait_ms": 0.0, "arrived_total": arrived, "dispatched_total": arrived - queued, "ended": {"completed": ended},
-        "instances": views,
-    }  # fmt: skip
-    return SystemSnapshot(**(values | changes))
+    counts = {"queued": queued, "arrived_total": arrived, "dispatched_total": arrived - queued, "ended": {"completed": ended}}
+    return system_snapshot(*views, **({"sent_s": now_s} | counts | changes))

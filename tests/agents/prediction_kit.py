@@ -1,70 +1,29 @@
 """What tests of prediction share: messages as the gateway sends them, and a regressor that always says the same."""
 
 import numpy as np
+from message_kit import completed, instance_view, request_features, system_snapshot
 
 from agents.prediction.features import CATEGORIES
 from controller.core.messages import Completion, InstanceView, RequestFeatures, SystemSnapshot
-from controller.core.types import OutcomeKind, TaskType
 from engines.base import EngineSnapshot
 
 
 def view(name: str = "a", in_flight: int = 4, **changes) -> InstanceView:
-    fields = {
-        "name": name,
-        "in_flight": in_flight,
-        "in_flight_tokens": 300 * in_flight,
-        "n_run": 16,
-        "token_budget": 0,
-        "kv_committed": 0.1,
-        "tpot_pressure": 0.0,
-        "capacity_n_run": 64,
-    }
-    return InstanceView(**(fields | changes))
+    load = {"in_flight": in_flight, "in_flight_tokens": 300 * in_flight, "n_run": 16, "kv_committed": 0.1, "capacity_n_run": 64}
+    return instance_view(name, **(load | changes))
 
 
 def snapshot(*views: InstanceView, at_s: float = 100.0, queued: int = 0) -> SystemSnapshot:
-    return SystemSnapshot(
-        sent_s=at_s,
-        gateway="g",
-        policy="edf",
-        queued=queued,
-        queued_tokens=0,
-        queued_long=0,
-        overdue=0,
-        oldest_wait_ms=0.0,
-        arrived_total=0,
-        dispatched_total=0,
-        ended={},
-        instances=list(views),
-    )
+    return system_snapshot(*views, sent_s=at_s, queued=queued)
 
 
 def features(request_id: str = "r", prompt_tokens: int = 200, output_tokens: float = 100.0) -> RequestFeatures:
-    return RequestFeatures(
-        request_id=request_id,
-        sent_s=100.0,
-        tenant="t",
-        model="m",
-        prompt_tokens=prompt_tokens,
-        task_type=TaskType.QA,
-        confidence=0.9,
-        ttft_slo_ms=1000.0,
-        tpot_slo_ms=50.0,
-        importance=0.75,
-        output_tokens=output_tokens,
-        output_tokens_p90=output_tokens,
-    )
+    return request_features(request_id, prompt_tokens=prompt_tokens, output_tokens=output_tokens, output_tokens_p90=output_tokens)
 
 
 def completion(request_id: str = "r", *, ttft_ms: float = 80.0, tpot_ms: float = 20.0, instance: str = "a", **changes) -> Completion:
     fields = {
-        "request_id": request_id,
         "sent_s": 103.0,
-        "tenant": "t",
-        "model": "m",
-        "outcome": OutcomeKind.COMPLETED,
-        "arrival_s": 100.0,
-        "policy": "edf",
         "instance": instance,
         "prompt_tokens": 200,
         "output_tokens": 100,
@@ -75,7 +34,7 @@ def completion(request_id: str = "r", *, ttft_ms: float = 80.0, tpot_ms: float =
         "total_ms": ttft_ms + 99 * tpot_ms,
         "running": 3,
     }
-    return Completion(**(fields | changes))
+    return completed(request_id, **(fields | changes))
 
 
 def healthy(name: str, *, is_healthy: bool = True) -> EngineSnapshot:

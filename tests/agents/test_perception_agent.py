@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+from perception_kit import completion, notice
 
 from agents.models.card import ModelCard, write_card
 from agents.models.store import ModelStore
@@ -17,12 +18,10 @@ from agents.work import Deferred
 from controller.bus.memory_bus import MemoryBus
 from controller.config.schema import AgentsConfig, Config, SloConfig
 from controller.core.errors import ModelError
-from controller.core.messages import EVENTS, FEATURES, MODELS, Completion, Event, ModelReport, RequestFeatures, RequestNotice
+from controller.core.messages import EVENTS, FEATURES, MODELS, Event, ModelReport, RequestFeatures, RequestNotice
 from controller.core.slo import slo_for
-from controller.core.types import OutcomeKind, TaskType
+from controller.core.types import TaskType
 from controller.runtime.clock import SystemClock
-
-SUMMARY = "Summarize this article: the council met and talked about the bridge"
 
 
 class WordReader:
@@ -70,26 +69,6 @@ def add(store: ModelStore, tmp_path: Path, task: TaskType = TaskType.QA, **conte
     folder.mkdir()
     (folder / "word.json").write_text(json.dumps({"word": "council", "task": task.value, **content}))
     return store.add("perception", folder, ModelCard(kind="perception", format="words"))
-
-
-def notice(request_id: str = "r", excerpt: str = SUMMARY, **changes) -> RequestNotice:
-    fields = {"request_id": request_id, "sent_s": 100.0, "tenant": "t", "model": "m", "prompt_tokens": 300, "excerpt": excerpt}
-    return RequestNotice(**(fields | changes))
-
-
-def completion(request_id: str, output_tokens: int, **changes) -> Completion:
-    fields = {
-        "request_id": request_id,
-        "sent_s": 101.0,
-        "tenant": "t",
-        "model": "m",
-        "outcome": OutcomeKind.COMPLETED,
-        "arrival_s": 100.0,
-        "policy": "edf",
-        "prompt_tokens": 300,
-        "output_tokens": output_tokens,
-    }
-    return Completion(**(fields | changes))
 
 
 async def started(config: Config, bus: MemoryBus | None = None) -> PerceptionAgent:

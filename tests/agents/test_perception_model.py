@@ -5,6 +5,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from perception_kit import SUMMARY, completion, notice
 
 from agents.perception import model as model_module
 from agents.perception.importance import importance_of
@@ -13,31 +14,8 @@ from agents.perception.model import PerceptionModel
 from agents.perception.reading import TASKS, Reading
 from controller.core.errors import ModelError
 from controller.core.lengths import LEVELS, MEDIAN
-from controller.core.messages import Completion, RequestNotice
 from controller.core.slo import slo_for
 from controller.core.types import OutcomeKind, TaskType
-
-SUMMARY = "Summarize this article: the council met and talked about the bridge"
-
-
-def notice(request_id: str = "r", excerpt: str = SUMMARY, **changes) -> RequestNotice:
-    fields = {"request_id": request_id, "sent_s": 100.0, "tenant": "t", "model": "m", "prompt_tokens": 300, "excerpt": excerpt}
-    return RequestNotice(**(fields | changes))
-
-
-def completion(request_id: str, output_tokens: int, **changes) -> Completion:
-    fields = {
-        "request_id": request_id,
-        "sent_s": 101.0,
-        "tenant": "t",
-        "model": "m",
-        "outcome": OutcomeKind.COMPLETED,
-        "arrival_s": 100.0,
-        "policy": "edf",
-        "prompt_tokens": 300,
-        "output_tokens": output_tokens,
-    }
-    return Completion(**(fields | changes))
 
 
 def model(**changes) -> PerceptionModel:

@@ -3,51 +3,23 @@
 import msgspec
 import numpy as np
 import pytest
+from message_kit import completed, instance_view, request_features, system_snapshot
 
 from agents.models.store import ModelStore
 from agents.prediction.agent import REPORT_EVERY_S, make_agent
 from agents.prediction.regressor import KIND, SHIPPED, load_regressor
 from controller.bus.memory_bus import MemoryBus
 from controller.config.schema import AgentsConfig, Config, EngineConfig
-from controller.core.messages import Completion, Event, InstanceView, ModelReport, RequestCost, RequestFeatures, SystemSnapshot
-from controller.core.types import OutcomeKind, TaskType
+from controller.core.messages import Completion, Event, ModelReport, RequestCost, RequestFeatures, SystemSnapshot
+from controller.core.types import OutcomeKind
 
 
 def features(request_id: str, prompt_tokens: int = 100) -> RequestFeatures:
-    return RequestFeatures(
-        request_id=request_id,
-        sent_s=100.0,
-        tenant="t",
-        model="m",
-        prompt_tokens=prompt_tokens,
-        task_type=TaskType.QA,
-        confidence=0.9,
-        ttft_slo_ms=1000.0,
-        tpot_slo_ms=50.0,
-        importance=0.75,
-        output_tokens=100.0,
-        output_tokens_p90=200.0,
-    )
+    return request_features(request_id, prompt_tokens=prompt_tokens, output_tokens_p90=200.0)
 
 
 def snapshot(at_s: float) -> SystemSnapshot:
-    view = InstanceView(
-        name="a", in_flight=2, in_flight_tokens=500, n_run=8, token_budget=0, kv_committed=0.0, tpot_pressure=0.0, capacity_n_run=8
-    )
-    return SystemSnapshot(
-        sent_s=at_s,
-        gateway="g",
-        policy="edf",
-        queued=0,
-        queued_tokens=0,
-        queued_long=0,
-        overdue=0,
-        oldest_wait_ms=0.0,
-        arrived_total=0,
-        dispatched_total=0,
-        ended={},
-        instances=[view],
-    )
+    return system_snapshot(instance_view(), sent_s=at_s)
 
 
 def agent_in(tmp_path, **changes):
@@ -116,14 +88,10 @@ def live(agent, count: int, *, slow: float, start: int = 0) -> None:
         ttft_ms = (40.0 + 0.2 * prompt) * (slow if prompt > 500 else 1.0) * float(rng.lognormal(0, 0.05))
         agent.handle(
             [
-                Completion(
-                    request_id=f"r{number}",
+                completed(
+                    f"r{number}",
                     sent_s=at_s + 1.0,
-                    tenant="t",
-                    model="m",
-                    outcome=OutcomeKind.COMPLETED,
                     arrival_s=at_s,
-                    policy="edf",
                     instance="a",
                     prompt_tokens=prompt,
                     output_tokens=50,

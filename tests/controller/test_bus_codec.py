@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from message_kit import instance_view, system_snapshot
 
 from controller.bus.codec import decode, encode
 from controller.core import messages as m
@@ -138,29 +139,5 @@ def test_what_json_cannot_carry_is_refused_where_it_is_written(bad):
 
 def test_nested_snapshots_survive():
     engine = EngineSnapshot(engine="a", taken_s=1.0, healthy=True, kv_usage=0.5)
-    view = m.InstanceView(
-        name="a",
-        in_flight=1,
-        in_flight_tokens=2,
-        n_run=3,
-        token_budget=0,
-        kv_committed=0.1,
-        tpot_pressure=0.2,
-        capacity_n_run=8,
-        engine=engine,
-    )
-    message = m.SystemSnapshot(
-        sent_s=1.0,
-        gateway="g",
-        policy="edf",
-        queued=0,
-        queued_tokens=0,
-        queued_long=0,
-        overdue=0,
-        oldest_wait_ms=0.0,
-        arrived_total=0,
-        dispatched_total=0,
-        ended={},
-        instances=[view],
-    )
+    message = system_snapshot(instance_view(engine=engine))
     assert decode(encode(message)).instances[0].engine == engine

@@ -6,6 +6,7 @@ from typing import Any
 
 import orjson
 from gateway_kit import TWO_TENANTS, Rig, chat, eventually, running, start_sim
+from message_kit import request_features
 
 from controller.bus.memory_bus import MemoryBus
 from controller.config.schema import AgentsConfig, SchedulerConfig
@@ -35,20 +36,18 @@ def decision(rig: Rig, policy: str = "sjf", **fields: Any) -> MetaDecision:
 
 def features(rig: Rig, request_id: str, **fields: Any) -> RequestFeatures:
     known = {
-        "request_id": request_id,
         "sent_s": now_s(rig),
         "tenant": "default",
         "model": "tiny",
         "prompt_tokens": 5,
         "task_type": TaskType.SUMMARIZATION,
-        "confidence": 0.9,
         "ttft_slo_ms": 7000.0,
         "tpot_slo_ms": 110.0,
         "importance": 0.8,
         "output_tokens": 40.0,
         "output_tokens_p90": 90.0,
     }
-    return RequestFeatures(**(known | fields))
+    return request_features(request_id, **(known | fields))
 
 
 def put_file(rig: Rig, name: str, document: object) -> Path:

@@ -1,5 +1,7 @@
 """Labels stay bounded, and what is exposed is true."""
 
+from message_kit import system_snapshot
+
 from controller.core.messages import Completion, SystemSnapshot
 from controller.core.types import OutcomeKind
 from controller.gateway.metrics import MAX_TENANT_LABELS, OTHER, Metrics
@@ -11,20 +13,8 @@ def completion(tenant: str = "t", outcome: OutcomeKind = OutcomeKind.COMPLETED, 
 
 
 def snapshot(policy: str = "fcfs") -> SystemSnapshot:
-    return SystemSnapshot(
-        sent_s=1.0,
-        gateway="g",
-        policy=policy,
-        queued=3,
-        queued_tokens=30,
-        queued_long=0,
-        overdue=0,
-        oldest_wait_ms=1500.0,
-        arrived_total=5,
-        dispatched_total=2,
-        ended={},
-        instances=[],
-    )
+    load = {"queued": 3, "queued_tokens": 30, "oldest_wait_ms": 1500.0, "arrived_total": 5, "dispatched_total": 2}
+    return system_snapshot(policy=policy, **load)
 
 
 def page(metrics: Metrics, policy: str = "fcfs") -> str:

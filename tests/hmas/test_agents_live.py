@@ -6,10 +6,11 @@ import json
 
 import msgspec
 import pytest
+from message_kit import completed, instance_view, system_snapshot
 
 from controller.bus.redis_bus import RedisBus
-from controller.core.messages import COSTS, FEATURES, Completion, InstanceView, RequestCost, RequestFeatures, SystemSnapshot
-from controller.core.types import OutcomeKind, TaskType
+from controller.core.messages import COSTS, FEATURES, RequestCost, RequestFeatures
+from controller.core.types import TaskType
 from controller.runtime.clock import SystemClock
 from hmas.demo.field_settings import FieldSettings
 from hmas.demo.settings import DemoSettings
@@ -81,23 +82,7 @@ def test_every_arm_has_its_cast_and_no_request_declares_anything():
 def test_the_teller_answers_for_both_agents_and_learns(load):
     known = load.truths(1, **PIECE)
     teller = Teller(make_believer("oracle", lambda notice: known.get(notice.excerpt), 0.5))
-    view = InstanceView(
-        name="e", in_flight=2, in_flight_tokens=50, n_run=8, token_budget=0, kv_committed=0.0, tpot_pressure=0.0, capacity_n_run=8
-    )
-    snapshot = SystemSnapshot(
-        sent_s=1.0,
-        gateway="g",
-        policy="edf",
-        queued=0,
-        queued_tokens=0,
-        queued_long=0,
-        overdue=0,
-        oldest_wait_ms=0.0,
-        arrived_total=0,
-        dispatched_total=0,
-        ended={},
-        instances=[view],
-    )
+    snapshot = system_snapshot(instance_view("e", in_flight_tokens=50))
     notice = load._asked(1, **PIECE)[0].notice
     answers = teller.handle([snapshot, notice], 1.1)
     (features,) = (one for one in answers if isinstance(one, RequestFeatures))
@@ -106,21 +91,8 @@ def test_the_teller_answers_for_both_agents_and_learns(load):
     assert (features.task_type, features.output_tokens) == (truth.task, float(truth.output_tokens))
     assert cost.request_id == notice.request_id
     assert cost.ttft_ms["e"] > 0.0
-    ended = Completion(
-        request_id=notice.request_id,
-        sent_s=2.0,
-        tenant="t",
-        model="m",
-        outcome=OutcomeKind.COMPLETED,
-        arrival_s=1.0,
-        policy="edf",
-        instance="e",
-        prompt_tokens=10,
-        output_tokens=12,
-        service_ttft_ms=50.0,
-        tpot_ms=20.0,
-        total_ms=300.0,
-    )
+    served = {"prompt_tokens": 10, "output_tokens": 12, "service_ttft_ms": 50.0, "tpot_ms": 20.0, "total_ms": 300.0}
+    ended = completed(notice.request_id, sent_s=2.0, arrival_s=1.0, instance="e", **served)
     assert teller.handle([ended], 2.0) == []
 
 

@@ -5,12 +5,11 @@ import math
 
 import numpy as np
 import pytest
+from message_kit import completed, instance_view, request_features, system_snapshot
 
 from agents.models.store import ModelStore
 from agents.prediction.regressor import KIND, SHIPPED, load_regressor
 from agents.prediction.telemetry import labelled_of, read_messages, write_messages
-from controller.core.messages import Completion, InstanceView, RequestFeatures, SystemSnapshot
-from controller.core.types import OutcomeKind, TaskType
 from hmas.cli.main import main
 
 HEAD = "model,gpu_type,n_gpus,num_users,start_offset_ms,n_input_tokens,n_output_tokens,open_ms,ttft_ms,itl_mean_ms,latency_ms"
@@ -64,65 +63,26 @@ def test_what_cannot_be_scored_is_named(logs, tmp_path, capsys):
 def recorded(path, count: int = 500) -> None:
     """An engine whose first tokens take three times what a long prompt should, as the bus would have told it."""
     rng = np.random.default_rng(5)
-    view = InstanceView(
-        name="a", in_flight=2, in_flight_tokens=500, n_run=8, token_budget=0, kv_committed=0.0, tpot_pressure=0.0, capacity_n_run=8
-    )
     messages = []
     for number in range(count):
         at_s = 1000.0 + 0.5 * number
         prompt = int(rng.integers(50, 2000))
-        messages.append(
-            SystemSnapshot(
-                sent_s=at_s,
-                gateway="g",
-                policy="edf",
-                queued=0,
-                queued_tokens=0,
-                queued_long=0,
-                overdue=0,
-                oldest_wait_ms=0.0,
-                arrived_total=0,
-                dispatched_total=0,
-                ended={},
-                instances=[view],
-            )
-        )
-        messages.append(
-            RequestFeatures(
-                request_id=str(number),
-                sent_s=at_s + 0.01,
-                tenant="t",
-                model="m",
-                prompt_tokens=prompt,
-                task_type=TaskType.QA,
-                confidence=0.9,
-                ttft_slo_ms=1000.0,
-                tpot_slo_ms=50.0,
-                importance=0.75,
-                output_tokens=50.0,
-                output_tokens_p90=90.0,
-            )
-        )
+        asked = request_features(str(number), sent_s=at_s + 0.01, prompt_tokens=prompt, output_tokens=50.0, output_tokens_p90=90.0)
         ttft_ms = (40.0 + 0.15 * prompt) * (3.0 if prompt > 700 else 1.0)
-        messages.append(
-            Completion(
-                request_id=str(number),
-                sent_s=at_s + 0.02,
-                tenant="t",
-                model="m",
-                outcome=OutcomeKind.COMPLETED,
-                arrival_s=at_s,
-                policy="edf",
-                instance="a",
-                prompt_tokens=prompt,
-                output_tokens=50,
-                ttft_ms=ttft_ms,
-                service_ttft_ms=ttft_ms,
-                tpot_ms=26.0,
-                total_ms=ttft_ms + 49 * 26.0,
-                running=2,
-            )
+        ended = completed(
+            str(number),
+            sent_s=at_s + 0.02,
+            arrival_s=at_s,
+            instance="a",
+            prompt_tokens=prompt,
+            output_tokens=50,
+            ttft_ms=ttft_ms,
+            service_ttft_ms=ttft_ms,
+            tpot_ms=26.0,
+            total_ms=ttft_ms + 49 * 26.0,
+            running=2,
         )
+        messages += [system_snapshot(instance_view(), sent_s=at_s), asked, ended]
     write_messages(path, messages)
 
 
