@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.prediction.llm_pilot import Column, Rows, groups, read_rows
+from agents.prediction.llm_pilot import Rows, groups, read_rows
+from agents.prediction.pilot_state import Column
 from agents.prediction.profile_model import ProfileModel, Target, bases, cells_of, fit, fit_formula, setups_of
 
 QUANTITIES = ("decode_ms_per_token", "throughput_tokens_per_s", "latency_ms_per_token", "prefill_ms")

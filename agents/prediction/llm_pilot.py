@@ -20,9 +20,8 @@ from typing import TextIO
 import numpy as np
 from numpy.typing import NDArray
 
+from agents.prediction.pilot_state import STATE, Column, state_of
 from controller.core.errors import TraceError
-
-Column = NDArray[np.float64]
 
 NUMBERS = ("n_gpus", "num_users", "start_offset_ms", "n_input_tokens", "n_output_tokens", "ttft_ms", "latency_ms")
 OPTIONAL = ("open_ms", "itl_mean_ms")
@@ -30,12 +29,6 @@ COLUMNS = ("model", "gpu_type", *NUMBERS, *OPTIONAL)
 MAX_ROWS = 2_000_000
 STARVED_BEFORE = 0.2
 """Share of the run, see `Rows.starved`."""
-RECENT = 8
-"""Rows over which what telemetry said last is averaged."""
-
-STATE = ("recent_ttft", "recent_itl", "told", "in_flight_share", "waiting_share", "burst_share")
-"""Columns of `Rows.state`: logarithms of milliseconds, logarithm of rows heard, and shares of the users."""
-
 _LEAST: Mapping[str, float] = MappingProxyType(
     {
         "n_gpus": 1.0,
@@ -181,40 +174,24 @@ def read_rows(paths: Sequence[Path]) -> Rows:
 def with_state(rows: Rows) -> Rows:
     """The rows with their state: what the earlier rows of the same cell and file had told when each request was sent."""
     state = np.full((len(rows), len(STATE)), math.nan)
-    sent = rows.start_ms
-    first = sent + rows.open_ms + rows.ttft_ms
-    end = sent + rows.latency_ms
+    first, end = rows.start_ms + rows.open_ms + rows.ttft_ms, rows.start_ms + rows.latency_ms
     names = np.char.add(rows.cells(), np.char.add("#", rows.source.astype(str)))
     for _, index in groups(names):
-        now = sent[index]
-        started = np.searchsorted(np.sort(now), now, side="left")
-        ended = np.searchsorted(np.sort(end[index]), now, side="right")
-        answered = np.searchsorted(np.sort(first[index]), now, side="right")
-        earlier = np.searchsorted(np.sort(now), now - 100.0, side="left")
-        decoded = index[~np.isnan(rows.itl_ms[index])]
-        users = rows.users[index]
-        state[index, 0] = _recent(first[index], np.log(rows.ttft_ms[index]), now)
-        state[index, 1] = _recent(end[decoded], np.log(rows.itl_ms[decoded]), now)
-        state[index, 2] = np.log1p(answered)
-        state[index, 3] = (started - ended) / users
-        state[index, 4] = (started - answered) / users
-        state[index, 5] = (started - earlier) / users
+        state[index] = state_of(
+            users=rows.users[index],
+            output=rows.output[index],
+            start_ms=rows.start_ms[index],
+            first_ms=first[index],
+            end_ms=end[index],
+            ttft_ms=rows.ttft_ms[index],
+            itl_ms=rows.itl_ms[index],
+        )
     return Rows(**{name: getattr(rows, name) for name in rows.__slots__ if name != "state"}, state=state)
 
 
 def data_sha256(paths: Iterable[Path]) -> dict[str, str]:
     """Hash of each file's bytes, by its name."""
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
-
-
-def _recent(told_ms: Column, values: Column, now_ms: Column) -> Column:
-    """Mean of the last `RECENT` values told by each moment; NaN before the first."""
-    order = np.argsort(told_ms, kind="stable")
-    sums = np.concatenate([[0.0], np.cumsum(values[order])])
-    upto = np.searchsorted(told_ms[order], now_ms, side="right")
-    since = np.maximum(0, upto - RECENT)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(upto > 0, (sums[upto] - sums[since]) / (upto - since), math.nan)
 
 
 def _opened(path: Path) -> TextIO:

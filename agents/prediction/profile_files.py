@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from agents.models.card import ModelCard, verified, write_card
-from agents.prediction.llm_pilot import STATE
+from agents.prediction.pilot_state import STATE
 from agents.prediction.profile_formula import Formula
 from agents.prediction.profile_model import CATEGORIES, NUMERIC, REGIMES, TARGETS, ProfileModel
 from controller.core.errors import ModelError

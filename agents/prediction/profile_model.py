@@ -25,7 +25,8 @@ from scipy.interpolate import PchipInterpolator  # type: ignore[import-untyped] 
 from scipy.optimize import nnls  # type: ignore[import-untyped]  # as above
 
 from agents.prediction.hardware import Setup, setup_of
-from agents.prediction.llm_pilot import STATE, Column, Rows, groups
+from agents.prediction.llm_pilot import Rows, groups
+from agents.prediction.pilot_state import OF_ITL, OF_TTFT, STATE, Column
 from agents.prediction.profile_formula import Formula, terms
 
 Target = Literal["ttft", "itl", "per_token"]
@@ -78,6 +79,8 @@ LOAD_NEW = 0.5
 """Value of the column `known` where the configuration was measured, but not at this load."""
 WITHHELD = 0.4
 """Share of the rows learnt without telemetry."""
+MOVED_AFTER = 1.0
+"""Requests after which telemetry has moved the formula half of the way: the first answers to end are short, and of a run's start."""
 MOVED_LIMIT = 2.0
 """Telemetry moves the formula by a factor of e^2 at most."""
 
@@ -249,8 +252,11 @@ def _with_per_token(answer: dict[str, Column], rows: Rows) -> dict[str, Column]:
 
 
 def _moved(base: Mapping[str, Column], rows: Rows) -> dict[str, Column]:
-    """The bases at the level that telemetry tells; where it tells of one target alone, the other moves along."""
-    levels = {name: rows.state[:, STATE.index(f"recent_{name}")] - np.log(base[name]) for name in ("ttft", "itl")}
+    """The bases moved to the level that telemetry tells, the further the more it has told; where it tells of one alone, both move."""
+    levels = {}
+    for name, count in (("ttft", "told"), ("itl", "decoded")):
+        heard = np.expm1(rows.state[:, STATE.index(count)])
+        levels[name] = (rows.state[:, STATE.index(f"recent_{name}")] - np.log(base[name])) * heard / (heard + MOVED_AFTER)
     moved = {}
     for name, other in (("ttft", "itl"), ("itl", "ttft")):
         level = np.where(np.isnan(levels[name]), levels[other], levels[name])
@@ -326,8 +332,8 @@ def _columns(
         columns[NUMERIC.index(name)] = np.where(new, math.nan, columns[NUMERIC.index(name)])
     state = rows.state.copy()
     # Against the formula: what telemetry knows better than it.
-    state[:, 0] -= np.log(base["ttft"])
-    state[:, 1] -= np.log(base["itl"])
+    for target, heard_of in (("ttft", OF_TTFT), ("itl", OF_ITL)):
+        state[:, [STATE.index(name) for name in heard_of]] -= np.log(base[target])[:, None]
     state[~heard] = math.nan
     columns += list(state.T)
     names = np.empty((len(rows), len(CATEGORIES)), dtype=object)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from agents.models.card import ModelCard
 from agents.prediction import evaluation
 from agents.prediction.hardware import GPUS, SHAPES, gpu_of, setup_of, shape_of
-from agents.prediction.llm_pilot import STATE, is_pilot_file, read_rows, with_state
+from agents.prediction.llm_pilot import is_pilot_file, read_rows, with_state
+from agents.prediction.pilot_state import STATE
 from agents.prediction.prior import hardware_of, prior_of, speed_of
 from agents.prediction.profile_files import SHIPPED, load_profile_model, save_profile_model
 from agents.prediction.profile_model import TARGETS, bases, cells_of, fit, fit_formula, setups_of
