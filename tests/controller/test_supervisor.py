@@ -254,10 +254,13 @@ async def test_children_do_not_write_to_the_parents_stdout(capfd):
     events = Events()
     async with Supervisor([script("print('loud', flush=True);" + SERVE + WAIT)], on_event=events, rule=RestartRule()):
         await events.until("ready")
-        await asyncio.sleep(0.1)
-    out, err = capfd.readouterr()
-    assert out == ""
-    assert "loud" in err
+        out, err = capfd.readouterr()
+        async with asyncio.timeout(10):
+            while "loud" not in err:
+                await asyncio.sleep(0.01)
+                more = capfd.readouterr()
+                out, err = out + more.out, err + more.err
+    assert out + capfd.readouterr().out == ""
 
 
 @pytest.mark.parametrize(
