@@ -3,6 +3,7 @@
 import gzip
 import json
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,12 +11,14 @@ import pytest
 from agents.perception.encoder import DENSE, Encoder
 from agents.perception.reading import TASKS, PromptView
 from agents.perception.text import BAG_LIMIT, WORDS, Vocabulary, excerpt_of, words_of
+from agents.perception.training import recipe
 from agents.perception.training.augment import vary
 from agents.perception.training.data import Row, is_typed, read_rows, with_lengths
 from agents.perception.training.generator import GENERATED, Material, generate
 from agents.perception.training.grammar import Grammar, own_grammar
 from agents.perception.training.licences import licence_for_training
 from agents.perception.training.metrics import report
+from agents.perception.training.recipe import recipe_sha256
 from agents.perception.training.split import split
 from controller.core.errors import ModelError
 from controller.core.types import TaskType
@@ -127,6 +130,46 @@ def test_pairs_of_words_have_numbers_that_order_matters_to():
     long = vocabulary.word_ids("! " * 5000)
     assert len(vocabulary.bag(long)) == BAG_LIMIT
     assert len(vocabulary.sequence(long)) == WORDS
+
+
+def test_unknown_words_share_a_bucket_with_their_ending():
+    known = {"the": 1, "fibrosis": 2}
+    by_ending, whole = (Vocabulary(known, unknown=64, pairs=8, ending=ending) for ending in (3, 0))
+    a, b, c = (by_ending.word_ids(word)[0] for word in ("sclerosis", "stenosis", "government"))
+    assert a == b != c
+    assert len({whole.word_ids(word)[0] for word in ("sclerosis", "stenosis", "government")}) == 3
+    # What training hides looks like what is unknown; what is unknown stays what it is.
+    assert by_ending.hidden(by_ending.word_ids("fibrosis stenosis")).tolist() == [a, a]
+    assert (by_ending.hidden(by_ending.word_ids("the fibrosis")) > len(known)).all()
+    assert by_ending.word_ids("\ud800")[0] > len(known)
+
+
+def test_training_changes_the_words_before_their_pairs_are_made():
+    vocabulary = Vocabulary({"hello": 1, "world": 2}, unknown=16, pairs=64)
+    encoder = Encoder(vocabulary)
+    view = PromptView(excerpt="hello world", prompt_chars=11)
+    words, bag, dense = encoder.parts(view, vocabulary.hidden)
+    plain = encoder.parts(view)
+    assert words.tolist() == vocabulary.hidden(plain[0]).tolist() != plain[0].tolist()
+    assert bag.tolist() == vocabulary.bag(words).tolist()
+    assert dense == plain[2]
+
+
+def test_the_recipe_is_told_by_its_grammar():
+    assert recipe_sha256() == recipe_sha256()
+    assert len(recipe_sha256()) == 64
+    root = Path(recipe.__file__).parent.parent
+    assert all((root / name).is_file() for name in recipe.MODULES)
+    assert {path.name for path in (root / recipe.GRAMMAR).iterdir()} >= {"experts.grammar", "hard_code.grammar", "words.grammar"}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_task_has_prompts_of_great_variety(task):
+    rng, grammar = np.random.default_rng(3), own_grammar()
+    made = {grammar.expand(task.value, rng) for _ in range(400)}
+    assert len(made) > 340
+    # No rule may leave a mark of the grammar behind.
+    assert not [text for text in made if any(mark in text for mark in ("⟨", "⟩", "\x00", "\x01"))]
 
 
 def test_inputs_are_padded_and_bounded():

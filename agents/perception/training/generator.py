@@ -26,9 +26,12 @@ WEIGHTS: Mapping[TaskType, float] = {
     TaskType.ESSAY_GENERATION: 1.1,
     TaskType.PARAPHRASING: 1.2,
     TaskType.TRANSLATION: 1.2,
-    TaskType.LONG_FORM_GENERATION: 1.2,
+    TaskType.LONG_FORM_GENERATION: 1.6,
     TaskType.INSTRUCTION_FOLLOWING: 1.3,
-    TaskType.RESEARCH_AND_COMMUNICATION: 1.1,
+    TaskType.RESEARCH_AND_COMMUNICATION: 2.6,
+    TaskType.SUMMARIZATION: 1.4,
+    TaskType.CODE_GENERATION: 1.5,
+    TaskType.MATH_REASONING: 1.4,
 }
 """How often a task is drawn, 1 where it is not named."""
 

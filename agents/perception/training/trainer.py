@@ -16,6 +16,7 @@ from agents.perception.training.generator import Material, generate
 from agents.perception.training.licences import dataset_of
 from agents.perception.training.metrics import report
 from agents.perception.training.parts import Parts, load, parts_of
+from agents.perception.training.recipe import recipe_sha256
 from controller.core.errors import ModelError
 from controller.runtime.clock import Clock
 
@@ -68,6 +69,7 @@ def train(paths: Sequence[Path], folder: Path, settings: Settings, clock: Clock,
         },
         details={
             "settings": msgspec.to_builtins(settings),
+            "recipe_sha256": recipe_sha256(),
             "rows": {name: by_task(getattr(parts, name)) for name in ("train", "validation", "test")},
             "trained_on": dict(sorted(trained_on.items())),
             "training_s": round(clock.now_s() - started_s),
