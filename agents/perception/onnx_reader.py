@@ -20,7 +20,6 @@ from controller.core.lengths import LEVELS
 
 FORMAT = "onnx"
 MODEL_FILE, WORDS_FILE = "model.onnx", "words.txt"
-SHIPPED = Path(__file__).parent / "models" / "tagger"
 BATCH = 16
 """Prompts that go through the network at once; more gain nothing and their tables leave the processor's cache."""
 
@@ -94,15 +93,6 @@ def open_reader(folder: Path) -> OnnxReader:
         ModelError: As `OnnxReader` does.
     """
     return OnnxReader(folder)
-
-
-def load_reader(folder: Path | None = None) -> OnnxReader:
-    """The reader in a folder, by default the shipped one.
-
-    Raises:
-        ModelError: As `OnnxReader` does.
-    """
-    return OnnxReader(folder or SHIPPED)
 
 
 def read_words(path: Path) -> list[str]:

@@ -23,14 +23,6 @@ class Refitted:
     after: float
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """A model in the shadow and how it compares."""
-
-    version: str
-    verdict: Verdict
-
-
 class Shadow:
     """A model that reads along: it is asked what the one in force was asked, once the outcome is known.
 

@@ -10,7 +10,6 @@ from engines.tokens import estimate_tokens
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
-SCHEDULED_PATHS = frozenset({CHAT, COMPLETIONS})
 
 EXCERPT_HEAD = 1200
 EXCERPT_TAIL = 800

@@ -29,7 +29,6 @@ READY_S = 60.0
 IDLE_S = 10.0
 FATAL = frozenset({"crashed", "hung", "given-up", "killed"})
 MODEL = "demo"
-KEY_PREFIX = "demo"
 EngineKind = Literal["sim", "vllm"]
 
 

@@ -1,7 +1,7 @@
 """A workload: who asks what, when, how long it is and by when it is wanted. Everything comes from one seed."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, NamedTuple, TypeVar
 
 import msgspec
@@ -186,10 +186,3 @@ def pick(weights: Mapping[K, float], u: float) -> K:
         if mark < 0:
             return key
     return next(reversed(list(weights)))
-
-
-def mean_tokens(arrivals: Sequence[Arrival]) -> tuple[float, float]:
-    """Mean prompt and output length; (0, 0) for no arrivals."""
-    if not arrivals:
-        return 0.0, 0.0
-    return sum(a.prompt_tokens for a in arrivals) / len(arrivals), sum(a.output_tokens for a in arrivals) / len(arrivals)

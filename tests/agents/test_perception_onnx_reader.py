@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agents.perception.onnx_reader import MODEL_FILE, SHIPPED, WORDS_FILE, load_reader, open_reader
+from agents.perception.onnx_reader import MODEL_FILE, WORDS_FILE, open_reader
+from agents.perception.readers import SHIPPED_TAGGER
 from agents.perception.reading import TASKS, PromptView
 from agents.perception.text import excerpt_of
 from agents.perception.training.data import PROMPTS_FILE
@@ -21,7 +22,7 @@ from controller.core.types import TaskType
 
 @pytest.fixture(scope="module")
 def reader():
-    return load_reader()
+    return open_reader(SHIPPED_TAGGER)
 
 
 def view(text: str, **more) -> PromptView:
@@ -116,7 +117,7 @@ def test_longer_demands_are_told_longer_lengths(reader):
 @pytest.fixture
 def copied(tmp_path):
     folder = tmp_path / "tagger"
-    shutil.copytree(SHIPPED, folder)
+    shutil.copytree(SHIPPED_TAGGER, folder)
     return folder
 
 
@@ -146,7 +147,7 @@ def test_a_folder_without_a_card_is_refused(tmp_path):
 
 
 def test_the_card_says_what_it_was_trained_on():
-    card = load_reader().card
+    card = open_reader(SHIPPED_TAGGER).card
     assert card.metrics["test"]["n"] > 1000
     assert card.command.startswith("hmas train perception --data")
     assert card.data_sha256

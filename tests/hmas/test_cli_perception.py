@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from agents.perception.onnx_reader import load_reader
+from agents.perception.onnx_reader import open_reader
 from agents.perception.training.generator import generate
 from hmas.cli.main import main
 
@@ -98,7 +98,7 @@ def test_a_model_is_trained_from_scratch_and_reads(capsys, typed, tmp_path):
     assert code == 0, err
     assert "pass 1/1" in err
     assert "accuracy" in said
-    reader = load_reader(out)
+    reader = open_reader(out)
     assert reader.card.command.endswith("--generated 800 --epochs 1")
     assert reader.card.data_sha256.keys() == {"typed.jsonl.gz"}
     code, told, _ = run(capsys, "eval", "perception", "--data", typed, "--model", out, "--json")
