@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from agents.prediction.llm_pilot import Rows, groups, read_rows
 from agents.prediction.pilot_state import Column
+from agents.prediction.predictability import foretellable
 from agents.prediction.profile_model import ProfileModel, Target, bases, cells_of, fit, fit_formula, setups_of
 
 QUANTITIES = ("decode_ms_per_token", "throughput_tokens_per_s", "latency_ms_per_token", "prefill_ms")
@@ -73,13 +74,19 @@ def evaluate_files(paths: Sequence[Path], model: ProfileModel) -> dict[str, Any]
         ModelError: A GPU or model in it is not known.
     """
     rows = read_rows(paths)
+    known = model.known(rows)
+    of_cells = [float(known[index[0]]) for _, index in groups(rows.cells())]
     return {
         "rows": len(rows),
+        "cells": len(of_cells),
+        "measured": sum(value == 1.0 for value in of_cells),
+        "near": sum(0.0 < value < 1.0 for value in of_cells),
         "goals": dict(GOALS),
         "telemetry": scores(rows, quantities(model.predict(rows, live=True))),
         "static": scores(rows, quantities(model.predict(rows, live=False))),
         "by_load": {str(int(load)): _short(rows, model, rows.users == load) for load in np.unique(rows.users)},
         "by_gpu": {str(name): _short(rows, model, rows.gpu == name) for name in np.unique(rows.gpu)},
+        "foretellable": foretellable(rows, actual(rows)),
     }
 
 
@@ -105,7 +112,12 @@ def cross_validate(
             **{name: trainer(part) for name, trainer in BASELINES.items()},
         }
 
-    answer: dict[str, Any] = {"rows": len(rows), "cells": len(np.unique(rows.cells())), "goals": dict(GOALS)}
+    answer: dict[str, Any] = {
+        "rows": len(rows),
+        "cells": len(np.unique(rows.cells())),
+        "goals": dict(GOALS),
+        "foretellable": foretellable(rows, actual(rows)),
+    }
     for split in splits:
         keys = _keys(rows, split, seed)
         held: dict[str, Predictions] = {}
@@ -122,6 +134,7 @@ def cross_validate(
             # A load beyond all that were measured asks for a guess; one between them is what a measured fleet asks for.
             inside = np.flatnonzero((rows.users > rows.users.min()) & (rows.users < rows.users.max()))
             part = rows.take(inside)
+            answer["foretellable between"] = foretellable(part, actual(part))
             answer["load between"] = {
                 name: scores(part, {quantity: values[inside] for quantity, values in predictions.items()})
                 for name, predictions in held.items()
@@ -273,7 +286,7 @@ def _by_cell(rows: Rows, quantity: str, true: Column, said: Column, kept: NDArra
 def _short(rows: Rows, model: ProfileModel, chosen: NDArray[np.bool_]) -> dict[str, float]:
     part = rows.take(np.flatnonzero(chosen))
     found = scores(part, quantities(model.predict(part)))
-    return {quantity: found[quantity]["r2"] for quantity in found}
+    return {quantity: found[quantity]["r2_not_starved"] for quantity in found}
 
 
 def _mean(values: Column) -> float:

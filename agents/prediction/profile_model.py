@@ -108,6 +108,10 @@ class ProfileModel:
         self.formula = formula
         self.trees = dict(trees)
 
+    def known(self, rows: Rows) -> Column:
+        """1 where the cell was measured, `LOAD_NEW` where only its configuration was, at other loads, 0 where neither."""
+        return _known(self.formula, rows)
+
     def predict(self, rows: Rows, *, live: bool = True) -> dict[Target, Column]:
         """Each target for each row, milliseconds; `live` False withholds what telemetry had told.
 
@@ -115,7 +119,7 @@ class ProfileModel:
             ModelError: A GPU or model is not known.
         """
         setups = setups_of(rows)
-        known = _known(self.formula, rows)
+        known = self.known(rows)
         base = bases(self.formula, rows, setups)
         if live:
             moved = _moved(base, rows)

@@ -1,14 +1,32 @@
 """`hmas eval prediction`: R² of predictions on request logs that were not learnt from."""
 
+import math
 from pathlib import Path
 from typing import Any
 
 import click
 
-from agents.prediction.evaluation import GOALS, PER_CELL, SPLITS, cross_validate, evaluate_files
+from agents.prediction.evaluation import GOALS, PER_CELL, QUANTITIES, SPLITS, cross_validate, evaluate_files
 from agents.prediction.llm_pilot import read_rows
+from agents.prediction.predictability import ORACLES
 from agents.prediction.profile_files import SHIPPED, load_profile_model
 from hmas.cli.output import hint, json_option, say, say_json, table
+
+SPLIT_TITLES = {
+    "rows": "Held out: rows",
+    "load": "Held out: each load",
+    "load between": "Held out: each load between two measured ones",
+    "gpu": "Held out: each type of GPU",
+}
+LEGEND = "\n".join(
+    [
+        "requests, cells: R2 over single requests, and over the means of cells (a model on some GPUs under a number of users).",
+        "fed: without cells in which almost no request ended within the run; met: whether the figure before it reaches the goal.",
+        "goal: H-MAS Table 5.",
+        *(f"{name}: an oracle that {words}." for name, words in ORACLES.items()),
+        "with a twin: share of the requests of which another has the same tokens in and out in the same cell.",
+    ]
+)
 
 
 @click.command("prediction")
@@ -41,6 +59,9 @@ def eval_prediction(
     no request ended within the run. Decode time is `itl_mean_ms`, prefill `ttft_ms`; a request's throughput is its output tokens over its
     latency, a cell's that of all its users; latency per token is latency over output tokens.
 
+    Beside it stands what can be foretold of single requests at all: R² of oracles that look into the very file. No forecast without
+    telemetry passes the one that knows what requests with the very same tokens took on average in the very cell.
+
     \b
     Examples:
       hmas eval prediction --data llm_pilot_requests.csv.gz
@@ -54,37 +75,85 @@ def eval_prediction(
         trained, card = load_profile_model(model or SHIPPED)
         found = {"model": str(model) if model else "shipped", "trained_on": card.data_sha256, **evaluate_files(files, trained)}
     if as_json:
-        say_json(found)
+        say_json(_plain(found))
         return
-    parts = {name: value for name, value in found.items() if isinstance(value, dict) and _is_scored(value)}
-    for name, value in parts.items():
-        say(f"{_title(name)}\n{_table(value if fit else {'': value})}\n")
+    if fit:
+        _say_splits(found)
+    else:
+        _say_files(found)
 
 
-def _is_scored(value: dict[str, Any]) -> bool:
-    inner = next(iter(value.values()), None)
-    return isinstance(inner, dict) and ("r2" in inner or any("r2" in one for one in inner.values() if isinstance(one, dict)))
+def _say_files(found: dict[str, Any]) -> None:
+    measured, near = found["measured"], found["near"]
+    say(
+        f"{found['rows']} requests in {found['cells']} cells: {measured} that were fitted to, "
+        f"{near} at other loads of configurations that were\n"
+    )
+    for name in ("telemetry", "static"):
+        say(f"{_title(name)}\n{_table({'': found[name]}) if found[name] else 'fewer than two requests: no R2'}\n")
+    say(f"What can be foretold of single requests, R2\n{_oracles({'': found['foretellable']})}\n")
+    for name, words in (("by_load", "users"), ("by_gpu", "GPU")):
+        rows = [[key, *(_figure(values.get(quantity)) for quantity in QUANTITIES)] for key, values in found[name].items()]
+        say(f"R2 over requests with telemetry\n{table([words, *QUANTITIES], rows)}\n")
+    say(LEGEND)
+
+
+def _say_splits(found: dict[str, Any]) -> None:
+    for name in SPLIT_TITLES:
+        if name in found and isinstance(found[name], dict):
+            say(f"{_title(name)}\n{_table(found[name])}\n")
+    known = {"all": found["foretellable"]}
+    if "foretellable between" in found:
+        known["load between"] = found["foretellable between"]
+    say(f"What can be foretold of single requests, R2\n{_oracles(known)}\n")
+    say(LEGEND)
 
 
 def _title(name: str) -> str:
-    return {
-        "telemetry": "With telemetry",
-        "static": "Static",
-        "rows": "Held out: rows",
-        "load": "Held out: each load",
-        "load between": "Held out: each load between two measured ones",
-        "gpu": "Held out: each type of GPU",
-    }.get(name, name)
+    return {"telemetry": "With telemetry", "static": "Static", **SPLIT_TITLES}[name]
 
 
 def _table(scored: dict[str, Any]) -> str:
-    head = ["who", "quantity", "goal", "R2", "R2 fed", "R2 log", "R2 tokens", "median error", "R2 cells", "R2 cells fed"]
-    if set(scored) == {""}:
-        head = head[1:]
-    columns = ("r2", "r2_not_starved", "r2_log", "r2_token_weighted", "median_error", "r2_cells", "r2_cells_not_starved")
+    head = ["who", "quantity", "goal", "requests", "fed", "met", "cells", "cells fed", "met", "of logs", "by tokens", "median error"]
     rows = []
     for who, by_quantity in scored.items():
         for quantity, figures in by_quantity.items():
-            values = [f"{figures[name]:.4f}" for name in columns]
-            rows.append([*([who] if who else []), quantity, GOALS[quantity], *values])
-    return table(head, rows)
+            requests, cells = figures["r2_not_starved"], figures["r2_cells_not_starved"]
+            values = [
+                _figure(figures["r2"]),
+                _figure(requests),
+                requests >= GOALS[quantity],
+                _figure(figures["r2_cells"]),
+                _figure(cells),
+                cells >= GOALS[quantity],
+                *(_figure(figures[name]) for name in ("r2_log", "r2_token_weighted", "median_error")),
+            ]
+            rows.append([who, quantity, GOALS[quantity], *values])
+    return _without_who(head, rows)
+
+
+def _oracles(known: dict[str, Any]) -> str:
+    head = ["requests of", "quantity", "goal", *ORACLES, "with a twin"]
+    rows = [
+        [over, quantity, GOALS[quantity], *(_figure(figures[name]) for name in (*ORACLES, "twins"))]
+        for over, by_quantity in known.items()
+        for quantity, figures in by_quantity.items()
+    ]
+    return _without_who(head, rows)
+
+
+def _without_who(head: list[str], rows: list[list[Any]]) -> str:
+    """The table; without its first column where nobody is named there."""
+    start = 0 if any(row[0] for row in rows) else 1
+    return table(head[start:], [row[start:] for row in rows])
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None or not math.isfinite(value) else f"{value:.4f}"
+
+
+def _plain(value: Any) -> Any:
+    """JSON knows no NaN: what could not be worked out is null."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value

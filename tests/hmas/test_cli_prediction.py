@@ -45,8 +45,11 @@ def test_unseen_logs_are_scored_by_the_shipped_model(logs, capsys):
     assert set(found["by_load"]) == {"2", "8", "64"}
     assert main(["eval", "prediction", "--data", str(logs)]) == 0
     out = capsys.readouterr().out
+    assert "180 requests in 3 cells: 1 that were fitted to, 2 at other loads of configurations that were" in out
     assert "With telemetry" in out
     assert "0.9576" in out
+    for word in ("requests", "cells", "met", "an oracle that knows the mean of the very cell"):
+        assert word in out
 
 
 def test_what_cannot_be_scored_is_named(logs, tmp_path, capsys):
@@ -58,6 +61,49 @@ def test_what_cannot_be_scored_is_named(logs, tmp_path, capsys):
     assert main(["eval", "prediction", "--data", str(other)]) == 1
     assert "no column 'model'" in capsys.readouterr().err
     assert main(["eval", "prediction", "--split", "gpu", "--data", str(logs)]) == 2
+
+
+@pytest.mark.parametrize("lines", [1, 2, 3])
+def test_a_handful_of_rows_says_what_it_can(logs, lines, capsys):
+    logs.write_text("\n".join(logs.read_text().splitlines()[: 1 + lines]) + "\n")
+    assert main(["eval", "prediction", "--data", str(logs)]) == 0
+    assert f"{lines} requests in 1 cells" in capsys.readouterr().out
+    assert main(["eval", "prediction", "--data", str(logs), "--json"]) == 0
+    assert "NaN" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("ttft_ms", "nan", "ttft_ms is 'nan'; allowed: numbers from 0.001"),
+        ("latency_ms", "", "latency_ms is ''; allowed: numbers from 0.001"),
+        ("num_users", "many", "num_users is 'many'; allowed: numbers from 1"),
+        ("n_gpus", "-1", "n_gpus is '-1'; allowed: numbers from 1"),
+        ("n_output_tokens", "0", "n_output_tokens is '0'; allowed: numbers from 1"),
+        ("model", "", "model is ''; allowed: 1 to 200 characters"),
+        ("model", "gpt-77", "model 'gpt-77' is not known; allowed: llama-7b"),
+    ],
+)
+def test_an_odd_value_is_named_with_its_line_and_what_is_allowed(logs, field, value, said, capsys):
+    head, *rows = (line.split(",") for line in logs.read_text().splitlines())
+    rows[4][head.index(field)] = value
+    logs.write_text("\n".join(",".join(row) for row in [head, *rows]) + "\n")
+    assert main(["eval", "prediction", "--data", str(logs)]) == 1
+    error = capsys.readouterr().err
+    assert said in error
+    assert "line 6" in error or field == "model"
+
+
+def test_what_a_request_of_one_token_cannot_have_is_not_asked_of_it(logs, capsys):
+    lines = logs.read_text().splitlines()
+    column = HEAD.split(",").index("itl_mean_ms")
+    rows = [line.split(",") for line in lines[1:]]
+    for row in rows[:20]:
+        row[column] = "nan"
+    logs.write_text("\n".join([lines[0], *(",".join(row) for row in rows)]) + "\n")
+    assert main(["eval", "prediction", "--data", str(logs), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["telemetry"]
+    assert found["decode_ms_per_token"]["requests"] <= 160 < found["prefill_ms"]["requests"]
 
 
 def recorded(path, count: int = 500) -> None:
