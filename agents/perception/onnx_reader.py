@@ -30,7 +30,6 @@ class OnnxDetails(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         tasks, levels, dense: As they were where it was trained; they must be what they are here.
         known, unknown, pairs: Sizes of its `Vocabulary`.
-        ending: Letters of an unknown word that decide its bucket; 0 for the whole word.
     """
 
     tasks: list[str]
@@ -39,7 +38,6 @@ class OnnxDetails(msgspec.Struct, frozen=True, kw_only=True):
     known: int
     unknown: int
     pairs: int
-    ending: int = 0
 
 
 class OnnxReader:
@@ -63,7 +61,7 @@ class OnnxReader:
             raise ModelError(f"{folder / WORDS_FILE}: holds {len(words)} words; {CARD} says {details.known}")
         self.name = f"tagger {self.card.version or self.card.sha256[MODEL_FILE][:8]}"
         known = {word: index + 1 for index, word in enumerate(words)}
-        self._encoder = Encoder(Vocabulary(known, unknown=details.unknown, pairs=details.pairs, ending=details.ending))
+        self._encoder = Encoder(Vocabulary(known, unknown=details.unknown, pairs=details.pairs))
         self._session = _session(folder / MODEL_FILE)
 
     def read(self, prompts: Sequence[PromptView]) -> list[Reading]:

@@ -1,9 +1,8 @@
 """A prompt's text as numbers: what the gateway shows of it, words, and the features that models look up. Pure; no dependency but numpy.
 
 Words are lower-cased runs of letters, single digits, single ideographs and syllables (languages without spaces), punctuation marks and line
-breaks. Known words have a number of their own; every other one shares a bucket with words of its ending, which tells subjects, parts of
-speech and languages apart better than chance does. Pairs of neighbours are hashed on top of that, which gives the model what a bag of
-bigrams gives a linear classifier.
+breaks. Known words have a number of their own; every other one shares a bucket by its CRC-32, so no language or spelling is lost. Pairs of
+neighbours are hashed on top of that, which gives the model what a bag of bigrams gives a linear classifier.
 """
 
 import re
@@ -50,39 +49,24 @@ class Vocabulary:
         bag_size: Numbers for features of the bag: 0 is padding, then words, then pairs.
     """
 
-    def __init__(self, known: Mapping[str, int], *, unknown: int, pairs: int, ending: int = 0) -> None:
-        """Takes the known words with their numbers from 1, and how many buckets unknown words and pairs have.
-
-        Args:
-            known: Numbers of the known words.
-            unknown: Buckets for all others.
-            pairs: Buckets for pairs.
-            ending: Letters of an unknown word that decide its bucket; 0 for the whole word.
-        """
+    def __init__(self, known: Mapping[str, int], *, unknown: int, pairs: int) -> None:
+        """Takes the known words with their numbers from 1, and how many buckets unknown words and pairs have."""
         self._known = dict(known)
         self._first_unknown = len(self._known) + 1
         self._unknown = unknown
         self._pairs = np.uint32(pairs)
-        # word[-0:] is the whole word, too.
-        self._from = -ending
         self.size = self._first_unknown + unknown
         self.bag_size = self.size + pairs
-        self._hidden = np.arange(self.size, dtype=np.int64)
-        for word, number in self._known.items():
-            self._hidden[number] = self._bucket(word)
-
-    def _bucket(self, word: str) -> int:
-        # Lone surrogates are no UTF-8, yet they come in JSON.
-        return self._first_unknown + crc32(word[self._from :].encode("utf-8", "surrogatepass")) % self._unknown
 
     def word_ids(self, text: str) -> Ids:
         """Numbers of an excerpt's words, in order."""
-        known, bucket = self._known, self._bucket
-        return np.array([known.get(word) or bucket(word) for word in words_of(text)], dtype=np.int64)
-
-    def hidden(self, ids: Ids) -> Ids:
-        """The numbers that these words would have if none of them were known."""
-        return self._hidden[ids]
+        known, first, buckets = self._known, self._first_unknown, self._unknown
+        numbers = [
+            # Lone surrogates are no UTF-8, yet they come in JSON.
+            known.get(word) or first + crc32(word.encode("utf-8", "surrogatepass")) % buckets
+            for word in words_of(text)
+        ]
+        return np.array(numbers, dtype=np.int64)
 
     def sequence(self, ids: Ids) -> Ids:
         """The words that the model reads in order: the beginning and the end."""

@@ -11,7 +11,7 @@ from agents.models.card import ModelCard, write_card
 from agents.perception.encoder import DENSE, PATCH
 from agents.perception.onnx_reader import FORMAT, MODEL_FILE, WORDS_FILE, OnnxDetails, write_words
 from agents.perception.reading import TASKS
-from agents.perception.training.fitting import ENDING, PAIR_BUCKETS, UNKNOWN_BUCKETS, Fitted
+from agents.perception.training.fitting import PAIR_BUCKETS, UNKNOWN_BUCKETS, Fitted
 from agents.perception.training.network import Network
 from controller.core.lengths import LEVELS
 
@@ -68,7 +68,6 @@ def write_model(fitted: Fitted, folder: Path, card: ModelCard) -> ModelCard:
         known=len(fitted.words),
         unknown=UNKNOWN_BUCKETS,
         pairs=PAIR_BUCKETS,
-        ending=ENDING,
     )
     details = {**msgspec.to_builtins(form), "temperature": fitted.temperature, **card.details}
     return write_card(folder, msgspec.structs.replace(card, kind="perception", format=FORMAT, details=details))

@@ -23,8 +23,6 @@ from controller.core.lengths import LEVELS
 KNOWN_WORDS = 12_000
 UNKNOWN_BUCKETS = 2_048
 PAIR_BUCKETS = 49_152
-ENDING = 3
-"""Letters of an unknown word that decide its bucket: enough for -osis, -ment, -ung, few enough for the buckets to mean something."""
 COMMON_WORDS, COMMON_HIDDEN = 300, 0.25
 """Words that every prompt knows are hidden less often, by this factor: what a new prompt lacks are its rare words."""
 SIZES_STEPS = 1500
@@ -168,7 +166,7 @@ def known_words(rows: Sequence[Row]) -> list[str]:
 
 def vocabulary_of(words: Sequence[str]) -> Vocabulary:
     """The vocabulary of a list of known words."""
-    return Vocabulary({word: index + 1 for index, word in enumerate(words)}, unknown=UNKNOWN_BUCKETS, pairs=PAIR_BUCKETS, ending=ENDING)
+    return Vocabulary({word: index + 1 for index, word in enumerate(words)}, unknown=UNKNOWN_BUCKETS, pairs=PAIR_BUCKETS)
 
 
 def temperature_of(logits: npt.NDArray[np.float64], labels: npt.NDArray[np.int64]) -> float:
@@ -230,10 +228,14 @@ Parts = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], list[float]]
 
 
 def _hide(ids: Ids, vocabulary: Vocabulary, share: float, rng: np.random.Generator) -> Ids:
-    """Rare words as if they were unknown, alone and in their pairs: subjects that no training row has must not surprise."""
+    """Rare words as if they were unknown, alone and in their pairs: subjects that no training row has must not surprise.
+
+    Any bucket may come, not the word's own: what shares a bucket is chance, and no bucket may stand for a class.
+    """
     rate = 2.0 * share * rng.random()
     rates = np.where(ids <= COMMON_WORDS, COMMON_HIDDEN * rate, rate)
-    return np.where(rng.random(len(ids)) < rates, vocabulary.hidden(ids), ids)
+    unknown = rng.integers(vocabulary.size - UNKNOWN_BUCKETS, vocabulary.size, size=len(ids))
+    return np.where(rng.random(len(ids)) < rates, unknown, ids)
 
 
 def _thin(parts: Parts, share: float, rng: np.random.Generator) -> Parts:
