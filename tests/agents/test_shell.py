@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from shell_kit import shells
 
 from agents import shell as shell_module
 from agents.shell import AGENTS, AgentShell, instance_name, make_agent, run_agent
@@ -69,39 +70,10 @@ def notice(request_id: str, sent_s: float = 1000.0, tenant: str = "t") -> Reques
     return RequestNotice(request_id=request_id, sent_s=sent_s, tenant=tenant, model="m", prompt_tokens=1)
 
 
-@dataclass
-class Running:
-    shell: AgentShell
-    bus: MemoryBus
-    stop: asyncio.Event
-    task: asyncio.Task
-
-    async def answers(self, count: int, stream: str = COSTS) -> list[Message]:
-        async with asyncio.timeout(5):
-            while len(found := await self.bus.latest(stream, 1000)) < count:  # noqa: ASYNC110 - the bus is polled: followers are not what is tested
-                await asyncio.sleep(0)
-        return found
-
-    async def end(self) -> None:
-        self.stop.set()
-        async with asyncio.timeout(5):
-            await self.task
-
-
 @pytest.fixture
 async def running():
-    started: list[Running] = []
-
-    def start(agent, bus=None, notify=None) -> Running:
-        bus = bus or MemoryBus()
-        stop = asyncio.Event()
-        shell = AgentShell(agent=agent, bus=bus, clock=ManualClock(), notify=notify)
-        started.append(Running(shell, bus, stop, asyncio.create_task(shell.run(stop))))
-        return started[-1]
-
-    yield start
-    for one in started:
-        await one.end()
+    async with shells(ManualClock) as start:
+        yield start
 
 
 async def test_answers_are_posted_and_messages_acknowledged(running):

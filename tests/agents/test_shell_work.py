@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pytest
+from shell_kit import shells
 
 from agents import shell as shell_module
 from agents.inbox import Inbox
-from agents.shell import AgentShell
 from agents.work import Deferred, Lane
 from controller.bus.base import Delivery
 from controller.bus.memory_bus import MemoryBus
@@ -83,31 +83,10 @@ class Thinker:
         return []
 
 
-@dataclass
-class Running:
-    shell: AgentShell
-    stop: asyncio.Event
-    task: asyncio.Task
-
-    async def end(self) -> None:
-        self.stop.set()
-        async with asyncio.timeout(5):
-            await self.task
-
-
 @pytest.fixture
 async def running():
-    started: list[Running] = []
-
-    def start(agent, bus, instance="0") -> Running:
-        stop = asyncio.Event()
-        shell = AgentShell(agent=agent, bus=bus, clock=SystemClock(), instance=instance)
-        started.append(Running(shell, stop, asyncio.create_task(shell.run(stop))))
-        return started[-1]
-
-    yield start
-    for one in started:
-        await one.end()
+    async with shells(SystemClock) as start:
+        yield start
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -179,7 +158,7 @@ async def test_instances_share_what_is_asked_and_each_learns_everything(running)
     bus = MemoryBus()
     agents = [Thinker(thinking=lambda: time.sleep(0.01)) for _ in range(2)]
     for number, agent in enumerate(agents):
-        running(agent, bus, str(number))
+        running(agent, bus, instance=str(number))
     await until(lambda: all(agent.ticks for agent in agents))
     for number in range(1000):
         bus.post(notice(str(number)))

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from controller.core.errors import HmasError
-from hmas.demo.calibration import Calibration, CapPoint, middle_rps, operating_point
+from hmas.demo.calibration import Calibration, middle_rps, operating_point
 from hmas.lab.agents.asked import Pool, read_pool
 from hmas.lab.agents.figures import summary
 from hmas.lab.agents.held_out import held_out
@@ -30,7 +30,7 @@ from hmas.lab.studies.backends import Backend
 from hmas.lab.studies.case import PRESETS
 from hmas.lab.studies.errors import StudyError
 from hmas.lab.studies.fleet import Fleet, read_fleet
-from hmas.lab.studies.rows import best_window, caps_of, rows_of
+from hmas.lab.studies.rows import best_window, caps_of, curve_of, rows_of
 
 TUNING_SEED = 0
 TUNED_FOR = "fcfs"
@@ -202,11 +202,7 @@ class SimulatedAblation:
             for cap in self._caps
         ]
         rows = self._checked(self._rows(tasks))
-        curve = [
-            CapPoint(n_run=row.window, throughput_rps=row.figures["middle_rps"], tpot_ms=row.figures["tpot_ms_p50"])
-            for row in rows
-            if row.figures["middle_rps"] > 0.0
-        ]
+        curve = curve_of(rows, self._fleet.name)
         slos = [one.truth.slo for one in requests_of(tasks[0], self._fleet)]
         found = operating_point(curve, load=1.0, headroom=settings.tpot_headroom, slos=slos)
         self._say(f"capacity {found.capacity_rps:.2f} requests/s, knee at a window of {found.knee.n_run}, SLOs x {found.slo_scale:g}")

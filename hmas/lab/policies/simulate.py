@@ -13,7 +13,7 @@ import msgspec
 
 from controller.core.errors import HmasError
 from controller.core.types import OutcomeKind, Slo
-from hmas.demo.calibration import Calibration, CapPoint, middle_rps, operating_point
+from hmas.demo.calibration import Calibration, middle_rps, operating_point
 from hmas.lab.policies.compare import plain
 from hmas.lab.policies.settings import BASELINE, LATE, SimulatedSettings
 from hmas.lab.policies.sim_figures import summary
@@ -22,7 +22,7 @@ from hmas.lab.studies.case import PRESETS, Case
 from hmas.lab.studies.errors import StudyError
 from hmas.lab.studies.fleet import Fleet, read_fleet
 from hmas.lab.studies.report import make_report
-from hmas.lab.studies.rows import best_window, caps_of, rows_of
+from hmas.lab.studies.rows import best_window, caps_of, curve_of, rows_of
 from hmas.lab.studies.running import Run, run_case
 from hmas.lab.workloads import build
 
@@ -163,13 +163,7 @@ class SimulatedStudy:
         return {name: self._point(name, text, [row for row in rows if row.slice == name]) for name, text in texts.items()}
 
     def _point(self, name: str, text: str, rows: Sequence[Row]) -> Calibration:
-        curve = [
-            CapPoint(n_run=row.window, throughput_rps=row.figures["middle_rps"], tpot_ms=row.figures["tpot_ms_p50"])
-            for row in rows
-            if row.figures["middle_rps"] > 0.0
-        ]
-        if not curve:
-            raise StudyError(f"{name}: nothing was completed while capacity was measured")
+        curve = curve_of(rows, name)
         workload = build(f"{text},seed={TUNING_SEED}")
         targets = zip(workload.slo_ttft_ms.tolist(), workload.slo_tpot_ms.tolist(), strict=True)
         slos = [Slo(ttft_ms=ttft_ms, tpot_ms=tpot_ms) for ttft_ms, tpot_ms in targets]

@@ -1,16 +1,32 @@
 """What comparisons in simulation have in common: the windows that a fleet takes, tasks to rows, the best window."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from controller.core.errors import ConfigError
+from hmas.demo.calibration import CapPoint
 from hmas.lab.studies.backends import Backend, Work
+from hmas.lab.studies.errors import StudyError
 from hmas.lab.studies.fleet import Fleet
 
 Row = TypeVar("Row")
+
+
+class Measured(Protocol):
+    """A row of a run on a backlog, with `middle_rps` and `tpot_ms_p50` among its figures."""
+
+    @property
+    def window(self) -> int:
+        """Of each instance."""
+        ...
+
+    @property
+    def figures(self) -> Mapping[str, float]:
+        """By name."""
+        ...
 
 
 def caps_of(fleet: Fleet, caps: Sequence[int]) -> list[int]:
@@ -24,6 +40,22 @@ def caps_of(fleet: Fleet, caps: Sequence[int]) -> list[int]:
     if not kept:
         raise ConfigError(f"caps are {list(caps)}; allowed for {fleet.name}: at least one of 1 to {most}")
     return kept
+
+
+def curve_of(rows: Iterable[Measured], what: str) -> list[CapPoint]:
+    """Throughput and TPOT by window.
+
+    Raises:
+        StudyError: No run completed anything; `what` says of what.
+    """
+    curve = [
+        CapPoint(n_run=row.window, throughput_rps=row.figures["middle_rps"], tpot_ms=row.figures["tpot_ms_p50"])
+        for row in rows
+        if row.figures["middle_rps"] > 0.0
+    ]
+    if not curve:
+        raise StudyError(f"{what}: nothing was completed while capacity was measured")
+    return curve
 
 
 def best_window(tried: Mapping[int, float]) -> int:
