@@ -101,7 +101,8 @@ def _lengths(found: Document, plots: Mapping[str, str]) -> str:
         (
             f"{found['rows']} answers of many models. `cold`: nothing is learnt. `new prompts`: answers teach as they come, and only "
             "prompts are judged of which no answer was seen, by any model. `as it comes`: every answer is foretold, then learnt. The "
-            "shipped net was trained on all collections but alpaca_eval, whose licence forbids it: the row to judge it by."
+            "shipped net was trained on all collections but alpaca_eval, whose licence forbids it: the row to judge it by. What "
+            f"was trained before, of the baselines, began with {found.get('trained_rows', 0)} answers: the same collections."
         ),
     ]
     places = [found["levels"].index(level) for level in LEVELS_SHOWN]
@@ -144,6 +145,20 @@ def _lengths(found: Document, plots: Mapping[str, str]) -> str:
     ]
     parts += [
         f"Goal: the share at or below each stated quantile within {GOAL_COVERAGE:.0%} of its level (worst gap).",
+        "How long it takes on traffic that it begins with nothing of: answers learnt, over many random orders of arrival.",
+        grid(
+            ("answers learnt", "Kendall tau", "MAE tokens", "worst gap", *(f"at or below {level:.0%}" for level in LEVELS_SHOWN)),
+            [
+                (
+                    name,
+                    f"{one['kendall_tau']:.3f}",
+                    f"{one['mae_tokens']:.0f}",
+                    f"{one['worst_gap']:.1%}",
+                    *(f"{one['coverage'][place]:.1%}" for place in places),
+                )
+                for name, one in found.get("settling", {}).items()
+            ],
+        ),
         image(plots, "coverage", "Share of lengths at or below each stated quantile"),
         grid(("ours", "collection", "answers", "Kendall tau", "MAE tokens", "MAPE", "worst gap"), groups),
     ]
@@ -168,31 +183,62 @@ def _prediction(found: Document, plots: Mapping[str, str]) -> str:
         (
             f"{splits['rows']} requests in {splits['cells']} cells (model, GPU, number of users). R² over single requests, and over the "
             "means of cells. `fed` leaves out starved cells, in which almost no request ended within the run. With telemetry a "
-            "prediction knows what earlier requests of its cell had told, as the agent does live."
+            "prediction knows what earlier requests of its cell had told, as the agent does live. **Bold**: the paper's figure is reached."
         ),
     ]
     goals = splits["goals"]
     for split, contenders in splits.items():
-        if not isinstance(contenders, Mapping) or split == "goals":
+        if not isinstance(contenders, Mapping) or split == "goals" or split.startswith("foretellable"):
             continue
         rows = [
             (
                 who,
                 quantity,
                 f"{goals[quantity]:.4f}",
-                *(
-                    _number(figures[key])
-                    for key in ("r2", "r2_not_starved", "r2_log", "r2_token_weighted", "r2_cells", "r2_cells_not_starved")
-                ),
+                *(_against(figures[key], goals[quantity]) for key in ("r2", "r2_not_starved", "r2_cells", "r2_cells_not_starved")),
+                *(_number(figures[key]) for key in ("r2_log", "r2_token_weighted")),
                 f"{figures['median_error']:.1%}",
             )
             for who, by_quantity in contenders.items()
             for quantity, figures in by_quantity.items()
         ]
-        head = ("who", "quantity", "paper", "R²", "fed", "of logs", "by tokens", "cells", "cells fed", "median error")
+        head = ("who", "quantity", "paper", "requests", "fed", "cells", "cells fed", "of logs", "by tokens", "median error")
         parts.append(f"Held out: {split}\n\n{grid(head, rows)}")
+    parts.append(_foretellable(splits, goals))
     parts.append(image(plots, "prediction", "Predicted beside actual, a sample"))
     return "\n\n".join(parts)
+
+
+def _foretellable(splits: Document, goals: Mapping[str, float]) -> str:
+    """What oracles explain of single requests: over all, over loads between others, by GPU and by length."""
+    rows = []
+    for name, over in (("foretellable", "all"), ("foretellable between", "loads between two others")):
+        rows += [_oracles(over, quantity, goals, figures) for quantity, figures in splits.get(name, {}).items()]
+    for key, words in (("by_gpu", "{}"), ("by_users", "{} users"), ("by_output_tokens", "{} output tokens")):
+        quantity = "decode_ms_per_token"
+        groups = splits["foretellable"][quantity][key]
+        ordered = sorted(groups, key=lambda group: (int(group.split("-")[0].rstrip("+")) if group[0].isdigit() else 0, group))
+        rows += [_oracles(words.format(group), quantity, goals, groups[group]) for group in ordered]
+    return "\n\n".join(
+        [
+            "What can be foretold of single requests at all (fed): R² of oracles that look into the log they foretell",
+            grid(("requests", "quantity", "paper", "cell", "request", "moment", "with a twin"), rows),
+            (
+                "`cell` knows the mean of the very cell; `request` the mean of requests with the very same tokens in the very cell, which "
+                "no forecast without telemetry passes; `moment` their mean at that moment, as far as two of them sent one after the other "
+                "tell it."
+            ),
+        ]
+    )
+
+
+def _oracles(over: str, quantity: str, goals: Mapping[str, float], figures: Document) -> tuple[str, ...]:
+    known = (_against(figures[key], goals[quantity]) for key in ("cell", "request", "moment"))
+    return (over, quantity, f"{goals[quantity]:.4f}", *known, "-" if figures["twins"] is None else f"{figures['twins']:.0%}")
+
+
+def _against(value: float | None, goal: float) -> str:
+    return f"**{value:.4f}**" if value is not None and value >= goal else _number(value)
 
 
 def _number(value: float | None) -> str:

@@ -6,8 +6,9 @@ Three layers, each a correction of the one before, in logarithms:
 2. curve: where the configuration itself was measured, its deviation from the formula, monotone cubic in log(users) between loads;
 3. CatBoost: the request (lengths, when it came), the cell, and what telemetry said last, where it is known.
 
-Where the configuration was never measured, telemetry, once there is any, moves the formula to the level it tells, and the trees do not see
-which configuration it is: of formula errors at a handful of GPUs they would learn nothing that holds for another.
+Where the configuration was never measured, or only at lower or only at higher loads, telemetry, once there is any, moves the formula to the
+level it tells. Of a configuration that was never measured the trees do not see which it is: of formula errors at a handful of GPUs they
+would learn nothing that holds for another.
 
 The trees learn each row three times: with its cell known, with its load left out of the curve, and as if its configuration was new. Some
 rows come without telemetry, so that they answer without, too.
@@ -123,7 +124,7 @@ class ProfileModel:
         base = bases(self.formula, rows, setups)
         if live:
             moved = _moved(base, rows)
-            base = {name: np.where(known > 0.0, base[name], moved[name]) for name in base}
+            base = {name: np.where(_beyond(self.formula, rows), moved[name], base[name]) for name in base}
         numbers, names = _columns(rows, setups, base, known, heard=np.full(len(rows), live))
         answer: dict[Target, Column] = {target: np.empty(len(rows)) for target in TARGETS}
         for regime, chosen in (("known", np.flatnonzero(known > 0.0)), ("new", np.flatnonzero(known == 0.0))):
@@ -155,7 +156,10 @@ def fit(rows: Rows, *, seed: int = 1, per_cell: int = 0) -> ProfileModel:
     own = bases(formula, rows, setups)
     measured = [(own, np.ones(len(rows)))]
     if len(np.unique(rows.users)) > 1:
-        measured.append((_without(rows, setups, by="load"), np.full(len(rows), LOAD_NEW)))
+        left = _without(rows, setups, by="load")
+        told = _moved(left, rows)
+        beyond = heard & _at_ends(rows)
+        measured.append(({name: np.where(beyond, told[name], values) for name, values in left.items()}, np.full(len(rows), LOAD_NEW)))
     # Without telemetry nothing can be known of the formula's error elsewhere: what is learnt of such rows is how requests differ.
     elsewhere = _moved(_without(rows, setups, by="gpu"), rows)
     foreign = [({name: np.where(heard, elsewhere[name], values) for name, values in own.items()}, np.zeros(len(rows)))]
@@ -278,6 +282,26 @@ def _known(formula: Formula, rows: Rows) -> Column:
             load = math.log(rows.users[index[0]])
             known[index] = 1.0 if any(abs(at - load) < 1e-4 for at, _ in curve) else LOAD_NEW
     return known
+
+
+def _at_ends(rows: Rows) -> NDArray[np.bool_]:
+    """Rows at the lowest or highest load of their configuration: without it, there is none so low or none so high."""
+    found = np.zeros(len(rows), dtype=bool)
+    for _, index in groups(rows.configurations()):
+        loads = rows.users[index]
+        found[index] = (loads == loads.min()) | (loads == loads.max())
+    return found
+
+
+def _beyond(formula: Formula, rows: Rows) -> NDArray[np.bool_]:
+    """Where no measured load is as low, or none as high: there the formula goes on alone, and telemetry knows better."""
+    beyond = np.ones(len(rows), dtype=bool)
+    for name, index in groups(rows.configurations()):
+        curve = formula.curves["itl"].get(name)
+        if curve:
+            loads = np.log(rows.users[index])
+            beyond[index] = (loads < curve[0][0] - 1e-4) | (loads > curve[-1][0] + 1e-4)
+    return beyond
 
 
 def _along(curve: Sequence[tuple[float, float]], at: Column) -> Column:

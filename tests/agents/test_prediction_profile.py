@@ -184,6 +184,15 @@ def test_what_is_held_out_is_predicted_better_than_by_means(tmp_path, rows, mode
     assert live["decode_ms_per_token"]["median_error"] < 0.5 * static["decode_ms_per_token"]["median_error"]
 
 
+def test_beyond_all_measured_loads_telemetry_says_where_the_formula_went_wrong(tmp_path, model):
+    # At four times the highest load that was measured steps take half as long again as they should.
+    high = read_rows([logs(tmp_path / "d.csv", loads=(256,), each=600, seed=5, slow=1.5)])
+    assert (model.known(high) == 0.5).all()
+    live, static = (evaluation.scores(high, evaluation.quantities(model.predict(high, live=one))) for one in (True, False))
+    assert live["decode_ms_per_token"]["median_error"] < 0.5 * static["decode_ms_per_token"]["median_error"]
+    assert live["decode_ms_per_token"]["r2_cells"] > static["decode_ms_per_token"]["r2_cells"]
+
+
 @pytest.mark.slow
 def test_splits_predict_each_row_once_and_beside_baselines(rows):
     found = evaluation.cross_validate(rows, per_cell=40)
