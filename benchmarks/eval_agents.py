@@ -41,7 +41,7 @@ from agents.prediction.evaluation import actual, cross_validate, evaluate_files,
 from agents.prediction.llm_pilot import read_rows as read_requests
 from agents.prediction.profile_files import load_profile_model
 from controller.config.schema import AgentsConfig, Config
-from hmas.cli.eval_lengths import judge
+from hmas.cli.eval_lengths import judge, read_trained
 from hmas.cli.eval_lengths import read_rows as read_lengths
 from hmas.lab.page import between
 from hmas.lab.result_files import write_result
@@ -160,7 +160,8 @@ def sources(data: Path, options: argparse.Namespace) -> dict[str, Any]:
 def lengths(data: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Output lengths as quantiles on real outputs of many models, beside plain baselines."""
     rows = read_lengths([data / name for name in LENGTHS])
-    return judge(rows, Config(), reader="shipped", most=options.rows or None)
+    trained = read_trained([data / name for name in (*LENGTHS, PROMPTS_FILE)])
+    return judge(rows, Config(), reader="shipped", most=options.rows or None, trained=trained)
 
 
 def prediction(data: Path, _options: argparse.Namespace) -> dict[str, Any]:

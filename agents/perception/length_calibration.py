@@ -27,7 +27,7 @@ class _Group:
 
     def __init__(self) -> None:
         self.correction = [0.0] * len(LEVELS)
-        self.count = 0
+        self.count = 0.0
 
 
 class Calibration:
@@ -45,12 +45,13 @@ class Calibration:
         found = [group.correction for name in groups if (group := self._groups.get(name)) is not None]
         return [sum(parts) for parts in zip(*found, strict=True)] if found else [0.0] * len(LEVELS)
 
-    def learn(self, groups: tuple[Hashable, ...], below: Sequence[float]) -> None:
+    def learn(self, groups: tuple[Hashable, ...], below: Sequence[float], weight: float = 1.0) -> None:
         """Takes an outcome into account.
 
         Args:
             groups: Those of the request.
             below: By level, 1 where the length was at most the stated quantile, else 0; in between where a cap hides which.
+            weight: Outcomes that it counts for.
         """
         misses = [level - share for level, share in zip(LEVELS, below, strict=True)]
         for name in groups:
@@ -59,8 +60,8 @@ class Calibration:
                 group = self._groups[name] = _Group()
             else:
                 self._groups.move_to_end(name)
-            step = LAST_STEP + (FIRST_STEP - LAST_STEP) * SETTLED / (SETTLED + group.count)
+            step = weight * (LAST_STEP + (FIRST_STEP - LAST_STEP) * SETTLED / (SETTLED + group.count))
             group.correction = [min(BOUND, max(-BOUND, value + step * miss)) for value, miss in zip(group.correction, misses, strict=True)]
-            group.count += 1
+            group.count += weight
         while len(self._groups) > self._limit:
             self._groups.popitem(last=False)

@@ -97,6 +97,16 @@ class Effects:
                     variance += level.of_spread * request.spread or level.variance
         return mean, variance
 
+    def unseen(self, request: Membership, own: int) -> tuple[float, float]:
+        """What the sum would be less, in mean and variance, were the last `own` groups of a request not heard of yet."""
+        mean, variance = 0.0, 0.0
+        for level, group in zip(self.levels[-own:], request.groups[-own:], strict=True):
+            effect = self._groups.get(group) if group is not None else None
+            if effect is not None:
+                mean += effect.mean
+                variance += effect.variance - (level.of_spread * request.spread or level.variance)
+        return mean, variance
+
     def learn(self, request: Membership, surprise: float, total: float, informed: float) -> None:
         """Moves a request's effects.
 

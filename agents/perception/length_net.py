@@ -46,6 +46,7 @@ class _Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     hidden_scale: list[float]
     widening: float
     offsets: dict[str, float]
+    newcomers: float = 0.0
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -66,6 +67,7 @@ class PromptNet:
     Attributes:
         width: Length of `Told.hidden`.
         offsets: Verbosity of known models (log), by `length_names.model_key`.
+        newcomers: Verbosity to expect of a model never heard of (log).
     """
 
     def __init__(self, stored: _Stored) -> None:
@@ -82,6 +84,7 @@ class PromptNet:
         first, second = stored.hidden
         self.width = second + 1
         self.offsets = dict(stored.offsets)
+        self.newcomers = stored.newcomers
         scale = np.asarray(stored.embedding_scale, np.float32)
         embedding = _matrix(stored.embedding, "int8", len(stored.vocabulary), stored.width).astype(np.float32) * scale
         self._embedding: Floats = np.vstack((embedding, np.zeros((1, stored.width), np.float32)))

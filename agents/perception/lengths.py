@@ -1,14 +1,17 @@
 """Output length as quantiles, for one request at a time, learnt further from every completion. Pure, bounded, about 50 us a request.
 
-Three parts, from what is known before any traffic to what only traffic shows:
+Four parts, from what is known before any traffic to what only traffic shows:
 
 1. What the prompt leads one to expect of an average model: the net's quantiles (`length_net`), their middle moved part of the way to the
    reader's; one of the two alone where there is no other; else the task's historical prior (H-MAS 3.2: what could not be read is not
    specialised on).
 2. Effects in log space (`length_effects`): the model's verbosity, the tenant, the task, the prompt's length bucket, the conversation, the
-   same prompt or opening seen before; and a linear correction of what prompts lead one to expect, learnt on the net's last hidden layer
-   and on how far the reader is from it, so that the better of the two comes to be believed.
-3. Calibration of each stated level against what came (`length_calibration`).
+   same prompt or opening seen before; and a linear correction of what prompts lead one to expect, learnt on the net's last hidden layer,
+   on how far the reader is from it, so that the better of the two comes to be believed, and on whether the model is a stranger.
+3. The spread around that, by how far lengths of the model and the task have scattered (`length_scales`).
+4. Calibration of each stated level against what came (`length_calibration`), for prompts that were seen before and for new ones apart. An
+   answer to a known prompt also teaches what would have been said had it been new: where prompts repeat, new ones are rare, and those that
+   are rare are not like the rest.
 
 The client's cap bounds every quantile. An answer that ran into its cap is known only to be at least that long, and is learnt as such.
 """
@@ -26,6 +29,7 @@ from agents.perception.length_demands import demanded_tokens
 from agents.perception.length_effects import CLIP, GROUPS, Effects, Level, Membership
 from agents.perception.length_names import known_offset, model_key
 from agents.perception.length_net import PromptNet
+from agents.perception.length_scales import Scales
 from agents.perception.length_statistics import PRIOR, bucket
 from agents.perception.reading import PromptView, Reading
 from controller.core.lengths import LEVELS, MEDIAN, P90
@@ -52,6 +56,10 @@ LEVELS_OF_EFFECTS: tuple[Level, ...] = (
     Level("opening", 0.0, 0.003, of_spread=0.12),
     Level("prompt", 0.0, 0.003, of_spread=0.45),
 )
+_PROMPTS_OWN = 2
+"""Last levels that a prompt shares with prompts like it alone: unknown for a new one."""
+_SCALED = (0, 1, 2)
+"""Levels by whose groups lengths scatter differently: model, everything, task."""
 _OF_SPREAD = tuple(level.of_spread for level in LEVELS_OF_EFFECTS[-3:])
 NOISE = 0.4
 """Least share of the reader's squared spread that no memory explains: another answer to the same prompt differs too."""
@@ -62,10 +70,17 @@ REFINEMENT_VARIANCE = 0.20
 READER_TRUST = 0.1
 READER_VARIANCE = 0.05
 """How far the middle goes from the net's towards the reader's before anything is learnt, and the variance of that share."""
+NEWCOMER_VARIANCE = 0.40
+"""Variance around what the net was short of, on average, for models that it had never heard of: chosen by leaving collections out."""
+_NEWCOMER, _READER = -2, -1
+"""Places of what is not the net's among the inputs of the linear correction."""
 DISSENT = 1.5
 """Distance of the two, in logs, beyond which it counts no more."""
 REPEATS = 8
 """Answers to one prompt from which the linear correction learns: more say nothing new of prompts."""
+HALF_NEW = 32.0
+"""Answers to one prompt after which another counts half for the calibration of new prompts. Leaving collections out does not tell 8 from 32
+apart; a smaller one learns slowly where few prompts are asked of many models."""
 DEMAND_SHARE = 0.5
 """How far a demanded length moves the task's prior: models fall short of long demands and overshoot short ones."""
 
@@ -92,9 +107,9 @@ class Forecast(msgspec.Struct, frozen=True):
     source: str
     base: float
     shape: list[float]
-    inputs: NDArray[np.float32] | None
+    inputs: Floats | None
     member: Membership
-    calibrated: tuple[Hashable, ...]
+    calibrated: tuple[bool, tuple[bool, Hashable], tuple[bool, Hashable]]
     cap: float
     raw: list[float]
 
@@ -115,13 +130,16 @@ class LengthModel:
     def __init__(self, net: PromptNet | None = None, *, groups: int = GROUPS) -> None:
         self._net = net
         self._effects = Effects(LEVELS_OF_EFFECTS, groups)
+        self._scales = Scales()
         self._calibration = Calibration()
-        self._models: dict[str, tuple[str, tuple[float, float]]] = {}
-        width = net.width + 1 if net is not None else 1
+        self._models: dict[str, tuple[str, tuple[float, float], float]] = {}
+        width = net.width + 2 if net is not None else 2
         self._weights: Floats = np.zeros(width)
-        self._weights[-1] = READER_TRUST
+        self._weights[_READER] = READER_TRUST
+        self._weights[_NEWCOMER] = net.newcomers if net is not None else 0.0
         self._covariance: Floats = np.eye(width) * (REFINEMENT_VARIANCE / width)
-        self._covariance[-1, -1] = READER_VARIANCE
+        self._covariance[_READER, _READER] = READER_VARIANCE
+        self._covariance[_NEWCOMER, _NEWCOMER] = NEWCOMER_VARIANCE
 
     @property
     def groups(self) -> int:
@@ -148,9 +166,12 @@ class LengthModel:
         base, inputs, source = self._expected(view, reading, task)
         middle = base[MEDIAN]
         spread = max(_LEAST_SPREAD, (base[P90] - base[0]) / (2.0 * _NORMAL_P90))
-        key, start = self._known(model)
+        key, start, stranger = self._known(model)
+        if inputs is not None:
+            inputs[_NEWCOMER] = stranger
         groups = _groups(view, task, key, tenant, session)
-        member = Membership(groups, spread * spread, _noise(groups) * spread * spread, start)
+        variance = spread * spread * self._scales.factor(_scaled(groups))
+        member = Membership(groups, variance, _noise(groups) * variance, start)
         fresh = member.groups[-1] is None or self._effects.find(member.groups[-1]) is None
         calibrated = (fresh, (fresh, task), (fresh, key))
         shape = [(value - middle) / spread for value in base]
@@ -180,18 +201,33 @@ class LengthModel:
         # hundreds, and the effects have learnt most of it by now.
         now = self._quantiles((centre, total), forecast.shape, forecast.calibrated)
         self._calibration.learn(forecast.calibrated, _below(now, length, censored=censored))
+        self._learn_as_new(forecast, (centre, total), length, censored=censored)
+        self._scales.learn(_scaled(forecast.member.groups), 1.0 + informed * (surprise * surprise / total - 1.0))
         if forecast.inputs is not None:
             self._refine(forecast.inputs, surprise, total, forecast.member.groups[-1])
         self._effects.learn(forecast.member, surprise, total, informed)
 
-    def _expected(self, view: PromptView, reading: Reading, task: TaskType) -> tuple[list[float], NDArray[np.float32] | None, str]:
+    def _learn_as_new(self, forecast: Forecast, centre: tuple[float, float], length: float, *, censored: bool) -> None:
+        """Calibrates what would have been said of a known prompt had it been new; the less, the more often it was answered."""
+        fresh, (_, task), (_, key) = forecast.calibrated
+        own = self._effects.find(forecast.member.groups[-1])
+        if fresh or own is None:
+            return
+        mean, variance = self._effects.unseen(forecast.member, _PROMPTS_OWN)
+        groups = (True, (True, task), (True, key))
+        stated = self._quantiles((centre[0] - mean, centre[1] - variance), forecast.shape, groups)
+        self._calibration.learn(groups, _below(stated, length, censored=censored), HALF_NEW / (HALF_NEW + own.count))
+
+    def _expected(self, view: PromptView, reading: Reading, task: TaskType) -> tuple[list[float], Floats | None, str]:
         """Quantiles for an average model, inputs of the linear correction, and whose they are."""
         stated = len(reading.log_lengths) == len(LEVELS)
         read = stated or bool(reading.probabilities)
         if self._net is not None and read:
             told = self._net.tell_of(view)
             dissent = reading.log_lengths[MEDIAN] - told.log_lengths[MEDIAN] if stated else 0.0
-            inputs = np.append(told.hidden, np.float32(min(DISSENT, max(-DISSENT, dissent))))
+            inputs: Floats = np.empty(len(told.hidden) + 2)
+            inputs[:_NEWCOMER] = told.hidden
+            inputs[_READER] = min(DISSENT, max(-DISSENT, dissent))
             return told.log_lengths, inputs, "net and reader" if stated else "net"
         if stated:
             return list(accumulate(reading.log_lengths, max)), None, "reader"
@@ -201,8 +237,8 @@ class LengthModel:
         shift = DEMAND_SHARE * (math.log(demanded) - middle) if demanded > 0.0 else 0.0
         return [middle + shift + share * (math.log(prior.p90) - middle) for share in _PRIOR_SHAPE], None, "prior"
 
-    def _known(self, model: str) -> tuple[str, tuple[float, float]]:
-        """A model's key and the prior of its verbosity."""
+    def _known(self, model: str) -> tuple[str, tuple[float, float], float]:
+        """A model's key, the prior of its verbosity, and how much of a stranger it is, from 0 to 1."""
         found = self._models.get(model)
         if found is None:
             key = model_key(model)
@@ -210,14 +246,17 @@ class LengthModel:
             unknown = LEVELS_OF_EFFECTS[0].variance
             if len(self._models) >= MODELS:
                 self._models.clear()
-            found = self._models[model] = key, (mean, unknown + certainty * (KNOWN_MODEL_VARIANCE - unknown))
+            found = self._models[model] = key, (mean, unknown + certainty * (KNOWN_MODEL_VARIANCE - unknown)), 1.0 - certainty
         return found
 
-    def _centre(self, base: float, inputs: NDArray[np.float32] | None, member: Membership) -> tuple[float, float]:
+    def _centre(self, base: float, inputs: Floats | None, member: Membership) -> tuple[float, float]:
         """Expected log length with all that was learnt, and the variance around it."""
         mean, variance = self._effects.sum(member)
         if inputs is not None:
             mean += float(self._weights @ inputs)
+            strange = float(inputs[_NEWCOMER])
+            if strange:
+                variance += strange * strange * float(self._covariance[_NEWCOMER, _NEWCOMER])
         return base + mean, member.noise + variance
 
     def _quantiles(self, centre: tuple[float, float], shape: list[float], calibrated: tuple[Hashable, ...]) -> list[float]:
@@ -226,7 +265,7 @@ class LengthModel:
         corrections = self._calibration.correction(calibrated)
         return list(accumulate([middle + (step + move) * scale for step, move in zip(shape, corrections, strict=True)], max))
 
-    def _refine(self, inputs: NDArray[np.float32], surprise: float, total: float, prompt: Hashable) -> None:
+    def _refine(self, inputs: Floats, surprise: float, total: float, prompt: Hashable) -> None:
         """One step of recursive least squares. Repeats of a prompt count less and less: they show the prompt, not prompts."""
         known = self._effects.find(prompt) if prompt is not None else None
         seen = known.count if known is not None else 0
@@ -256,6 +295,11 @@ def _groups(view: PromptView, task: TaskType, key: str, tenant: str, session: st
         ("o", hash(text[:OPENING_CHARS])) if len(text) > OPENING_CHARS else None,
         ("p", hash(text), view.prompt_chars) if text else None,
     )
+
+
+def _scaled(groups: tuple[Hashable, ...]) -> list[Hashable]:
+    """Groups of a request by which lengths scatter differently."""
+    return [groups[place] for place in _SCALED]
 
 
 def _noise(groups: tuple[Hashable, ...]) -> float:

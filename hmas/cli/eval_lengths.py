@@ -14,6 +14,7 @@ from agents.perception.length_net import PromptNet, load
 from agents.perception.model import is_sound
 from agents.perception.readers import ReaderSource
 from agents.perception.reading import TASKS, PromptView, Reader, Reading
+from agents.perception.training.lengths.corpus import answers_of
 from agents.perception.training.lengths.data import LENGTH_COLUMNS, LengthRow, read_multi_model, read_typed
 from agents.perception.training.lengths.evaluation import OURS, REGIMES, evaluate, perceived
 from controller.config.paths import models_dir
@@ -41,6 +42,12 @@ READ_AT_ONCE = 64
 @click.option("--regime", "regimes", type=click.Choice(REGIMES), multiple=True, help="Only these. Repeatable.")
 @click.option("--ours-only", is_flag=True, help="Leave the baselines out.")
 @click.option("--rows", "most", type=click.IntRange(100), help="At most so many answers, drawn at random.")
+@click.option(
+    "--trained",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    multiple=True,
+    help="What the text baselines begin with, as the length model begins with its net: the files that it was trained on. Repeatable.",
+)
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the order in which requests arrive.")
 @config_option
 @json_option
@@ -52,6 +59,7 @@ def eval_lengths(
     regimes: tuple[str, ...],
     ours_only: bool,
     most: int | None,
+    trained: tuple[Path, ...],
     seed: int,
     config_file: str | None,
     as_json: bool,
@@ -65,10 +73,20 @@ def eval_lengths(
     Examples:
       hmas eval lengths --data multi_model_output_lengths.csv.gz --data multi_model_prompts.jsonl.gz
       hmas eval lengths --data typed_prompts.jsonl.gz --regime cold --json
+      hmas eval lengths --data new.csv.gz --data new.jsonl.gz --trained multi_model_output_lengths.csv.gz --trained
+      multi_model_prompts.jsonl.gz --trained typed_prompts.jsonl.gz
     """  # noqa: D301 - click reads \b as "do not rewrap"
     config = read_config(config_file)
     found = judge(
-        read_rows(files), config, reader=reader, net_folder=net_folder, regimes=regimes, ours_only=ours_only, most=most, seed=seed
+        read_rows(files),
+        config,
+        reader=reader,
+        net_folder=net_folder,
+        regimes=regimes,
+        ours_only=ours_only,
+        most=most,
+        trained=read_trained(trained),
+        seed=seed,
     )
     if as_json:
         say_json(found)
@@ -115,6 +133,25 @@ def read_rows(files: Sequence[Path]) -> list[LengthRow]:
     return rows
 
 
+def read_trained(files: Sequence[Path]) -> list[LengthRow]:
+    """Answers that `hmas train lengths` learns from in these files; none from no files.
+
+    Raises:
+        TraceError: Not a file of lengths, its prompts and perhaps one of typed prompts.
+    """
+    if not files:
+        return []
+    lengths = [path for path in files if is_lengths_file(path)]
+    prompts = [path for path in files if path not in lengths and _has_prompt_ids(path)]
+    typed = [path for path in files if path not in lengths and path not in prompts]
+    if len(lengths) != 1 or len(prompts) != 1 or len(typed) > 1:
+        raise TraceError(
+            f"--trained {', '.join(map(str, files))}: {len(lengths)} files of lengths, {len(prompts)} of prompts, {len(typed)} others; "
+            "allowed: one of lengths, one of its prompts, and none or one of typed prompts"
+        )
+    return answers_of(lengths[0], prompts[0], typed[0] if typed else None)[0]
+
+
 def judge(
     rows: Sequence[LengthRow],
     config: Config,
@@ -124,6 +161,7 @@ def judge(
     regimes: Sequence[str] = (),
     ours_only: bool = False,
     most: int | None = None,
+    trained: Sequence[LengthRow] = (),
     seed: int = 1,
 ) -> dict[str, Any]:
     """Judges output lengths as `agents.perception.training.lengths.evaluation` does.
@@ -136,6 +174,7 @@ def judge(
         regimes: Which; all by default.
         ours_only: Leave the baselines out.
         most: Rows drawn at random where there are more.
+        trained: Answers that the text baselines begin with.
         seed: Of that and of the order of arrival.
 
     Raises:
@@ -150,7 +189,7 @@ def judge(
     net: PromptNet | None = load(net_folder) if net_folder is not None else opened.net
     hint(f"{len(rows)} answers; prompts are read by {opened.name}")
     readings = perceived(rows, lambda views: _read(opened.reader, views, config.agents.perception_min_confidence))
-    found = evaluate(rows, readings, net=net, regimes=regimes or REGIMES, baselines=not ours_only, seed=seed, report=hint)
+    found = evaluate(rows, readings, net=net, regimes=regimes or REGIMES, baselines=not ours_only, trained=trained, seed=seed, report=hint)
     return {"reader": opened.name, **found}
 
 
@@ -167,6 +206,8 @@ def report(found: dict[str, Any]) -> str:
             for name, figures in ours.get(part, {}).items()
         ]
         parts.append(f"{regime}, the length model by collection, data set and task\n{table(_HEAD, grouped)}")
+    settled = [[name, *_figures(figures)] for name, figures in found["settling"].items()]
+    parts.append(f"the length model by answers learnt, over many orders of arrival\n{table(_HEAD, settled)}")
     whose = found["predictability"]["everything"]
     if whose is not None:
         parts.append(

@@ -65,7 +65,12 @@ def train_lengths(
         data_sha256={path.name: file_sha256(path) for path in given},
         command=shlex.join([*words, "--epochs", str(epochs), "--seed", str(seed)]),
         licence="CC BY-NC 4.0, by its data" if all_licences else "Apache-2.0; trained on permissively licensed data",
-        metrics={"answers": len(corpus.examples), "prompts": len(corpus.prompts), "widening": document["widening"]},
+        metrics={
+            "answers": len(corpus.examples),
+            "prompts": len(corpus.prompts),
+            "widening": document["widening"],
+            "newcomers": document["newcomers"],
+        },
         details={"left_out": [] if all_licences else list(NOT_PERMISSIVE), "known_models": sorted(document["offsets"])},
     )
     if out is not None:

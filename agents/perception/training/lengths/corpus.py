@@ -57,6 +57,9 @@ ASKED = (
     "How do you say this in {second}? {text}",
 )
 """Public translations with a permissive licence are rare: so many are generated, of texts up to this long, in these words."""
+NOT_AS_SERVED = ("chaitanyamalaviya/ExpertQA", "teknium1/GPTeacher", "openai/grade-school-math")
+"""Collections whose answers were shortened by experts, asked for in a few words by whoever made them, or come from a model tuned to write
+like one data set: they show how prompts differ, not how long answers are where models are served."""
 REFERENCES = (TaskType.TRANSLATION, TaskType.SUMMARIZATION, TaskType.EXTRACTION)
 """Task types that lean on human references, and how much one of these counts."""
 HUMAN = "human"
@@ -126,6 +129,12 @@ def gather(lengths: Path, prompts: Path, typed: Path | None, *, all_licences: bo
     Raises:
         TraceError: A file cannot be read; names the line and the field.
     """
+    rows, references = answers_of(lengths, prompts, typed, all_licences=all_licences)
+    return corpus_of(rows, [*references, *_translations([row.prompt for row in rows])])
+
+
+def answers_of(lengths: Path, prompts: Path, typed: Path | None, *, all_licences: bool = False) -> tuple[list[LengthRow], list[LengthRow]]:
+    """Answers of models as they are served, and references; arguments and errors as of `gather`."""
     answers = [
         row
         for row in read_multi_model(lengths, prompts)
@@ -136,7 +145,7 @@ def gather(lengths: Path, prompts: Path, typed: Path | None, *, all_licences: bo
     if typed is not None:
         rows += [row for row in read_typed(typed, "llm", _any if all_licences else _licensed) if not row.dataset.startswith(ELSEWHERE)]
         references += [row for row in read_typed(typed, HUMAN, _any if all_licences else _licensed) if row.task in REFERENCES]
-    return corpus_of(rows, [*references, *_translations([row.prompt for row in rows])])
+    return rows, references
 
 
 def _any(_row: dict[str, Any]) -> bool:

@@ -9,7 +9,7 @@ towards none) is taken off: so the net speaks of an average model.
 import base64
 import json
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from agents.perception.length_net import FORMAT
 from agents.perception.length_text import DENSE, terms
-from agents.perception.training.lengths.corpus import Corpus
+from agents.perception.training.lengths.corpus import NOT_AS_SERVED, Corpus, Example
 from controller.core.errors import ModelError
 from controller.core.lengths import LEVELS, MEDIAN, P90
 
@@ -39,6 +39,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         offset_penalty: Weight of the squared offsets of models.
         held_out: Share of the prompts on which a first run's quantiles are checked.
         widening: What such a check has found before; 0 to check.
+        newcomers: What leaving collections out has found before of models never heard of; None to find it.
     """
 
     seed: int = 7
@@ -56,6 +57,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     offset_penalty: float = 0.02
     held_out: float = 0.15
     widening: float = 0.0
+    newcomers: float | None = None
 
 
 def train(corpus: Corpus, plan: Plan, report: Callable[[str], None]) -> dict[str, Any]:
@@ -70,11 +72,12 @@ def train(corpus: Corpus, plan: Plan, report: Callable[[str], None]) -> dict[str
         raise ModelError("training the length model needs torch: install h-mas[train]") from error
     if len(corpus.examples) < plan.batch:
         raise ModelError(f"{len(corpus.examples)} answers to learn from; needed: {plan.batch} or more")
-    torch.manual_seed(plan.seed)
     torch.set_num_threads(1)
     widening = plan.widening or _checked(torch, corpus, plan, report)
-    report(f"on prompts held out the quantiles must stand {widening:.2f} times as far apart; training on all")
-    return _Training(torch, corpus, plan).run(report).document(widening)
+    report(f"on prompts held out the quantiles must stand {widening:.2f} times as far apart")
+    newcomers = _newcomers(torch, corpus, plan, report) if plan.newcomers is None else plan.newcomers
+    report(f"to models never heard of {newcomers:+.2f} is added, as a logarithm; training on all")
+    return _Training(torch, corpus, plan).run(report).document(widening) | {"newcomers": round(newcomers, 3)}
 
 
 def _checked(torch: Any, corpus: Corpus, plan: Plan, report: Callable[[str], None]) -> float:
@@ -87,10 +90,32 @@ def _checked(torch: Any, corpus: Corpus, plan: Plan, report: Callable[[str], Non
     return _Training(torch, seen, plan).run(report).widening(unseen)
 
 
+def _newcomers(torch: Any, corpus: Corpus, plan: Plan, report: Callable[[str], None]) -> float:
+    """What a net is short of where models are served that it was not trained on: each collection is left out in turn and has one vote.
+
+    With so few collections no more than their mean can be had, and one that says nothing is counted in. Collections whose answers are not
+    as served (`NOT_AS_SERVED`) have no vote.
+    """
+    places: dict[str, list[Example]] = defaultdict(list)
+    for example in corpus.examples:
+        if example.model:
+            places[corpus.collections[example.prompt]].append(example)
+    votes = []
+    for collection, left_out in sorted(places.items()):
+        rest = [example for example in corpus.examples if corpus.collections[example.prompt] != collection]
+        if collection.startswith(NOT_AS_SERVED) or len(left_out) < LEAST_ANSWERS or len(rest) < plan.batch:
+            continue
+        fitted = _Training(torch, msgspec.structs.replace(corpus, examples=rest), plan).run(lambda _: None)
+        votes.append(fitted.shortfall(left_out))
+        report(f"without {collection}: its answers are {votes[-1]:+.2f} off, as a logarithm")
+    return sum(votes) / (len(votes) + 1)
+
+
 class _Training:
     """Net, data and optimiser of one run."""
 
     def __init__(self, torch: Any, corpus: Corpus, plan: Plan) -> None:
+        torch.manual_seed(plan.seed)  # here, so that a run is the same whatever was run before it
         self._torch, self._plan = torch, plan
         self._rng = np.random.default_rng(plan.seed)
         self._vocabulary = _vocabulary(corpus.words, plan)
@@ -155,6 +180,18 @@ class _Training:
         order = np.argsort(np.abs(away) / step)
         weight = np.cumsum(np.array([example.weight for example in examples])[order])
         return float((np.abs(away) / step)[order][np.searchsorted(weight, 0.8 * weight[-1])])
+
+    def shortfall(self, unseen: Sequence[Example]) -> float:
+        """Weighted median of what log lengths exceed stated medians by, verbosity of known models aside; prompts are the corpus's."""
+        numbers = {model: number for number, model in enumerate(self._models)}
+        prompts = np.array([example.prompt for example in unseen])
+        with self._torch.no_grad():
+            raw, _ = self._outputs([self._known[prompt] for prompt in prompts], self._dense[prompts])
+            offsets = [*(self._offsets * self._spoken).tolist(), 0.0]
+        away = np.array([example.log_length - offsets[numbers.get(example.model, -1)] for example in unseen]) - raw[:, MEDIAN].numpy()
+        order = np.argsort(away)
+        weight = np.cumsum(np.array([example.weight for example in unseen])[order])
+        return float(away[order][np.searchsorted(weight, 0.5 * weight[-1])])
 
     def _epoch(self) -> float:
         """Goes once through all examples; mean pinball loss."""
