@@ -1,13 +1,13 @@
 """A prompt as the model's inputs, one by one or in batches. Pure; the same code in training and at run time."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from agents.perception.reading import PromptView
-from agents.perception.text import Ids, Vocabulary, excerpt_of
+from agents.perception.text import Vocabulary, excerpt_of
 
 PATCH = 2
 """Words that the model reads as one; sequences are padded to a multiple of it."""
@@ -36,14 +36,10 @@ class Encoder:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
 
-    def parts(
-        self, view: PromptView, change: Callable[[Ids], Ids] | None = None
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], list[float]]:
-        """Words in order, bag, and dense features of one prompt; `change` is what training does to the words' numbers before all else."""
+    def parts(self, view: PromptView) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], list[float]]:
+        """Words in order, bag, and dense features of one prompt."""
         text = excerpt_of(view.excerpt)
         ids = self.vocabulary.word_ids(text)
-        if change is not None:
-            ids = change(ids)
         return self.vocabulary.sequence(ids), self.vocabulary.bag(ids), dense(view, len(ids), text)
 
     def encode(self, views: Sequence[PromptView]) -> Inputs:

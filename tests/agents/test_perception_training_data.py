@@ -132,17 +132,6 @@ def test_pairs_of_words_have_numbers_that_order_matters_to():
     assert len(vocabulary.sequence(long)) == WORDS
 
 
-def test_training_changes_the_words_before_their_pairs_are_made():
-    vocabulary = Vocabulary({"hello": 1, "world": 2}, unknown=16, pairs=64)
-    encoder = Encoder(vocabulary)
-    view = PromptView(excerpt="hello world", prompt_chars=11)
-    words, bag, dense = encoder.parts(view, lambda ids: ids + 5)
-    plain = encoder.parts(view)
-    assert words.tolist() == (plain[0] + 5).tolist()
-    assert bag.tolist() == vocabulary.bag(words).tolist() != plain[1].tolist()
-    assert dense == plain[2]
-
-
 def test_the_recipe_is_told_by_its_grammar():
     assert recipe_sha256() == recipe_sha256()
     assert len(recipe_sha256()) == 64

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from agents.perception.encoder import DENSE, Encoder, pad
 from agents.perception.reading import TASKS, PromptView
-from agents.perception.text import Ids, Vocabulary, words_of
+from agents.perception.text import Vocabulary, words_of
 from agents.perception.training.augment import DROP_TEXT, vary
 from agents.perception.training.data import Row
 from agents.perception.training.generator import GENERATED
@@ -23,8 +23,6 @@ from controller.core.lengths import LEVELS
 KNOWN_WORDS = 12_000
 UNKNOWN_BUCKETS = 2_048
 PAIR_BUCKETS = 49_152
-COMMON_WORDS, COMMON_HIDDEN = 300, 0.25
-"""Words that every prompt knows are hidden less often, by this factor: what a new prompt lacks are its rare words."""
 SIZES_STEPS = 1500
 LEAST_ROWS = 3
 """Rows that must hold a word for it to be known."""
@@ -40,8 +38,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         epochs, epoch_rows, batch: Passes, rows drawn for each, rows a step.
         own_share: Share of a pass that are the project's own prompts.
         rate: Peak learning rate.
-        word_dropout: Mean share of rare words that are hidden as if they were unknown; each row has a share of its own, up to twice this.
-        feature_dropout: Features of the bag left out at random.
+        word_dropout: Words hidden at random.
         smoothing: Label smoothing.
         length_weight: Weight of the length quantiles' loss.
     """
@@ -51,10 +48,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     epochs: int = 10
     epoch_rows: int = 24_000
     batch: int = 128
-    own_share: float = 0.5
+    own_share: float = 0.6
     rate: float = 2e-3
-    word_dropout: float = 0.25
-    feature_dropout: float = 0.12
+    word_dropout: float = 0.12
     smoothing: float = 0.05
     length_weight: float = 0.25
 
@@ -210,10 +206,9 @@ def _batches(rows: list[Row], encoder: Encoder, settings: Settings, rng: np.rand
     examples = []
     for row in rows:
         changed = vary(row, rng)
-        view = changed.view(features_only=bool(rng.random() < DROP_TEXT))
-        parts = encoder.parts(view, lambda ids: _hide(ids, encoder.vocabulary, settings.word_dropout, rng))
+        parts = encoder.parts(changed.view(features_only=bool(rng.random() < DROP_TEXT)))
         length = float(rng.choice(row.lengths)) if row.lengths else float(row.output_tokens)
-        examples.append((_thin(parts, settings.feature_dropout, rng), row.label, length))
+        examples.append((_hide(parts, encoder.vocabulary, settings.word_dropout, rng), row.label, length))
     # Rows of like length share a batch; batches come in any order.
     order = sorted(range(len(examples)), key=lambda index: len(examples[index][0][0]) + rng.random() * 16)
     starts = list(range(0, len(order), settings.batch))
@@ -227,20 +222,11 @@ def _batches(rows: list[Row], encoder: Encoder, settings: Settings, rng: np.rand
 Parts = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], list[float]]
 
 
-def _hide(ids: Ids, vocabulary: Vocabulary, share: float, rng: np.random.Generator) -> Ids:
-    """Rare words as if they were unknown, alone and in their pairs: subjects that no training row has must not surprise.
-
-    Any bucket may come, not the word's own: what shares a bucket is chance, and no bucket may stand for a class.
-    """
-    rate = 2.0 * share * rng.random()
-    rates = np.where(ids <= COMMON_WORDS, COMMON_HIDDEN * rate, rate)
-    unknown = rng.integers(vocabulary.size - UNKNOWN_BUCKETS, vocabulary.size, size=len(ids))
-    return np.where(rng.random(len(ids)) < rates, unknown, ids)
-
-
-def _thin(parts: Parts, share: float, rng: np.random.Generator) -> Parts:
-    """Leaves features of the bag out; sometimes the sizes too."""
+def _hide(parts: Parts, vocabulary: Vocabulary, share: float, rng: np.random.Generator) -> Parts:
+    """Hides words as if they were unknown, and features of the bag altogether; sometimes the sizes too."""
     words, bag, values = parts
+    unknown = rng.integers(vocabulary.size - UNKNOWN_BUCKETS, vocabulary.size, size=len(words))
+    words = np.where(rng.random(len(words)) < share, unknown, words)
     bag = bag[rng.random(len(bag)) >= share] if len(bag) > 4 else bag
     if rng.random() < 0.1:
         # Not every client of the reader tells sizes.

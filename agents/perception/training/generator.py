@@ -38,6 +38,8 @@ WEIGHTS: Mapping[TaskType, float] = {
 TOPICS = ("issue", "concept", "res_topic", "res_factor", "res_outcome", "res_method")
 THINGS = ("lon_about", "fol_about", "product", "field", "food")
 """Rules of the grammar that phrases of the rows are mixed into, mostly and partly."""
+SUBJECTS = "ex_one", 350
+"""The rule of what experts ask about, and how many phrases of the rows it gets: about as many as it has of its own."""
 RENEWED = 200
 """Prompts after which other words and phrases are drawn."""
 
@@ -106,6 +108,7 @@ class Material:
 
         return {
             "noun": some(self.nouns, 50),
+            SUBJECTS[0]: some(self.phrases, SUBJECTS[1]),
             "chat1": some(self.remarks, 15),
             "chat2": some(self.remarks, 15),
             **{name: some(self.phrases, 50) for name in TOPICS},
