@@ -45,7 +45,7 @@ OPENING_CHARS = 96
 """Characters in which prompts of one template are alike."""
 
 LEVELS_OF_EFFECTS: tuple[Level, ...] = (
-    Level("model", 0.20, 0.002),
+    Level("model", 0.40, 0.002),
     Level("everything", 0.10, 0.001),
     Level("task", 0.10, 0.001),
     Level("model and task", 0.08, 0.002),
@@ -70,8 +70,9 @@ REFINEMENT_VARIANCE = 0.20
 READER_TRUST = 0.1
 READER_VARIANCE = 0.05
 """How far the middle goes from the net's towards the reader's before anything is learnt, and the variance of that share."""
-NEWCOMER_VARIANCE = 0.40
-"""Variance around what the net was short of, on average, for models that it had never heard of: chosen by leaving collections out."""
+NEWCOMER_VARIANCE = 0.20
+"""Variance around what the net was short of, on average, for models that it had never heard of; this and the model's own variance were
+chosen by leaving collections out."""
 _NEWCOMER, _READER = -2, -1
 """Places of what is not the net's among the inputs of the linear correction."""
 DISSENT = 1.5
