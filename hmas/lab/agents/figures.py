@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hmas.lab.agents.settings import ORACLE, RULES, TRAINED, AblationSettings
-from hmas.lab.policies.compare import mean_half, paired, plain
+from hmas.lab.compare import mean_half, paired, plain
 
 MEASURES = ("goodput_rps", "goodput_rate", "esg_rate", "ttft_ms_started_p95", "ttft_ms_p95", "tpot_ms_p95", "shed_rate")
 QUALITY = ("task_accuracy", "length_factor")

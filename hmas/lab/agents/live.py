@@ -21,8 +21,8 @@ from hmas.lab.agents.requests import Asked, Truth, draw
 from hmas.lab.agents.settings import RULES
 from hmas.lab.arrivals import ArrivalSpec
 from hmas.lab.blocks import broken, drawn_order, run_each
+from hmas.lab.compare import judged, plain, spread, twin_noise
 from hmas.lab.dataset import Mixture
-from hmas.lab.policies.compare import judged, plain, spread, twin_noise
 from hmas.lab.score import Score
 from hmas.lab.workload import Arrival, Turn
 

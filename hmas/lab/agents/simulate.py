@@ -24,8 +24,8 @@ from hmas.lab.agents.rows import KeptRows, Row, Task
 from hmas.lab.agents.run import Made, run
 from hmas.lab.agents.settings import ABOUT, WAYS, AblationSettings, Belief, Way
 from hmas.lab.arrivals import ArrivalSpec
+from hmas.lab.compare import plain
 from hmas.lab.dataset import Mixture, load_mixture
-from hmas.lab.policies.compare import plain
 from hmas.lab.studies.backends import Backend
 from hmas.lab.studies.case import PRESETS
 from hmas.lab.studies.errors import StudyError

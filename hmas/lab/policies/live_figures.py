@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median
 from typing import Any
 
-from hmas.lab.policies.compare import judged, plain, spread, twin_noise
+from hmas.lab.compare import judged, plain, spread, twin_noise
 from hmas.lab.policies.settings import BASELINE, TWIN
 
 Run = Mapping[str, Any]

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from hmas.lab.policies.compare import mean_half, paired, plain
+from hmas.lab.compare import mean_half, paired, plain
 from hmas.lab.policies.settings import BASELINE
 
 

@@ -14,7 +14,7 @@ import msgspec
 from controller.core.errors import HmasError
 from controller.core.types import OutcomeKind, Slo
 from hmas.demo.calibration import Calibration, middle_rps, operating_point
-from hmas.lab.policies.compare import plain
+from hmas.lab.compare import plain
 from hmas.lab.policies.settings import BASELINE, LATE, SimulatedSettings
 from hmas.lab.policies.sim_figures import summary
 from hmas.lab.studies.backends import Backend

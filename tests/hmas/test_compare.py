@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from hmas.lab.policies.compare import judged, mean_half, paired, plain, spread, twin_noise
+from hmas.lab.compare import judged, mean_half, paired, plain, spread, twin_noise
 
 
 def test_an_interval_is_students():
