@@ -15,9 +15,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from agents.prediction.asking import Regressor
 from agents.prediction.experience import Labelled, Table, as_table
 from agents.prediction.features import UNKNOWN, Estimate, categories
-from agents.prediction.model import PredictionModel, Regressor
+from agents.prediction.model import PredictionModel
 from agents.prediction.prior import hardware_of, speed_of
 from controller.core.messages import Completion, InstanceView, RequestFeatures, SystemSnapshot
 from controller.core.types import OutcomeKind, TaskType

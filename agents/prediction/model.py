@@ -7,12 +7,13 @@ formula and its own residual answer alone until it holds again.
 import math
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from agents.prediction.asking import TARGETS, Asked, Numbers, Regressor
 from agents.prediction.calibration import Band, DriftWatch, Path
 from agents.prediction.experience import Experience, Labelled
 from agents.prediction.features import UNKNOWN, Fleet, InstanceState, categories
@@ -33,36 +34,13 @@ NAMED = 64
 """Instances named in an answer at most; of more, those on which the request would end soonest."""
 ROWS_AT_ONCE = 16_384
 """Rows in one call of the regressor at most: a few MB; more requests take more calls."""
-LOG_LIMIT = 2.0
-"""The regressor's word is taken up to a factor of e^2 either way; beyond lies extrapolation."""
 LEAST_MS = 0.1
 MOST_MS = 3_600_000.0
 STALE_S = 15.0
 """Without a snapshot for this long nothing is predicted: the gateway's own history knows as much."""
-TARGETS = ("ttft", "tpot")
-DEFAULT_SPREAD = 0.35
-"""Logarithm of the outer quantiles over the median before anything is known of them."""
 _TREND_S = 2.0
 _PREFILL_WINDOW_S = 5.0
 _T = TypeVar("_T")
-
-Numbers = NDArray[np.float64]
-
-
-class Regressor(Protocol):
-    """The learnt part."""
-
-    def log_quantiles(self, rows: NDArray[np.float32], names: NDArray[np.object_]) -> Numbers:
-        """For each row of `FEATURES` and `CATEGORIES` quantiles (0.1, 0.5, 0.9) of the logarithms of actual over analytic TTFT and TPOT.
-
-        Shape (rows, 2, 3), rising along the last axis.
-        """
-        ...
-
-    @property
-    def accepted(self) -> Mapping[str, float]:
-        """Mean absolute logarithmic error on held-out data, by target."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,11 +230,15 @@ class PredictionModel:
 
     def predict(self, batch: Sequence[RequestFeatures], now_s: float) -> list[RequestCost]:
         """Costs of each request on each candidate instance, as few calls of the regressor as fit; [] without a fresh snapshot."""
+        return [cost for asked in self.ask(batch, now_s) for cost in self.answer(asked, asked.quantiles(), now_s)]
+
+    def ask(self, batch: Sequence[RequestFeatures], now_s: float) -> list[Asked]:
+        """The first half of `predict`: what the regressor is to be asked, in as few pieces as fit; [] without a fresh snapshot."""
         if not batch or not self._candidates or now_s - self._seen_s > STALE_S:
             return []
         fleet = self.fleet()
         each = max(1, ROWS_AT_ONCE // len(fleet))
-        return [cost for start in range(0, len(batch), each) for cost in self._predict(batch[start : start + each], fleet, now_s)]
+        return [self._ask(batch[start : start + each], fleet) for start in range(0, len(batch), each)]
 
     def fleet(self) -> Fleet:
         """The candidates as columns, as of the last snapshot.
@@ -290,26 +272,35 @@ class PredictionModel:
     def _accepted(self) -> Mapping[str, float]:
         return self._regressor.accepted if self._regressor is not None else {}
 
-    def _predict(self, batch: Sequence[RequestFeatures], fleet: Fleet, now_s: float) -> list[RequestCost]:
-        count, each = len(batch), len(fleet)
+    def _ask(self, batch: Sequence[RequestFeatures], fleet: Fleet) -> Asked:
         prompts = np.array([float(features.prompt_tokens) for features in batch])
         outputs = np.array([features.output_tokens for features in batch])
-        formula = np.empty((count, each, len(TARGETS)))
+        formula = np.empty((len(batch), len(fleet), len(TARGETS)))
         formula[..., 0], formula[..., 1] = fleet.analytic(prompts)
         rows = fleet.rows(prompts, outputs, formula[..., 0])
-        names = categories(batch, fleet)
-        quantiles = self._log_quantiles(rows, names).reshape(count, each, len(TARGETS), 3)
-        middle, low, high = self._live(formula, quantiles)
+        return Asked(batch, self._candidates, formula, rows, categories(batch, fleet), self._regressor)
+
+    def answer(self, asked: Asked, quantiles: Numbers, now_s: float) -> list[RequestCost]:
+        """The last half of `predict`: costs by what the regressor said and by what live errors say now; they are remembered for scoring.
+
+        Where another regressor has come into force meanwhile, that one is asked: what the one before said must not be held against it.
+        """
+        if asked.regressor is not self._regressor:
+            asked = replace(asked, regressor=self._regressor)
+            quantiles = asked.quantiles()
+        batch, candidates, formula = asked.batch, asked.named, asked.formula
+        count, each = formula.shape[:2]
+        middle, low, high = self._live(candidates, formula, quantiles)
         tail = np.minimum(MOST_MS, middle * np.exp(high))
         totals = total_quantiles(batch, middle, low, high)
-        rows, names = rows.reshape(count, each, -1), names.reshape(count, each, -1)
+        rows, names = asked.rows.reshape(count, each, -1), asked.names.reshape(count, each, -1)
         costs = []
         for index, features in enumerate(batch):
             at: slice | NDArray[np.intp] = slice(None)
-            named = self._candidates
+            named = candidates
             if each > NAMED:
                 at = np.argpartition(totals[index, :, 1], NAMED)[:NAMED]
-                named = [self._candidates[place] for place in at]
+                named = [candidates[place] for place in at]
             self._await(
                 features.request_id,
                 _Answer(
@@ -324,17 +315,10 @@ class PredictionModel:
         self.answered += count
         return costs
 
-    def _log_quantiles(self, rows: NDArray[np.float32], names: NDArray[np.object_]) -> Numbers:
-        if self._regressor is None:
-            said = np.zeros((len(rows), len(TARGETS), 3))
-            said[..., 0], said[..., 2] = -DEFAULT_SPREAD, DEFAULT_SPREAD
-            return said
-        return np.clip(self._regressor.log_quantiles(rows, names), -LOG_LIMIT, LOG_LIMIT)
-
-    def _live(self, formula: Numbers, quantiles: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+    def _live(self, candidates: Sequence[str], formula: Numbers, quantiles: Numbers) -> tuple[Numbers, Numbers, Numbers]:
         """Medians in milliseconds, and logarithms of the outer quantiles over them, after what live errors say of each instance."""
         if self._corrections is None:
-            tracks = [track for name in self._candidates for track in self._instances[name].tracks.values()]
+            tracks = [track for name in candidates for track in self._instances[name].tracks.values()]
             told = np.array([(track.shift, track.watch.path == "model", track.band.low, track.band.high) for track in tracks])
             self._corrections = _Corrections(*np.moveaxis(told.reshape(*formula.shape[1:], 4), -1, 0))
         told_of = self._corrections

@@ -36,7 +36,7 @@ Quantiles = NDArray[np.float64]
 
 
 class CatBoostRegressor:
-    """Implements `agents.prediction.model.Regressor` on one thread.
+    """Implements `agents.prediction.asking.Regressor` on one thread.
 
     Args:
         models: CatBoost models by target and level.

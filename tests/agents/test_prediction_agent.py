@@ -1,17 +1,24 @@
 """The agent on the bus: answers, falls back, starts from profiles, trains on, and follows the store's choice."""
 
+import asyncio
+import threading
+import time
+
 import msgspec
 import numpy as np
 import pytest
 from message_kit import completed, instance_view, request_features, system_snapshot
+from shell_kit import shells
 
 from agents.models.store import ModelStore
-from agents.prediction.agent import REPORT_EVERY_S, make_agent
+from agents.prediction.agent import BRIEF_MS, REPORT_EVERY_S, make_agent
 from agents.prediction.regressor import KIND, SHIPPED, load_regressor
+from agents.work import Deferred
 from controller.bus.memory_bus import MemoryBus
 from controller.config.schema import AgentsConfig, Config, EngineConfig
 from controller.core.messages import Completion, Event, ModelReport, RequestCost, RequestFeatures, SystemSnapshot
 from controller.core.types import OutcomeKind
+from controller.runtime.clock import SystemClock
 
 
 def features(request_id: str, prompt_tokens: int = 100) -> RequestFeatures:
@@ -20,6 +27,12 @@ def features(request_id: str, prompt_tokens: int = 100) -> RequestFeatures:
 
 def snapshot(at_s: float) -> SystemSnapshot:
     return system_snapshot(instance_view(), sent_s=at_s)
+
+
+def answers(agent, messages, now_s: float) -> list:
+    """What the agent posts for a batch, wherever it has its trees gone through."""
+    said = agent.handle(messages, now_s)
+    return said.finish(said.compute(), now_s) if isinstance(said, Deferred) else said
 
 
 def agent_in(tmp_path, **changes):
@@ -32,7 +45,7 @@ def events(messages, kind=None):
 
 def test_without_its_model_the_agent_works_and_says_so_once(tmp_path):
     agent = agent_in(tmp_path, prediction_model=str(tmp_path / "gone"))
-    (cost,) = agent.handle([snapshot(100.0), features("r")], 100.0)
+    (cost,) = answers(agent, [snapshot(100.0), features("r")], 100.0)
     assert isinstance(cost, RequestCost)
     said = agent.on_tick(101.0)
     (event,) = events(said)
@@ -45,7 +58,7 @@ def test_without_its_model_the_agent_works_and_says_so_once(tmp_path):
 
 def test_with_its_model_the_agent_answers_every_request_of_a_batch(tmp_path):
     agent = agent_in(tmp_path)
-    costs = agent.handle([features("x"), snapshot(100.0), features("y")], 100.0)
+    costs = answers(agent, [features("x"), snapshot(100.0), features("y")], 100.0)
     assert [cost.request_id for cost in costs] == ["x", "y"]
     (report,) = agent.on_tick(101.0)
     assert isinstance(report, ModelReport)
@@ -65,7 +78,7 @@ def test_an_engine_whose_profile_is_named_starts_from_it_and_a_wrong_name_is_tol
     assert "warp-drive" in event.reason
     view = snapshot(100.0).instances[0]
     views = [type(view)(**{name: getattr(view, name) for name in view.__struct_fields__} | {"name": name}) for name in "abc"]
-    (cost,) = agent.handle([msgspec.structs.replace(snapshot(100.0), instances=views), features("r")], 100.0)
+    (cost,) = answers(agent, [msgspec.structs.replace(snapshot(100.0), instances=views), features("r")], 100.0)
     assert cost.tpot_ms["a"] < 15.0 < cost.tpot_ms["b"]
 
 
@@ -84,7 +97,7 @@ def live(agent, count: int, *, slow: float, start: int = 0) -> None:
         at_s = 100.0 + 0.2 * number
         agent.handle([snapshot(at_s)], at_s)
         prompt = int(rng.integers(50, 1500))
-        agent.handle([features(f"r{number}", prompt)], at_s)
+        answers(agent, [features(f"r{number}", prompt)], at_s)
         ttft_ms = (40.0 + 0.2 * prompt) * (slow if prompt > 500 else 1.0) * float(rng.lognormal(0, 0.05))
         agent.handle(
             [
@@ -141,7 +154,7 @@ def test_a_broken_choice_leaves_the_model_in_force_and_is_told(tmp_path):
     work.finish(work.compute(), 100.0)
     (event,) = events(agent.on_tick(101.0), "model_refused")
     assert "ttft-50.cbm" in event.reason
-    assert agent.handle([snapshot(102.0), features("r")], 102.0)
+    assert answers(agent, [snapshot(102.0), features("r")], 102.0)
 
 
 async def test_the_agent_learns_an_engines_speed_from_the_stream_when_it_starts(tmp_path):
@@ -169,5 +182,79 @@ async def test_the_agent_learns_an_engines_speed_from_the_stream_when_it_starts(
         )
     agent, fresh = agent_in(tmp_path), agent_in(tmp_path)
     await agent.recover(bus, 100.0)
-    (learnt,), (default,) = (one.handle([snapshot(100.0), features("r")], 100.0) for one in (agent, fresh))
+    (learnt,), (default,) = (answers(one, [snapshot(100.0), features("r")], 100.0) for one in (agent, fresh))
     assert learnt.tpot_ms["a"] < 5.0 < default.tpot_ms["a"]
+
+
+class Slow:
+    """A regressor that takes its time, and says in which thread."""
+
+    def __init__(self, log_ratio: float, gate: threading.Event | None = None) -> None:
+        self.log_ratio = log_ratio
+        self.gate = gate
+        self.threads: set[str] = set()
+        self.accepted: dict[str, float] = {}
+
+    def log_quantiles(self, rows, names):
+        self.threads.add(threading.current_thread().name)
+        if self.gate is not None:
+            assert self.gate.wait(10.0)
+        said = np.full((len(rows), 2, 3), self.log_ratio)
+        said[..., 0] -= 0.1
+        said[..., 2] += 0.1
+        return said
+
+
+async def test_ticks_go_on_while_trees_are_gone_through_and_every_request_is_answered(tmp_path):
+    gate, now_s = threading.Event(), time.time()
+    agent = agent_in(tmp_path)
+    agent.tick_s = 0.005
+    agent.model.adopt(slow := Slow(0.0, gate))
+    async with shells(SystemClock) as start:
+        running = start(agent)
+        running.bus.post(snapshot(now_s))
+        for number in range(3):
+            running.bus.post(msgspec.structs.replace(features(f"r{number}"), sent_s=now_s))
+        before = running.shell.counts.ticks
+        while not slow.threads or running.shell.counts.ticks < before + 5:  # noqa: ASYNC110 - the loop is what is tested
+            await asyncio.sleep(0)
+        assert await running.bus.latest("hmas:costs", 10) == []
+        gate.set()
+        assert {cost.request_id for cost in await running.answers(3)} == {"r0", "r1", "r2"}
+    assert slow.threads == {"prediction-work_0"}
+
+
+def test_a_few_rows_stay_on_the_loop_once_it_is_known_that_they_take_but_a_moment(tmp_path):
+    agent = agent_in(tmp_path)
+    assert isinstance(agent.handle([snapshot(100.0), features("first")], 100.0), Deferred), "nobody knows yet how long it takes"
+    for number in range(40):
+        answers(agent, [features(f"r{number}")], 100.0)
+    assert isinstance(agent.handle([features("last")], 100.0), list)
+    crowd = [features(f"c{number}") for number in range(100)]
+    agent._row_ms = 2.0 * BRIEF_MS / len(crowd)
+    assert isinstance(agent.handle(crowd, 100.0), Deferred)
+
+
+def test_what_comes_between_the_halves_neither_mixes_models_nor_is_lost(tmp_path):
+    agent = agent_in(tmp_path)
+    agent.model.adopt(Slow(0.0))
+    work = agent.handle([snapshot(100.0), features("r")], 100.0)
+    assert isinstance(work, Deferred)
+    said = work.compute()
+    agent.model.adopt(Slow(0.5))
+    (cost,) = work.finish(said, 100.0)
+    (again,) = answers(agent, [features("s")], 100.0)
+    assert cost.ttft_ms == again.ttft_ms, "the model in force answers, not the one that has gone"
+    done = completed(
+        "r",
+        sent_s=101.0,
+        arrival_s=100.0,
+        instance="a",
+        prompt_tokens=100,
+        output_tokens=50,
+        ttft_ms=50.0,
+        service_ttft_ms=50.0,
+        tpot_ms=20.0,
+    )
+    agent.handle([done], 101.0)
+    assert agent.model.scored == 1
