@@ -61,7 +61,10 @@ class Calibration:
             else:
                 self._groups.move_to_end(name)
             step = weight * (LAST_STEP + (FIRST_STEP - LAST_STEP) * SETTLED / (SETTLED + group.count))
-            group.correction = [min(BOUND, max(-BOUND, value + step * miss)) for value, miss in zip(group.correction, misses, strict=True)]
+            moved = [value + step * miss for value, miss in zip(group.correction, misses, strict=True)]
+            if max(moved) > BOUND or min(moved) < -BOUND:
+                moved = [min(BOUND, max(-BOUND, value)) for value in moved]
+            group.correction = moved
             group.count += weight
         while len(self._groups) > self._limit:
             self._groups.popitem(last=False)

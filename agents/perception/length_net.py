@@ -87,7 +87,6 @@ class PromptNet:
         self.newcomers = stored.newcomers
         scale = np.asarray(stored.embedding_scale, np.float32)
         embedding = _matrix(stored.embedding, "int8", len(stored.vocabulary), stored.width).astype(np.float32) * scale
-        self._embedding: Floats = np.vstack((embedding, np.zeros((1, stored.width), np.float32)))
         inputs = stored.width + len(stored.dense)
         shapes = [(first, inputs), (1, first), (second, first), (1, second), (len(LEVELS), second), (1, len(LEVELS))]
         if len(stored.layers) != len(shapes):
@@ -95,7 +94,8 @@ class PromptNet:
         parts = [_matrix(text, "float16", *shape).astype(np.float32) for text, shape in zip(stored.layers, shapes, strict=True)]
         mean, by = np.asarray(stored.dense_mean, np.float32), np.asarray(stored.dense_scale, np.float32)
         # Standardising the dense features is part of the first layer.
-        self._w1_words = np.ascontiguousarray(parts[0][:, : stored.width])
+        # So is what the words' part of it makes of each term: layers are linear before their bend.
+        self._terms: Floats = np.vstack((embedding @ parts[0][:, : stored.width].T, np.zeros((1, first), np.float32)))
         self._w1_dense = np.ascontiguousarray(parts[0][:, stored.width :] * by)
         self._b1 = parts[1][0] - self._w1_dense @ mean
         self._w2, self._w3 = parts[2], parts[4]
@@ -115,10 +115,16 @@ class PromptNet:
         known = len(rows) - rows.count(unknown)
         first = self._w1_dense @ np.array(features.dense, np.float32) + self._b1
         if known:
-            first += self._w1_words @ (self._embedding.take(rows, 0).sum(0) * np.float32(1.0 / math.sqrt(known)))
+            pooled = np.add.reduce(self._terms.take(rows, 0), 0)
+            pooled *= 1.0 / math.sqrt(known)
+            first += pooled
+        np.maximum(first, 0.0, out=first)
+        second = self._w2 @ first
+        second += self._b2
         hidden = np.zeros(self.width, np.float32)
-        np.maximum(self._w2 @ np.maximum(first, 0.0) + self._b2, 0.0, out=hidden[:-1])
-        outputs = (self._w3 @ hidden[:-1] + self._b3).tolist()
+        bent = hidden[:-1]
+        np.maximum(second, 0.0, out=bent)
+        outputs = (self._w3 @ bent + self._b3).tolist()
         hidden -= self._hidden_mean
         hidden *= self._hidden_scale
         np.minimum(hidden, OUTLIER, out=hidden)

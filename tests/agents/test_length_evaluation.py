@@ -164,6 +164,27 @@ def test_the_text_regression_learns_what_words_say():
     assert told["Write a story about"] > told["Give a list of"] > told["Answer in a word:"]
 
 
+def test_a_regression_that_was_trained_before_tells_at_once_and_learns_on_its_own():
+    rows = made(models=4)
+    trained = TfIdfRidge(models=True, trained=rows)
+    fresh = [LengthRow("d", f"{ask} hats.", "model-1", 1) for ask in TOPICS]
+
+    def told(ridge: TfIdfRidge) -> list[float]:
+        return [float(ridge.tell(row, view_of(row), TaskType.QA)[2]) for row in fresh]
+
+    cold = told(trained.fresh())
+    assert cold == told(trained)
+    assert cold[0] > cold[2] > cold[1]
+    one = trained.fresh()
+    for row in rows:
+        one.learn(LengthRow(row.dataset, f"Now {row.prompt}", row.model, 9 * row.tokens), view_of(row), TaskType.QA)
+    assert told(one)[0] > cold[0] + 0.5
+    assert told(trained.fresh()) == cold
+    spread = trained.fresh().tell(fresh[0], view_of(fresh[0]), TaskType.QA)
+    assert list(spread) == sorted(spread)
+    assert 0.5 < spread[4] - spread[0] < 4.0
+
+
 @pytest.mark.slow
 def test_the_length_model_is_judged_beside_its_baselines_and_beats_them():
     rows = made(models=12)
@@ -180,6 +201,9 @@ def test_the_length_model_is_judged_beside_its_baselines_and_beats_them():
         assert ours["kendall_tau"] > max(entry["kendall_tau"] for name, entry in overall.items() if "TF-IDF" not in name)
         assert ours["pinball"] < min(entry["pinball"] for name, entry in overall.items() if "TF-IDF" not in name)
     assert set(found["regimes"]["as it comes"][OURS]) == {"overall", "by_collection", "by_dataset", "by_task"}
+    assert list(found["settling"]) == ["0 to 50", "50 to 100", "100 to 200", "200 to 500", "500 to 1000"]
+    assert found["settling"]["200 to 500"]["worst_gap"] < 0.03
+    assert found["settling"]["200 to 500"]["pinball"] < found["settling"]["0 to 50"]["pinball"]
     assert found["predictability"]["by_collection"].keys() == {group_of("made:up")}
 
 

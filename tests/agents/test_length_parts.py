@@ -1,6 +1,9 @@
 """Parts of the length model: names of models, words of prompts, the net's file, effects and calibration."""
 
+import base64
 import json
+import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ from agents.perception.length_calibration import Calibration
 from agents.perception.length_effects import Effects, Level, Membership
 from agents.perception.length_names import known_offset, model_key
 from agents.perception.length_net import FILE, SHIPPED, load, spread
+from agents.perception.length_scales import BOUND, Scales
 from agents.perception.length_text import DENSE, WORDS, features_of
 from agents.perception.reading import PromptView
 from controller.core.errors import ModelError
@@ -100,6 +104,34 @@ def test_the_nets_numbers_become_ascending_quantiles_around_the_median(outputs, 
     assert found[MEDIAN] == outputs[MEDIAN]
 
 
+@pytest.mark.parametrize("text", ["Write a story of 2000 words about the sea.", "zzqx", "", "Übersetze 写 das: hello world"])
+def test_the_net_says_what_its_layers_say_one_after_the_other(text):
+    """What it keeps per term, to be quick, changes nothing."""
+    stored = json.loads((SHIPPED / FILE).read_text())
+    features = features_of(PromptView(excerpt=text, prompt_chars=len(text), prompt_tokens=len(text) // 4))
+    first, second = stored["hidden"]
+    shapes = [(first, stored["width"] + len(DENSE)), (first,), (second, first), (second,), (len(LEVELS), second), (len(LEVELS),)]
+    w1, b1, w2, b2, w3, b3 = (
+        np.frombuffer(base64.b64decode(layer), "<f2").astype(float).reshape(shape)
+        for layer, shape in zip(stored["layers"], shapes, strict=True)
+    )
+    table = np.frombuffer(base64.b64decode(stored["embedding"]), "<i1").reshape(-1, stored["width"]) * np.array(stored["embedding_scale"])
+    rows = {term: row for row, term in enumerate(stored["vocabulary"])}
+    terms = [*features.words, *(" ".join(pair) for pair in pairwise(features.words))]
+    known = [rows[term] for term in terms if term in rows]
+    pooled = table[known].sum(0) / math.sqrt(max(1, len(known)))
+    dense = (np.array(features.dense) - stored["dense_mean"]) * stored["dense_scale"]
+    hidden = np.maximum(w2 @ np.maximum(w1 @ np.concatenate((pooled, dense)) + b1, 0.0) + b2, 0.0)
+    assert load(SHIPPED).tell(features).log_lengths == pytest.approx(spread((w3 @ hidden + b3).tolist(), stored["widening"]), abs=1e-3)
+
+
+def test_a_net_without_what_strangers_exceed_it_by_is_still_read(tmp_path):
+    document = json.loads((SHIPPED / FILE).read_text())
+    assert load(SHIPPED).newcomers == document.pop("newcomers") != 0.0
+    (tmp_path / FILE).write_text(json.dumps(document))
+    assert load(tmp_path).newcomers == 0.0
+
+
 def test_a_net_that_cannot_be_used_says_why(tmp_path):
     with pytest.raises(ModelError, match="cannot be read"):
         load(tmp_path)
@@ -150,6 +182,20 @@ def test_doubt_shrinks_with_news_and_never_below_the_floor():
     assert effects.sum(request)[0] == pytest.approx(1.0, abs=0.05)
 
 
+def test_what_a_prompts_own_groups_add_can_be_taken_off_again():
+    effects = Effects(LEVELS_OF)
+    known, new = member("m", "t", "p"), member("m", "t", "another")
+    for _ in range(40):
+        mean, variance = effects.sum(known)
+        effects.learn(known, 1.0 - mean, variance + known.noise, 1.0)
+    mean, variance = effects.unseen(known, 1)
+    whole = effects.sum(known)
+    assert mean > 0.1
+    assert variance < 0.0
+    assert effects.sum(new) == pytest.approx((whole[0] - mean, whole[1] - variance))
+    assert effects.unseen(new, 1) == (0.0, 0.0)
+
+
 def test_the_group_without_news_for_longest_goes_first():
     effects = Effects(LEVELS_OF[:1], limit=2)
     for name in ("a", "b", "a", "c"):
@@ -179,3 +225,32 @@ def test_groups_add_up_and_are_bounded():
     alone = calibration.correction(("g9",))
     assert calibration.correction(("g9", "g8")) == pytest.approx([2 * value for value in alone])
     assert calibration.correction(("strange",)) == [0.0] * len(LEVELS)
+
+
+def test_an_outcome_of_half_the_weight_moves_half_as_far_and_settles_half_as_much():
+    whole, half = Calibration(), Calibration()
+    whole.learn(("g",), [0.0] * len(LEVELS))
+    half.learn(("g",), [0.0] * len(LEVELS), 0.5)
+    assert half.correction(("g",)) == pytest.approx([0.5 * value for value in whole.correction(("g",))])
+
+
+def test_groups_scatter_as_they_have_scattered():
+    rng = np.random.default_rng(3)
+    scales = Scales()
+    for _ in range(3000):
+        for name, deviation in (("wild", 2.0), ("even", 0.5)):
+            groups = (name, "all", None)
+            scales.learn(groups, float(rng.normal(0.0, deviation)) ** 2 / scales.factor(groups))
+    assert scales.factor(("wild", "all")) == pytest.approx(4.0, rel=0.35)
+    assert scales.factor(("even", "all")) == pytest.approx(0.25, rel=0.35)
+    assert scales.factor(("strange", None)) == 1.0
+
+
+def test_what_is_known_of_scatter_is_bounded_in_number_and_size():
+    scales = Scales(limit=3)
+    for number in range(10):
+        for _ in range(2000):
+            scales.learn((f"g{number}",), 1e9)
+    assert len(scales) == 3
+    assert scales.factor(("g9",)) == pytest.approx(math.exp(BOUND))
+    assert scales.factor(("g0",)) == 1.0

@@ -187,6 +187,61 @@ def test_a_fixed_forecast_would_not_have_covered_the_shift(net):
     assert abs(float(np.mean(hits)) - 0.5) > 0.1
 
 
+def far_from_prompts_that_come_back(net, *, monkeypatch=None) -> float:
+    """Worst gap of stated levels over prompts that are new, while nine answers in ten are to prompts that are not.
+
+    Prompts scatter the more, the longer the traffic lasts, so that what was learnt of the first ones is not true of later ones.
+    """
+    if monkeypatch is not None:
+        monkeypatch.setattr(LengthModel, "_learn_as_new", lambda *_, **__: None)
+    rng = np.random.default_rng(8)
+    model, hits = LengthModel(net), []
+    for number in range(600):
+        own = rng.normal(0.0, 0.2 if number < 200 else 1.0)
+        if number >= 400:
+            for asked in range(10):
+                new = f"another prompt {number} {asked}"
+                length = 5.0 + rng.normal(0.0, 1.0) + rng.normal(0.0, 0.3)
+                hits.append([length <= quantile for quantile in ask(model, new, model=f"m{asked}").log_quantiles])
+        for answer in range(10):
+            model.learn(ask(model, f"prompt {number}", model=f"m{answer}"), round(math.exp(5.0 + own + rng.normal(0.0, 0.3))) + 1)
+    return float(np.abs(np.mean(hits, axis=0) - LEVELS).max())
+
+
+def test_answers_to_known_prompts_keep_the_levels_of_new_ones_honest(net, monkeypatch):
+    with_it = far_from_prompts_that_come_back(net)
+    without = far_from_prompts_that_come_back(net, monkeypatch=monkeypatch)
+    assert with_it < without, (with_it, without)
+
+
+def test_a_stranger_is_expected_to_write_what_strangers_have_written_more_until_it_is_known(net):
+    bare = load(SHIPPED)
+    bare.newcomers = 0.0
+    known = next(iter(net.offsets))
+    for name, more in (("never heard of", net.newcomers), (known, 0.0)):
+        told = [ask(LengthModel(one), model=name).log_quantiles[MEDIAN] for one in (net, bare)]
+        assert told[0] - told[1] == pytest.approx(more, abs=1e-6), name
+    models = [LengthModel(one) for one in (net, bare)]
+    rng = np.random.default_rng(1)
+    for number in range(400):
+        output = round(math.exp(rng.normal(5.0, 0.4)))
+        for model in models:
+            model.learn(ask(model, f"prompt {number}", model=f"never heard of {number % 20}"), output)
+    assert ask(models[0], model="never heard of").tokens[MEDIAN] == pytest.approx(
+        ask(models[1], model="never heard of").tokens[MEDIAN], rel=0.1
+    )
+
+
+def test_a_model_that_answers_alike_to_everything_gets_narrow_quantiles(net):
+    rng = np.random.default_rng(6)
+    model = LengthModel(net)
+    for number in range(500):
+        for name, deviation in (("even", 0.1), ("wild", 1.3)):
+            model.learn(ask(model, f"prompt {number} of {name}", model=name), round(math.exp(rng.normal(5.0, deviation))) + 1)
+    width = {name: (told := ask(model, "a new prompt", model=name).log_quantiles)[P90] - told[0] for name in ("even", "wild")}
+    assert 2.0 * width["even"] < width["wild"]
+
+
 def test_what_is_remembered_is_bounded(net):
     model = LengthModel(net, groups=500)
     for number in range(2000):

@@ -51,6 +51,19 @@ def test_eval_lengths_judges_files_that_it_has_not_seen(capsys, files):
     assert "12.4%" in out
 
 
+def test_eval_lengths_lets_text_baselines_begin_with_what_the_net_was_trained_on(capsys, files):
+    lengths, prompts = files
+    arguments = ["eval", "lengths", "--data", lengths, "--data", prompts, "--reader", "rules", "--regime", "cold", "--json"]
+    assert main([*arguments, "--trained", prompts, "--trained", lengths]) == 0
+    found = json.loads(capsys.readouterr().out)
+    contenders = {name: entry["overall"]["kendall_tau"] for name, entry in found["regimes"]["cold"].items()}
+    assert found["trained_rows"] == 360
+    assert contenders["TF-IDF, ridge and model's mean, trained before"] > 0.1
+    assert contenders["TF-IDF, ridge and model's mean"] == 0.0
+    assert main([*arguments, "--trained", prompts]) != 0
+    assert "0 files of lengths, 1 of prompts, 0 others; allowed" in capsys.readouterr().err
+
+
 def test_eval_lengths_says_what_is_missing(capsys, files):
     lengths, prompts = files
     assert main(["eval", "lengths", "--data", lengths]) != 0
