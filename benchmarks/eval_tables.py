@@ -183,8 +183,8 @@ def _prediction(found: Document, plots: Mapping[str, str]) -> str:
     parts = [
         "### Prediction on LLM-Pilot",
         (
-            f"{splits['rows']} requests in {splits['cells']} cells (model, GPU, number of users). R² over single requests, and over the "
-            "means of cells. `fed` leaves out starved cells, in which almost no request ended within the run. With telemetry a "
+            f"{splits['requests']} requests in {splits['cells']} cells (model, GPU, number of users). R² over single requests, and over "
+            "the means of cells. `fed` leaves out starved cells, in which almost no request ended within the run. With telemetry a "
             "prediction knows what earlier requests of its cell had told, as the agent does live. **Bold**: the paper's figure is reached."
         ),
     ]

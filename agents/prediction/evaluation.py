@@ -113,7 +113,7 @@ def cross_validate(
         }
 
     answer: dict[str, Any] = {
-        "rows": len(rows),
+        "requests": len(rows),
         "cells": len(np.unique(rows.cells())),
         "goals": dict(GOALS),
         "foretellable": foretellable(rows, actual(rows)),

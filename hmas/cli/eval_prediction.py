@@ -99,6 +99,7 @@ def _say_files(found: dict[str, Any]) -> None:
 
 
 def _say_splits(found: dict[str, Any]) -> None:
+    say(f"{found['requests']} requests in {found['cells']} cells\n")
     for name in SPLIT_TITLES:
         if name in found and isinstance(found[name], dict):
             say(f"{_title(name)}\n{_table(found[name])}\n")

@@ -63,6 +63,15 @@ def test_what_cannot_be_scored_is_named(logs, tmp_path, capsys):
     assert main(["eval", "prediction", "--split", "gpu", "--data", str(logs)]) == 2
 
 
+@pytest.mark.slow
+def test_what_is_learnt_from_the_files_is_judged_on_what_was_held_out(logs, capsys):
+    assert main(["eval", "prediction", "--fit", "--split", "rows", "--split", "load", "--data", str(logs)]) == 0
+    out = capsys.readouterr().out
+    for words in ("180 requests in 3 cells", "Held out: rows", "Held out: each load between", "engine means", "load between", "oracle"):
+        assert words in out
+    assert "Held out: each type of GPU" not in out
+
+
 @pytest.mark.parametrize("lines", [1, 2, 3])
 def test_a_handful_of_rows_says_what_it_can(logs, lines, capsys):
     logs.write_text("\n".join(logs.read_text().splitlines()[: 1 + lines]) + "\n")
