@@ -8,6 +8,7 @@ Four parts, from what is known before any traffic to what only traffic shows:
 2. Effects in log space (`length_effects`): the model's verbosity, the tenant, the task, the prompt's length bucket, the conversation, the
    same prompt or opening seen before; and a linear correction of what prompts lead one to expect, learnt on the net's last hidden layer,
    on how far the reader is from it, so that the better of the two comes to be believed, and on whether the model is a stranger.
+   And a slope per model (`length_slopes`): some are terse in everything, some in small talk alone.
 3. The spread around that, by how far lengths of the model and the task have scattered (`length_scales`).
 4. Calibration of each stated level against what came (`length_calibration`), for prompts that were seen before and for new ones apart. An
    answer to a known prompt also teaches what would have been said had it been new: where prompts repeat, new ones are rare, and those that
@@ -30,6 +31,7 @@ from agents.perception.length_effects import CLIP, GROUPS, Effects, Level, Membe
 from agents.perception.length_names import known_offset, model_key
 from agents.perception.length_net import PromptNet
 from agents.perception.length_scales import Scales
+from agents.perception.length_slopes import Slopes, distance
 from agents.perception.length_statistics import PRIOR, bucket
 from agents.perception.reading import PromptView, Reading
 from controller.core.lengths import LEVELS, MEDIAN, P90
@@ -131,6 +133,7 @@ class LengthModel:
     def __init__(self, net: PromptNet | None = None, *, groups: int = GROUPS) -> None:
         self._net = net
         self._effects = Effects(LEVELS_OF_EFFECTS, groups)
+        self._slopes = Slopes()
         self._scales = Scales()
         self._calibration = Calibration()
         self._models: dict[str, tuple[str, tuple[float, float], float]] = {}
@@ -192,7 +195,8 @@ class LengthModel:
         if output_tokens < 1:
             return
         length = min(math.log(output_tokens), MAX_LOG)
-        centre, total = self._centre(forecast.base, forecast.inputs, forecast.member)
+        now = self._centre(forecast.base, forecast.inputs, forecast.member)
+        centre, total, away = now
         censored = length >= forecast.cap - 1e-9
         surprise, informed = length - centre, 1.0
         if censored:
@@ -200,23 +204,24 @@ class LengthModel:
             surprise = mean * math.sqrt(total)
         # Levels are held to what would be said now: hundreds that were answered before the first of them completed made one mistake, not
         # hundreds, and the effects have learnt most of it by now.
-        now = self._quantiles((centre, total), forecast.shape, forecast.calibrated)
-        self._calibration.learn(forecast.calibrated, _below(now, length, censored=censored))
-        self._learn_as_new(forecast, (centre, total), length, censored=censored)
+        stated = self._quantiles(now, forecast.shape, forecast.calibrated)
+        self._calibration.learn(forecast.calibrated, _below(stated, length, censored=censored))
+        self._learn_as_new(forecast, length, censored=censored)
         self._scales.learn(_scaled(forecast.member.groups), 1.0 + informed * (surprise * surprise / total - 1.0))
         if forecast.inputs is not None:
             self._refine(forecast.inputs, surprise, total, forecast.member.groups[-1])
+        bound = CLIP * math.sqrt(total)
+        self._slopes.learn(forecast.member.groups[0], away, min(bound, max(-bound, surprise)) / total, total, informed)
         self._effects.learn(forecast.member, surprise, total, informed)
 
-    def _learn_as_new(self, forecast: Forecast, centre: tuple[float, float], length: float, *, censored: bool) -> None:
+    def _learn_as_new(self, forecast: Forecast, length: float, *, censored: bool) -> None:
         """Calibrates what would have been said of a known prompt had it been new; the less, the more often it was answered."""
         fresh, (_, task), (_, key) = forecast.calibrated
         own = self._effects.find(forecast.member.groups[-1])
         if fresh or own is None:
             return
-        mean, variance = self._effects.unseen(forecast.member, _PROMPTS_OWN)
         groups = (True, (True, task), (True, key))
-        stated = self._quantiles((centre[0] - mean, centre[1] - variance), forecast.shape, groups)
+        stated = self._quantiles(self._centre(forecast.base, forecast.inputs, forecast.member, as_new=True), forecast.shape, groups)
         self._calibration.learn(groups, _below(stated, length, censored=censored), HALF_NEW / (HALF_NEW + own.count))
 
     def _expected(self, view: PromptView, reading: Reading, task: TaskType) -> tuple[list[float], Floats | None, str]:
@@ -250,17 +255,29 @@ class LengthModel:
             found = self._models[model] = key, (mean, unknown + certainty * (KNOWN_MODEL_VARIANCE - unknown)), 1.0 - certainty
         return found
 
-    def _centre(self, base: float, inputs: Floats | None, member: Membership) -> tuple[float, float]:
-        """Expected log length with all that was learnt, and the variance around it."""
+    def _centre(self, base: float, inputs: Floats | None, member: Membership, *, as_new: bool = False) -> tuple[float, float, float]:
+        """Expected log length with all that was learnt, the variance around it, and how far from the usual an average model's would be.
+
+        With `as_new` nothing is known of the prompt itself.
+        """
         mean, variance = self._effects.sum(member)
+        own = None if as_new else self._effects.find(member.groups[-1])
+        if as_new:
+            more, doubt = self._effects.unseen(member, _PROMPTS_OWN)
+            mean, variance = mean - more, variance - doubt
+        average = base + own.mean if own is not None else base
         if inputs is not None:
-            mean += float(self._weights @ inputs)
+            refinement = float(self._weights @ inputs)
+            average += refinement
+            mean += refinement
             strange = float(inputs[_NEWCOMER])
             if strange:
                 variance += strange * strange * float(self._covariance[_NEWCOMER, _NEWCOMER])
-        return base + mean, member.noise + variance
+        away = distance(average)
+        slope, doubt = self._slopes.of(member.groups[0])
+        return base + mean + slope * away, member.noise + variance + doubt * away * away, away
 
-    def _quantiles(self, centre: tuple[float, float], shape: list[float], calibrated: tuple[Hashable, ...]) -> list[float]:
+    def _quantiles(self, centre: tuple[float, float, float], shape: list[float], calibrated: tuple[Hashable, ...]) -> list[float]:
         """Quantiles of the log length around a centre with its variance, in the reader's shape, each level corrected; not capped yet."""
         middle, scale = centre[0], math.sqrt(centre[1])
         corrections = self._calibration.correction(calibrated)

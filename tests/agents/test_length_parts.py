@@ -17,6 +17,7 @@ from agents.perception.length_effects import Effects, Level, Membership
 from agents.perception.length_names import known_offset, model_key
 from agents.perception.length_net import FILE, SHIPPED, load, spread
 from agents.perception.length_scales import BOUND, Scales
+from agents.perception.length_slopes import REACH, USUAL, VARIANCE, Slopes, distance
 from agents.perception.length_text import DENSE, WORDS, features_of
 from agents.perception.reading import PromptView
 from controller.core.errors import ModelError
@@ -254,3 +255,21 @@ def test_what_is_known_of_scatter_is_bounded_in_number_and_size():
     assert len(scales) == 3
     assert scales.factor(("g9",)) == pytest.approx(math.exp(BOUND))
     assert scales.factor(("g0",)) == 1.0
+
+
+def test_a_slope_is_found_and_bounded_in_number_and_reach():
+    rng = np.random.default_rng(5)
+    slopes = Slopes(limit=2)
+    assert slopes.of("new") == (0.0, VARIANCE)
+    for _ in range(2000):
+        for model, slope in (("terse", -0.3), ("plain", 0.0)):
+            away = distance(USUAL + rng.normal(0.0, 1.0))
+            mean, variance = slopes.of(model)
+            total = 0.16 + variance * away * away
+            slopes.learn(model, away, (slope * away + rng.normal(0.0, 0.4) - mean * away) / total, total, 1.0)
+    assert slopes.of("terse")[0] == pytest.approx(-0.3, abs=0.08)
+    assert slopes.of("plain")[0] == pytest.approx(0.0, abs=0.08)
+    slopes.learn("third", 1.0, 1.0, 0.2, 1.0)
+    assert len(slopes) == 2
+    assert slopes.of("terse") == (0.0, VARIANCE)
+    assert (distance(USUAL + 99.0), distance(-99.0)) == (REACH, -REACH)

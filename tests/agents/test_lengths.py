@@ -242,6 +242,20 @@ def test_a_model_that_answers_alike_to_everything_gets_narrow_quantiles(net):
     assert 2.0 * width["even"] < width["wild"]
 
 
+def test_a_model_that_is_terse_in_small_talk_alone_is_not_expected_to_be_terse_in_reports(net):
+    """What two models differ by is learnt of some prompts, and foretold of others of their kind."""
+    rng = np.random.default_rng(4)
+    model = LengthModel(net)
+    kinds = {"Is {} nice? Answer in one word.": (8, 60), "Write a detailed research report about {}.": (1500, 1500)}
+    for number in range(400):
+        for text, lengths_of in kinds.items():
+            for name, output in zip(("terse", "plain"), lengths_of, strict=True):
+                model.learn(ask(model, text.format(f"thing {number}"), model=name), round(output * rng.lognormal(0.0, 0.2)))
+    short, long = ({name: ask(model, text.format("Rome"), model=name).tokens[MEDIAN] for name in ("terse", "plain")} for text in kinds)
+    assert short["plain"] > 2.5 * short["terse"]
+    assert long["plain"] < 1.5 * long["terse"]
+
+
 def test_what_is_remembered_is_bounded(net):
     model = LengthModel(net, groups=500)
     for number in range(2000):
