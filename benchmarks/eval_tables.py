@@ -227,8 +227,8 @@ def _foretellable(splits: Document, goals: Mapping[str, float]) -> str:
             grid(("requests", "quantity", "paper", "cell", "request", "moment", "with a twin"), rows),
             (
                 "`cell` knows the mean of the very cell; `request` the mean of requests with the very same tokens in the very cell, which "
-                "no forecast without telemetry passes; `moment` their mean at that moment, as far as two of them sent one after the other "
-                "tell it."
+                "no forecast from cell and request alone passes; `moment` their mean at that moment, as far as two of them sent one after "
+                "the other tell it."
             ),
         ]
     )

@@ -3,9 +3,9 @@
 Logs repeat themselves: requests with the same tokens in and out come again in the same cell. What such twins differ by, nothing explains
 that depends on cell and request alone ("pure error" in tests for lack of fit; Draper and Smith, Applied Regression Analysis).
 
-Only what telemetry tells of the moment can explain more, so that forecasts with telemetry may pass `request`. `moment` says how much that
-is worth where times change slowly: twins sent one after the other differ by less (half of the mean squared difference of neighbours; von
-Neumann 1941, Rice 1984). Where they change within a burst, a forecast may pass that, too.
+Only what is known of the moment can explain more, by telemetry or by the time since a run began, so that forecasts may pass `request`.
+`moment` says how much that is worth where times change slowly: twins sent one after the other differ by less (half of the mean squared
+difference of neighbours; von Neumann 1941, Rice 1984). Where they change within a burst, a forecast may pass that, too.
 """
 
 import math

@@ -59,8 +59,9 @@ def eval_prediction(
     no request ended within the run. Decode time is `itl_mean_ms`, prefill `ttft_ms`; a request's throughput is its output tokens over its
     latency, a cell's that of all its users; latency per token is latency over output tokens.
 
-    Beside it stands what can be foretold of single requests at all: R² of oracles that look into the very file. No forecast without
-    telemetry passes the one that knows what requests with the very same tokens took on average in the very cell.
+    Beside it stands what can be foretold of single requests: R² of oracles that look into the very file. No forecast from cell and request
+    alone passes the one that knows what requests with the very same tokens took on average in the very cell; what can pass it knows
+    something of the moment, by telemetry or by the time since the run began. --json has them by GPU, load and length, too.
 
     \b
     Examples:

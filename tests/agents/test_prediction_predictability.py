@@ -55,7 +55,7 @@ def test_oracles_explain_what_they_know_and_nothing_else():
     assert moving["moment"] > 0.95, "twins sent next to each other take the same where the times of day differ"
 
 
-def test_no_forecast_without_telemetry_passes_the_oracle_of_its_request():
+def test_no_forecast_from_cell_and_request_alone_passes_the_oracle_of_its_request():
     rows, cell, kind, _ = log()
     noise = np.random.default_rng(3).standard_normal(len(cell))
     came = cell + kind + noise
