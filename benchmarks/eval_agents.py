@@ -226,13 +226,16 @@ def main() -> None:
     unknown = sorted(set(wanted) - set(PARTS))
     if unknown:
         raise SystemExit(f"--parts: {', '.join(unknown)}; allowed: {', '.join(PARTS)}")
-    document = json.loads(options.out.read_text()) if options.out.exists() else {}
+    document: dict[str, Any] = {}
     for part in wanted:
         began = time.monotonic()
+        found = PARTS[part](Path(named), options)
+        # Read only now: a run of another part may have written meanwhile.
+        document = json.loads(options.out.read_text()) if options.out.exists() else {}
         document |= {
             "version": 1,
             "machine": {"cpus": os.cpu_count(), "python": platform.python_version()},
-            part: {**PARTS[part](Path(named), options), "took_s": round(time.monotonic() - began, 1)},
+            part: {**found, "took_s": round(time.monotonic() - began, 1)},
         }
         write_result(options.out, plain(document))
         say(f"{part}: done in {document[part]['took_s']:.0f} s")
