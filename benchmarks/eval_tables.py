@@ -156,8 +156,8 @@ def _lengths(found: Document, plots: Mapping[str, str]) -> str:
     parts += [
         f"Goal: the share at or below each stated quantile within {GOAL_COVERAGE:.0%} of its level (worst gap).",
         (
-            f"On {', '.join(NOT_PERMISSIVE)} alone, which nobody here was trained on; of the other collections what was trained before knows "
-            "the very rows."
+            f"On {', '.join(NOT_PERMISSIVE)} alone, which nobody here was trained on; of the other collections what was trained before has "
+            "seen the very rows."
         ),
         grid(("regime", "who", "answers", "Kendall tau", "MAE tokens", "worst gap"), unseen),
         "How long it takes on traffic that it begins with nothing of: answers learnt, over many random orders of arrival.",
