@@ -47,7 +47,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     least_prompts: int = 4
     width: int = 24
     hidden: tuple[int, int] = (48, 32)
-    epochs: int = 9
+    epochs: int = 8
     batch: int = 256
     rate: float = 3e-3
     decay: float = 0.05
