@@ -1,20 +1,15 @@
 """Meta's model (H-MAS 3.4.1, C.1, C.2): long views in, policy decisions out, guarded by short views. Pure and bounded.
 
-A wish, of the rule map or of the digital twin, becomes a decision when it has been the same in two evaluations in a row, the policy in
-force has had its dwell time, the wished one is in the pool and was not rolled back lately; and when the twin, where it is asked, does not
-expect it to be worse than what runs now. A switch is watched by Eq. 12 and undone where it made things worse. A decision that changes
-nothing is repeated at a slow pace, so that the gateway sees that someone is there.
+A wish of the rule map becomes a decision when it has been the same in two evaluations in a row, the policy in force has had its dwell time,
+the wished one is in the pool and was not rolled back lately. A switch is watched by Eq. 12 and undone where it made things worse. A
+decision that changes nothing is repeated at a slow pace, so that the gateway sees that someone is there.
 """
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Collection, Mapping
 
 from agents.meta.guards import BypassGuard, RollbackWindow, Verdict, baseline, recent
-from agents.meta.replay import Candidate, Outlook
 from agents.meta.rules import Wish, choose, figures
-from agents.meta.twin import best_of, judge
 from controller.core.messages import LongView, MetaDecision, ShortView
 
 BYPASS_POLICY = "fcfs"
@@ -23,25 +18,6 @@ AGREE = 2
 BAN_DWELLS = 8
 """A policy that was rolled back is left alone for so many dwell times."""
 SHORT_MAX = 256
-MARGIN = 0.02
-"""Share of requests that a change has to win in the twin's replay, for the twin to wish for it."""
-
-Selector = Literal["rules", "twin"]
-
-
-@dataclass(frozen=True, slots=True)
-class Asking:
-    """What the twin is to be asked.
-
-    Attributes:
-        candidates: What runs now, then what may replace it: one that somebody wishes for, or the whole pool.
-        wish: Whose word it is to judge; None where the twin is to choose.
-        view: The long view of that moment.
-    """
-
-    candidates: tuple[Candidate, ...]
-    wish: Wish | None
-    view: LongView
 
 
 class MetaModel:
@@ -56,11 +32,6 @@ class MetaModel:
         rollback_ratio: Rho of Eq. 12.
         settle_s: Span of the short view: until then it still holds requests from before the switch.
         keep_alive_s: Longest time without a decision while views come in.
-        selector: Who wishes: the rule map, or the twin, for which the rule map stands in where it cannot say.
-        judged: Whether the twin is asked before a wish of the rule map is followed.
-
-    Attributes:
-        asking: What the twin is to be asked now, until `on_outlooks` or `on_silence` is called; None for nothing.
     """
 
     def __init__(
@@ -74,8 +45,6 @@ class MetaModel:
         rollback_ratio: float = 1.5,
         settle_s: float = 5.0,
         keep_alive_s: float = 5.0,
-        selector: Selector = "rules",
-        judged: bool = False,
     ) -> None:
         self._start = start
         self._pool = frozenset(pool) | {start}
@@ -85,9 +54,6 @@ class MetaModel:
         self._rollback_ratio = rollback_ratio
         self._settle_s = min(settle_s, rollback_window_s / 2)
         self._keep_alive_s = keep_alive_s
-        self._selector: Selector = selector
-        self._judged = judged
-        self.asking: Asking | None = None
         self.policy = start
         self._hints: Mapping[str, float] = {}
         self._stable: tuple[str, Mapping[str, float]] = (start, {})
@@ -154,68 +120,16 @@ class MetaModel:
         if self._short and not _has_engine(self._short[-1]):
             self._agreed = (self.policy, 0)
             return self._say(now_s, self.policy, "keep: no engine is healthy, so nothing can be judged", "hold", {})
-        if self._selector == "twin":
-            self.asking = Asking((self._candidate(), *self._others(now_s)), None, view)
-            return self._keep_alive(now_s, self._said[0])
-        return self._consider(choose(view, current=self.policy, start=self._start), view, now_s, "rules", figures(view))
-
-    def on_outlooks(self, outlooks: Sequence[Outlook], now_s: float) -> list[MetaDecision]:
-        """The twin has answered `asking`: one outlook for each of its candidates, in their order."""
-        asking, self.asking = self.asking, None
-        if asking is None or self._bypass.active or asking.candidates[0] != self._candidate():
-            return []
-        found = {f"{outlook.candidate.label} good": round(outlook.good, 4) for outlook in outlooks}
-        if asking.wish is not None:
-            verdict = judge(outlooks)
-            reason = f"{asking.wish.reason}; {verdict.reason}"
-            if verdict.take is None:
-                return self._say(now_s, self.policy, f"keep {self.policy}: {asking.wish.policy} is wished ({reason})", "twin", found)
-            return self._switch(Wish(asking.wish.policy, reason, asking.wish.rule, asking.wish.hints), asking.view, now_s, "rules", found)
-        verdict = best_of(outlooks, MARGIN)
-        taken = verdict.take or asking.candidates[0]
-        return self._consider(Wish(taken.policy, verdict.reason, "twin", taken.hints), asking.view, now_s, "twin", found)
-
-    def on_silence(self, why: str, now_s: float) -> list[MetaDecision]:
-        """The twin cannot answer `asking`: the rule map's wish stands on its own, as it does without a twin."""
-        asking, self.asking = self.asking, None
-        if asking is None or self._bypass.active:
-            return []
-        reason = f"the twin could not be asked: {why}"
-        if asking.wish is not None:
-            wish = asking.wish
-            return self._switch(
-                Wish(wish.policy, f"{wish.reason}; {reason}", wish.rule, wish.hints), asking.view, now_s, "rules", figures(asking.view)
-            )
-        wish = choose(asking.view, current=self.policy, start=self._start)
-        wish = Wish(wish.policy, f"{wish.reason}; {reason}", wish.rule, wish.hints)
-        return self._consider(wish, asking.view, now_s, "rules", figures(asking.view))
-
-    def _consider(self, wish: Wish, view: LongView, now_s: float, source: str, evidence: dict[str, float]) -> list[MetaDecision]:
-        """Follows a wish, asks the twin about it, or says why not."""
+        wish = choose(view, current=self.policy, start=self._start)
         self._count(wish.policy)
         if wish.policy == self.policy:
-            return self._say(now_s, self.policy, wish.reason, source, evidence)
+            return self._say(now_s, self.policy, wish.reason, "rules", figures(view))
         held = self._held_back(wish.policy, now_s)
         if held:
             return self._say(
-                now_s, self.policy, f"keep {self.policy}: {wish.policy} is wished ({wish.reason}), but {held}", source, evidence
+                now_s, self.policy, f"keep {self.policy}: {wish.policy} is wished ({wish.reason}), but {held}", "rules", figures(view)
             )
-        if self._judged and source == "rules" and self._selector == "rules":
-            self.asking = Asking((self._candidate(), Candidate(policy=wish.policy, hints=dict(wish.hints))), wish, view)
-            return self._keep_alive(now_s, self._said[0])
-        return self._switch(wish, view, now_s, source, evidence)
-
-    def _candidate(self) -> Candidate:
-        """What runs now."""
-        return Candidate(policy=self.policy, hints=dict(self._hints))
-
-    def _others(self, now_s: float) -> list[Candidate]:
-        """What may replace it: the pool without what was rolled back lately."""
-        return [
-            Candidate(policy=name)
-            for name in sorted(self._pool)
-            if name != self.policy and now_s >= self._banned_until_s.get(name, float("-inf"))
-        ]
+        return self._switch(wish, view, now_s)
 
     def _count(self, wished: str) -> None:
         name, times = self._agreed
@@ -235,7 +149,7 @@ class MetaModel:
             return "it has been wished only once"
         return ""
 
-    def _switch(self, wish: Wish, view: LongView, now_s: float, source: str, evidence: dict[str, float]) -> list[MetaDecision]:
+    def _switch(self, wish: Wish, view: LongView, now_s: float) -> list[MetaDecision]:
         before = baseline(recent(self._short, now_s, self._settle_s), view)
         self._watch = RollbackWindow(
             before, ratio=self._rollback_ratio, from_s=now_s + self._settle_s, until_s=now_s + self._rollback_window_s
@@ -243,7 +157,7 @@ class MetaModel:
         previous = self.policy
         self.policy, self._hints = wish.policy, dict(wish.hints)
         self._switched_s = now_s
-        return self._say(now_s, previous, wish.reason, source, evidence)
+        return self._say(now_s, previous, wish.reason, "rules", figures(view))
 
     def _roll_back(self, verdict: Verdict, now_s: float) -> MetaDecision:
         failed = self.policy
@@ -273,7 +187,7 @@ class MetaModel:
 
     def _yield_to_operator(self, now_s: float) -> None:
         """Nothing is judged while an operator decides: what happens is not this policy's doing."""
-        self._watch = self.asking = None
+        self._watch = None
         self._stable = (self.policy, self._hints)
         self._agreed = (self.policy, 0)
         self._switched_s = now_s

@@ -297,17 +297,6 @@ class AgentsConfig(Section, frozen=True):
     meta_period_s: Annotated[Seconds, Meta(description="Delta T_meta: how often the policy is reconsidered")] = 10.0
     meta_dwell_s: Annotated[Seconds, Meta(description="a policy stays at least this long")] = 30.0
     meta_rollback_window_s: Annotated[Seconds, Meta(description="how long after a switch Eq. 12 is watched")] = 15.0
-    meta_selector: Annotated[
-        Literal["rules", "twin"],
-        Meta(description="who wishes for policies: the rule map, or the digital twin, which replays what came of late under every policy"),
-    ] = "rules"
-    meta_twin: Annotated[
-        bool, Meta(description="ask the twin before a wish of the rule map is followed; what it expects to be worse is dropped")
-    ] = False
-    meta_twin_window_s: Annotated[Seconds, Meta(description="span of the past that the twin replays")] = 60.0
-    meta_twin_budget_s: Annotated[
-        Seconds, Meta(description="time one replay of all candidates may take; fewer requests are replayed where it would take longer")
-    ] = 2.0
     meta_rollback_ratio: Annotated[float, Meta(gt=1, le=100, description="rho of Eq. 12")] = 1.5
     statera_period_s: Annotated[Seconds, Meta(description="least time between two actions")] = 0.5
     statera_epsilon: Annotated[float, Meta(gt=0, lt=1, description="risk that an output is longer than its bound (Eq. 4)")] = 0.1

@@ -54,7 +54,6 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         warmup_s: What arrives before it is served, not scored; after scaling.
         model: What requests ask for, empty for what the fleet serves.
         agents: Agents whose models steer the run; qos comes with any of them.
-        selector: Who of meta wishes for policies. `judged`: whether the twin is asked before a wish of the rule map is followed.
         slo: Targets for all requests, in place of the workload's.
         seed: The workload's draws follow from it.
     """
@@ -71,8 +70,6 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     router: str = "least-loaded"
     admission: SchedulerSettings = GATEWAY
     agents: tuple[Agent, ...] = ()
-    selector: Literal["rules", "twin"] = "rules"
-    judged: bool = False
     slo: SloTarget = SloTarget()
     seed: int = 1
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from controller.core.errors import ConfigError
-from controller.core.types import Controls
+from controller.core.types import Controls, Estimates, Request
 from controller.routing import make_router
 from controller.scheduling.outcomes import Ended, InstanceSpec
 from controller.scheduling.scheduler import Scheduler
@@ -95,12 +95,15 @@ def run_case(case: Case, watch: Watch | None = None, load: Load | None = None) -
     scheduler, engines = build(case)
     guard = _Guard(watch or Watch(), scheduler, list(engines), load.count)
 
+    def estimate(request: Request, _now_s: float) -> Estimates:
+        return steering.history.estimate(request)
+
     def on_end(ended: Ended, now_s: float) -> None:
         steering.on_end(ended, now_s)
         guard.watch.ended(ended)
         guard.ended(now_s)
 
-    feed = load.feed(case.fleet.model(case.model), steering.estimate)
+    feed = load.feed(case.fleet.model(case.model), estimate)
     result = simulate(
         guard.passed(feed.arrivals),
         engines,
