@@ -105,8 +105,9 @@ class _Answer:
 
 @dataclass(frozen=True, slots=True)
 class _Corrections:
-    """What live errors say of the candidates, shape (instances, targets): see `Track`. It stands until one of them learns."""
+    """What live errors say of candidates (`of`), shape (instances, targets): see `Track`. It stands until one of them learns."""
 
+    of: Sequence[str]
     shift: Numbers
     modelled: Numbers
     low: Numbers
@@ -317,10 +318,10 @@ class PredictionModel:
 
     def _live(self, candidates: Sequence[str], formula: Numbers, quantiles: Numbers) -> tuple[Numbers, Numbers, Numbers]:
         """Medians in milliseconds, and logarithms of the outer quantiles over them, after what live errors say of each instance."""
-        if self._corrections is None:
+        if self._corrections is None or self._corrections.of is not candidates:
             tracks = [track for name in candidates for track in self._instances[name].tracks.values()]
             told = np.array([(track.shift, track.watch.path == "model", track.band.low, track.band.high) for track in tracks])
-            self._corrections = _Corrections(*np.moveaxis(told.reshape(*formula.shape[1:], 4), -1, 0))
+            self._corrections = _Corrections(candidates, *np.moveaxis(told.reshape(*formula.shape[1:], 4), -1, 0))
         told_of = self._corrections
         median = quantiles[..., 1]
         middle = np.clip(formula * np.exp(told_of.modelled * median + told_of.shift), LEAST_MS, MOST_MS)
