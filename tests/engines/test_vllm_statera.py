@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,24 @@ BUDGET, SLOTS = 1024, 32
 CLIENTS = 24
 LOOSE_MS, STRICT_MS = 5000, 1
 """Targets of the time per output token: one that any window keeps, one that none does."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The token budget in force, steps so far, and tokens scheduled in them."""
+
+    token_budget: int
+    steps: int
+    tokens: int
+
+
+def steps_of(moments: list[Moment]) -> list[tuple[int, float]]:
+    """Between each two moments with steps in between: the larger budget of the two, and the mean tokens of a step."""
+    return [
+        (max(one.token_budget, other.token_budget), (other.tokens - one.tokens) / (other.steps - one.steps))
+        for one, other in pairwise(moments)
+        if other.steps > one.steps
+    ]
 
 
 @dataclass
@@ -65,12 +84,29 @@ class Stack:
             await response.read()
             assert response.status == 200
 
-    async def tokens_a_step(self) -> float:
-        """Tokens of the engine's average step while it reads eight prompts of 1,000 tokens, sent past the gateway."""
-        before = (await self.state())["counters"]
+    async def read_prompts(self) -> None:
+        """Has the engine read eight prompts of 1,000 tokens, sent past the gateway."""
         await asyncio.gather(*(self.read(number) for number in range(8)))
-        after = (await self.state())["counters"]
-        return (after["scheduled_tokens"] - before["scheduled_tokens"]) / (after["steps"] - before["steps"])
+
+    @asynccontextmanager
+    async def watched(self) -> AsyncIterator[list["Moment"]]:
+        """The engine's knobs and counters all the while, as often as it answers."""
+        moments: list[Moment] = []
+
+        async def watch() -> None:
+            while True:
+                state = await self.state()
+                moments.append(
+                    Moment(state["knobs"]["token_budget"]["value"], state["counters"]["steps"], state["counters"]["scheduled_tokens"])
+                )
+                await asyncio.sleep(0.01)
+
+        watching = asyncio.create_task(watch())
+        try:
+            yield moments
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
 
     async def read(self, number: int) -> None:
         prompt = np.random.default_rng([number, time.monotonic_ns()]).integers(10, 8000, 1000).tolist()
@@ -135,43 +171,35 @@ async def stack(gateway: str, vllm_url: str) -> AsyncIterator[Stack]:
 
 
 async def test_pressure_takes_window_and_token_budget_back_in_the_engine_and_ease_returns_them(stack: Stack, tmp_path: Path):
-    seen: list[dict[str, Any]] = []
-
-    async def note(when: str) -> dict[str, Any]:
-        n_run, budget = await stack.knobs()
-        counters = (await stack.state())["counters"]
-        row = {"when": when, "n_run": n_run, "token_budget": budget, "running": counters["running"], "waiting": counters["waiting"]}
-        seen.append(row)
-        return row
-
-    async def budget_is(low: int, high: int) -> bool:
-        return low <= (await stack.knobs())[1] <= high
-
     async def widened() -> bool:
         return (await stack.knobs())[0] >= 16
 
     async def narrowed() -> bool:
-        n_run, budget = await stack.knobs()
-        return n_run <= 8 and budget <= BUDGET // 2 + SLOTS
+        return (await stack.knobs())[0] <= 8
+
+    async def whole() -> bool:
+        return (await stack.knobs())[1] == BUDGET
 
     async with stack.load(LOOSE_MS):
         await stack.until(widened, "a window that grows while every target is met")
-        loose = await note("loose targets")
-        loose["tokens a step"] = await stack.tokens_a_step()
-    assert loose["token_budget"] == BUDGET
+        async with stack.watched() as loose:
+            await stack.read_prompts()
+    assert {moment.token_budget for moment in loose} == {BUDGET}
     async with stack.load(STRICT_MS):
-        await stack.until(narrowed, "a narrow window and a smaller budget")
-        strict = await note("strict targets")
-        strict["tokens a step"] = await stack.tokens_a_step()
+        async with stack.watched() as strict:
+            await stack.until(narrowed, "a narrow window")
+            await stack.read_prompts()
         # Whoever was taken in when the window was wide has left by now.
         for _ in range(20):
             held, now = (await stack.knobs())[0], (await stack.state())["counters"]["running"]
             assert now <= max(held, 8) + 1
             await asyncio.sleep(0.05)
-        budget = (await stack.knobs())[1]
-    await stack.until(lambda: budget_is(BUDGET, BUDGET), "the engine's whole budget after the load")
-    await note("no load")
-    (tmp_path / "knobs.json").write_text(json.dumps(seen, indent=1))
-    # The knob is no number on paper: the same prompts are read in smaller steps.
-    assert strict["tokens a step"] <= max(budget, strict["token_budget"])
-    assert loose["tokens a step"] > 1.2 * strict["tokens a step"]
+    await stack.until(whole, "the engine's whole budget after the load")
+    (tmp_path / "moments.json").write_bytes(orjson.dumps({"loose": loose, "strict": strict}, option=orjson.OPT_INDENT_2))
+    # The budget is taken back at once, and given back when the window has done its part: no window makes a hopeless target good.
+    least = min(moment.token_budget for moment in strict)
+    assert least <= BUDGET // 2 + SLOTS
+    # The knob is no number on paper: no step is larger than it allows, and steps that are allowed to be larger are.
+    taken = steps_of(loose) + steps_of(strict)
+    assert all(tokens <= budget for budget, tokens in taken)
+    assert max(tokens for _, tokens in steps_of(loose)) > least
