@@ -164,7 +164,7 @@ build/tiny-bases/.ready: scripts/build_tiny_bases.py scripts/build_tiny_model.py
 	@touch $@
 
 test-train: $(TRAIN_VENV)/.ready build/tiny-bases/.ready  ## the tests that train on tiny local bases; HMAS_DATA_DIR says where typed prompts are
-	OMP_NUM_THREADS=1 HMAS_VLLM_PYTHON=$(wildcard $(VLLM_VENV)/bin/python) $(TRAIN_VENV)/bin/pytest -m train
+	OMP_NUM_THREADS=1 HMAS_VLLM_PYTHON=$(wildcard $(VLLM_VENV)/bin/python) $(TRAIN_VENV)/bin/pytest -m train $$(grep -rlw --include='*.py' mark.train tests)
 
 # What is said of the agents in docs/agents.md; the public data is not part of the project.
 DATA_NEEDED = @test -n "$$HMAS_DATA_DIR" || { echo "set HMAS_DATA_DIR to the folder of the public data (prompts/, profiles/)"; exit 2; }
