@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import math
 import os
 import threading
 from collections.abc import Awaitable, Callable
@@ -12,6 +13,10 @@ from typing import Any, Generic, TypeVar
 from controller.core.messages import Message
 
 T = TypeVar("T")
+BRIEF_MS = 3.0
+"""Work that takes less is done on the loop: the way to the thread and back would cost as much again."""
+SMOOTHED = 0.1
+"""Weight of the newest measurement in a pace that rises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,25 @@ class Deferred(Generic[T]):
 
     compute: Callable[[], T | Awaitable[T]]
     finish: Callable[[T, float], list[Message]]
+
+
+class Pace:
+    """How long one piece of some work takes, to tell what is too brief for the thread.
+
+    It falls at once and rises slowly: the first pieces of a model, and a pause of the machine, say little of the work.
+    """
+
+    def __init__(self) -> None:
+        self._piece_ms = math.inf
+
+    def is_brief(self, pieces: int) -> bool:
+        """Whether so many pieces are done on the loop before they could be handed over and back; never before one was measured."""
+        return self._piece_ms * pieces <= BRIEF_MS
+
+    def took(self, pieces: int, took_ms: float) -> None:
+        """Takes in how long so many pieces took, milliseconds; at least one piece."""
+        each_ms = took_ms / pieces
+        self._piece_ms = each_ms if each_ms < self._piece_ms else self._piece_ms + SMOOTHED * (each_ms - self._piece_ms)
 
 
 class Lane:

@@ -2,7 +2,6 @@
 
 import asyncio
 import inspect
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +20,7 @@ from agents.perception.reading import PromptView, Reader, Reading
 from agents.perception.rules_reader import RulesReader
 from agents.perception.shadow import Shadow
 from agents.perception.tally import Tally
-from agents.work import Deferred
+from agents.work import Deferred, Pace
 from controller.bus.base import Bus
 from controller.config.paths import models_dir
 from controller.config.schema import Config
@@ -47,10 +46,6 @@ REPORT_EVERY_S = 10.0
 REST_S = 5.0
 LONGEST_REST_S = 60.0
 """How long a reader that failed is left alone, doubling from the first to the second."""
-BRIEF_MS = 3.0
-"""What is read in less is read on the loop: the way to a thread and back would cost as much again."""
-_SMOOTHED = 0.1
-"""Weight of the newest batch in the mean time of reading one prompt."""
 UNKNOWN_MORE = 0.05
 """A model that leaves so many more requests unknown is not put in force by itself, whatever it knows of lengths."""
 
@@ -92,7 +87,7 @@ class PerceptionAgent:
         self._events: list[Message] = []
         self._fallback = ""
         self._failing = ""
-        self._prompt_ms = math.inf
+        self._pace = Pace()
         self._rest_s = REST_S
         self._rests_until_s = float("-inf")
         self._reported_s = float("-inf")
@@ -117,7 +112,7 @@ class PerceptionAgent:
         reader = self._rules if now_s < self._rests_until_s else self.model.reader
         views = [view_of(notice) for notice in notices]
         reading = self._reading(reader, views)
-        if not inspect.iscoroutinefunction(reading) and self._prompt_ms * len(views) <= BRIEF_MS:
+        if not inspect.iscoroutinefunction(reading) and self._pace.is_brief(len(views)):
             return self._answer(notices, reading(), now_s)
         return Deferred(reading, partial(self._answer, notices))
 
@@ -183,8 +178,7 @@ class PerceptionAgent:
         """The short half: features, and what is to be told of the reader."""
         self._look_at_reader(read, now_s)
         self.model.tally.batch(len(notices), read.took_ms)
-        each_ms = read.took_ms / len(notices)
-        self._prompt_ms = each_ms if math.isinf(self._prompt_ms) else self._prompt_ms + _SMOOTHED * (each_ms - self._prompt_ms)
+        self._pace.took(len(notices), read.took_ms)
         features = self.model.conclude(notices, read.readings, now_s, source=read.by)
         if self.shadow is not None:
             self.shadow.offer(notices, features)
@@ -216,7 +210,7 @@ class PerceptionAgent:
                 self._have = Opened(name=self._rules.name, reader=self._rules, net=None)
         elif loaded.opened is not None:
             self._fallback = self._failing = ""
-            self._prompt_ms = math.inf
+            self._pace = Pace()
             self._rests_until_s, self._rest_s = float("-inf"), REST_S
             self._have = loaded.opened
             if loaded.model is not None:

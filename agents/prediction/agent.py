@@ -23,7 +23,7 @@ from agents.prediction.prior import prior_of
 from agents.prediction.refitting import Refitted, Shadow, due, refit_into
 from agents.prediction.regressor import KIND, SHIPPED, CatBoostRegressor, load_regressor
 from agents.prediction.speed import Speed
-from agents.work import Deferred
+from agents.work import Deferred, Pace
 from controller.bus.base import Bus
 from controller.config.paths import models_dir
 from controller.config.schema import Config
@@ -53,11 +53,6 @@ DRIFTS_TOLD = 20
 """Events of drift told at one tick, at most."""
 GIVEN_UP = 10
 """A shadow that is not better after so many times the completions it is compared on is sent away."""
-
-BRIEF_MS = 3.0
-"""Trees that take less are gone through on the loop: the way to a thread and back would cost as much again."""
-_SMOOTHED = 0.1
-"""Weight of the newest batch in the time of one row, where it took longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +110,7 @@ class PredictionAgent:
         self._promote = ""
         self._dismiss = False
         self._took_s = 0.0
-        self._row_ms = math.inf
+        self._pace = Pace()
         self._batches = 0
 
     async def recover(self, bus: Bus, now_s: float) -> None:  # noqa: ARG002 - part of the protocol
@@ -132,7 +127,7 @@ class PredictionAgent:
         if not asked:
             return []
         self._took_s += time.perf_counter() - start_s
-        if self._row_ms * sum(len(one.rows) for one in asked) <= BRIEF_MS:
+        if self._pace.is_brief(sum(len(one.rows) for one in asked)):
             return self._answer(asked, _go_through(asked), now_s)
         return Deferred(partial(_go_through, asked), partial(self._answer, asked))
 
@@ -177,9 +172,7 @@ class PredictionAgent:
         return Deferred(partial(refit_into, self._store, active, experience.table()), self._told_refit)
 
     def _answer(self, asked: Sequence[Asked], gone: _Gone, now_s: float) -> list[Message]:
-        each_ms = 1e3 * gone.took_s / sum(len(one.rows) for one in asked)
-        # It falls at once and rises slowly: the first answers of a model, and a pause of the machine, say little of its trees.
-        self._row_ms = each_ms if each_ms < self._row_ms else self._row_ms + _SMOOTHED * (each_ms - self._row_ms)
+        self._pace.took(sum(len(one.rows) for one in asked), 1e3 * gone.took_s)
         start_s = time.perf_counter()
         costs = [cost for one, said in zip(asked, gone.quantiles, strict=True) for cost in self.model.answer(one, said, now_s)]
         self._took_s += gone.took_s + time.perf_counter() - start_s
@@ -229,7 +222,7 @@ class PredictionAgent:
                 self._note(now_s, "model_refused", loaded.name, before, loaded.error, severity="error")
         elif loaded.name != before or self._fallback:
             self.model.adopt(loaded.regressor)
-            self._row_ms = math.inf
+            self._pace = Pace()
             self._have, self._fallback = loaded.name, ""
             self._note(now_s, "model_changed", before, loaded.name, "chosen in the store")
         self._take_shadow(loaded, now_s)

@@ -11,9 +11,9 @@ from message_kit import completed, instance_view, request_features, system_snaps
 from shell_kit import shells
 
 from agents.models.store import ModelStore
-from agents.prediction.agent import BRIEF_MS, REPORT_EVERY_S, make_agent
+from agents.prediction.agent import REPORT_EVERY_S, make_agent
 from agents.prediction.regressor import KIND, SHIPPED, load_regressor
-from agents.work import Deferred
+from agents.work import BRIEF_MS, Deferred, Pace
 from controller.bus.memory_bus import MemoryBus
 from controller.config.schema import AgentsConfig, Config, EngineConfig
 from controller.core.messages import Completion, Event, ModelReport, RequestCost, RequestFeatures, SystemSnapshot
@@ -231,7 +231,8 @@ def test_a_few_rows_stay_on_the_loop_once_it_is_known_that_they_take_but_a_momen
         answers(agent, [features(f"r{number}")], 100.0)
     assert isinstance(agent.handle([features("last")], 100.0), list)
     crowd = [features(f"c{number}") for number in range(100)]
-    agent._row_ms = 2.0 * BRIEF_MS / len(crowd)
+    agent._pace = Pace()
+    agent._pace.took(len(crowd), 2.0 * BRIEF_MS)
     assert isinstance(agent.handle(crowd, 100.0), Deferred)
 
 

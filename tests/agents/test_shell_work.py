@@ -13,7 +13,7 @@ from shell_kit import shells
 
 from agents import shell as shell_module
 from agents.inbox import Inbox
-from agents.work import Deferred, Lane
+from agents.work import BRIEF_MS, Deferred, Lane, Pace
 from controller.bus.base import Delivery
 from controller.bus.memory_bus import MemoryBus
 from controller.core.messages import (
@@ -275,3 +275,18 @@ async def test_a_lane_raises_what_its_work_raises_and_has_one_thread():
     with pytest.raises(ZeroDivisionError):
         await lane.run(lambda: 1 // 0)
     lane.close()
+
+
+def test_a_pace_falls_at_once_and_rises_slowly():
+    pace = Pace()
+    assert not pace.is_brief(1), "nothing was measured yet"
+    pace.took(1, 10.0 * BRIEF_MS)
+    assert not pace.is_brief(1)
+    pace.took(10, BRIEF_MS)
+    assert pace.is_brief(9)
+    assert not pace.is_brief(11)
+    pace.took(1, BRIEF_MS)
+    assert pace.is_brief(5), "one slow piece is no slow work"
+    for _ in range(30):
+        pace.took(1, BRIEF_MS)
+    assert not pace.is_brief(5)
