@@ -32,6 +32,7 @@ class WaitingRoom:
         queues: The structures that hold all but those whose deadline has passed.
         backlog: Who of them is outranked, and how much work they are.
         tokens: Prompt tokens of all that wait. `overdue`, `long`: how many are overdue, and on the slow side of the split.
+        tasks: How many wait of each task type that ever waited.
         weights: Tenants' weights, by which waiting entries are weighed anew on `reweigh`.
     """
 
@@ -57,6 +58,7 @@ class WaitingRoom:
         self.tokens = 0
         self.overdue = 0
         self.long = 0
+        self.tasks: dict[str, int] = {}
         self._behind = False
         self.queues = Queues(
             instances,
@@ -108,6 +110,7 @@ class WaitingRoom:
         if returned:
             entry.weight = self.weights.get(entry.request.tenant, entry.weight)
         self.tokens += entry.request.prompt_tokens
+        self._count_task(entry.estimates, 1)
         self.backlog.put(entry, group.work, overdue=False)
         group.join(waiting, front=returned)
         group.put(waiting, now_s)
@@ -123,6 +126,8 @@ class WaitingRoom:
         if waiting is None:
             return False
         entry = waiting.entry
+        self._count_task(entry.estimates, -1)
+        self._count_task(estimates, 1)
         entry.estimates = estimates
         self._count_long(waiting)
         if waiting.place == "expired":
@@ -158,6 +163,7 @@ class WaitingRoom:
         self._overdue_at.discard(request_id)
         self._deadlines.discard(request_id)
         self.tokens -= waiting.entry.request.prompt_tokens
+        self._count_task(waiting.entry.estimates, -1)
         self.overdue -= waiting.overdue
         self.long -= waiting.long
         return waiting.entry
@@ -279,6 +285,10 @@ class WaitingRoom:
         is_long = self._split.is_long(waiting.entry.estimates.total_ms)
         self.long += is_long - waiting.long
         waiting.long = is_long
+
+    def _count_task(self, estimates: Estimates, number: int) -> None:
+        task = estimates.task_type.value
+        self.tasks[task] = self.tasks.get(task, 0) + number
 
     def _split_hints(self) -> tuple[float, float]:
         hints = {**TwoLane.default_hints, **(self.queues.hints if self.queues.policy_name == TwoLane.name else {})}

@@ -42,6 +42,7 @@ class SystemSnapshot(Message, frozen=True, tag="system"):
         overdue: Waiting requests that have already missed their TTFT target.
         arrived_total, dispatched_total, ended: Counters since the gateway started; `ended` by outcome.
         forced: Names of what operators hold (`policy`, `knobs`), so that agents stop arguing.
+        queued_by_task: Waiting requests by task type, as far as it is known yet; types of which none waits are left out.
     """
 
     sent_s: float
@@ -57,3 +58,4 @@ class SystemSnapshot(Message, frozen=True, tag="system"):
     ended: dict[str, int]
     instances: list[InstanceView]
     forced: list[str] = field(default_factory=list)
+    queued_by_task: dict[str, int] = field(default_factory=dict)
