@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from hmas.lab.agents.settings import AblationSettings, Belief
-from hmas.lab.studies.errors import StudyError
+from hmas.lab.studies import kept
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,45 +42,16 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
-class KeptRows:
-    """Rows on disk, one a line as they come, so that a long run which is broken off can be taken up again.
-
-    Args:
-        path: The file; None keeps nothing.
-        resume: Whether rows that lie there already count. They are those of the same requests only if code and models are the same.
-    """
+class KeptRows(kept.KeptRows[Task, Row]):
+    """As `hmas.lab.studies.kept.KeptRows`, of this study."""
 
     def __init__(self, path: Path | None, *, resume: bool = False) -> None:
-        """Reads or empties the file.
+        """Reads or empties the file; None keeps nothing.
 
         Raises:
             StudyError: It cannot be read or written.
         """
-        self._path = path
-        self._rows: dict[str, Row] = {}
-        if path is None:
-            return
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if resume and path.exists():
-                kept = msgspec.json.Decoder(tuple[str, Row]).decode_lines(path.read_bytes())
-                self._rows = dict(kept)
-            else:
-                path.write_bytes(b"")
-        except OSError as error:
-            raise StudyError(f"{path}: {error.strerror}; choose another --out") from error
-        except msgspec.DecodeError as error:
-            raise StudyError(f"{path}: {error}; it is no file of rows: run without --resume") from error
-
-    def row(self, task: Task) -> Row | None:
-        """The task's row, where it lies there."""
-        return self._rows.get(_key(task))
-
-    def keep(self, task: Task, row: Row) -> None:
-        """Adds a row; one with an error is to be made again."""
-        if self._path is not None and not row.error:
-            with self._path.open("ab") as file:
-                file.write(msgspec.json.encode((_key(task), row)) + b"\n")
+        super().__init__(path, Row, _key, resume=resume)
 
 
 def _key(task: Task) -> str:

@@ -5,9 +5,9 @@ from typing import Annotated, Literal, get_args
 import msgspec
 from msgspec import Meta
 
-from controller.core.errors import ConfigError
 from controller.scheduling.outcomes import SchedulerSettings
 from hmas.lab.studies.case import GATEWAY, PRESETS
+from hmas.lab.studies.names import read_names
 
 Belief = Literal["none", "rules", "private", "trained", "rules+targets", "rules+lengths", "oracle"]
 BELIEFS: tuple[Belief, ...] = get_args(Belief)
@@ -93,8 +93,7 @@ def read_beliefs(text: str) -> tuple[Belief, ...]:
     Raises:
         ConfigError: A name is not known.
     """
-    chosen = _chosen("beliefs", text, BELIEFS)
-    return tuple(belief for belief in BELIEFS if belief in chosen)
+    return read_names("beliefs", text, BELIEFS)
 
 
 def read_ways(text: str) -> tuple[str, ...]:
@@ -103,13 +102,4 @@ def read_ways(text: str) -> tuple[str, ...]:
     Raises:
         ConfigError: A name is not known.
     """
-    chosen = _chosen("ways", text, tuple(WAYS))
-    return tuple(way for way in WAYS if way in chosen)
-
-
-def _chosen(what: str, text: str, allowed: tuple[str, ...]) -> set[str]:
-    wanted = {name.strip() for name in text.split(",") if name.strip()} or set(allowed)
-    unknown = sorted(wanted - set(allowed))
-    if unknown:
-        raise ConfigError(f"{what}: {', '.join(unknown)}; allowed: {', '.join(allowed)}")
-    return wanted
+    return read_names("ways", text, tuple(WAYS))

@@ -9,6 +9,7 @@ from controller.core.errors import ConfigError
 from controller.scheduling.pool import POLICIES
 from hmas.demo.field_settings import FieldSettings
 from hmas.demo.virtual import Overdue
+from hmas.lab.studies.names import read_names
 
 BASELINE = "fcfs"
 TWIN = "fcfs-again"
@@ -107,11 +108,7 @@ def read_slices(text: str) -> tuple[str, ...]:
     Raises:
         ConfigError: There is no such slice.
     """
-    wanted = {name.strip() for name in text.split(",") if name.strip()} or set(SLICES)
-    unknown = sorted(wanted - set(SLICES))
-    if unknown:
-        raise ConfigError(f"slices: {', '.join(unknown)}; allowed: {', '.join(SLICES)}")
-    return tuple(name for name in SLICES if name in wanted)
+    return read_names("slices", text, SLICES)
 
 
 def read_loads(text: str) -> tuple[float, ...]:
