@@ -1,15 +1,17 @@
 """Runs a case: workload, scheduler, engines and agents put together, progress told, and stopped in order when asked to."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from controller.core.errors import ConfigError
+from controller.core.placement import Router
 from controller.core.types import Controls, Estimates, Request
 from controller.routing import make_router
 from controller.scheduling.outcomes import Ended, InstanceSpec
 from controller.scheduling.scheduler import Scheduler
-from controller.simulation import Arrival, RequestRecord, SimulationResult, simulate
+from controller.simulation import Arrival, Periodic, RequestRecord, SimulationResult, simulate
 from controller.simulation.check import check
 from engines.sim.model import EngineModel
 from engines.sim.profile import Profile
@@ -75,13 +77,26 @@ class Run:
     sessions: list[SessionEnd] | None = None
 
 
-def run_case(case: Case, watch: Watch | None = None, load: Load | None = None) -> Run:
+class Gate(Router, Protocol):
+    """An admission of somebody else's, in the router's place: it lets a request wait where its own account says so."""
+
+    def controls(self) -> Sequence[Periodic]:
+        """How it looks at the engines."""
+        ...
+
+    def on_end(self, ended: Ended, now_s: float) -> None:
+        """Told of each request that ends."""
+        ...
+
+
+def run_case(case: Case, watch: Watch | None = None, load: Load | None = None, gate: Gate | None = None) -> Run:
     """Simulates a case. The same case gives the same run, always.
 
     Args:
         case: What to run.
         watch: Progress and stopping; they change nothing of what is simulated up to a stop.
         load: The case's workload, where it has been opened already.
+        gate: An admission that stands in the router's place.
 
     Raises:
         ConfigError: The case cannot be run.
@@ -92,7 +107,7 @@ def run_case(case: Case, watch: Watch | None = None, load: Load | None = None) -
     if case.warmup_s >= load.duration_s:
         raise ConfigError(f"warm-up is {case.warmup_s:g} s; allowed: less than the arrivals' {load.duration_s:g} s")
     steering = Steering(case)
-    scheduler, engines = build(case)
+    scheduler, engines = build(case, gate)
     guard = _Guard(watch or Watch(), scheduler, list(engines), load.count)
 
     def estimate(request: Request, _now_s: float) -> Estimates:
@@ -100,6 +115,8 @@ def run_case(case: Case, watch: Watch | None = None, load: Load | None = None) -
 
     def on_end(ended: Ended, now_s: float) -> None:
         steering.on_end(ended, now_s)
+        if gate is not None:
+            gate.on_end(ended, now_s)
         guard.watch.ended(ended)
         guard.ended(now_s)
 
@@ -108,7 +125,7 @@ def run_case(case: Case, watch: Watch | None = None, load: Load | None = None) -
         guard.passed(feed.arrivals),
         engines,
         scheduler,
-        controls=steering.controls(),
+        controls=[*steering.controls(), *(gate.controls() if gate is not None else ())],
         on_end=on_end,
         followups=guard.following(feed.followups),
     )
@@ -129,8 +146,8 @@ def run_case(case: Case, watch: Watch | None = None, load: Load | None = None) -
     )
 
 
-def build(case: Case) -> tuple[Scheduler, dict[str, EngineModel]]:
-    """The scheduler and the engines of a case, as at a gateway's start."""
+def build(case: Case, router: Router | None = None) -> tuple[Scheduler, dict[str, EngineModel]]:
+    """The scheduler and the engines of a case, as at a gateway's start; `router` in place of the case's."""
     kinds = case.fleet.instances()
     model = case.fleet.model(case.model)
     scheduler = Scheduler(
@@ -145,7 +162,7 @@ def build(case: Case) -> tuple[Scheduler, dict[str, EngineModel]]:
             )
             for name, kind in kinds.items()
         ],
-        router=make_router(case.router),
+        router=router or make_router(case.router),
         policy=case.policy,
         hints=case.hints,
     )
