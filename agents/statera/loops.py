@@ -69,11 +69,13 @@ class Load:
         in_flight: Requests on the instance.
         waits: Whether requests wait for a place.
         ceiling: Largest window that makes sense.
+        safe: Window up to which no target is in danger (`headroom`), 0 where that is not known.
     """
 
     in_flight: int
     waits: bool
     ceiling: int
+    safe: int = 0
 
 
 @dataclass(slots=True)
@@ -134,6 +136,7 @@ class WindowLoop:
         else:
             self._follow(target, error, load, dt)
         limited = self._rate_limited(now, dt) if target is None else self.base * math.exp(self.trim)
+        limited = max(limited, min(float(load.safe), self._highest(now, dt)))
         # Back-calculation: the state is what was put out, so nothing stands behind the limits waiting to be unwound.
         self.base = max(float(min(self.low, load.ceiling)), min(float(load.ceiling), limited)) * math.exp(-self.trim)
 
@@ -157,10 +160,13 @@ class WindowLoop:
 
     def _rate_limited(self, now: int, dt: float) -> float:
         wanted = self.base * math.exp(self.trim)
-        # A whole request a step keeps small windows from being stuck between two whole numbers.
-        highest = max(now * math.pow(RISE_FACTOR_PER_S, dt), now + 1.0)
         lowest = min(now * math.pow(FALL_FACTOR_PER_S, -dt), now - 1.0)
-        return max(lowest, min(highest, wanted))
+        return max(lowest, min(self._highest(now, dt), wanted))
+
+    @staticmethod
+    def _highest(now: int, dt: float) -> float:
+        """A whole request a step keeps small windows from being stuck between two whole numbers."""
+        return max(now * math.pow(RISE_FACTOR_PER_S, dt), now + 1.0)
 
 
 @dataclass(slots=True)

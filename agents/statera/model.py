@@ -11,6 +11,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from agents.statera.conformal import LengthCalibrator
+from agents.statera.headroom import Headroom
 from agents.statera.loops import Band, BudgetLoop, Load, WindowLoop
 from agents.statera.plant import Plant
 from agents.statera.target import Target, best_window
@@ -36,6 +37,7 @@ class Station:
     loop: WindowLoop
     budget: BudgetLoop = field(default_factory=BudgetLoop)
     plant: Plant = field(default_factory=Plant)
+    headroom: Headroom = field(default_factory=Headroom)
     updated_s: float = float("-inf")
     pressed_s: float = float("-inf")
     sent_s: float = float("-inf")
@@ -112,6 +114,7 @@ class StateraModel:
             else:
                 # Nobody can be sent there and its figures mean nothing: the window stays for when it is back.
                 station.loop.errors.clear()
+                station.headroom.forget()
                 action = self._action(station, instance, view, now_s, "instance is down or draining: window kept", changes=False)
             if action is not None:
                 actions.append(action)
@@ -156,11 +159,12 @@ class StateraModel:
         error = self._log_error(station, instance, view, target, now_s)
         if error is not None:
             station.loop.sample(error)
+            self._look_for_room(station, instance, view)
         if now_s - station.updated_s < self._period_s * 0.95:
             return None
         elapsed_s = now_s - station.updated_s
         station.updated_s = now_s
-        load = Load(in_flight=instance.in_flight, waits=view.queued > 0, ceiling=ceiling)
+        load = Load(in_flight=instance.in_flight, waits=view.queued > 0, ceiling=ceiling, safe=station.headroom.n_run)
         station.loop.update(load, target, elapsed_s if math.isfinite(elapsed_s) else self._period_s)
         if instance.max_token_budget > 0:
             error = band.error(max(0.0, instance.tpot_pressure))
@@ -183,6 +187,14 @@ class StateraModel:
             if view.tpot_violation_rate > allowed:
                 error = max(error, min(1.0, view.tpot_violation_rate - allowed))
         return error
+
+    def _look_for_room(self, station: Station, instance: InstanceView, view: ShortView) -> None:
+        """Takes the view into the headroom, unless targets are being missed whatever the utilization says."""
+        if view.ended >= VIOLATION_SAMPLES and view.tpot_violation_rate > VIOLATION_FREE:
+            station.headroom.forget()
+        else:
+            u = max(view.utilization.get(instance.name, 0.0), instance.tpot_pressure)
+            station.headroom.sample(instance.in_flight, u, self._band.low)
 
     def _held(self, station: Station, instance: InstanceView, view: ShortView, now_s: float) -> ControlAction | None:
         """An operator holds the knobs: follow what is in force, so that releasing them changes nothing at once."""

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from agents.statera.plant import Plant
 
 REACH = 1.5
-"""How far beyond the largest concurrency seen the fit is believed."""
+"""How far beyond the largest concurrency seen a window is looked for. The one in force is judged wherever it lies: a lull, in which few are
+in flight, is no reason to take it away, and the fit speaks against it where it would ruin the next burst."""
 INDIFFERENT = 0.01
 """Relative gain below which the present window is kept."""
 PRESSURE_QUANTILE = 0.9
@@ -53,7 +54,7 @@ def best_window(plant: Plant, *, now_n: int, low: int, high: int) -> Target | No
     if not plant.ready:
         return None
     reach = max(low, min(high, int(REACH * plant.tpot.n_max) + 1))
-    windows = _candidates(low, reach, now_n)
+    windows = _candidates(low, reach, min(now_n, high))
     borne = plant.borne_ms()
     if not len(borne):
         return None
@@ -77,6 +78,6 @@ def best_window(plant: Plant, *, now_n: int, low: int, high: int) -> Target | No
 
 
 def _candidates(low: int, high: int, now_n: int) -> NDArray[np.float64]:
-    """Whole numbers from low to high, ever more widely spaced, with the present one among them."""
+    """Whole numbers from low to high, ever more widely spaced, and the present one."""
     steps = np.unique(np.round(np.geomspace(low, high, num=48)))
-    return np.union1d(steps, [now_n]) if low <= now_n <= high else steps
+    return np.union1d(steps, [now_n]) if low <= now_n else steps
