@@ -1,29 +1,35 @@
 """The long view: workload and outcomes over the aggregation window (H-MAS 3.3, C.1). Pure."""
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
 
-from agents.qos.outcomes import fairness, served_late, shares
-from agents.qos.windows import summarize, variation
-from controller.core.messages import Completion, LongView, SystemSnapshot
+import numpy as np
+
+from agents.qos import columns as col
+from agents.qos.heavy import HeavyHitters
+from agents.qos.outcomes import fairness, shares
+from agents.qos.short_view import latencies
+from agents.qos.sketch import Counts
+from agents.qos.tallies import Tallies, tally
+from agents.qos.windows import variation
+from controller.core.messages import LongView, SystemSnapshot
+from controller.core.messages.views import ChangePoint, LengthSummary, TelemetryCounts
 from controller.core.objectives import percentile
-from controller.core.types import OutcomeKind
 
 LABELS_MAX = 32
-"""Task types and tenants named in a view; the rest is added up as `other`."""
+"""Tenants named in a view; the rest is added up as `other`."""
 LONG_OVER_MEAN = 2.0
 """A request is long when its service takes more than this many times the mean."""
 
 
 def build_long_view(
     snapshot: SystemSnapshot,
-    ended: Sequence[Completion],
-    arrived: Sequence[tuple[float, int]],
+    tallies: Tallies,
     mismatches: Sequence[float],
     *,
-    more_overdue: int,
-    window_s: float,
+    changes: list[ChangePoint],
+    telemetry: TelemetryCounts,
+    span_s: float,
+    arrivals_span_s: float,
     weights: Mapping[str, float],
     now_s: float,
 ) -> LongView:
@@ -31,80 +37,94 @@ def build_long_view(
 
     Args:
         snapshot: The newest one.
-        ended: Requests that ended within the window.
-        arrived: (time, arrivals since the gateway's start), in order of time.
+        tallies: Counts of the long window.
         mismatches: Scores of Eq. 7 within the window, one a second.
-        more_overdue: Growth of the number of overdue waiting requests over the window.
-        window_s: How much of the window has been watched, more than 0.
+        changes: Change points found within the window.
+        telemetry: What was wrong with the telemetry.
+        span_s: How much of the window has been watched, more than 0. `arrivals_span_s`: by the present gateway, which counts arrivals.
+        arrivals_span_s: See there.
         weights: Tenants' weights.
         now_s: Stamped on the view.
     """
-    missed = shares(ended, more_overdue)
-    arrivals = arrived[-1][1] - arrived[0][1] if arrived else 0
-    arrival_rps = arrivals / window_s
-    service_ms = [c.total_ms - c.queue_ms for c in ended if c.outcome is OutcomeKind.COMPLETED and c.queue_ms >= 0]
-    mean_ms = sum(service_ms) / len(service_ms) if service_ms else 0.0
+    row = tallies.long.total()
+    settled = tally(row)
+    missed = shares(settled)
+    service = row[col.SERVICE : col.PROMPT]
+    arrived = int(row[col.ARRIVED])
+    arrival_rps = arrived / arrivals_span_s
+    peak_rps = float(tallies.long.columns(col.PEAK, col.PEAK).max()) / 1000.0
+    senders = tallies.tenants()
     return LongView(
         sent_s=now_s,
-        window_s=window_s,
+        window_s=span_s,
         policy=snapshot.policy,
-        arrived=arrivals,
-        ended=missed.judged,
+        arrived=arrived,
+        ended=int(settled.judged),
         arrival_rps=arrival_rps,
-        arrival_cv=variation(_gaps([c.arrival_s for c in ended])),
-        burst_ratio=_burst_rps(arrived) / arrival_rps if arrival_rps > 0 else 0.0,
-        prompt_mean=_mean(c.prompt_tokens for c in ended),
-        output_mean=_mean(c.output_tokens for c in ended if c.outcome is OutcomeKind.COMPLETED),
-        total_cv=variation(service_ms),
-        long_share=sum(value > LONG_OVER_MEAN * mean_ms for value in service_ms) / max(1, len(service_ms)),
+        arrival_cv=variation(tallies.gaps_s()),
+        burst_ratio=peak_rps / arrival_rps if arrival_rps > 0 else 0.0,
+        prompt_mean=_ratio(row, col.PROMPT_SUM, col.ENDED),
+        output_mean=_ratio(row, col.OUTPUT_SUM, col.COMPLETED),
+        total_cv=col.TIMES.variation(service),
+        long_share=col.TIMES.share_above(service, LONG_OVER_MEAN * col.TIMES.mean(service)),
         long_backlog=max(0, snapshot.queued_long),
         queued=max(0, snapshot.queued),
-        ttft_ms=summarize(c.ttft_ms for c in ended),
-        tpot_ms=summarize(c.tpot_ms for c in ended),
+        ttft_ms=latencies(row[col.TTFT : col.TPOT]),
+        tpot_ms=latencies(row[col.TPOT : col.JUDGED]),
         violation_rate=missed.missed,
         ttft_violation_rate=missed.ttft,
         tpot_violation_rate=missed.tpot,
         deadline_miss_share=missed.queue,
-        goodput_rps=missed.met / window_s,
-        goodput_rate=1.0 - missed.missed if missed.judged else 0.0,
-        mismatch=_mean(mismatches),
+        goodput_rps=settled.met / span_s,
+        goodput_rate=1.0 - missed.missed if settled.judged else 0.0,
+        mismatch=sum(mismatches) / len(mismatches) if mismatches else 0.0,
         mismatch_p95=percentile(sorted(mismatches), 95),
-        fairness=fairness(ended, weights),
-        by_task=_mix(str(c.task_type) for c in ended),
-        by_tenant=_mix(c.tenant for c in ended),
+        fairness=fairness(senders.held(), weights),
+        by_task=_mix({task: int(row[col.TASK + number]) for number, task in enumerate(col.TASKS)}, int(row[col.ENDED])),
+        by_tenant=_mix({name: share.count for name, share in senders.held().items()}, senders.total),
         forced=snapshot.forced,
-        late_service=_mean(served_late(c) for c in ended if c.queue_ms >= 0),
+        late_service=_ratio(row, col.SERVED_LATE, col.DISPATCHED),
+        arrival_dispersion=_dispersion(tallies, arrivals_span_s),
+        prompt_tokens=_lengths(row[col.PROMPT : col.OUTPUT]),
+        output_tokens=_lengths(row[col.OUTPUT :]),
+        long_backlog_mean=_ratio(row, col.LONG_WAITING, col.SNAPSHOTS),
+        smoothed=tallies.smoothing.outcomes(tallies.long),
+        changes=changes,
+        tenant_error=_error(senders),
+        telemetry=telemetry,
     )
 
 
-def _mean(values: Iterable[float]) -> float:
-    held = list(values)
-    return sum(held) / len(held) if held else 0.0
+def _ratio(row: Counts, number: int, of: int) -> float:
+    return float(row[number] / row[of]) if row[of] else 0.0
 
 
-def _gaps(arrivals_s: list[float]) -> list[float]:
-    arrivals_s.sort()
-    return [later - earlier for earlier, later in pairwise(arrivals_s)]
+def _lengths(counts: Counts) -> LengthSummary:
+    p50, p90, p99 = col.TOKENS.percentiles(counts, (50, 90, 99))
+    return LengthSummary(count=int(counts.sum()), p50=p50, p90=p90, p99=p99, cv=col.TOKENS.variation(counts))
 
 
-def _burst_rps(arrived: Sequence[tuple[float, int]]) -> float:
-    """Largest arrival rate over any second, from the counter's readings; over the whole span where that is shorter."""
-    best = 0.0
-    start = 0
-    for at_s, total in arrived:
-        while start + 1 < len(arrived) and arrived[start + 1][0] <= at_s - 1.0:
-            start += 1
-        span_s = at_s - arrived[start][0]
-        best = max(best, (total - arrived[start][1]) / max(1.0, span_s))
-    return best
+def _dispersion(tallies: Tallies, watched_s: float) -> float:
+    """Variance over mean of the arrivals in whole sub-windows; 0 with fewer than two or no arrivals.
+
+    The newest is not over yet, and the oldest watched one may have begun before the watch.
+    """
+    ring = tallies.long
+    whole = min(ring.rows - 1, int(watched_s / ring.pane_s) - 1)
+    if whole < 2:
+        return 0.0
+    arrived = ring.columns(col.ARRIVED, col.ARRIVED)[-1 - whole : -1, 0]
+    mean = float(arrived.mean())
+    return float(np.var(arrived, ddof=1)) / mean if mean > 0.0 else 0.0
 
 
-def _mix(labels: Iterable[str]) -> dict[str, float]:
+def _mix(counts: Mapping[str, int], total: int) -> dict[str, float]:
     """Share of each label, the most frequent ones by name."""
-    counts = Counter(labels)
-    total = max(1, counts.total())
-    named = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    mix = {label: number / total for label, number in named[:LABELS_MAX]}
-    if len(named) > LABELS_MAX:
-        mix["other"] = sum(number for _, number in named[LABELS_MAX:]) / total
-    return mix
+    named = sorted(((label, number) for label, number in counts.items() if number), key=lambda item: (-item[1], item[0]))[:LABELS_MAX]
+    mix = {label: number / total for label, number in named}
+    rest = total - sum(number for _, number in named)
+    return mix | {"other": rest / total} if rest > 0 else mix
+
+
+def _error(senders: HeavyHitters) -> float:
+    return senders.error / senders.total if senders.total else 0.0

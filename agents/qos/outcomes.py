@@ -1,9 +1,11 @@
 """What an ended request says about the service it got. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
+from agents.qos.heavy import Share
 from controller.core.messages import Completion
 from controller.core.objectives import jain
 from controller.core.types import OutcomeKind
@@ -53,12 +55,32 @@ def served_tokens(completion: Completion) -> int:
     return prompt + max(0, completion.output_tokens)
 
 
-def asked_tokens(completion: Completion) -> float:
+def asked_tokens(completion: Completion) -> int:
     """Tokens the request asked for: what was served, or what was predicted where it was not served to its end."""
     if completion.outcome is OutcomeKind.COMPLETED:
-        return float(served_tokens(completion))
-    wanted = max(float(completion.output_tokens), completion.predicted_output_tokens)
-    return max(0, completion.prompt_tokens) + max(0.0, wanted)
+        return served_tokens(completion)
+    wanted = max(completion.output_tokens, round(completion.predicted_output_tokens))
+    return max(0, completion.prompt_tokens) + max(0, wanted)
+
+
+class Tally(NamedTuple):
+    """Requests whose fate was settled within a window, counted (or weighed: any unit will do).
+
+    A scheduler that puts late requests last lets them wait for long: their misses would show only when they end, which may be never within
+    the window. A miss is counted when it is certain instead: `overdue` is by how much the number of waiting requests past their TTFT target
+    has grown (those of them that end take themselves out of it again).
+
+    Attributes:
+        judged: Ended and judged. `met`: kept both targets. `ttft`, `tpot`, `queue`: missed so, see `missed_ttft` and the like.
+        overdue: Growth over the window, negative where that pool was worked off.
+    """
+
+    judged: float = 0
+    met: float = 0
+    ttft: float = 0
+    tpot: float = 0
+    queue: float = 0
+    overdue: float = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,62 +88,43 @@ class Shares:
     """Miss shares among requests whose fate is settled, 0 to 1; all 0 with none.
 
     Attributes:
-        judged: How many ended and were judged.
-        met: How many met both targets.
-        missed: Share that missed at least one. `ttft`, `tpot`: by target (tpot: of those that ended). `queue`: lost to waiting.
+        missed: Share that missed at least one target. `ttft`, `tpot`: by target (tpot: of those that ended). `queue`: lost to waiting.
     """
 
-    judged: int
-    met: int
     missed: float
     ttft: float
     tpot: float
     queue: float
 
 
-def shares(completions: Sequence[Completion], more_overdue: int = 0) -> Shares:
-    """Counts misses over a window.
+def shares(tally: Tally) -> Shares:
+    """Shares of what was counted."""
+    settled = tally.judged + tally.overdue
 
-    A scheduler that puts late requests last lets them wait for long: their misses would show only when they end, which may be never within
-    the window. A miss is counted when it is certain instead: `more_overdue` is by how much the number of waiting requests past their TTFT
-    target has grown (those of them that end take themselves out of it again).
-
-    Args:
-        completions: Requests that ended within the window.
-        more_overdue: Growth over the window, negative where that pool was worked off.
-    """
-    judged = [c for c in completions if is_judged(c)]
-    ended = max(1, len(judged))
-    settled = max(1, len(judged) + more_overdue)
-    met = sum(c.slo_met for c in judged)
-
-    def share(count: int) -> float:
-        return min(1.0, max(0, count + more_overdue) / settled)
+    def share(count: float) -> float:
+        return min(1.0, max(0.0, count + tally.overdue) / settled) if settled > 0 else 0.0
 
     return Shares(
-        judged=len(judged),
-        met=met,
-        missed=share(len(judged) - met),
-        ttft=share(sum(missed_ttft(c) for c in judged)),
-        tpot=sum(missed_tpot(c) for c in judged) / ended,
-        queue=share(sum(missed_in_queue(c) for c in judged)),
+        missed=share(tally.judged - tally.met),
+        ttft=share(tally.ttft),
+        tpot=tally.tpot / tally.judged if tally.judged > 0 else 0.0,
+        queue=share(tally.queue),
     )
 
 
-def fairness(completions: Sequence[Completion], weights: Mapping[str, float]) -> float:
+def fairness(parts: Mapping[str, Share], weights: Mapping[str, float]) -> float:
     """Jain index over tenants of tokens served over the weighted max-min fair share of what was served in all.
 
     Measuring against the fair share rather than against zero keeps a tenant that asks for little from looking starved: where everyone
-    gets what it asks for, or all are cut back alike, the index is 1. Tenants without a weight have 1.
+    gets what it asks for, or all are cut back alike, the index is 1.
+
+    Args:
+        parts: Tokens asked for and served, by tenant.
+        weights: Tenants' weights; those without one have 1.
     """
-    asked: dict[str, float] = {}
-    served: dict[str, float] = {}
-    for completion in completions:
-        if is_judged(completion):
-            asked[completion.tenant] = asked.get(completion.tenant, 0.0) + asked_tokens(completion)
-            served[completion.tenant] = served.get(completion.tenant, 0.0) + served_tokens(completion)
-    fair = _max_min(asked, {tenant: weights.get(tenant, 1.0) for tenant in asked}, sum(served.values()))
-    return jain(served[tenant] / share for tenant, share in fair.items() if share > 0)
+    asked = {tenant: float(part.asked) for tenant, part in parts.items()}
+    fair = _max_min(asked, {tenant: weights.get(tenant, 1.0) for tenant in asked}, sum(part.served for part in parts.values()))
+    return jain(parts[tenant].served / share for tenant, share in fair.items() if share > 0)
 
 
 def _max_min(asked: Mapping[str, float], weights: Mapping[str, float], total: float) -> dict[str, float]:

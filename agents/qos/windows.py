@@ -2,13 +2,10 @@
 
 from bisect import insort
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 from operator import itemgetter
 from typing import Generic, TypeVar
-
-from controller.core.messages import LatencySummary
-from controller.core.objectives import percentile
 
 T = TypeVar("T")
 
@@ -47,6 +44,10 @@ class TimeWindow(Generic[T]):
     def all(self) -> list[T]:
         """Everything held, oldest first."""
         return [row[2] for row in self._rows[self._start :]]
+
+    def newest_first(self) -> Iterator[T]:
+        """Everything held, newest first."""
+        return (self._rows[place][2] for place in range(len(self._rows) - 1, self._start - 1, -1))
 
     def clear(self) -> None:
         """Forgets everything."""
@@ -94,12 +95,6 @@ class RecentIds:
 
     def __len__(self) -> int:
         return len(self._known)
-
-
-def summarize(values_ms: Iterable[float]) -> LatencySummary:
-    """Quantiles of the values that are 0 or more; a negative one means that nothing was measured."""
-    ordered = sorted(value for value in values_ms if value >= 0.0)
-    return LatencySummary(count=len(ordered), p50=percentile(ordered, 50), p95=percentile(ordered, 95), p99=percentile(ordered, 99))
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:

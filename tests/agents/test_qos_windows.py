@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.qos.model import RECENT_MAX, QosModel
-from agents.qos.outcomes import fairness, is_judged, missed_in_queue, missed_ttft, shares
+from agents.qos.outcomes import Shares, fairness, is_judged, missed_in_queue, missed_ttft, shares
+from agents.qos.tallies import Tallies, tally
 from agents.qos.windows import RecentIds, TimeWindow, slope, variation
 from controller.core.messages import LongView, ShortView
 from controller.core.types import OutcomeKind
@@ -67,13 +68,24 @@ def test_waiting_is_told_from_slow_service():
     assert not missed_in_queue(completion(1, 0.0, queue_ms=10.0, ttft_ms=5010.0, service_ttft_ms=5000.0))
 
 
+def counted(completions) -> Tallies:
+    tallies = Tallies(5.0, 60.0)
+    for one in completions:
+        assert tallies.add(one, one.sent_s)
+    return tallies
+
+
+def shares_of(completions, more_overdue: int) -> Shares:
+    return shares(tally(counted(completions).short.total())._replace(overdue=more_overdue))
+
+
 def test_a_miss_counts_when_it_is_certain_and_only_once():
     fine = [completion(number, 0.0) for number in range(8)]
     late = {"slo_met": False, "ttft_ms": 9000.0, "queue_ms": 8800.0}
-    growing = shares(fine, more_overdue=8)
+    growing = shares_of(fine, more_overdue=8)
     assert (growing.missed, growing.ttft, growing.queue) == (0.5, 0.5, 0.5)
     assert growing.tpot == 0.0
-    worked_off = shares([*fine, *(completion(100 + number, 0.0, **late) for number in range(8))], more_overdue=-8)
+    worked_off = shares_of([*fine, *(completion(100 + number, 0.0, **late) for number in range(8))], more_overdue=-8)
     assert worked_off.missed == 0.0
 
 
@@ -87,7 +99,7 @@ def test_cutting_all_back_alike_is_fair(asked, scale):
                    outcome=OutcomeKind.TIMED_OUT, predicted_output_tokens=1000 * tokens)
         for number, tokens in enumerate(asked)
     ]  # fmt: skip
-    assert fairness(ended, {}) > 0.99
+    assert fairness(counted(ended).tenants().held(), {}) > 0.99
 
 
 def feed(model: QosModel, seconds: float, **changes) -> list:

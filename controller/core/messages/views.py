@@ -17,6 +17,66 @@ class LatencySummary(msgspec.Struct, frozen=True, kw_only=True):
     p99: float = 0.0
 
 
+class LengthSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Lengths in tokens over a window, each within 1 % of itself; all 0 where `count` is 0. `cv`: standard deviation over mean."""
+
+    count: int = 0
+    p50: float = 0.0
+    p90: float = 0.0
+    p99: float = 0.0
+    cv: float = 0.0
+
+
+class SmoothedOutcomes(msgspec.Struct, frozen=True, kw_only=True):
+    """Outcomes with weights that fall with age by a factor of e per long window (an EWMA over requests, however they came in).
+
+    Attributes:
+        samples: Sum of the weights: how many requests of now it stands on.
+        goodput_rate, violation_rate, ttft_violation_rate, tpot_violation_rate: As in the views, 0 to 1; 0 with no samples.
+    """
+
+    samples: float = 0.0
+    goodput_rate: float = 0.0
+    violation_rate: float = 0.0
+    ttft_violation_rate: float = 0.0
+    tpot_violation_rate: float = 0.0
+
+
+class ChangePoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A figure of the workload has changed for good, or for long (agents/qos/changes.py).
+
+    Attributes:
+        figure: `arrival_rps`, `prompt_mean`, `output_mean` or `by_task`.
+        at_s: When it began, to within a block (a twelfth of the long window). `found_s`: when it was certain.
+        before, after: The figure on either side; for `by_task` 0 and the share of requests that are of another type than before.
+        detail: For `by_task`, the type whose share changed most, in words; else empty.
+    """
+
+    figure: str
+    at_s: float
+    found_s: float
+    before: float
+    after: float
+    detail: str = ""
+
+
+class TelemetryCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """What was wrong with the telemetry, counted since qos started.
+
+    Attributes:
+        late: Completions from before the window: not counted in any view. `duplicates`: delivered before.
+        ahead: Completions stamped ahead of the clock: counted as of now.
+        unordered: Snapshots older than one already seen: ignored.
+        restarts: Gateways that began anew, or whose clock went back.
+    """
+
+    late: int = 0
+    duplicates: int = 0
+    ahead: int = 0
+    unordered: int = 0
+    restarts: int = 0
+
+
 class ShortView(Message, frozen=True, tag="short_view"):
     """V_short: the fast view (qos -> statera, and meta's guards), every cycle (H-MAS 3.3).
 
@@ -29,6 +89,13 @@ class ShortView(Message, frozen=True, tag="short_view"):
         arrival_rps: Requests per second that arrived within the window.
         anomalies: Lasting contradictions in the telemetry that speak of a stuck or broken control loop (agents/qos/anomalies.py).
         fallbacks: Names of the figures that stand on a fallback because the engine does not give them.
+        span_s: What the window really covers; rates are per second of it.
+        queue_by_lane: Waiting requests on the fast and the slow side of the two-lane split, `short` and `long`; `queue_by_task` by type.
+        overdue: Waiting requests that have missed their TTFT target.
+        running: Requests on the instances; `engine_waiting` how many of them wait inside their engine.
+        kv_usage: Per instance, the share of the KV cache in use, or of the fence where the engine does not say (`kv_usage:` in fallbacks).
+        utilization_source: Per instance, the signal that its utilization is: `tpot_pressure`, `kv_usage` or `kv_committed`.
+        telemetry: What was wrong with the telemetry.
     """
 
     sent_s: float
@@ -52,6 +119,15 @@ class ShortView(Message, frozen=True, tag="short_view"):
     arrival_rps: float = 0.0
     anomalies: list[str] = field(default_factory=list)
     fallbacks: list[str] = field(default_factory=list)
+    span_s: float = 0.0
+    queue_by_lane: dict[str, int] = field(default_factory=dict)
+    queue_by_task: dict[str, int] = field(default_factory=dict)
+    overdue: int = 0
+    running: int = 0
+    engine_waiting: int = 0
+    kv_usage: dict[str, float] = field(default_factory=dict)
+    utilization_source: dict[str, str] = field(default_factory=dict)
+    telemetry: TelemetryCounts = TelemetryCounts()
 
 
 class LongView(Message, frozen=True, tag="long_view"):
@@ -66,7 +142,14 @@ class LongView(Message, frozen=True, tag="long_view"):
         late_service: Share of served requests that had lost their TTFT target before service began: capacity spent on what is lost.
         mismatch: Utilization-gap score of Eq. 7, mean over the window; `mismatch_p95` its 95 % quantile.
         fairness: Jain index of tokens served per weighted tenant among those who asked, 1 with fewer than two.
-        by_task, by_tenant: Share of arrivals.
+        by_task, by_tenant: Share of ended requests, the largest by name and the rest as `other`.
+        arrival_dispersion: Variance over mean of the arrivals per sub-window (a sixtieth of the window): 1 for Poisson, more for bursts.
+        prompt_tokens, output_tokens: Lengths of those that ended, and of those that completed.
+        long_backlog_mean: Mean of `long_backlog` over the window.
+        smoothed: Outcomes that forget slowly.
+        changes: Change points found within the window, oldest first.
+        tenant_error: By how much a share in `by_tenant` may be too small; 0 while there are at most 128 tenants a sub-window.
+        telemetry: What was wrong with the telemetry.
     """
 
     sent_s: float
@@ -98,3 +181,11 @@ class LongView(Message, frozen=True, tag="long_view"):
     by_tenant: dict[str, float] = field(default_factory=dict)
     forced: list[str] = field(default_factory=list)
     late_service: float = 0.0
+    arrival_dispersion: float = 0.0
+    prompt_tokens: LengthSummary = LengthSummary()
+    output_tokens: LengthSummary = LengthSummary()
+    long_backlog_mean: float = 0.0
+    smoothed: SmoothedOutcomes = SmoothedOutcomes()
+    changes: list[ChangePoint] = field(default_factory=list)
+    tenant_error: float = 0.0
+    telemetry: TelemetryCounts = TelemetryCounts()

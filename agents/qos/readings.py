@@ -1,0 +1,112 @@
+"""Counters of the gateway and its engines over the short window: what grows, and how fast. Pure and bounded."""
+
+from dataclasses import dataclass
+
+from agents.qos.utilization import has_kv_usage
+from agents.qos.windows import TimeWindow, slope
+from controller.core.messages import SystemSnapshot
+
+READINGS_MAX = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Counters at one moment. `prompt_tokens` and `output_tokens` are summed over engines, free of engine restarts."""
+
+    at_s: float
+    queued: int
+    overdue: int
+    arrived: int
+    prompt_tokens: int
+    output_tokens: int
+    engines_speak: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What a snapshot adds to the one before it; `peak_rps`: arrivals a second over the last second."""
+
+    arrived: int = 0
+    overdue: int = 0
+    peak_rps: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Over the short window: arrivals, tokens served (prompt and output) and output tokens, per second.
+
+    The tokens are None where the engines themselves did not count them all the while.
+    """
+
+    arrival_rps: float
+    served_tps: float | None
+    output_tps: float | None
+
+
+class Readings:
+    """The counters of the last `span_s` seconds, `READINGS_MAX` readings at most."""
+
+    def __init__(self, span_s: float) -> None:
+        self._readings: TimeWindow[Reading] = TimeWindow(span_s, READINGS_MAX)
+        self._counters: dict[str, tuple[int, int]] = {}
+        self._served = (0, 0)
+        self._last: Reading | None = None
+
+    def add(self, snapshot: SystemSnapshot, at_s: float) -> Growth:
+        """Takes a snapshot and says what it adds."""
+        self._count_engines(snapshot)
+        speak = bool(snapshot.instances) and all(has_kv_usage(view, at_s) for view in snapshot.instances)
+        before = self._last
+        self._last = last = Reading(at_s, snapshot.queued, snapshot.overdue, snapshot.arrived_total, *self._served, speak)
+        self._readings.add(at_s, last)
+        self._readings.prune(at_s)
+        if before is None:
+            return Growth()
+        return Growth(last.arrived - before.arrived, last.overdue - before.overdue, self._peak_rps(last))
+
+    def forget(self) -> None:
+        """Another gateway process speaks, or its clock has gone back: its counters start anew. The engines' go on."""
+        self._readings.clear()
+        self._last = None
+
+    def queue_slope(self) -> float:
+        """Requests per second by which the queue grows."""
+        return slope([(reading.at_s, float(reading.queued)) for reading in self._readings.all()])
+
+    def rates(self) -> Rates:
+        """See there; over at least a second."""
+        readings = self._readings.all()
+        if not readings:
+            return Rates(0.0, None, None)
+        first, last = readings[0], readings[-1]
+        span_s = max(1.0, last.at_s - first.at_s)
+        arrival_rps = (last.arrived - first.arrived) / span_s
+        if not all(reading.engines_speak for reading in readings):
+            return Rates(arrival_rps, None, None)
+        prompt, output = last.prompt_tokens - first.prompt_tokens, last.output_tokens - first.output_tokens
+        return Rates(arrival_rps, (prompt + output) / span_s, output / span_s)
+
+    def _peak_rps(self, last: Reading) -> float:
+        """Arrivals over the last second, as near as the readings come to it; over the whole of them where that is shorter."""
+        first = last
+        for reading in self._readings.newest_first():
+            first = reading
+            if reading.at_s <= last.at_s - 1.0:
+                break
+        return max(0, last.arrived - first.arrived) / max(1.0, last.at_s - first.at_s)
+
+    def _count_engines(self, snapshot: SystemSnapshot) -> None:
+        """Adds what each engine has done since its last snapshot; a counter that went back belongs to a restarted engine."""
+        prompt, output = self._served
+        counters: dict[str, tuple[int, int]] = {}
+        for view in snapshot.instances:
+            if view.engine is None:
+                continue
+            new = (view.engine.prompt_tokens_total, view.engine.generation_tokens_total)
+            old = self._counters.get(view.name, new)
+            base = old if new[0] >= old[0] and new[1] >= old[1] else (0, 0)
+            prompt += max(0, new[0] - base[0])
+            output += max(0, new[1] - base[1])
+            counters[view.name] = new
+        self._served = (prompt, output)
+        self._counters = counters

@@ -1,0 +1,83 @@
+"""Whether a figure still comes from where it came from, with no knowledge of it beforehand. Pure.
+
+Hawkins' self-starting CUSUM (1987): each block's score is measured against mean and deviation of the blocks before it, made a standard
+normal figure by the t distribution that fits their number, and added up beyond a slack. While the scores are independent and normal, the
+figures added up are independent standard normal ones from the first on, so the rate of false alarms is that of the plain CUSUM.
+"""
+
+import math
+
+from scipy.special import ndtri, stdtr  # type: ignore[import-untyped]  # it ships no types
+
+SLACK = 0.5
+"""Standard deviations that each block is forgiven (k): tuned to a shift of one deviation."""
+LIMIT = 8.0
+"""Sum at which a change is called (h). By Siegmund's approximation one side calls falsely once in
+(exp(2 k b) - 1 - 2 k b) / (2 k^2) blocks with b = h + 1.166, which is 19,000; two sides together once in 9,500."""
+CLIP = 4.0
+"""Largest step of one block: one that stands alone is an outlier, and three in a row are needed at least."""
+WARM_UP = 8
+"""Blocks before the first is judged."""
+MEMORY = 240
+"""Blocks that mean and deviation stand on in effect: older ones fade, so that a slow drift is followed and only a break is called."""
+
+
+class Reference:
+    """Mean and deviation of scores, as far as they are known.
+
+    A score with weight w has the variance s^2 / w; s is kept.
+
+    Args:
+        floor: Least s that is believed.
+    """
+
+    def __init__(self, floor: float) -> None:
+        self._floor = floor
+        self._blocks = 0.0
+        self._weight = 0.0
+        self._mean = 0.0
+        self._squares = 0.0
+
+    def judge(self, score: float, weight: float = 1.0) -> float | None:
+        """Takes a score in and returns how unusual it was, a standard normal figure within -CLIP and CLIP; None while warming up."""
+        found: float | None = None
+        if self._weight > 0.0:
+            scale = math.sqrt(1.0 / weight + 1.0 / self._weight)
+            if self._blocks >= WARM_UP:
+                deviation = max(self._floor, math.sqrt(self._squares / (self._blocks - 1.0)))
+                found = _normal((score - self._mean) / (scale * deviation), self._blocks - 1.0)
+                # An outlier must not blind the reference to all that follows.
+                reach = CLIP * scale * deviation
+                score = min(self._mean + reach, max(self._mean - reach, score))
+            self._squares += ((score - self._mean) / scale) ** 2
+        if self._blocks >= MEMORY:
+            fade = 1.0 - 1.0 / MEMORY
+            self._squares, self._weight, self._blocks = self._squares * fade, self._weight * fade, self._blocks * fade
+        self._weight += weight
+        self._mean += weight / self._weight * (score - self._mean)
+        self._blocks += 1.0
+        return found
+
+
+def _normal(t: float, freedom: float) -> float:
+    """The standard normal figure with the same probability as a t of so many degrees of freedom."""
+    below = float(ndtri(stdtr(freedom, -abs(t))))
+    return math.copysign(min(CLIP, -below), t)
+
+
+class Cusum:
+    """One side of a CUSUM.
+
+    Attributes:
+        run: Blocks since the sum last was 0: where a change is called, it began with the first of them.
+    """
+
+    def __init__(self) -> None:
+        self.sum = 0.0
+        self.run = 0
+
+    def add(self, figure: float) -> bool:
+        """Takes a block in, with the sign that counts on this side; True where a change is to be called."""
+        self.sum = max(0.0, self.sum + figure - SLACK)
+        self.run = self.run + 1 if self.sum > 0.0 else 0
+        return self.sum > LIMIT

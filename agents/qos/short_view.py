@@ -1,0 +1,89 @@
+"""The short view: how things stand right now (H-MAS 3.3). Pure."""
+
+from collections.abc import Sequence
+
+from agents.qos import columns as col
+from agents.qos.outcomes import shares
+from agents.qos.readings import Readings
+from agents.qos.sketch import Counts
+from agents.qos.tallies import tally
+from agents.qos.utilization import utilization
+from controller.core.messages import Completion, LatencySummary, ShortView, SystemSnapshot
+from controller.core.messages.views import TelemetryCounts
+
+
+def build_short_view(
+    snapshot: SystemSnapshot,
+    row: Counts,
+    readings: Readings,
+    *,
+    recent: list[Completion],
+    anomalies: Sequence[str],
+    telemetry: TelemetryCounts,
+    window_s: float,
+    span_s: float,
+    at_s: float,
+    now_s: float,
+) -> ShortView:
+    """Builds V_short.
+
+    Args:
+        snapshot: The newest one.
+        row: Counts of the short window.
+        readings: Counters within it.
+        recent: Completions to be handed on.
+        anomalies: Contradictions in force.
+        telemetry: What was wrong with the telemetry.
+        window_s: Span of the window as configured.
+        span_s: What it covers, more than 0.
+        at_s: Time of the telemetry, by which an engine's figures are fresh.
+        now_s: Stamped on the view.
+    """
+    settled = tally(row)
+    missed = shares(settled)
+    rates = readings.rates()
+    full = {view.name: utilization(view, at_s) for view in snapshot.instances}
+    fallbacks = [f"kv_usage:{name}" for name, one in full.items() if not one.measured]
+    output_tps = rates.output_tps
+    if output_tps is None:
+        fallbacks.append("throughput")
+        output_tps = int(row[col.PRODUCED]) / span_s
+    queued, long = max(0, snapshot.queued), max(0, snapshot.queued_long)
+    return ShortView(
+        sent_s=now_s,
+        window_s=window_s,
+        policy=snapshot.policy,
+        queued=queued,
+        oldest_wait_ms=max(0.0, snapshot.oldest_wait_ms),
+        queue_slope=readings.queue_slope(),
+        ended=int(settled.judged),
+        ttft_ms=latencies(row[col.TTFT : col.TPOT]),
+        tpot_ms=latencies(row[col.TPOT : col.JUDGED]),
+        violation_rate=missed.missed,
+        ttft_violation_rate=missed.ttft,
+        tpot_violation_rate=missed.tpot,
+        goodput_rps=settled.met / span_s,
+        throughput_tps=output_tps,
+        utilization={name: one.value for name, one in full.items()},
+        instances=snapshot.instances,
+        recent=recent,
+        forced=snapshot.forced,
+        arrival_rps=rates.arrival_rps,
+        anomalies=list(anomalies),
+        fallbacks=fallbacks,
+        span_s=span_s,
+        queue_by_lane={"short": max(0, queued - long), "long": min(queued, long)},
+        queue_by_task=snapshot.queued_by_task,
+        overdue=max(0, snapshot.overdue),
+        running=sum(max(0, view.in_flight) for view in snapshot.instances),
+        engine_waiting=sum(max(0, view.engine.waiting) for view in snapshot.instances if view.engine is not None),
+        kv_usage={name: one.kv for name, one in full.items()},
+        utilization_source={name: one.source for name, one in full.items()},
+        telemetry=telemetry,
+    )
+
+
+def latencies(counts: Counts) -> LatencySummary:
+    """Quantiles of a sketch of latencies."""
+    p50, p95, p99 = col.TIMES.percentiles(counts, (50, 95, 99))
+    return LatencySummary(count=int(counts.sum()), p50=p50, p95=p95, p99=p99)

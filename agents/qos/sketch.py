@@ -1,0 +1,101 @@
+"""Quantiles from counts in logarithmic buckets: bounded memory, a stated relative error, mergeable by addition. Pure.
+
+The idea is DDSketch's (Masson, Rim, Lee 2019): bucket boundaries grow by gamma = (1 + alpha) / (1 - alpha), so the middle of a bucket is
+within alpha of everything in it, whatever the distribution. Here the range is fixed at the start, so the buckets of all sub-windows line
+up in plain arrays: a merge is an addition, which is exact and knows no order.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Counts: TypeAlias = npt.NDArray[np.int64]
+
+ALPHA = 0.01
+"""Relative error of every value that is read back."""
+
+
+class LogBuckets:
+    """Where a value is counted, and what counts say about values.
+
+    Bucket 0 takes what is below `lowest` and reads back as 0: an absolute error below `lowest`. Values beyond `highest` read back as
+    about `highest`. All others are within `ALPHA` of themselves.
+
+    Args:
+        lowest: Smallest value told from 0, more than 0.
+        highest: Largest value told from larger ones.
+
+    Attributes:
+        size: Number of buckets.
+    """
+
+    __slots__ = ("_lowest", "_scale", "_top", "_values", "size")
+
+    def __init__(self, lowest: float, highest: float) -> None:
+        step = math.log((1.0 + ALPHA) / (1.0 - ALPHA))
+        self._scale = 1.0 / step
+        self._lowest = lowest
+        self._top = 1 + math.floor(math.log(highest / lowest) * self._scale)
+        self.size = self._top + 1
+        # Equally far, as a share, from both ends of its bucket.
+        middles = lowest * np.exp(step * np.arange(self._top)) * (1.0 + ALPHA)
+        self._values = np.concatenate(([0.0], middles))
+
+    def index(self, value: float) -> int:
+        """The bucket of a value; what is not a number, or below 0, counts as 0."""
+        if not value >= self._lowest:
+            return 0
+        if value == math.inf:
+            return self._top
+        return min(self._top, 1 + int(math.log(value / self._lowest) * self._scale))
+
+    def percentiles(self, counts: Counts, qs: Sequence[float]) -> list[float]:
+        """The q-th percentiles, 0 to 100, of what was counted, within `ALPHA` of `controller.core.objectives.percentile`; 0 with none."""
+        total = int(counts.sum())
+        if not total:
+            return [0.0] * len(qs)
+        places = [(total - 1) * min(100.0, max(0.0, q)) / 100.0 for q in qs]
+        lows = [math.floor(place) for place in places]
+        ranks = np.array(lows + [min(low + 1, total - 1) for low in lows])
+        found = self._values[np.searchsorted(counts.cumsum(), ranks, side="right")]
+        # Both neighbours are within ALPHA, so anything between them is.
+        return [
+            float(below + (above - below) * (place - low))
+            for place, low, below, above in zip(places, lows, found[: len(qs)], found[len(qs) :], strict=True)
+        ]
+
+    def mean(self, counts: Counts) -> float:
+        """Mean of what was counted, within `ALPHA`; 0 with none."""
+        total = int(counts.sum())
+        return float(counts @ self._values) / total if total else 0.0
+
+    def variation(self, counts: Counts) -> float:
+        """Coefficient of variation c (standard deviation over mean); 0 with fewer than two or a mean of 0.
+
+        Each value is off by at most ALPHA of itself, so the deviation is off by at most ALPHA times the root of the mean square, and the
+        mean by ALPHA times itself: the error is at most ALPHA (sqrt(1 + c^2) + c) / (1 - ALPHA).
+        """
+        total = int(counts.sum())
+        mean = self.mean(counts)
+        if total < 2 or mean <= 0.0:
+            return 0.0
+        used = np.flatnonzero(counts)
+        spread = self._values[used] - mean
+        return float(math.sqrt(float(counts[used] @ (spread * spread)) / total) / mean)
+
+    def share_above(self, counts: Counts, value: float) -> float:
+        """Share of what was counted that is above `value`; what lies in the bucket of `value` itself is split evenly. 0 with none."""
+        total = int(counts.sum())
+        if not total:
+            return 0.0
+        at = self.index(value)
+        return float(int(counts[at + 1 :].sum()) + 0.5 * int(counts[at])) / total
+
+    def log_mean(self, counts: Counts) -> float:
+        """Mean of ln(value) of what is above `lowest`, within `ALPHA` / (1 - ALPHA); 0 with none."""
+        above = counts[1:]
+        total = int(above.sum())
+        return float(above @ np.log(self._values[1:])) / total if total else 0.0

@@ -1,0 +1,179 @@
+"""Counts everything once, in the sub-window of its own time: what both views are read from. Pure and bounded.
+
+A completion costs O(1), whatever the rate; a view costs the addition of the sub-windows' rows. Memory is fixed but for tenants, of whom
+each sub-window holds a bounded number.
+"""
+
+from bisect import insort
+
+import numpy as np
+
+from agents.qos import columns as col
+from agents.qos.heavy import HeavyHitters, merged
+from agents.qos.outcomes import (
+    Tally,
+    asked_tokens,
+    is_judged,
+    missed_in_queue,
+    missed_tpot,
+    missed_ttft,
+    served_late,
+    served_tokens,
+)
+from agents.qos.panes import PaneRing
+from agents.qos.readings import Growth
+from agents.qos.sketch import Counts
+from agents.qos.smoothing import Smoothing
+from controller.core.messages import Completion, SystemSnapshot
+from controller.core.types import OutcomeKind
+
+SHORT_PANES = 25
+LONG_PANES = 60
+ARRIVALS_MAX = 4_096
+"""Newest arrivals whose times are kept, for the variation of the gaps between them."""
+TOKENS_MAX = 10_000_000
+"""Tokens that one request counts for at most."""
+STEP_MAX = 1_000_000_000
+"""Most that a counter is believed to have grown between two snapshots."""
+
+
+class Tallies:
+    """Both windows.
+
+    Args:
+        short_s: Span of the short window, more than 0.
+        long_s: Span of the long one, at least as much.
+
+    Attributes:
+        short, long: The rings of sub-windows; columns are named in `agents.qos.columns`.
+        smoothing: Outcomes that forget slowly.
+    """
+
+    def __init__(self, short_s: float, long_s: float) -> None:
+        self.short = PaneRing(short_s, SHORT_PANES, col.SHORT_WIDTH)
+        self.smoothing = Smoothing(LONG_PANES, col.JUDGED, col.OVERDUE)
+        self.long = PaneRing(long_s, LONG_PANES, col.LONG_WIDTH, on_leave=self.smoothing.leave)
+        self._tenants: dict[int, HeavyHitters] = {}
+        self._arrivals_s: list[float] = []
+
+    def add(self, completion: Completion, at_s: float) -> bool:
+        """Counts the end of a request at that time; False where it is from before the long window."""
+        row = self.long.row(at_s)
+        if row < 0:
+            return False
+        self._count_outcome(completion, row, self.short.row(at_s))
+        self._count_workload(completion, row)
+        self._count_sender(completion, at_s)
+        return True
+
+    def move(self, now_s: float) -> None:
+        """Moves the windows on."""
+        self.short.move(now_s)
+        self.long.move(now_s)
+        first = self.long.first
+        for number in [number for number in self._tenants if number < first]:
+            del self._tenants[number]
+
+    def observe(self, snapshot: SystemSnapshot, at_s: float, grown: Growth) -> None:
+        """Counts a snapshot, and what it adds to the one before."""
+        step = max(-STEP_MAX, min(STEP_MAX, grown.overdue))
+        for ring in (self.short, self.long):
+            ring.cells[ring.row(at_s) + col.OVERDUE] += step
+        cells, row = self.long.cells, self.long.row(at_s)
+        cells[row + col.ARRIVED] += max(0, min(STEP_MAX, grown.arrived))
+        cells[row + col.PEAK] = max(cells[row + col.PEAK], int(1000.0 * min(grown.peak_rps, float(STEP_MAX))))
+        cells[row + col.LONG_WAITING] += max(0, min(STEP_MAX, snapshot.queued_long))
+        cells[row + col.SNAPSHOTS] += 1
+
+    def forget_gateway(self) -> None:
+        """Another gateway process counts now: forgets what stands on the old one's counters."""
+        self.short.clear_columns(col.OVERDUE, col.OVERDUE)
+        self.long.clear_columns(col.OVERDUE, col.OVERDUE)
+        self.long.clear_columns(col.ARRIVED, col.SNAPSHOTS)
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self.short.clear()
+        self.long.clear()
+        self.smoothing.clear()
+        self._tenants.clear()
+        self._arrivals_s.clear()
+
+    def demand(self) -> float:
+        """Mean tokens asked for by the requests that ended within the long window; 0 with none."""
+        ended = self.long.sum_of(col.ENDED)
+        return self.long.sum_of(col.ASKED) / ended if ended else 0.0
+
+    def tenants(self) -> HeavyHitters:
+        """Who sent the requests that ended within the long window."""
+        return merged(part for _, part in sorted(self._tenants.items()))
+
+    def gaps_s(self) -> list[float]:
+        """Gaps between arrivals within the long window, of the newest `ARRIVALS_MAX` requests that have ended, by arrival."""
+        times = np.array(self._arrivals_s[-ARRIVALS_MAX:])
+        gaps: list[float] = np.diff(times[times >= self.long.start_s]).tolist()
+        return gaps
+
+    def _count_outcome(self, completion: Completion, row: int, short: int) -> None:
+        """Counts what both windows hold; `short` is -1 where it is from before the short one."""
+        steps: list[tuple[int, int]] = [(col.PRODUCED, _tokens(completion.output_tokens)), (col.SERVED, _tokens(served_tokens(completion)))]
+        if completion.ttft_ms >= 0.0:
+            steps.append((col.TTFT + col.TIMES.index(completion.ttft_ms), 1))
+        if completion.tpot_ms >= 0.0:
+            steps.append((col.TPOT + col.TIMES.index(completion.tpot_ms), 1))
+        if is_judged(completion):
+            steps.append((col.JUDGED, 1))
+            if completion.slo_met:
+                steps.append((col.MET, 1))
+            if missed_ttft(completion):
+                steps += ((col.TTFT_MISSED, 1), (col.QUEUE_MISSED, missed_in_queue(completion)))
+            if missed_tpot(completion):
+                steps.append((col.TPOT_MISSED, 1))
+        cells = self.long.cells
+        for column, step in steps:
+            cells[row + column] += step
+        if short >= 0:
+            cells = self.short.cells
+            for column, step in steps:
+                cells[short + column] += step
+
+    def _count_workload(self, completion: Completion, row: int) -> None:
+        cells = self.long.cells
+        prompt = _tokens(completion.prompt_tokens)
+        cells[row + col.ENDED] += 1
+        cells[row + col.ASKED] += _tokens(asked_tokens(completion))
+        cells[row + col.PROMPT_SUM] += prompt
+        cells[row + col.PROMPT + col.TOKENS.index(prompt)] += 1
+        cells[row + col.TASK_COLUMN[completion.task_type.value]] += 1
+        if completion.queue_ms >= 0.0:
+            cells[row + col.DISPATCHED] += 1
+            cells[row + col.SERVED_LATE] += served_late(completion)
+        if completion.outcome is OutcomeKind.COMPLETED:
+            output = _tokens(completion.output_tokens)
+            cells[row + col.COMPLETED] += 1
+            cells[row + col.OUTPUT_SUM] += output
+            cells[row + col.OUTPUT + col.TOKENS.index(output)] += 1
+            if completion.queue_ms >= 0.0:
+                cells[row + col.SERVICE + col.TIMES.index(completion.total_ms - completion.queue_ms)] += 1
+
+    def _count_sender(self, completion: Completion, at_s: float) -> None:
+        number = self.long.number(at_s)
+        tenants = self._tenants.get(number)
+        if tenants is None:
+            tenants = self._tenants[number] = HeavyHitters()
+        judged = is_judged(completion)
+        asked, served = (_tokens(asked_tokens(completion)), _tokens(served_tokens(completion))) if judged else (0, 0)
+        tenants.add(completion.tenant, asked, served)
+        arrivals = self._arrivals_s
+        insort(arrivals, completion.arrival_s)
+        if len(arrivals) > 2 * ARRIVALS_MAX:
+            del arrivals[:-ARRIVALS_MAX]
+
+
+def _tokens(number: int) -> int:
+    return min(TOKENS_MAX, max(0, number))
+
+
+def tally(row: Counts) -> Tally:
+    """The settled requests of a row."""
+    return Tally(*row[col.JUDGED : col.OVERDUE + 1].tolist())

@@ -1,0 +1,100 @@
+"""Watches the workload for change points: arrival rate, mean prompt, mean output, mix of task types. Pure and bounded."""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+
+from agents.qos.changes import Block, MixScorer, Watch
+from agents.qos.sketch import Counts
+from controller.core.messages.views import ChangePoint
+
+ARRIVALS, PROMPTS, OUTPUTS, TASKS = "arrival_rps", "prompt_mean", "output_mean", "by_task"
+SAMPLES_MIN = 5
+"""Requests that a block of lengths or of a mix has at least; smaller ones are joined with the next."""
+CHANGES_MAX = 16
+"""Changes remembered."""
+POISSON_FLOOR = 1.0
+"""Deviation of the score of a Poisson count: no arrivals are believed to be steadier."""
+LENGTH_FLOOR = 0.05
+"""Least deviation of ln(tokens): where lengths are all the same, one that differs by a hair is no change of the workload."""
+MIX_FLOOR = 0.6
+"""About the deviation of the distance of two samples of one mix: 0.60 with two kinds, 0.71 with many (a chi variable's)."""
+
+
+class Lengths:
+    """Lengths of a block: how many, their sum, the sum of their logarithms."""
+
+    __slots__ = ("logs", "number", "start_s", "tokens")
+
+    def __init__(self, start_s: float, number: int, tokens: int, logs: float) -> None:
+        self.start_s = start_s
+        self.number = number
+        self.tokens = tokens
+        self.logs = logs
+
+
+class WorkloadWatch:
+    """All four watches.
+
+    Args:
+        block_s: Span of a block.
+        kinds: Names of the task types, in the order of their counts.
+    """
+
+    def __init__(self, block_s: float, kinds: Sequence[str]) -> None:
+        self._block_s = block_s
+        self._arrivals = Watch(ARRIVALS, POISSON_FLOOR)
+        self._lengths = {PROMPTS: Watch(PROMPTS, LENGTH_FLOOR), OUTPUTS: Watch(OUTPUTS, LENGTH_FLOOR)}
+        self._tasks = Watch(TASKS, MIX_FLOOR, both=False, scorer=MixScorer, kinds=kinds)
+        self._short_lengths: dict[str, Lengths] = {}
+        self._short_mix: tuple[float, Counts] | None = None
+        self._found: deque[ChangePoint] = deque(maxlen=CHANGES_MAX)
+
+    def since(self, at_s: float) -> list[ChangePoint]:
+        """Changes found at that time or later, oldest first."""
+        return [change for change in self._found if change.found_s >= at_s]
+
+    def reset_arrivals(self) -> None:
+        """Another gateway counts arrivals now."""
+        self._arrivals.reset()
+
+    def reset(self) -> None:
+        """The clock has gone back: nothing known holds any more."""
+        for watch in (self._arrivals, self._tasks, *self._lengths.values()):
+            watch.reset()
+        self._short_lengths.clear()
+        self._short_mix = None
+        self._found.clear()
+
+    def arrivals(self, start_s: float, number: int, now_s: float) -> None:
+        """Takes the arrivals of a block that was watched from end to end."""
+        score = 2.0 * math.sqrt(number + 0.375)
+        self._note(self._arrivals.offer(Block(start_s, number, self._block_s, score), now_s))
+
+    def lengths(self, figure: str, block: Lengths, now_s: float) -> None:
+        """Takes the lengths of a block: `PROMPTS` or `OUTPUTS`."""
+        short = self._short_lengths.pop(figure, None)
+        if short is not None:
+            block = Lengths(short.start_s, short.number + block.number, short.tokens + block.tokens, short.logs + block.logs)
+        if block.number < SAMPLES_MIN:
+            if block.number:
+                self._short_lengths[figure] = block
+            return
+        told = Block(block.start_s, block.tokens, block.number, block.logs / block.number, block.number)
+        self._note(self._lengths[figure].offer(told, now_s))
+
+    def tasks(self, start_s: float, counts: Counts, now_s: float) -> None:
+        """Takes the requests of a block by task type."""
+        if self._short_mix is not None:
+            start_s, counts = self._short_mix[0], self._short_mix[1] + counts
+            self._short_mix = None
+        number = int(counts.sum())
+        if number < SAMPLES_MIN:
+            if number:
+                self._short_mix = (start_s, counts)
+            return
+        self._note(self._tasks.offer(Block(start_s, 0.0, number, counts=counts), now_s))
+
+    def _note(self, change: ChangePoint | None) -> None:
+        if change is not None:
+            self._found.append(change)
