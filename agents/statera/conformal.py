@@ -1,9 +1,9 @@
 """Online bucketed conformal calibration of output lengths (H-MAS Eq. 4 and 10, B.3, Algorithm 2 A and B). Pure.
 
 For each prompt-length bucket the last errors e = l_real - l_pred are kept. The bound adds the finite-sample conformal quantile, the
-ceil((n + 1)(1 - epsilon))-th smallest error: if the next error is exchangeable with those kept, it lies at or below the bound with
-probability of at least 1 - epsilon. A bounded window of the newest errors follows a shift of the workload or of the predictor within one
-window's length.
+ceil((n + 1)(1 - level))-th smallest error. The level is epsilon or less (`risk`): at epsilon, an error that is exchangeable with those kept
+lies at or below the bound with probability of at least 1 - epsilon, and a lower level only raises the bound. While lengths drift and
+misses run ahead of epsilon, the level falls, so that no drift whatever lets them run ahead for long. docs/statera.md has both guarantees.
 """
 
 import math
@@ -11,6 +11,7 @@ from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Sequence
 
+from agents.statera.risk import AdaptiveRisk
 from controller.core.messages import Completion, LengthBound
 from controller.core.types import OutcomeKind
 
@@ -20,7 +21,7 @@ WINDOW = 512
 """Errors kept per bucket. `POOL` likewise over all buckets."""
 POOL = 1024
 FULL_AT = 64
-"""Errors from which on a bucket stands on its own; below, its quantile is mixed with the pool's in proportion."""
+"""Errors from which on a bucket stands alone; below, the pool's quantile counts where it is higher: what raises a bound leaves it valid."""
 
 
 class ErrorWindow:
@@ -38,10 +39,15 @@ class ErrorWindow:
         if len(self._arrived) > self._limit:
             del self._sorted[bisect_right(self._sorted, self._arrived.popleft()) - 1]
 
-    def quantile(self, epsilon: float) -> float | None:
-        """Finite-sample quantile at 1 - epsilon; None with too few errors to bound anything."""
-        rank = math.ceil((len(self._sorted) + 1) * (1.0 - epsilon))
+    def quantile(self, level: float) -> float | None:
+        """Finite-sample quantile at 1 - level; None with too few errors to bound anything at this level."""
+        rank = math.ceil((len(self._sorted) + 1) * (1.0 - level))
         return self._sorted[rank - 1] if 1 <= rank <= len(self._sorted) else None
+
+    @property
+    def largest(self) -> float:
+        """The largest error; -infinity without any."""
+        return self._sorted[-1] if self._sorted else -math.inf
 
     def __len__(self) -> int:
         return len(self._sorted)
@@ -59,6 +65,7 @@ class LengthCalibrator:
         self._epsilon = epsilon
         self._edges = tuple(edges)
         self._buckets = [ErrorWindow(WINDOW) for _ in range(len(self._edges) + 1)]
+        self._risks = [AdaptiveRisk(epsilon) for _ in self._buckets]
         self._pool = ErrorWindow(POOL)
 
     def learn(self, completion: Completion) -> None:
@@ -70,21 +77,25 @@ class LengthCalibrator:
         if completion.predicted_output_tokens <= 0 or completion.output_tokens <= 0:
             return
         error = completion.output_tokens - completion.predicted_output_tokens
-        if completion.outcome is not OutcomeKind.COMPLETED and error <= (self.add_tokens(completion.prompt_tokens) or 0.0):
+        bucket = self._bucket(completion.prompt_tokens)
+        bound = self._correction(bucket)
+        if completion.outcome is not OutcomeKind.COMPLETED and error <= (bound or 0.0):
             return
-        self._buckets[self._bucket(completion.prompt_tokens)].add(error)
+        if bound is not None:
+            self._risks[bucket].note(missed=error > bound)
+        self._buckets[bucket].add(error)
         self._pool.add(error)
 
     def add_tokens(self, prompt_tokens: int) -> float | None:
         """Correction q_(1-eps) for a prompt of this length; None before there is enough to stand on."""
-        return self._correction(self._buckets[self._bucket(prompt_tokens)])
+        return self._correction(self._bucket(prompt_tokens))
 
     def bounds(self) -> list[LengthBound]:
         """Corrections by bucket; empty before there is enough to stand on, which leaves the scheduler's configured bound in force."""
         pooled = len(self._pool)
         bounds: list[LengthBound] = []
-        for below, window in zip((*self._edges, 0), self._buckets, strict=True):
-            correction = self._correction(window)
+        for bucket, (below, window) in enumerate(zip((*self._edges, 0), self._buckets, strict=True)):
+            correction = self._correction(bucket)
             if correction is None:
                 return []
             samples = len(window) if len(window) >= FULL_AT else pooled
@@ -94,10 +105,12 @@ class LengthCalibrator:
     def _bucket(self, prompt_tokens: int) -> int:
         return bisect_right(self._edges, prompt_tokens)
 
-    def _correction(self, window: ErrorWindow) -> float | None:
-        pooled = self._pool.quantile(self._epsilon)
-        own = window.quantile(self._epsilon)
-        if pooled is None or own is None:
-            return pooled
-        share = min(1.0, len(window) / FULL_AT)
-        return share * own + (1.0 - share) * pooled
+    def _correction(self, bucket: int) -> float | None:
+        window, risk = self._buckets[bucket], self._risks[bucket]
+        if self._pool.quantile(self._epsilon) is None:
+            return None
+        windows = (window,) if len(window) >= FULL_AT else (window, self._pool)
+        level = risk.level
+        bounds = [bound for one in windows if (bound := one.quantile(level)) is not None]
+        # A level too low for so few errors asks for their largest; what comes out above that too, for more.
+        return max(bounds) if bounds else risk.stretched(max(one.largest for one in windows))
