@@ -1,62 +1,108 @@
-"""Meta on the bus: views in, policy decisions out."""
+"""Meta on the bus: views in, policy decisions out; telemetry and features for its twin, whose replays run beside the loop."""
 
+import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
-from agents.meta.model import MetaModel
+from agents.meta.make import Meta, make_meta
+from agents.meta.model import Asking
+from agents.work import Deferred
 from controller.bus.base import Bus
 from controller.config.schema import Config
-from controller.core.messages import DECISIONS, VIEWS, LongView, Message, MetaDecision, ShortView
-from controller.scheduling.pool import POLICIES
+from controller.core.errors import HmasError
+from controller.core.messages import (
+    ACTIONS,
+    DECISIONS,
+    FEATURES,
+    TELEMETRY,
+    VIEWS,
+    LongView,
+    Message,
+    MetaDecision,
+    ShortView,
+    SystemSnapshot,
+)
 
 DECISION_FRESH_S = 600.0
 """Age beyond which its own last decision is not resumed: the workload it was made for has passed."""
+REPLAY = 5_000
+"""Newest entries read at start, for the twin."""
 
 
 class MetaAgent:
-    """Binds `MetaModel` to its streams; see `agents.shell.Agent`."""
+    """Binds `Meta` to its streams; see `agents.shell.Agent`."""
 
     name = "meta"
     streams: tuple[str, ...] = (VIEWS,)
     tick_s = 0.0
-    max_age_s: Mapping[type[Message], float] = MappingProxyType({ShortView: 3.0, LongView: 15.0})
+    max_age_s: Mapping[type[Message], float] = MappingProxyType({ShortView: 3.0, LongView: 15.0, SystemSnapshot: 10.0})
 
-    def __init__(self, model: MetaModel) -> None:
-        self.model = model
+    def __init__(self, meta: Meta) -> None:
+        self.meta = meta
+        self.model = meta.model
+        # Without a twin nobody needs the telemetry, which is most of what there is to read.
+        self.follows: tuple[str, ...] = (TELEMETRY, FEATURES, ACTIONS) if meta.twin is not None else ()
 
     async def recover(self, bus: Bus, now_s: float) -> None:
-        """Resumes its own last decision."""
-        for message in await bus.latest(DECISIONS):
+        """Resumes its own last decision, and fills the twin's window."""
+        for message in await bus.latest(DECISIONS, REPLAY):
             if isinstance(message, MetaDecision) and now_s - message.sent_s <= DECISION_FRESH_S:
                 self.model.restore(message, now_s)
+        for stream in self.follows:
+            for message in await bus.latest(stream, REPLAY):
+                self._hear(message)
 
     def handle(self, messages: Sequence[Message], now_s: float) -> list[Message]:
         """Takes views and returns the decisions that are due. Without views it says nothing, and the gateway falls back."""
-        decisions: list[Message] = []
+        said: list[Message] = []
         for message in messages:
-            if isinstance(message, ShortView):
-                decisions += self.model.on_short(message, now_s)
-            elif isinstance(message, LongView):
-                decisions += self.model.on_long(message, now_s)
-        return decisions
+            if isinstance(message, ShortView | LongView):
+                said += self.meta.on_view(message, now_s)
+            else:
+                self._hear(message)
+        return said
 
     def on_tick(self, now_s: float) -> list[Message]:  # noqa: ARG002 - part of the protocol
         """Never called."""
         return []
 
+    def beside(self, now_s: float) -> Deferred[Any] | None:  # noqa: ARG002 - part of the protocol
+        """What the model waits for: a replay, an answer."""
+        asking = self.model.asking
+        return None if asking is None else Deferred(_guarded(asking), lambda found, at_s: self._answered(asking, found, at_s))
+
+    def _answered(self, asking: Asking, found: "_Found", now_s: float) -> list[Message]:
+        if self.model.asking is not asking:
+            # Given up meanwhile: an operator, a bypass, or it took too long.
+            return []
+        return list(asking.failed(found.fault, now_s) if found.fault else asking.finish(found.result, now_s))
+
+    def _hear(self, message: Message) -> None:
+        if self.meta.twin is not None:
+            self.meta.twin.hear(message)
+
+
+class _Found:
+    """What a piece of work came to, or what went wrong: work that breaks must not be asked for again for ever."""
+
+    __slots__ = ("fault", "result")
+
+    def __init__(self, result: Any = None, fault: str = "") -> None:
+        self.result = result
+        self.fault = fault
+
+
+def _guarded(asking: Asking) -> Any:
+    def compute() -> _Found:
+        try:
+            return _Found(asking.compute())
+        except HmasError as error:
+            return _Found(fault=str(error) or type(error).__name__)
+
+    return compute
+
 
 def make_agent(config: Config) -> MetaAgent:
     """Builds the agent from the configuration."""
-    agents = config.agents
-    return MetaAgent(
-        MetaModel(
-            start=config.scheduler.policy,
-            pool=POLICIES,
-            period_s=agents.meta_period_s,
-            dwell_s=agents.meta_dwell_s,
-            rollback_window_s=agents.meta_rollback_window_s,
-            rollback_ratio=agents.meta_rollback_ratio,
-            settle_s=agents.qos_short_window_s,
-            keep_alive_s=min(5.0, agents.meta_period_s, agents.stale_after_s / 3),
-        )
-    )
+    return MetaAgent(make_meta(config, clock=time.perf_counter))

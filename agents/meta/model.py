@@ -1,23 +1,66 @@
 """Meta's model (H-MAS 3.4.1, C.1, C.2): long views in, policy decisions out, guarded by short views. Pure and bounded.
 
-A wish of the rule map becomes a decision when it has been the same in two evaluations in a row, the policy in force has had its dwell time,
-the wished one is in the pool and was not rolled back lately. A switch is watched by Eq. 12 and undone where it made things worse. A
-decision that changes nothing is repeated at a slow pace, so that the gateway sees that someone is there.
+A selector's proposal becomes a decision when it has been the same in two evaluations in a row, the policy in force has had its dwell time,
+the proposed one is in the pool and was not rolled back lately, the hour's budget of switches is not spent; and when the twin, where it is
+asked, does not expect it to be worse than what runs now. A switch is watched by Eq. 12 and undone where it made things worse. A decision
+that changes nothing is repeated at a slow pace, so that the gateway sees that someone is there.
 """
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
+from agents.meta.candidate import Candidate, candidate
 from agents.meta.guards import BypassGuard, RollbackWindow, Verdict, baseline, recent
-from agents.meta.rules import Wish, choose, figures
-from controller.core.messages import LongView, MetaDecision, ShortView
+from agents.meta.journal import DecisionJournal
+from agents.meta.judge import Judge, Ruling
+from agents.meta.limits import Limits
+from agents.meta.selectors.base import Pending, Proposal, Reward, Selector, Situation
+from agents.meta.selectors.rules import RuleSelector
+from controller.core.errors import PolicyError
+from controller.core.messages import CandidateOutlook, DecisionOutcome, LongView, MetaDecision, ShortView
+from controller.scheduling.pool import check_hints
 
 BYPASS_POLICY = "fcfs"
 AGREE = 2
-"""Evaluations in a row that have to wish for the same policy."""
+"""Evaluations in a row that have to propose the same."""
 BAN_DWELLS = 8
 """A policy that was rolled back is left alone for so many dwell times."""
 SHORT_MAX = 256
+HOUR_S = 3_600.0
+ASKING_MOST_S = 60.0
+"""Time after which an answer that has not come is not waited for any more."""
+
+Said = list[MetaDecision | DecisionOutcome]
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """Work that a decision waits for.
+
+    Attributes:
+        compute: The long half; runs wherever.
+        finish: The short half, with the result and the time.
+        failed: Instead of it where `compute` raised: the error in words, and the time.
+        asked_s: When it was asked.
+    """
+
+    compute: Callable[[], Any]
+    finish: Callable[[Any, float], Said]
+    failed: Callable[[str, float], Said]
+    asked_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Word:
+    """What stands in a decision beside the policy: why, on whose word, on what grounds."""
+
+    reason: str
+    source: str = "rules"
+    evidence: Mapping[str, float] | None = None
+    confidence: float = 1.0
+    candidates: Sequence[CandidateOutlook] = ()
 
 
 class MetaModel:
@@ -26,12 +69,13 @@ class MetaModel:
     Args:
         start: The configured policy: where it begins and returns to.
         pool: Names that may be chosen (the whitelist Omega).
-        period_s: Delta T_meta.
-        dwell_s: Least time between two switches.
-        rollback_window_s: How long a switch is watched.
-        rollback_ratio: Rho of Eq. 12.
-        settle_s: Span of the short view: until then it still holds requests from before the switch.
-        keep_alive_s: Longest time without a decision while views come in.
+        limits: See `Limits`.
+        selector: Who proposes; the rule map by default.
+        judge: Who is asked before another's proposal is followed; None for nobody.
+        journal: Joins decisions with their outcomes.
+
+    Attributes:
+        asking: Work to be done for it, until its `finish` or `failed` is called; None where there is none.
     """
 
     def __init__(
@@ -39,34 +83,38 @@ class MetaModel:
         *,
         start: str,
         pool: Collection[str],
-        period_s: float = 10.0,
-        dwell_s: float = 30.0,
-        rollback_window_s: float = 15.0,
-        rollback_ratio: float = 1.5,
-        settle_s: float = 5.0,
-        keep_alive_s: float = 5.0,
+        limits: Limits | None = None,
+        selector: Selector | None = None,
+        judge: Judge | None = None,
+        journal: DecisionJournal | None = None,
     ) -> None:
-        self._start = start
+        self._start = candidate(start)
         self._pool = frozenset(pool) | {start}
-        self._period_s = period_s
-        self._dwell_s = dwell_s
-        self._rollback_window_s = rollback_window_s
-        self._rollback_ratio = rollback_ratio
-        self._settle_s = min(settle_s, rollback_window_s / 2)
-        self._keep_alive_s = keep_alive_s
-        self.policy = start
-        self._hints: Mapping[str, float] = {}
-        self._stable: tuple[str, Mapping[str, float]] = (start, {})
-        self._switched_s = float("-inf")
-        self._evaluated_s = float("-inf")
-        self._sent_s = float("-inf")
-        self._agreed: tuple[str, int] = (start, 0)
+        self._limits = limits or Limits()
+        self._settle_s = min(self._limits.settle_s, self._limits.rollback_window_s / 2)
+        self._rules = RuleSelector()
+        self._selector: Selector = selector or self._rules
+        self._judge = judge
+        self._journal = journal
+        self.asking: Asking | None = None
+        self.current = self._start
+        self._stable = self._start
+        self._since_s = self._switched_s = self._evaluated_s = self._sent_s = float("-inf")
+        self._switches: deque[float] = deque()
+        self._agreed: tuple[Candidate, int] = (self._start, 0)
         self._banned_until_s: dict[str, float] = {}
         self._watch: RollbackWindow | None = None
         self._bypass = BypassGuard()
         self._short: deque[ShortView] = deque(maxlen=SHORT_MAX)
+        self._situation: Situation | None = None
         self._sequence = 0
-        self._said: tuple[str, dict[str, float], str] = ("", {}, "rules")
+        self._said = _Word("")
+        self._own_id = ""
+
+    @property
+    def policy(self) -> str:
+        """The policy in force, bypass apart."""
+        return self.current.policy
 
     @property
     def bypassed(self) -> bool:
@@ -77,145 +125,254 @@ class MetaModel:
         """Takes its own last decision from before a restart: policy and bypass go on; dwell begins anew."""
         if decision.bypass:
             self._bypass.resume(now_s)
-            decision_policy = decision.previous
-        else:
-            decision_policy = decision.policy
-        if decision_policy not in self._pool:
+        policy = decision.previous if decision.bypass else decision.policy
+        if policy not in self._pool:
             return
-        self.policy = decision_policy
-        self._hints = {} if decision.bypass else dict(decision.hints)
-        self._stable = (self.policy, self._hints)
-        self._switched_s = now_s
+        self.current = self._stable = candidate(policy) if decision.bypass else candidate(policy, decision.hints, decision.n_run)
+        self._switched_s = self._since_s = now_s
 
-    def on_short(self, view: ShortView, now_s: float) -> list[MetaDecision]:
+    def on_short(self, view: ShortView, now_s: float) -> Said:
         """Guards: bypass and rollback; and the sign of life between long views."""
         self._short.append(view)
         if "policy" in view.forced:
             self._yield_to_operator(now_s)
             return self._keep_alive(now_s, "an operator holds the policy: followed")
         if self._bypass.observe(view, now_s):
-            return [self._enter_bypass(view, now_s) if self._bypass.active else self._leave_bypass(now_s)]
+            return self._enter_bypass(view, now_s) if self._bypass.active else self._leave_bypass(now_s)
         if self._bypass.active:
-            return self._keep_alive(now_s, self._said[0])
+            return self._keep_alive(now_s)
         if self._watch is not None:
             verdict = self._watch.observe(view, now_s)
             if verdict is not None:
-                return [self._roll_back(verdict, now_s)]
+                return self._roll_back(verdict, now_s)
             if now_s >= self._watch.until_s:
                 self._watch = None
-                self._stable = (self.policy, self._hints)
-        return self._keep_alive(now_s, self._said[0] or f"keep: {self.policy}")
+                self._stable = self.current
+        return self._keep_alive(now_s)
 
-    def on_long(self, view: LongView, now_s: float) -> list[MetaDecision]:
-        """The slow loop: evaluated once per Delta T_meta."""
+    def on_long(self, view: LongView, now_s: float) -> Said:
+        """The slow loop: evaluated once per Delta T_meta. What takes a while stands in `asking` afterwards."""
         if now_s < self._evaluated_s:
             # The clock has gone back: what is timed by it begins anew.
             self._evaluated_s = self._switched_s = now_s
-            self._watch = None
-        if now_s - self._evaluated_s < self._period_s * 0.95:
+            self._watch = self.asking = None
+        if now_s - self._evaluated_s < self._limits.period_s * 0.95:
             return []
+        if self.asking is not None and now_s - self.asking.asked_s < ASKING_MOST_S:
+            # Still being worked on: another question would only queue up behind it.
+            return self._keep_alive(now_s)
+        self.asking = None
         self._evaluated_s = now_s
         if "policy" in view.forced or self._bypass.active:
             return []
         if self._short and not _has_engine(self._short[-1]):
-            self._agreed = (self.policy, 0)
-            return self._say(now_s, self.policy, "keep: no engine is healthy, so nothing can be judged", "hold", {})
-        wish = choose(view, current=self.policy, start=self._start)
-        self._count(wish.policy)
-        if wish.policy == self.policy:
-            return self._say(now_s, self.policy, wish.reason, "rules", figures(view))
-        held = self._held_back(wish.policy, now_s)
+            self._agreed = (self.current, 0)
+            return self._say(now_s, self.policy, _Word("keep: no engine is healthy, so nothing can be judged", "hold"))
+        outcomes: Said = list(self._journal.ended(view, self.current, self._since_s, now_s)) if self._journal is not None else []
+        if self._situation is not None and self._situation.current == self.current:
+            self._selector.learn(Reward(situation=self._situation, good=view.goodput_rate, requests=view.ended))
+        self._situation = situation = self._look(view, now_s)
+        said = self._selector.propose(situation)
+        if isinstance(said, Proposal):
+            return outcomes + self._consider(said, situation, now_s)
+        self._ask(said, situation, now_s)
+        return outcomes + self._keep_alive(now_s)
+
+    def _look(self, view: LongView, now_s: float) -> Situation:
+        return Situation(
+            view=view,
+            current=self.current,
+            start=self._start,
+            allowed=tuple(name for name in sorted(self._pool) if now_s >= self._banned_until_s.get(name, float("-inf"))),
+            since_s=self._since_s,
+            now_s=now_s,
+            anomalies=tuple(self._short[-1].anomalies) if self._short else (),
+        )
+
+    def _ask(self, pending: Pending, situation: Situation, now_s: float) -> None:
+        def finish(result: Any, at_s: float) -> Said:
+            return self._answered(pending.finish(result), situation, at_s)
+
+        def failed(why: str, at_s: float) -> Said:
+            return self._answered(pending.failed(why), situation, at_s)
+
+        self.asking = Asking(pending.compute, finish, failed, now_s)
+
+    def _answered(self, proposal: Proposal, situation: Situation, now_s: float) -> Said:
+        """A proposal that took a while has come: it counts where what it was made for is still so."""
+        self.asking = None
+        if self._bypass.active or situation.current != self.current:
+            return []
+        return self._consider(proposal, situation, now_s)
+
+    def _consider(self, proposal: Proposal, situation: Situation, now_s: float) -> Said:
+        """Follows a proposal, has it judged, or says why not."""
+        wanted, fault = self._checked(proposal)
+        word = _Word(proposal.reason, proposal.source, proposal.evidence, proposal.confidence, proposal.candidates)
+        if fault:
+            return self._keep(word, wanted, fault, now_s)
+        self._agreed = (wanted, self._agreed[1] + 1 if self._agreed[0] == wanted else 1)
+        if wanted == self.current:
+            return self._say(now_s, self.policy, word)
+        held = self._held_back(wanted, now_s)
         if held:
-            return self._say(
-                now_s, self.policy, f"keep {self.policy}: {wish.policy} is wished ({wish.reason}), but {held}", "rules", figures(view)
-            )
-        return self._switch(wish, view, now_s)
+            return self._keep(word, wanted, held, now_s)
+        if self._judge is None or proposal.source == "twin":
+            # The twin's own word needs no judge. Without one, only those are followed who need none.
+            return self._switch(wanted, situation.view, word, now_s) if self._selector.trusted else self._unjudged(word, wanted, now_s)
+        return self._have_judged(self._judge, wanted, situation, word, now_s)
 
-    def _count(self, wished: str) -> None:
-        name, times = self._agreed
-        self._agreed = (wished, times + 1 if name == wished else 1)
+    def _checked(self, proposal: Proposal) -> tuple[Candidate, str]:
+        """What is proposed, within what is allowed; and why it cannot be, where it cannot."""
+        wanted = proposal.candidate
+        if proposal.bypass:
+            return wanted, "the bypass is for telemetry that contradicts itself, and it does not"
+        if wanted.policy not in self._pool:
+            return self.current, f"{wanted.policy!r} is not in the pool"
+        try:
+            check_hints(wanted.policy, wanted.hints)
+        except PolicyError as error:
+            return self.current, str(error)
+        return wanted, ""
 
-    def _held_back(self, wished: str, now_s: float) -> str:
-        """Why a wish is not followed now, empty where it is."""
-        if wished not in self._pool:
-            return "it is not in the pool"
-        if now_s < self._banned_until_s.get(wished, float("-inf")):
-            return f"it was rolled back and is left alone for another {self._banned_until_s[wished] - now_s:.0f} s"
-        if now_s - self._switched_s < self._dwell_s:
-            return f"{self.policy} has {self._dwell_s - (now_s - self._switched_s):.0f} s of its dwell time left"
+    def _held_back(self, wanted: Candidate, now_s: float) -> str:
+        """Why a proposal is not followed now, empty where it is."""
+        if now_s < self._banned_until_s.get(wanted.policy, float("-inf")):
+            return f"it was rolled back and is left alone for another {self._banned_until_s[wanted.policy] - now_s:.0f} s"
+        if now_s - self._switched_s < self._limits.dwell_s:
+            return f"{self.policy} has {self._limits.dwell_s - (now_s - self._switched_s):.0f} s of its dwell time left"
         if self._watch is not None:
             return "the last switch is still being watched"
         if self._agreed[1] < AGREE:
             return "it has been wished only once"
+        while self._switches and not 0.0 <= now_s - self._switches[0] < HOUR_S:
+            self._switches.popleft()
+        if len(self._switches) >= self._limits.switches_per_hour:
+            return f"the hour's {self._limits.switches_per_hour} switches are spent"
         return ""
 
-    def _switch(self, wish: Wish, view: LongView, now_s: float) -> list[MetaDecision]:
+    def _have_judged(self, judge: Judge, wanted: Candidate, situation: Situation, word: _Word, now_s: float) -> Said:
+        current = self.current
+        case = judge.case(current, wanted, self._since_s, now_s)
+        if isinstance(case, Ruling):
+            return self._ruled(case, wanted, situation, word, now_s)
+
+        def finish(answer: Any, at_s: float) -> Said:
+            self.asking = None
+            ruling = judge.rule(current, wanted, answer)
+            return [] if self._bypass.active or self.current != current else self._ruled(ruling, wanted, situation, word, at_s)
+
+        def failed(why: str, at_s: float) -> Said:
+            self.asking = None
+            ruling = Ruling(None, f"the twin is silent: the replay broke: {why}")
+            return [] if self._bypass.active or self.current != current else self._ruled(ruling, wanted, situation, word, at_s)
+
+        self.asking = Asking(judge.compute(case), finish, failed, now_s)
+        return self._keep_alive(now_s)
+
+    def _ruled(self, ruling: Ruling, wanted: Candidate, situation: Situation, word: _Word, now_s: float) -> Said:
+        judged = _Word(f"{word.reason}; {ruling.reason}", word.source, word.evidence, word.confidence, ruling.outlooks or word.candidates)
+        if ruling.passes or (ruling.passes is None and self._selector.trusted):
+            return self._switch(wanted, situation.view, judged, now_s)
+        return self._keep(judged, wanted, "it does not pass the judge", now_s)
+
+    def _unjudged(self, word: _Word, wanted: Candidate, now_s: float) -> Said:
+        return self._keep(word, wanted, f"nobody can judge it, and {self._selector.name} is not followed unjudged", now_s)
+
+    def _keep(self, word: _Word, wanted: Candidate, why: str, now_s: float) -> Said:
+        reason = f"keep {self.current.label}: {wanted.label} is wished ({word.reason}), but {why}"
+        return self._say(now_s, self.policy, _Word(reason, word.source, word.evidence, word.confidence, word.candidates))
+
+    def _switch(self, wanted: Candidate, view: LongView, word: _Word, now_s: float) -> Said:
         before = baseline(recent(self._short, now_s, self._settle_s), view)
+        limits = self._limits
         self._watch = RollbackWindow(
-            before, ratio=self._rollback_ratio, from_s=now_s + self._settle_s, until_s=now_s + self._rollback_window_s
+            before, ratio=limits.rollback_ratio, from_s=now_s + self._settle_s, until_s=now_s + limits.rollback_window_s
         )
         previous = self.policy
-        self.policy, self._hints = wish.policy, dict(wish.hints)
-        self._switched_s = now_s
-        return self._say(now_s, previous, wish.reason, "rules", figures(view))
+        self._switches.append(now_s)
+        self._put_in_force(wanted, now_s)
+        return self._say(now_s, previous, word)
 
-    def _roll_back(self, verdict: Verdict, now_s: float) -> MetaDecision:
+    def _put_in_force(self, wanted: Candidate, now_s: float) -> None:
+        self.current = wanted
+        self._switched_s = self._since_s = now_s
+
+    def _roll_back(self, verdict: Verdict, now_s: float) -> Said:
         failed = self.policy
-        self._watch = None
-        self.policy, self._hints = self._stable
-        self._switched_s = now_s
-        self._agreed = (self.policy, 0)
+        self._watch = self.asking = None
+        self._put_in_force(self._stable, now_s)
+        self._agreed = (self.current, 0)
         self._banned_until_s = {name: until_s for name, until_s in self._banned_until_s.items() if until_s > now_s}
-        self._banned_until_s[failed] = now_s + BAN_DWELLS * self._dwell_s
-        return self._say(now_s, failed, f"{failed} made things worse: {verdict.reason}", "rollback", verdict.evidence)[0]
+        self._banned_until_s[failed] = now_s + BAN_DWELLS * self._limits.dwell_s
+        return self._say(now_s, failed, _Word(f"{failed} made things worse: {verdict.reason}", "rollback", verdict.evidence))
 
-    def _enter_bypass(self, view: ShortView, now_s: float) -> MetaDecision:
-        self._watch = None
-        self.policy, self._hints = self._stable
+    def _enter_bypass(self, view: ShortView, now_s: float) -> Said:
+        self._watch = self.asking = None
+        self._put_in_force(self._stable, now_s)
+        self._forget_spans()
         evidence = {
             "queued": float(view.queued),
             "oldest_wait_ms": view.oldest_wait_ms,
             "in_flight": float(sum(i.in_flight for i in view.instances)),
         }
-        return self._say(now_s, self.policy, f"the control loop is not to be trusted: {', '.join(view.anomalies)}", "bypass", evidence)[0]
+        return self._say(
+            now_s, self.policy, _Word(f"the control loop is not to be trusted: {', '.join(view.anomalies)}", "bypass", evidence)
+        )
 
-    def _leave_bypass(self, now_s: float) -> MetaDecision:
-        self._switched_s = now_s
-        self._agreed = (self.policy, 0)
+    def _leave_bypass(self, now_s: float) -> Said:
+        self._switched_s = self._since_s = now_s
+        self._agreed = (self.current, 0)
         reason = f"clear: {', '.join(self._bypass.names) or 'nothing'} not seen any more; back to {self.policy}"
-        return self._say(now_s, BYPASS_POLICY, reason, "bypass", {})[0]
+        return self._say(now_s, BYPASS_POLICY, _Word(reason, "bypass"))
 
     def _yield_to_operator(self, now_s: float) -> None:
         """Nothing is judged while an operator decides: what happens is not this policy's doing."""
-        self._watch = None
-        self._stable = (self.policy, self._hints)
-        self._agreed = (self.policy, 0)
-        self._switched_s = now_s
+        self._watch = self.asking = self._situation = None
+        self._stable = self.current
+        self._agreed = (self.current, 0)
+        self._switched_s = self._since_s = now_s
         self._bypass = BypassGuard()
+        self._forget_spans()
 
-    def _keep_alive(self, now_s: float, reason: str) -> list[MetaDecision]:
-        if 0 <= now_s - self._sent_s < self._keep_alive_s:
+    def _forget_spans(self) -> None:
+        if self._journal is not None:
+            self._journal.clear()
+
+    def _keep_alive(self, now_s: float, reason: str = "") -> Said:
+        if 0 <= now_s - self._sent_s < self._limits.keep_alive_s:
             return []
-        return self._say(now_s, self.policy, reason, self._said[2], self._said[1])
+        said = self._said
+        word = _Word(reason or said.reason or f"keep: {self.policy}", said.source, said.evidence, said.confidence)
+        return [self._decision(now_s, self.policy, word, repeats=self._own_id)]
 
-    def _say(self, now_s: float, previous: str, reason: str, source: str, evidence: dict[str, float]) -> list[MetaDecision]:
+    def _say(self, now_s: float, previous: str, word: _Word) -> Said:
+        self._said = word
+        decision = self._decision(now_s, previous, word)
+        self._own_id = decision.decision_id
+        if self._journal is not None and not decision.bypass:
+            self._journal.made(decision, self.current)
+        return [decision]
+
+    def _decision(self, now_s: float, previous: str, word: _Word, repeats: str = "") -> MetaDecision:
         self._sequence += 1
         self._sent_s = now_s
-        self._said = (reason, evidence, source)
         bypass = self._bypass.active
-        return [
-            MetaDecision(
-                sent_s=now_s,
-                decision_id=f"meta-{int(now_s * 1000):x}-{self._sequence}",
-                policy=BYPASS_POLICY if bypass else self.policy,
-                previous=previous,
-                hints={} if bypass else dict(self._hints),
-                bypass=bypass,
-                reason=reason,
-                source=source,
-                evidence=evidence,
-            )
-        ]
+        return MetaDecision(
+            sent_s=now_s,
+            decision_id=f"meta-{int(now_s * 1000):x}-{self._sequence}",
+            policy=BYPASS_POLICY if bypass else self.policy,
+            previous=previous,
+            hints={} if bypass else dict(self.current.hints),
+            n_run=0 if bypass else self.current.n_run,
+            bypass=bypass,
+            reason=word.reason,
+            source=word.source,
+            evidence=dict(word.evidence or {}),
+            confidence=word.confidence,
+            candidates=list(word.candidates),
+            repeats=repeats,
+        )
 
 
 def _has_engine(view: ShortView) -> bool:

@@ -298,6 +298,19 @@ class AgentsConfig(Section, frozen=True):
     meta_dwell_s: Annotated[Seconds, Meta(description="a policy stays at least this long")] = 30.0
     meta_rollback_window_s: Annotated[Seconds, Meta(description="how long after a switch Eq. 12 is watched")] = 15.0
     meta_rollback_ratio: Annotated[float, Meta(gt=1, le=100, description="rho of Eq. 12")] = 1.5
+    meta_switches_per_hour: Annotated[int, Meta(ge=1, le=3600, description="most switches within any hour, rollbacks apart")] = 30
+    meta_selector: Annotated[
+        Literal["twin", "rules"],
+        Meta(description="who proposes policies: the digital twin (replays what came of late under each), or the rule map"),
+    ] = "twin"
+    meta_judge: Annotated[
+        bool,
+        Meta(description="ask the digital twin before another selector's proposal is followed; what it expects to be worse is dropped"),
+    ] = True
+    meta_twin_window_s: Annotated[Seconds, Meta(description="span of the past that the twin replays")] = 60.0
+    meta_twin_budget_s: Annotated[
+        Seconds, Meta(description="time one replay of all candidates may take; less of the past is replayed where it would take longer")
+    ] = 2.0
     statera_period_s: Annotated[Seconds, Meta(description="least time between two actions")] = 0.5
     statera_epsilon: Annotated[float, Meta(gt=0, lt=1, description="risk that an output is longer than its bound (Eq. 4)")] = 0.1
     statera_n_run_min: Annotated[int, Meta(ge=1, le=4096, description="the window never goes below this")] = 1

@@ -58,6 +58,9 @@ class Control:
 
     def hear_decision(self, decision: MetaDecision) -> None:
         """Meta has spoken. A policy or hint outside the whitelist is refused and changes nothing."""
+        if decision.n_run < 0:
+            self._reject("meta", decision.decision_id, f"n_run is {decision.n_run}; allowed: 0 or more")
+            return
         if not decision.bypass:
             try:
                 make_policy(decision.policy, decision.hints)

@@ -147,6 +147,8 @@ def resolve(
     instances = {}
     for name, ceiling in ceilings.items():
         base = _base_controls(configured, ceiling, fresh.get(name), silent=name in statera, stale_after_s=stale_after_s)
+        if decision is not None and decision.n_run > 0:
+            base = _Base(min(decision.n_run, ceiling.n_run), base.token_budget, "meta", decision.reason)
         instances[name] = _instance(base, ceiling, bypass, override, name)
     newest = max((heard for heard in fresh.values() if heard.word.length_bounds), key=lambda heard: heard.said_s, default=None)
     return Directives(

@@ -27,6 +27,7 @@ from controller.runtime.clock import Clock
 STREAMS = (FEATURES, COSTS, ACTIONS, DECISIONS, MODELS)
 RETRY_S = 1.0
 RESUMED_ACTIONS = 64
+RESUMED_DECISIONS = 512
 log = logging.getLogger(__name__)
 
 
@@ -47,11 +48,11 @@ class Listener:
 
     async def resume(self) -> None:
         """Takes up what statera and meta last said before this process started."""
-        decisions = [message for message in await self._bus.latest(DECISIONS, 1) if isinstance(message, MetaDecision)]
+        decisions = [message for message in await self._bus.latest(DECISIONS, RESUMED_DECISIONS) if isinstance(message, MetaDecision)]
         actions: Mapping[str, ControlAction] = {
             message.instance: message for message in await self._bus.latest(ACTIONS, RESUMED_ACTIONS) if isinstance(message, ControlAction)
         }
-        self._control.resume(decisions, list(actions.values()))
+        self._control.resume(decisions[-1:], list(actions.values()))
 
     async def run(self) -> None:
         """Follows until cancelled; a bus that is away is waited for."""

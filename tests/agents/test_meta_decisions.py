@@ -5,6 +5,7 @@ from control_kit import CALM, long_view, short_view
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agents.meta.limits import Limits
 from agents.meta.model import MetaModel
 from controller.core.messages import LatencySummary
 from controller.scheduling.pool import POLICIES
@@ -13,8 +14,9 @@ UNEVEN = {"by_tenant": {"a": 0.5, "b": 0.5}, "fairness": 0.4, "violation_rate": 
 
 
 def model(**changes) -> MetaModel:
-    values = {"start": "edf", "pool": POLICIES, "period_s": 5.0, "dwell_s": 20.0, "rollback_window_s": 10.0, "settle_s": 5.0}
-    return MetaModel(**(values | changes))
+    limits = {"period_s": 5.0, "dwell_s": 20.0, "rollback_window_s": 10.0, "settle_s": 5.0}
+    limits |= {name: changes.pop(name) for name in list(changes) if hasattr(Limits, name)}
+    return MetaModel(**({"start": "edf", "pool": POLICIES, "limits": Limits(**limits)} | changes))
 
 
 def live(meta: MetaModel, until_s: float, *, from_s: float = 0.0, long=None, short=None) -> list:

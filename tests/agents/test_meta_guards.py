@@ -6,6 +6,7 @@ import pytest
 from control_kit import CALM, instance, long_view, short_view
 
 from agents.meta.guards import Baseline, RollbackWindow, baseline
+from agents.meta.limits import Limits
 from agents.meta.model import MetaModel
 from controller.core.messages import LatencySummary
 from controller.scheduling.pool import POLICIES
@@ -56,7 +57,7 @@ def test_the_baseline_takes_the_worse_of_lull_and_long_view():
 
 
 def model() -> MetaModel:
-    return MetaModel(start="edf", pool=POLICIES, period_s=5.0, dwell_s=10.0, rollback_window_s=10.0, settle_s=2.0)
+    return MetaModel(start="edf", pool=POLICIES, limits=Limits(period_s=5.0, dwell_s=10.0, rollback_window_s=10.0, settle_s=2.0))
 
 
 def drive(meta: MetaModel, from_s: float, until_s: float, *, long=None, short=None) -> list:

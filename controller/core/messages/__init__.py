@@ -5,7 +5,7 @@ Times are seconds since the epoch. Everybody imports from here; the modules part
 """
 
 from controller.core.messages.base import VERSION, Message
-from controller.core.messages.control import ControlAction, LengthBound, MetaDecision
+from controller.core.messages.control import CandidateOutlook, ControlAction, DecisionOutcome, LengthBound, MetaDecision
 from controller.core.messages.operations import Event, ModelReport, OverrideNotice, Severity
 from controller.core.messages.requests import Completion, RequestCost, RequestFeatures, RequestNotice
 from controller.core.messages.streams import (
@@ -41,8 +41,10 @@ __all__ = [
     "VERSION",
     "VIEWS",
     "AnyMessage",
+    "CandidateOutlook",
     "Completion",
     "ControlAction",
+    "DecisionOutcome",
     "Event",
     "InstanceView",
     "LatencySummary",

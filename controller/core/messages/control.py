@@ -33,6 +33,23 @@ class ControlAction(Message, frozen=True, tag="action"):
     reason: str = ""
 
 
+class CandidateOutlook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the digital twin expects of one candidate.
+
+    Attributes:
+        n_run: Window of each instance, 0 for statera's.
+        good: Share of requests that would keep both targets, 0 to 1, weighted by tenants.
+        gain: How much more than under what was in force; `error` its standard error. Both 0 for what was in force.
+    """
+
+    policy: str
+    hints: dict[str, float] = field(default_factory=dict)
+    n_run: int = 0
+    good: float = 0.0
+    gain: float = 0.0
+    error: float = 0.0
+
+
 class MetaDecision(Message, frozen=True, tag="decision"):
     """Meta's output A_t with hints (meta -> gateway).
 
@@ -40,8 +57,12 @@ class MetaDecision(Message, frozen=True, tag="decision"):
         decision_id: Unique; the gateway's event names it when applied.
         hints: Topology-specific parameters, validated by the policy (H-MAS C.1).
         bypass: Emergency bypass: FCFS and unbounded knobs (C.2).
-        source: `rules`, `rollback`, `bypass`, ...
+        source: `rules`, `twin`, `llm`, `rollback`, `bypass`, ...
         evidence: The figures the reason stands on.
+        confidence: What the selector gives its own word, 0 to 1.
+        candidates: What was looked at and what was expected of each, best first; empty where nobody replayed anything.
+        n_run: Window that meta holds for every instance, at most its ceiling; 0 leaves windows to statera.
+        repeats: Id of the decision that this one only repeats as a sign of life, empty for one of its own.
     """
 
     sent_s: float
@@ -53,3 +74,36 @@ class MetaDecision(Message, frozen=True, tag="decision"):
     reason: str = ""
     source: str = "rules"
     evidence: dict[str, float] = field(default_factory=dict)
+    confidence: float = 1.0
+    candidates: list[CandidateOutlook] = field(default_factory=list)
+    n_run: int = 0
+    repeats: str = ""
+
+
+class DecisionOutcome(Message, frozen=True, tag="decision_outcome"):
+    """What became of a decision (meta -> operators), told once the span that it is judged by is over.
+
+    Attributes:
+        from_s, until_s: That span.
+        requests: Settled within it.
+        good: Share of them that kept both targets, in truth.
+        expected: Share that was expected when it was decided, -1 where nobody replayed anything.
+        best: The candidate that would have done best in hindsight, by replay; empty where that is not known. `best_good` its share of good
+            requests in that replay, `chosen_good` that of what was decided.
+    """
+
+    sent_s: float
+    decision_id: str
+    from_s: float
+    until_s: float
+    requests: int
+    good: float
+    expected: float = -1.0
+    best: str = ""
+    best_good: float = 0.0
+    chosen_good: float = 0.0
+
+    @property
+    def regret(self) -> float:
+        """How much more the best would have kept in time, by replay; 0 where that is not known."""
+        return max(0.0, self.best_good - self.chosen_good)

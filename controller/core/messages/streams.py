@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from controller.core.messages.base import Message
-from controller.core.messages.control import ControlAction, MetaDecision
+from controller.core.messages.control import ControlAction, DecisionOutcome, MetaDecision
 from controller.core.messages.operations import Event, ModelReport, OverrideNotice
 from controller.core.messages.requests import Completion, RequestCost, RequestFeatures, RequestNotice
 from controller.core.messages.system import SystemSnapshot
@@ -20,6 +20,7 @@ AnyMessage = (
     | LongView
     | ControlAction
     | MetaDecision
+    | DecisionOutcome
     | ModelReport
     | OverrideNotice
     | Event
@@ -47,6 +48,7 @@ STREAM_OF: Mapping[type[Message], str] = MappingProxyType(
         LongView: VIEWS,
         ControlAction: ACTIONS,
         MetaDecision: DECISIONS,
+        DecisionOutcome: DECISIONS,
         ModelReport: MODELS,
         OverrideNotice: OVERRIDES,
         Event: EVENTS,

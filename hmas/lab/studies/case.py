@@ -54,6 +54,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         warmup_s: What arrives before it is served, not scored; after scaling.
         model: What requests ask for, empty for what the fleet serves.
         agents: Agents whose models steer the run; qos comes with any of them.
+        meta: Settings of meta that differ from the shipped ones, by the names of `AgentsConfig`, such as `meta_selector`.
         slo: Targets for all requests, in place of the workload's.
         seed: The workload's draws follow from it.
     """
@@ -70,6 +71,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     router: str = "least-loaded"
     admission: SchedulerSettings = GATEWAY
     agents: tuple[Agent, ...] = ()
+    meta: dict[str, str | float | bool] = {}
     slo: SloTarget = SloTarget()
     seed: int = 1
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from controller.core.errors import ConfigError
 from controller.core.placement import Router
-from controller.core.types import Controls, Estimates, Request
+from controller.core.types import Controls
 from controller.routing import make_router
 from controller.scheduling.outcomes import Ended, InstanceSpec
 from controller.scheduling.scheduler import Scheduler
@@ -110,9 +110,6 @@ def run_case(case: Case, watch: Watch | None = None, load: Load | None = None, g
     scheduler, engines = build(case, gate)
     guard = _Guard(watch or Watch(), scheduler, list(engines), load.count)
 
-    def estimate(request: Request, _now_s: float) -> Estimates:
-        return steering.history.estimate(request)
-
     def on_end(ended: Ended, now_s: float) -> None:
         steering.on_end(ended, now_s)
         if gate is not None:
@@ -120,7 +117,7 @@ def run_case(case: Case, watch: Watch | None = None, load: Load | None = None, g
         guard.watch.ended(ended)
         guard.ended(now_s)
 
-    feed = load.feed(case.fleet.model(case.model), estimate)
+    feed = load.feed(case.fleet.model(case.model), steering.estimate)
     result = simulate(
         guard.passed(feed.arrivals),
         engines,

@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from agents.meta import agent as meta_agent
+from agents.meta.make import Meta, make_meta
 from agents.qos import agent as qos_agent
 from agents.statera import agent as statera_agent
 from controller.config.schema import AgentsConfig, Config, SchedulerConfig
-from controller.core.messages import ControlAction, MetaDecision, OverrideNotice, ShortView
+from controller.core.messages import ControlAction, DecisionOutcome, MetaDecision, OverrideNotice, ShortView
+from controller.core.types import Estimates, Request
 from controller.gateway.directives import Ceiling, Configured, Directives, Heard, resolve
 from controller.scheduling.endings import completion_of
 from controller.scheduling.history import History
@@ -54,11 +55,14 @@ class Steering:
         kinds = case.fleet.instances()
         self.widest = {name: kind.n_run for name, kind in kinds.items()}
         self._agents = case.agents
-        config = Config(scheduler=msgspec.convert({"policy": case.policy}, SchedulerConfig))
+        settings = msgspec.convert(case.meta, AgentsConfig)
+        config = Config(scheduler=msgspec.convert({"policy": case.policy}, SchedulerConfig), agents=settings)
         self._settings: AgentsConfig = config.agents
         self._tick_s = config.scheduler.tick_s
         self._qos = qos_agent.make_agent(config).model
-        self._meta = meta_agent.make_agent(config).model if "meta" in case.agents else None
+        # The twin stands on what the engines have shown, as it does where their profile is not known.
+        self._meta: Meta | None = make_meta(config, admission=case.admission, routing=case.router) if "meta" in case.agents else None
+        self._twin = self._meta.twin if self._meta is not None else None
         self._statera = statera_agent.make_agent(config).model if "statera" in case.agents else None
         self._configured = Configured(policy=case.policy, n_run=0)
         self._ceilings = {name: Ceiling(kind.n_run, kind.token_budget) for name, kind in kinds.items()}
@@ -76,19 +80,34 @@ class Steering:
         self.history.learn(completion)
         if self._agents:
             self._qos.complete(completion, now_s)
+        if self._twin is not None:
+            self._twin.hear(completion)
+
+    def estimate(self, request: Request, _now_s: float) -> Estimates:
+        """What is believed of a request when it comes."""
+        believed = self.history.estimate(request)
+        if self._twin is not None:
+            self._twin.traffic.came(request, believed)
+        return believed
 
     def _cycle(self, now_s: float, scheduler: Scheduler, engines: Mapping[str, EngineModel]) -> None:
         heard = False
-        for view in self._qos.observe(scheduler.snapshot(now_s, "simulation"), now_s):
+        snapshot = scheduler.snapshot(now_s, "simulation")
+        if self._twin is not None:
+            self._twin.hear(snapshot)
+        for view in self._qos.observe(snapshot, now_s):
             if isinstance(view, ShortView) and self._statera is not None:
                 for action in self._statera.observe(view, now_s):
                     self._heard_statera[action.instance] = Heard(now_s, action)
+                    if self._twin is not None:
+                        self._twin.hear(action)
                     self.actions += 1
                     heard = True
             if self._meta is not None:
-                decisions = self._meta.on_short(view, now_s) if isinstance(view, ShortView) else self._meta.on_long(view, now_s)
-                for decision in decisions:
-                    self._heard_meta = Heard(now_s, decision)
+                for said in [*self._meta.on_view(view, now_s), *self._meta.think(now_s)]:
+                    if isinstance(said, DecisionOutcome):
+                        continue
+                    self._heard_meta = Heard(now_s, said)
                     heard = True
         if heard:
             self._apply(scheduler, engines, now_s)

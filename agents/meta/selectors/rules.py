@@ -13,6 +13,8 @@ time at a load of 0.9, and at 1.2 only shortest first stands (nine times FCFS). 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from agents.meta.candidate import Candidate, candidate
+from agents.meta.selectors.base import Proposal, Reward, Situation
 from controller.core.messages import LongView
 
 SAMPLES_MIN = 30
@@ -37,6 +39,29 @@ class Wish:
     reason: str
     rule: str
     hints: Mapping[str, float] = field(default_factory=dict)
+
+
+class RuleSelector:
+    """The rule map as a selector."""
+
+    name = "rules"
+    trusted = True
+
+    def propose(self, situation: Situation) -> Proposal:
+        """What the rules say; a policy that may not be proposed leaves things as they are."""
+        wish = choose(situation.view, current=situation.current.policy, start=situation.start.policy)
+        wanted = _candidate(wish, situation)
+        return Proposal(candidate=wanted, reason=wish.reason, source=self.name, evidence=figures(situation.view))
+
+    def learn(self, reward: Reward) -> None:
+        """Rules do not learn."""
+
+
+def _candidate(wish: Wish, situation: Situation) -> Candidate:
+    """The wish with its hints; one for what is in force leaves the hints as they are."""
+    if wish.policy == situation.current.policy:
+        return situation.current
+    return situation.start if wish.policy == situation.start.policy else candidate(wish.policy, wish.hints)
 
 
 def choose(view: LongView, *, current: str, start: str) -> Wish:

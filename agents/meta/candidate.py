@@ -1,0 +1,39 @@
+"""What may be in force: a queueing policy with its hints, and who sets the windows."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+OPEN = 1 << 16
+"""A window beyond every ceiling: an instance takes what it can, and only the TPOT guard and the KV fence hold back."""
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """An order of the queue and its windows.
+
+    Attributes:
+        hints: Those that are not named are the policy's own.
+        n_run: Window of each instance, at most its ceiling; 0 leaves it to statera.
+    """
+
+    policy: str
+    hints: dict[str, float] = {}
+    n_run: int = 0
+
+    @property
+    def label(self) -> str:
+        """Name with hints and window, such as `two-lane(threshold_ms=4000)` or `fcfs, window 48`."""
+        told = ", ".join(f"{name}={value:g}" for name, value in sorted(self.hints.items()))
+        name = f"{self.policy}({told})" if told else self.policy
+        if not self.n_run:
+            return name
+        return f"{name}, window {'open' if self.n_run >= OPEN else self.n_run}"
+
+    def window(self, n_run: int) -> "Candidate":
+        """The same with another window."""
+        return msgspec.structs.replace(self, n_run=n_run)
+
+
+def candidate(policy: str, hints: Mapping[str, float] | None = None, n_run: int = 0) -> Candidate:
+    """A candidate of its own hints: later changes of the mapping do not reach it."""
+    return Candidate(policy=policy, hints=dict(hints or {}), n_run=n_run)

@@ -1,0 +1,73 @@
+"""What became of decisions: each is joined with what really happened after it, and with what would have been best. Pure, bounded."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from agents.meta.candidate import Candidate
+from agents.meta.twin.evidence import Hindsight
+from controller.core.messages import DecisionOutcome, LongView, MetaDecision
+
+PENDING_MOST = 64
+"""Decisions that wait for their outcome."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    decision_id: str
+    made_s: float
+    candidate: Candidate
+    expected: float
+
+
+class DecisionJournal:
+    """Decisions whose span is not over yet.
+
+    Args:
+        span_s: By what a decision is judged: what is settled so long after it. The long view's window, so that its figures are those of
+            the span.
+        hindsight: What replays say of a span: who was best in it, and how the chosen one did; None where nobody replays.
+    """
+
+    def __init__(self, span_s: float, hindsight: Callable[[Candidate, float, float], Hindsight | None] | None = None) -> None:
+        self._span_s = span_s
+        self._hindsight = hindsight
+        self._open: deque[_Open] = deque(maxlen=PENDING_MOST)
+
+    def made(self, decision: MetaDecision, candidate: Candidate) -> None:
+        """A decision of its own has been said."""
+        wanted = (candidate.policy, candidate.hints, candidate.n_run)
+        expected = next((one.good for one in decision.candidates if (one.policy, one.hints, one.n_run) == wanted), -1.0)
+        self._open.append(_Open(decision.decision_id, decision.sent_s, candidate, expected))
+
+    def ended(self, view: LongView, in_force: Candidate, since_s: float, now_s: float) -> Sequence[DecisionOutcome]:
+        """Outcomes of decisions whose span ends with this view.
+
+        A decision that something else has replaced within its span has no outcome of its own: what happened was not its doing alone.
+        """
+        found = []
+        while self._open and self._open[0].made_s + self._span_s <= now_s:
+            one = self._open.popleft()
+            if one.candidate != in_force or since_s > one.made_s:
+                continue
+            until_s = one.made_s + self._span_s
+            seen = self._hindsight(one.candidate, one.made_s, until_s) if self._hindsight is not None else None
+            found.append(
+                DecisionOutcome(
+                    sent_s=now_s,
+                    decision_id=one.decision_id,
+                    from_s=max(one.made_s, now_s - view.window_s),
+                    until_s=now_s,
+                    requests=view.ended,
+                    good=view.goodput_rate,
+                    expected=one.expected,
+                    best=seen.best if seen is not None else "",
+                    best_good=seen.best_good if seen is not None else 0.0,
+                    chosen_good=seen.chosen_good if seen is not None else 0.0,
+                )
+            )
+        return found
+
+    def clear(self) -> None:
+        """An operator, a bypass or a restart has broken the spans."""
+        self._open.clear()

@@ -1,0 +1,64 @@
+"""The twin as judge of what another selector proposes: it passes only what it does not expect to be worse than what runs. Pure."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from agents.meta.candidate import Candidate
+from agents.meta.selectors.twin import outlooks_of, points
+from agents.meta.twin.twin import Answer, Question, Twin
+from controller.core.messages import CandidateOutlook
+
+TOLERANCE = 0.005
+"""Share of requests by which a proposal may look worse and still pass: what the replay cannot tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What the judge says.
+
+    Attributes:
+        passes: Whether it is not expected to be worse; None where the twin cannot say.
+        reason: Why, in words with figures.
+        outlooks: What is expected of what runs and of what is proposed.
+    """
+
+    passes: bool | None
+    reason: str
+    outlooks: tuple[CandidateOutlook, ...] = ()
+
+
+class Judge:
+    """Asks the twin about one proposal at a time.
+
+    Args:
+        twin: Has to hear the telemetry from someone.
+        clock: As for `TwinSelector`.
+    """
+
+    def __init__(self, twin: Twin, clock: Callable[[], float] | None = None) -> None:
+        self._twin = twin
+        self._clock = clock
+
+    def case(self, current: Candidate, proposed: Candidate, since_s: float, now_s: float) -> Question | Ruling:
+        """What to replay, or a ruling at once where nothing can be."""
+        question = self._twin.question((current, proposed), since_s, now_s)
+        return Ruling(None, f"the twin is silent: {question}") if isinstance(question, str) else question
+
+    def compute(self, question: Question) -> Callable[[], Any]:
+        """The long half."""
+        return lambda: question.answer(self._clock)
+
+    def rule(self, current: Candidate, proposed: Candidate, answer: Answer) -> Ruling:
+        """The ruling of a replay, together with what earlier ones have said of both."""
+        self._twin.take(answer)
+        outlooks = outlooks_of(self._twin, [current, proposed], current)
+        if self._twin.silence:
+            return Ruling(None, f"the twin is silent: {self._twin.silence}", outlooks)
+        gain = self._twin.gain(proposed, current)
+        if gain is None:
+            return Ruling(None, "the twin is silent: too few requests were replayed under both", outlooks)
+        against = f"{proposed.label} {gain.good:.1%} good against {gain.other_good:.1%}, {points(gain)}"
+        if gain.share < -TOLERANCE:
+            return Ruling(False, f"the twin expects it to be worse: {against}", outlooks)
+        return Ruling(True, f"the twin does not expect it to be worse: {against}", outlooks)

@@ -1,0 +1,119 @@
+"""Puts meta together as the configuration says: selector, twin, judge, journal. The same live and in simulation."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from agents.meta.journal import DecisionJournal
+from agents.meta.judge import Judge
+from agents.meta.limits import Limits
+from agents.meta.model import MetaModel, Said
+from agents.meta.selectors.base import Selector
+from agents.meta.selectors.rules import RuleSelector
+from agents.meta.selectors.twin import TwinSelector
+from agents.meta.twin.fleet import FleetModel
+from agents.meta.twin.twin import Twin, TwinSettings
+from controller.config.schema import Config
+from controller.core.errors import HmasError
+from controller.core.messages import LongView, ShortView
+from controller.scheduling.outcomes import SchedulerSettings
+from controller.scheduling.pool import POLICIES
+from engines.errors import ProfileError
+from engines.sim.profile import Profile, load_profile
+
+Seconds = Callable[[], float]
+
+
+@dataclass(slots=True)
+class Meta:
+    """Meta as it runs: what decides, and what it stands on.
+
+    Attributes:
+        twin: Has to hear telemetry and features; None where nobody asks it.
+    """
+
+    model: MetaModel
+    twin: Twin | None
+
+    def on_view(self, view: ShortView | LongView, now_s: float) -> Said:
+        """What a view leads to at once."""
+        return self.model.on_short(view, now_s) if isinstance(view, ShortView) else self.model.on_long(view, now_s)
+
+    def think(self, now_s: float) -> Said:
+        """Does what the model asks for right here: for a world whose time stands still meanwhile."""
+        said: Said = []
+        while (asking := self.model.asking) is not None:
+            try:
+                result = asking.compute()
+            except HmasError as error:
+                said += asking.failed(str(error), now_s)
+            else:
+                said += asking.finish(result, now_s)
+        return said
+
+
+def make_meta(config: Config, *, admission: SchedulerSettings | None = None, routing: str = "", clock: Seconds | None = None) -> Meta:
+    """Builds meta from the configuration.
+
+    Args:
+        config: All of it: the twin simulates the gateway and the engines that it describes.
+        admission: How the gateway admits, where it is not as configured. `routing`: likewise how it routes.
+        routing: See `admission`.
+        clock: Seconds of any origin, by which the twin learns what a replay costs; None where time stands still meanwhile.
+
+    Raises:
+        ConfigError: The selector's own settings cannot be used.
+    """
+    agents = config.agents
+    limits = Limits(
+        period_s=agents.meta_period_s,
+        dwell_s=agents.meta_dwell_s,
+        rollback_window_s=agents.meta_rollback_window_s,
+        rollback_ratio=agents.meta_rollback_ratio,
+        settle_s=agents.qos_short_window_s,
+        keep_alive_s=min(5.0, agents.meta_period_s, agents.stale_after_s / 3),
+        switches_per_hour=agents.meta_switches_per_hour,
+    )
+    twin = _twin(config, admission, routing) if agents.meta_judge or agents.meta_selector == "twin" else None
+    model = MetaModel(
+        start=config.scheduler.policy,
+        pool=POLICIES,
+        limits=limits,
+        selector=_selector(config, twin, clock),
+        judge=Judge(twin, clock) if twin is not None and agents.meta_judge else None,
+        journal=DecisionJournal(agents.qos_long_window_s, twin.evidence.hindsight if twin is not None else None),
+    )
+    return Meta(model, twin)
+
+
+def _selector(config: Config, twin: Twin | None, clock: Seconds | None) -> Selector:
+    rules = RuleSelector()
+    if config.agents.meta_selector == "twin" and twin is not None:
+        return TwinSelector(twin, rules, clock)
+    return rules
+
+
+def _twin(config: Config, admission: SchedulerSettings | None, routing: str) -> Twin:
+    scheduler = config.scheduler
+    if admission is None:
+        # Every setting that both sides know goes by the same name on both.
+        known = {name: getattr(scheduler, name) for name in SchedulerSettings.__struct_fields__ if hasattr(scheduler, name)}
+        admission = SchedulerSettings(**known)
+    settings = TwinSettings(
+        admission=admission,
+        routing=routing or scheduler.routing,
+        weights={name: tenant.weight for name, tenant in config.tenants.items()},
+        window_s=config.agents.meta_twin_window_s,
+        budget_s=config.agents.meta_twin_budget_s,
+    )
+    return Twin(FleetModel(_profiles(config)), settings)
+
+
+def _profiles(config: Config) -> dict[str, Profile]:
+    """Profiles by instance, as far as the configuration names any that tell how long a step takes."""
+    found = {}
+    for engine in config.engines:
+        # A description from data sheets, which only prediction can read, is none: what the instance shows stands for it.
+        with suppress(ProfileError):
+            found[engine.name] = load_profile(engine.profile)
+    return found

@@ -1,0 +1,1 @@
+"""Who proposes policies: one interface, several ways (H-MAS C.2)."""

@@ -1,0 +1,162 @@
+"""The instances as the twin runs them: controls as of the last snapshot, steps as they have shown them or from a profile. Pure."""
+
+import math
+from collections import deque
+from collections.abc import Mapping
+
+from agents.meta.twin.plant import Step, StepFit
+from agents.meta.twin.replay import Plant
+from controller.core.messages import Completion, ControlAction, InstanceView, SystemSnapshot
+from engines.sim.profile import Profile
+
+SAMPLES_MIN = 30
+"""Completions without which an instance of unknown profile is not simulated: its speed would be a guess."""
+BLOCK = 16
+KV_TOKENS = 1 << 20
+"""KV cache of an instance that does not tell its size: so large that it binds nobody."""
+CONTEXT = 1 << 20
+BUDGET = 2048
+"""Tokens a step where the engine does not say."""
+FRESH_S = 15.0
+"""Age beyond which a snapshot is no picture of the fleet any more."""
+WINDOWS_KEPT = 1_024
+STRETCH_MOST = 2.0
+"""Factor by which a fleet may be taken as slower, or faster, than its steps say, to agree with what happened."""
+STRETCH_STEP = 0.5
+"""Share of a found disagreement that is taken over at once."""
+
+
+class Windows:
+    """Windows that statera gave an instance, and their mean over a span: what a replay takes for the regulator."""
+
+    def __init__(self) -> None:
+        self._given: deque[tuple[float, int]] = deque(maxlen=WINDOWS_KEPT)
+
+    def add(self, at_s: float, n_run: int) -> None:
+        """A window that holds from now on."""
+        if not self._given or self._given[-1][1] != n_run:
+            self._given.append((at_s, n_run))
+
+    def mean(self, from_s: float, until_s: float) -> int:
+        """Mean over a span, 0 where none was given."""
+        total = area = 0.0
+        end_s = until_s
+        for at_s, n_run in reversed(self._given):
+            begin_s = max(from_s, at_s)
+            if end_s > begin_s:
+                total += end_s - begin_s
+                area += n_run * (end_s - begin_s)
+            end_s = min(end_s, at_s)
+            if at_s <= from_s:
+                break
+        return max(1, round(area / total)) if total > 0.0 else (self._given[-1][1] if self._given else 0)
+
+
+class FleetModel:
+    """Follows snapshots and completions.
+
+    Args:
+        profiles: Profiles by instance, where the configuration knows them; they are taken at their word until completions say more.
+        models: Models by instance, of those that do not serve all.
+    """
+
+    def __init__(self, profiles: Mapping[str, Profile] | None = None, models: Mapping[str, frozenset[str]] | None = None) -> None:
+        self._profiles = dict(profiles or {})
+        self._models = dict(models or {})
+        self._views: list[InstanceView] = []
+        self._seen_s = float("-inf")
+        self._fits: dict[str, StepFit] = {}
+        self._log_stretch = 0.0
+        self._windows: dict[str, Windows] = {}
+
+    @property
+    def stretch(self) -> float:
+        """Factor on all fitted steps, from replays that were held against what happened."""
+        return math.exp(self._log_stretch)
+
+    def observe(self, snapshot: SystemSnapshot) -> None:
+        """How the instances stand."""
+        self._views = snapshot.instances
+        self._seen_s = snapshot.sent_s
+        names = {view.name for view in snapshot.instances}
+        for gone in self._fits.keys() - names:
+            del self._fits[gone]
+            self._windows.pop(gone, None)
+        for view in snapshot.instances:
+            fit = self._fits.setdefault(view.name, StepFit())
+            if view.engine is not None and view.engine.kv_usage is not None:
+                fit.observe(view.engine.taken_s, view.engine.prompt_tokens_total, view.engine.generation_tokens_total)
+
+    def learn(self, ended: Completion) -> None:
+        """How fast one of them was."""
+        if ended.instance in self._fits:
+            self._fits[ended.instance].learn(ended)
+
+    def regulated(self, action: ControlAction) -> None:
+        """Statera has given an instance a window, whether or not that is what is in force."""
+        if action.instance in self._fits:
+            self._windows.setdefault(action.instance, Windows()).add(action.sent_s, action.n_run)
+
+    def correct(self, ratio: float) -> None:
+        """Takes in how much slower than replayed the same requests were in truth, as a factor."""
+        bound = math.log(STRETCH_MOST)
+        self._log_stretch = max(-bound, min(bound, self._log_stretch + STRETCH_STEP * math.log(ratio)))
+
+    def plants(self, now_s: float, window_s: float) -> tuple[list[Plant], str]:
+        """Those that requests may be sent to, and why there are none where there are none.
+
+        Args:
+            now_s: End of the window.
+            window_s: Its length, over which statera's windows are averaged.
+        """
+        if now_s - self._seen_s > FRESH_S:
+            return [], "no snapshot of the fleet for a while"
+        usable = [view for view in self._views if not view.draining and (view.engine is None or view.engine.healthy)]
+        if not usable:
+            return [], "no engine is healthy"
+        plants = []
+        for view in usable:
+            profile = self._profile(view)
+            if profile is None:
+                return [], f"the speed of {view.name} is not known yet"
+            plants.append(
+                Plant(
+                    name=view.name,
+                    profile=profile,
+                    n_run=(self._windows[view.name].mean(now_s - window_s, now_s) if view.name in self._windows else 0) or view.n_run,
+                    ceiling=max(1, view.capacity_n_run),
+                    token_budget=view.token_budget or None,
+                    models=self._models.get(view.name),
+                )
+            )
+        return plants, ""
+
+    def _profile(self, view: InstanceView) -> Profile | None:
+        fit = self._fits.get(view.name)
+        if fit is not None and fit.samples >= SAMPLES_MIN and (step := fit.step) is not None:
+            return profile_of(step.stretched(self.stretch), view)
+        return self._profiles.get(view.name)
+
+
+def profile_of(step: Step, view: InstanceView) -> Profile:
+    """A profile with the steps that an instance has shown, and the sizes that it tells."""
+    engine = view.engine
+    kv_tokens = (engine.kv_capacity_tokens if engine is not None else None) or KV_TOKENS
+    budget = view.token_budget or (engine.max_num_batched_tokens if engine is not None else None) or BUDGET
+    return Profile(
+        name=f"{view.name}-fitted",
+        gpu="as it serves",
+        model="as it serves",
+        source=f"fitted to {step.samples} completions",
+        step_ms=step.base_ms,
+        prefill_ms_per_token=step.prompt_ms,
+        prefill_ms_per_ktoken_sq=0.0,
+        decode_ms_per_seq=step.seq_ms,
+        decode_ms_per_kv_ktoken=0.0,
+        block_size=BLOCK,
+        kv_blocks=max(1, kv_tokens // BLOCK),
+        kv_bytes_per_token=131_072,
+        max_num_seqs=max(1, view.capacity_n_run, view.n_run),
+        max_num_batched_tokens=max(1, budget),
+        max_model_len=min(CONTEXT, max(BLOCK, kv_tokens)),
+    )

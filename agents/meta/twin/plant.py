@@ -1,0 +1,149 @@
+"""How long a step of an instance takes, learnt from what it does. Pure and bounded.
+
+A step with n decoding sequences and p prompt tokens takes base + seq n + prompt p. While one request makes its tokens 2 to L, each step
+makes one of them, so that the time from its first token to its last is
+
+    base (L - 1) + seq G + prompt P,
+
+with G the tokens that the instance generated meanwhile and P the prompt tokens that it computed. Engines count both. The three are fitted
+to completions by non-negative least squares of relative errors, with exponential forgetting, and shrunk towards ratios that engines have
+in common (or to those of a profile). Times per token alone would not do: they hold the prefills of others, and a replay adds those again.
+"""
+
+from bisect import bisect_right
+from collections import deque
+
+import msgspec
+import numpy as np
+from scipy.optimize import nnls  # type: ignore[import-untyped]  # it has no type information
+
+from controller.core.messages import Completion
+from controller.core.types import OutcomeKind
+
+MEMORY = 300.0
+"""Completions after which an old one counts for 1/e."""
+READINGS = 4_096
+"""Readings of the counters that are kept: at ten a second about seven minutes."""
+TOKENS_MIN = 8
+"""Output tokens below which an answer is too short to time."""
+TOKENS_FULL = 64
+"""Output tokens from which on an answer counts fully."""
+PRIOR_WEIGHT = 0.05
+"""Completions that the prior counts for: it is right to a factor of two or so, one completion to a tenth or a twentieth."""
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """Milliseconds of a step: `base_ms` however little it does, `seq_ms` per decoding sequence, `prompt_ms` per prompt token.
+
+    Attributes:
+        samples: Completions they stand on.
+    """
+
+    base_ms: float
+    seq_ms: float
+    prompt_ms: float
+    samples: int = 0
+
+    def stretched(self, factor: float) -> "Step":
+        """All of it slower by a factor."""
+        return Step(base_ms=self.base_ms * factor, seq_ms=self.seq_ms * factor, prompt_ms=self.prompt_ms * factor, samples=self.samples)
+
+
+COMMON = Step(base_ms=1.0, seq_ms=0.02, prompt_ms=0.006)
+"""Ratios that engines have in common."""
+
+
+class WorkLog:
+    """Tokens computed by an instance, as its own counters tell, for any span of late."""
+
+    def __init__(self) -> None:
+        self._times_s: deque[float] = deque(maxlen=READINGS)
+        self._tokens: deque[tuple[float, float]] = deque(maxlen=READINGS)
+        self._counters = (0, 0)
+
+    def add(self, at_s: float, prompt_total: int, generation_total: int) -> None:
+        """A reading of the counters; one that does not follow the last in time is ignored, a counter that fell belongs to a new process."""
+        if self._times_s and at_s <= self._times_s[-1]:
+            return
+        before = self._counters if self._times_s else (prompt_total, generation_total)
+        if prompt_total < before[0] or generation_total < before[1]:
+            before = (0, 0)
+        last = self._tokens[-1] if self._tokens else (0.0, 0.0)
+        self._counters = (prompt_total, generation_total)
+        self._times_s.append(at_s)
+        self._tokens.append((last[0] + prompt_total - before[0], last[1] + generation_total - before[1]))
+
+    def between(self, start_s: float, end_s: float) -> tuple[float, float] | None:
+        """Prompt and generated tokens of a span, counted as evenly between two readings; None where it is not covered."""
+        if len(self._times_s) < 2 or not self._times_s[0] <= start_s < end_s <= self._times_s[-1]:
+            return None
+        (prompt, generated), (prompt_before, generated_before) = self._at(end_s), self._at(start_s)
+        return prompt - prompt_before, generated - generated_before
+
+    def _at(self, at_s: float) -> tuple[float, float]:
+        right = min(len(self._times_s) - 1, bisect_right(self._times_s, at_s))
+        from_s, to_s = self._times_s[right - 1], self._times_s[right]
+        share = (at_s - from_s) / (to_s - from_s)
+        before, after = self._tokens[right - 1], self._tokens[right]
+        return before[0] + share * (after[0] - before[0]), before[1] + share * (after[1] - before[1])
+
+
+class StepFit:
+    """The fit of one instance.
+
+    Args:
+        prior: Step known beforehand, from a profile; completions outweigh it in time. Without one only its ratios are known.
+    """
+
+    def __init__(self, prior: Step | None = None) -> None:
+        self.work = WorkLog()
+        self._prior = prior
+        self._products = np.zeros((4, 4))
+        self.samples = 0
+        self._waiting: deque[Completion] = deque(maxlen=512)
+
+    def observe(self, at_s: float, prompt_total: int, generation_total: int) -> None:
+        """A reading of the engine's counters."""
+        self.work.add(at_s, prompt_total, generation_total)
+        for _ in range(len(self._waiting)):
+            # Completions are told a moment before the reading that covers their end.
+            self._take(self._waiting.popleft(), at_s)
+
+    def learn(self, ended: Completion) -> None:
+        """The end of a request that this instance served; what did not complete, or was too short to time, teaches nothing."""
+        if ended.outcome is OutcomeKind.COMPLETED and ended.output_tokens >= TOKENS_MIN and ended.ttft_ms >= 0.0:
+            self._waiting.append(ended)
+
+    def _take(self, ended: Completion, now_s: float) -> None:
+        start_s, end_s = ended.arrival_s + ended.ttft_ms / 1000.0, ended.arrival_s + ended.total_ms / 1000.0
+        if end_s > now_s:
+            self._waiting.append(ended)
+            return
+        done = self.work.between(start_s, end_s)
+        took_ms = 1000.0 * (end_s - start_s)
+        if done is None or took_ms <= 0.0:
+            return
+        prompt, generated = done
+        steps = float(ended.output_tokens - 1)
+        row = np.array([steps, max(generated, steps), prompt, took_ms]) / took_ms
+        weight = min(1.0, ended.output_tokens / TOKENS_FULL)
+        self._products *= 1.0 - 1.0 / MEMORY
+        self._products += weight * np.outer(row, row)
+        self.samples += 1
+
+    @property
+    def step(self) -> Step | None:
+        """The step as it stands; None before the first completion, where no profile is known."""
+        if not self.samples:
+            return self._prior
+        squares, targets = self._products[:3, :3], self._products[:3, 3]
+        ratios = self._prior or COMMON
+        shape = np.array([ratios.base_ms, ratios.seq_ms, ratios.prompt_ms])
+        level = 1.0 if self._prior is not None else float(shape @ targets) / max(1e-12, float(shape @ squares @ shape))
+        expected = np.maximum(level * shape, 1e-9)
+        # Ridge in relative terms: a figure that the data leave open stays at what engines have in common.
+        system = squares + np.diag(PRIOR_WEIGHT / expected**2)
+        right = targets + PRIOR_WEIGHT / expected
+        factor = np.linalg.cholesky(system).T
+        found, _ = nnls(factor, np.linalg.solve(factor.T, right))
+        return Step(base_ms=max(1e-6, float(found[0])), seq_ms=float(found[1]), prompt_ms=float(found[2]), samples=self.samples)

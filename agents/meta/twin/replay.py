@@ -1,0 +1,150 @@
+"""One replay: the traffic of late through the very scheduler and the engine's model in virtual time, under one candidate. Pure.
+
+What is compared is what would have been good: requests that meet both targets (H-MAS Eq. 1), weighted by their tenants, by the slot of
+time in which they came. Every candidate meets the same arrivals with the same beliefs, so differences are the candidates' own.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+
+import msgspec
+
+from agents.meta.candidate import Candidate
+from agents.meta.twin.traffic import Asked
+from controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
+from controller.routing import make_router
+from controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
+from controller.scheduling.scheduler import Scheduler
+from controller.simulation import Arrival, RequestRecord, simulate
+from engines.sim.model import EngineModel
+from engines.sim.profile import Profile
+
+SLOT_S = 5.0
+"""Requests are added up by slots of absolute time, so that replays of overlapping windows speak of the same ones."""
+GRACE_S = 120.0
+"""Virtual time after the last arrival at which a replay ends: what has not come to its end by then counts as missed."""
+UNTOLD = Estimates(slo=Slo(ttft_ms=1.0, tpot_ms=1.0))
+"""Costs of a request of which nobody has told any."""
+
+
+class Plant(msgspec.Struct, frozen=True, kw_only=True):
+    """One instance as the twin runs it.
+
+    Attributes:
+        profile: How long its steps take.
+        n_run: The window that statera gives it. `ceiling`: the largest that it can have.
+        token_budget: In force; None leaves the profile's own.
+        models: Models that it serves, None for any.
+    """
+
+    name: str
+    profile: Profile
+    n_run: int
+    ceiling: int
+    token_budget: int | None = None
+    models: frozenset[str] | None = None
+
+    def window(self, candidate: Candidate) -> int:
+        """Its window under a candidate."""
+        return min(candidate.n_run or self.n_run, self.ceiling)
+
+
+class World(msgspec.Struct, frozen=True, kw_only=True):
+    """What all candidates meet alike.
+
+    Attributes:
+        asked: Requests by rising arrival, at least one.
+        plants: The fleet, at least one instance.
+        settings, routing, weights: The gateway's own admission settings, router, and tenants' weights (1 where none is told).
+        from_s: What came before fills the queue and is not scored.
+    """
+
+    asked: tuple[Asked, ...]
+    plants: tuple[Plant, ...]
+    settings: SchedulerSettings
+    from_s: float
+    routing: str = "least-loaded"
+    weights: Mapping[str, float] = {}
+
+
+class Outlook(msgspec.Struct, frozen=True, kw_only=True):
+    """What a candidate would have come to.
+
+    Attributes:
+        requests: Scored ones.
+        good: Weighted share of them that met both targets, 0 to 1.
+        slots: By number of the slot (arrival over SLOT_S): weight of good ones, and of all.
+    """
+
+    candidate: Candidate
+    requests: int
+    good: float
+    slots: dict[int, tuple[float, float]]
+
+
+def replay(world: World, candidate: Candidate) -> tuple[Outlook, list[RequestRecord]]:
+    """Runs a window of the past under a candidate, from an empty queue on.
+
+    Returns:
+        What it came to, and the records of all its requests.
+
+    Raises:
+        PolicyError: There is no such policy, or it does not take a hint.
+    """
+    scheduler = Scheduler(
+        settings=world.settings,
+        instances=[
+            InstanceSpec(
+                name=plant.name,
+                capacity_n_run=plant.ceiling,
+                kv_capacity_tokens=plant.profile.kv_capacity_tokens,
+                kv_bytes_per_token=plant.profile.kv_bytes_per_token,
+                models=plant.models,
+            )
+            for plant in world.plants
+        ],
+        router=make_router(world.routing),
+        policy=candidate.policy,
+        hints=candidate.hints,
+    )
+    engines = {plant.name: EngineModel(plant.profile, n_run=plant.ceiling, token_budget=plant.token_budget) for plant in world.plants}
+    for plant in world.plants:
+        scheduler.set_controls(plant.name, Controls(n_run=plant.window(candidate)))
+    result = simulate(_arrivals(world), engines, scheduler, until_s=world.asked[-1].arrival_s + GRACE_S)
+    return outlook_of(candidate, result.records, world.weights, from_s=world.from_s), result.records
+
+
+def outlook_of(candidate: Candidate, records: Sequence[RequestRecord], weights: Mapping[str, float], *, from_s: float) -> Outlook:
+    """Adds records up by slots."""
+    slots: dict[int, tuple[float, float]] = {}
+    requests = 0
+    for record in records:
+        if record.arrival_s < from_s:
+            continue
+        slot, weight = int(record.arrival_s // SLOT_S), weights.get(record.tenant, 1.0)
+        good, asked = slots.get(slot, (0.0, 0.0))
+        slots[slot] = (good + weight * is_good(record), asked + weight)
+        requests += 1
+    asked_of_all = sum(asked for _, asked in slots.values())
+    good_of_all = sum(good for good, _ in slots.values())
+    return Outlook(candidate=candidate, requests=requests, good=good_of_all / asked_of_all if asked_of_all > 0.0 else 0.0, slots=slots)
+
+
+def is_good(record: RequestRecord) -> bool:
+    """Whether it kept both targets (Eq. 1)."""
+    return record.outcome is OutcomeKind.COMPLETED and record.slo_met
+
+
+def _arrivals(world: World) -> Iterator[Arrival]:
+    for one in world.asked:
+        estimates = one.estimates(UNTOLD)
+        yield Arrival(
+            request=one.request(),
+            estimate=partial(_told, estimates),
+            output_tokens=one.output_tokens,
+            weight=world.weights.get(one.tenant, 1.0),
+        )
+
+
+def _told(estimates: Estimates, _request: Request, _now_s: float) -> Estimates:
+    return estimates

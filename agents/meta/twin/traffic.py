@@ -1,0 +1,176 @@
+"""What has come in lately, as the digital twin asks for it again: who, when, for how much, and what was known of it. Pure, bounded.
+
+Requests whose end has been heard of have their true output length; what still waits or runs, and what was given up, has the length that was
+believed. So the newest part of a window is as doubtful as the scheduler's own knowledge of it, and no more.
+"""
+
+from collections import OrderedDict
+
+import msgspec
+
+from controller.core.messages import Completion, RequestFeatures
+from controller.core.types import Estimates, OutcomeKind, Request, Slo, TaskType
+
+REMEMBERED = 20_000
+"""Requests remembered: the newest, about half a KB each."""
+LONG = 2.0
+"""Upper bound over the median of a length of which nothing else is told."""
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One request of the past.
+
+    Attributes:
+        output_tokens: True length where it completed, else the believed one.
+        believed_tokens, upper_tokens: Median and upper bound that the scheduler had of it.
+        known: Whether its true length is known.
+        good: Whether it met both targets in truth; None where its end is not known, or was its client's doing.
+        served_tpot_ms: Its time per output token in truth, 0 where it is not known.
+        service_ttft_ms, tpot_ms: What was believed of its cost; 0 where nothing was.
+    """
+
+    request_id: str
+    tenant: str
+    model: str
+    arrival_s: float
+    prompt_tokens: int
+    output_tokens: int
+    believed_tokens: float
+    upper_tokens: float
+    slo: Slo
+    task_type: TaskType = TaskType.UNKNOWN
+    importance: float = 0.75
+    max_output_tokens: int = 0
+    session: str = ""
+    service_ttft_ms: float = 0.0
+    tpot_ms: float = 0.0
+    known: bool = False
+    good: bool | None = None
+    served_tpot_ms: float = 0.0
+
+    def request(self) -> Request:
+        """As the scheduler takes it in; without a deadline, for what clients did under another order says nothing about this one."""
+        return Request(
+            id=self.request_id,
+            tenant=self.tenant,
+            model=self.model,
+            arrival_s=self.arrival_s,
+            prompt_tokens=self.prompt_tokens,
+            max_output_tokens=self.max_output_tokens or None,
+            declared_slo=self.slo,
+            session=self.session,
+        )
+
+    def estimates(self, otherwise: "Estimates") -> Estimates:
+        """What was believed of it; costs that nobody told are `otherwise`'s."""
+        return Estimates(
+            slo=self.slo,
+            task_type=self.task_type,
+            importance=self.importance,
+            output_tokens=self.believed_tokens,
+            output_tokens_upper=max(self.believed_tokens, self.upper_tokens),
+            ttft_ms=self.service_ttft_ms or otherwise.ttft_ms,
+            tpot_ms=self.tpot_ms or otherwise.tpot_ms,
+            source="history",
+        )
+
+
+class Traffic:
+    """The newest requests, by what perception said of them and by how they ended.
+
+    Attributes:
+        heard_s: When the newest of them came.
+    """
+
+    def __init__(self, limit: int = REMEMBERED) -> None:
+        self._limit = limit
+        self._asked: OrderedDict[str, Asked] = OrderedDict()
+        self.heard_s = float("-inf")
+
+    def __len__(self) -> int:
+        return len(self._asked)
+
+    def features(self, said: RequestFeatures) -> None:
+        """A request has been read: it came a moment ago. What has ended by now stays as it ended."""
+        if said.request_id in self._asked or not said.ttft_slo_ms > 0.0 or not said.tpot_slo_ms > 0.0:
+            return
+        self._keep(
+            Asked(
+                request_id=said.request_id,
+                tenant=said.tenant,
+                model=said.model,
+                arrival_s=said.sent_s,
+                prompt_tokens=said.prompt_tokens,
+                output_tokens=max(1, round(said.output_tokens)),
+                believed_tokens=said.output_tokens,
+                upper_tokens=said.output_tokens_p90,
+                slo=Slo(ttft_ms=said.ttft_slo_ms, tpot_ms=said.tpot_slo_ms),
+                task_type=said.task_type,
+                importance=said.importance,
+            )
+        )
+
+    def came(self, request: Request, believed: Estimates) -> None:
+        """A request has come, with what is believed of it: what `features` says where there is no perception."""
+        self._keep(
+            Asked(
+                request_id=request.id,
+                tenant=request.tenant,
+                model=request.model,
+                arrival_s=request.arrival_s,
+                prompt_tokens=request.prompt_tokens,
+                output_tokens=max(1, round(believed.output_tokens)),
+                believed_tokens=believed.output_tokens,
+                upper_tokens=believed.output_tokens_upper,
+                slo=believed.slo,
+                task_type=believed.task_type,
+                importance=believed.importance,
+                max_output_tokens=request.max_output_tokens or 0,
+                session=request.session,
+                service_ttft_ms=believed.ttft_ms,
+                tpot_ms=believed.tpot_ms,
+            )
+        )
+
+    def completion(self, ended: Completion) -> None:
+        """A request has ended: its arrival, targets and beliefs are the gateway's own, its length is true where it completed."""
+        if not ended.ttft_slo_ms > 0.0 or not ended.tpot_slo_ms > 0.0 or ended.outcome is OutcomeKind.REJECTED:
+            self._asked.pop(ended.request_id, None)
+            return
+        before = self._asked.get(ended.request_id)
+        known = ended.outcome is OutcomeKind.COMPLETED and ended.output_tokens > 0
+        believed = ended.predicted_output_tokens or (before.believed_tokens if before is not None else float(max(1, ended.output_tokens)))
+        self._keep(
+            Asked(
+                request_id=ended.request_id,
+                tenant=ended.tenant,
+                model=ended.model,
+                arrival_s=ended.arrival_s,
+                prompt_tokens=ended.prompt_tokens,
+                output_tokens=ended.output_tokens if known else max(1, round(believed), ended.output_tokens),
+                believed_tokens=believed,
+                upper_tokens=before.upper_tokens if before is not None else LONG * believed,
+                slo=Slo(ttft_ms=ended.ttft_slo_ms, tpot_ms=ended.tpot_slo_ms),
+                task_type=ended.task_type,
+                importance=before.importance if before is not None else 0.75,
+                max_output_tokens=ended.max_output_tokens,
+                session=ended.session,
+                service_ttft_ms=max(0.0, ended.predicted_ttft_ms),
+                tpot_ms=max(0.0, ended.predicted_tpot_ms),
+                known=known,
+                good=None if ended.outcome is OutcomeKind.CANCELLED else ended.slo_met,
+                served_tpot_ms=max(0.0, ended.tpot_ms) if known else 0.0,
+            )
+        )
+
+    def window(self, start_s: float, end_s: float, most: int) -> list[Asked]:
+        """What came in a span, by arrival; of more than `most` the newest."""
+        found = sorted((asked for asked in self._asked.values() if start_s <= asked.arrival_s < end_s), key=lambda asked: asked.arrival_s)
+        return found[-most:] if most else []
+
+    def _keep(self, asked: Asked) -> None:
+        self._asked[asked.request_id] = asked
+        self._asked.move_to_end(asked.request_id)
+        self.heard_s = max(self.heard_s, asked.arrival_s)
+        while len(self._asked) > self._limit:
+            self._asked.popitem(last=False)

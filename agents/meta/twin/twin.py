@@ -1,0 +1,213 @@
+"""The twin as meta asks it: hears telemetry, says what to replay and what came of it. Pure; the replays themselves run wherever asked.
+
+It speaks only where it has shown that it may: the replay of what ran must give about the share of good requests that really was, else it is
+silent and says by how much it is off. What is left of a disagreement in speed is taken over as a stretch of the fitted steps.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from agents.meta.candidate import Candidate
+from agents.meta.twin.evidence import Evidence, Gain
+from agents.meta.twin.fleet import FleetModel
+from agents.meta.twin.menu import Menu
+from agents.meta.twin.replay import Outlook, World, is_good, replay
+from agents.meta.twin.sample import sampled
+from agents.meta.twin.traffic import Traffic
+from controller.core.messages import Completion, ControlAction, Message, RequestFeatures, SystemSnapshot
+from controller.scheduling.outcomes import SchedulerSettings
+from controller.simulation import RequestRecord
+
+LEAD = 0.2
+"""Share of the window that only fills the queue."""
+REQUESTS_MIN = 60
+"""Requests without which nothing is said."""
+REQUESTS_MOST = 4_000
+START_MS = 0.4
+"""Time to replay one request under one candidate, before it has been measured."""
+BIAS_MOST = 0.12
+"""Difference between replayed and true share of good requests beyond which the twin is silent."""
+CHECKED_MIN = 30
+"""Requests of known end without which a replay is not held against the truth."""
+
+
+@dataclass(frozen=True, slots=True)
+class TwinSettings:
+    """How the gateway works that is to be simulated, and how much of it.
+
+    Attributes:
+        admission, routing, weights: The gateway's own.
+        window_s: Span of the past that is replayed.
+        budget_s: Time that all candidates together may take; fewer requests are replayed where it would be more.
+    """
+
+    admission: SchedulerSettings
+    routing: str = "least-loaded"
+    weights: Mapping[str, float] = field(default_factory=dict)
+    window_s: float = 60.0
+    budget_s: float = 2.0
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """A replay of what ran, held against what happened.
+
+    Attributes:
+        requests: Of known end.
+        replayed, true: Share of good ones.
+        slower: How much longer a token took in truth, as a factor of means; 0 where too few are known.
+    """
+
+    requests: int
+    replayed: float
+    true: float
+    slower: float
+
+    @property
+    def bias(self) -> float:
+        """How much better the replay looks than what happened."""
+        return self.replayed - self.true
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """What to replay: `candidates`, the first of which runs now, in a `world`.
+
+    Attributes:
+        in_force: Whether the first was in force all the while, so that its replay can be held against the truth.
+    """
+
+    world: World
+    candidates: tuple[Candidate, ...]
+    in_force: bool
+
+    def answer(self, clock: Callable[[], float] | None = None) -> "Answer":
+        """Replays them all; what takes long. `clock` tells seconds, to learn what it costs."""
+        start_s = clock() if clock is not None else 0.0
+        outlooks: list[Outlook] = []
+        check = None
+        for candidate in self.candidates:
+            outlook, records = replay(self.world, candidate)
+            outlooks.append(outlook)
+            if check is None and self.in_force:
+                check = held_against_truth(self.world, records)
+        took_s = clock() - start_s if clock is not None else 0.0
+        return Answer(outlooks=tuple(outlooks), check=check, took_s=took_s, requests=len(self.world.asked))
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a question: outlooks in the candidates' order, the check of the first, and what it cost."""
+
+    outlooks: tuple[Outlook, ...]
+    check: Check | None
+    took_s: float
+    requests: int
+
+
+class Twin:
+    """See the module.
+
+    Attributes:
+        fleet, traffic, evidence, menu: See their classes.
+        check: The last replay that was held against the truth.
+        silence: Why the twin does not speak; empty where it does.
+    """
+
+    def __init__(self, fleet: FleetModel, settings: TwinSettings) -> None:
+        self.fleet = fleet
+        self.traffic = Traffic()
+        self.evidence = Evidence()
+        self.menu = Menu()
+        self.check: Check | None = None
+        self.silence = "no replay has been held against the truth yet"
+        self._settings = settings
+        self._request_ms = START_MS
+
+    def hear(self, message: Message) -> None:
+        """Takes in telemetry, features and statera's actions."""
+        if isinstance(message, SystemSnapshot):
+            self.fleet.observe(message)
+        elif isinstance(message, ControlAction):
+            self.fleet.regulated(message)
+        elif isinstance(message, Completion):
+            self.fleet.learn(message)
+            self.traffic.completion(message)
+        elif isinstance(message, RequestFeatures):
+            self.traffic.features(message)
+
+    def candidates(self, current: Candidate, pool: Collection[str]) -> tuple[Candidate, ...]:
+        """What to look at this time, what runs first (see `Menu`)."""
+        return self.menu.choose(current, pool, self.gain)
+
+    def question(self, candidates: Sequence[Candidate], since_s: float, now_s: float) -> Question | str:
+        """What to replay of late; in words why nothing can be, where nothing can.
+
+        Args:
+            candidates: The first is what runs.
+            since_s: Since when it does.
+            now_s: End of the window.
+        """
+        settings = self._settings
+        plants, why = self.fleet.plants(now_s, settings.window_s)
+        if not plants:
+            return why
+        start_s = now_s - settings.window_s * (1.0 + LEAD)
+        asked = self.traffic.window(start_s, now_s, REQUESTS_MOST)
+        if len(asked) < REQUESTS_MIN:
+            return f"{len(asked)} requests within {now_s - start_s:.0f} s are too few to replay"
+        most = max(REQUESTS_MIN, int(1000.0 * settings.budget_s / (self._request_ms * len(candidates))))
+        asked, plants = sampled(asked, plants, most)
+        first_s = asked[0].arrival_s
+        from_s = first_s + LEAD / (1.0 + LEAD) * (asked[-1].arrival_s - first_s)
+        world = World(
+            asked=tuple(asked),
+            plants=tuple(plants),
+            settings=settings.admission,
+            from_s=from_s,
+            routing=settings.routing,
+            weights=settings.weights,
+        )
+        return Question(world=world, candidates=tuple(candidates), in_force=since_s <= from_s)
+
+    def take(self, answer: Answer) -> None:
+        """An answer has come: it becomes evidence, and says how far the twin may be believed."""
+        if answer.took_s > 0.0:
+            self._request_ms = max(1e-3, 1000.0 * answer.took_s / (answer.requests * len(answer.outlooks)))
+        for outlook in answer.outlooks:
+            self.evidence.add(outlook)
+        self.menu.learn(self.gain)
+        check = answer.check
+        if check is None or check.requests < CHECKED_MIN:
+            return
+        self.check = check
+        if check.slower > 0.0:
+            self.fleet.correct(check.slower)
+        self.silence = ""
+        if abs(check.bias) > BIAS_MOST:
+            self.silence = (
+                f"its replay of what ran has {check.replayed:.0%} good, in truth there were {check.true:.0%} of {check.requests} requests"
+            )
+
+    def gain(self, one: Candidate, other: Candidate) -> Gain | None:
+        """How much better one is expected to do than another."""
+        return self.evidence.gain(one, other)
+
+
+def held_against_truth(world: World, records: Sequence[RequestRecord]) -> Check:
+    """Compares a replay of what ran with how the same requests ended."""
+    of = {one.request_id: one for one in world.asked}
+    replayed = true = requests = tokens = 0
+    replayed_ms = true_ms = 0.0
+    for record in records:
+        one = of[record.request_id]
+        if record.arrival_s < world.from_s or one.good is None:
+            continue
+        requests += 1
+        replayed += is_good(record)
+        true += one.good
+        if record.tpot_ms > 0.0 and one.served_tpot_ms > 0.0:
+            tokens += 1
+            replayed_ms += record.tpot_ms
+            true_ms += one.served_tpot_ms
+    slower = true_ms / replayed_ms if tokens >= CHECKED_MIN else 0.0
+    return Check(requests=requests, replayed=replayed / max(1, requests), true=true / max(1, requests), slower=slower)
