@@ -50,9 +50,11 @@ def served_tokens(completion: Completion) -> int:
     """Tokens an engine worked on for this request: prompt (less what its prefix cache gave) and output; 0 where it was never dispatched."""
     if completion.queue_ms < 0:
         return 0
-    began = completion.ttft_ms >= 0 or completion.outcome is OutcomeKind.COMPLETED
-    prompt = max(0, completion.prompt_tokens - completion.cached_tokens) if began else 0
-    return prompt + max(0, completion.output_tokens)
+    served = max(0, completion.output_tokens)
+    prompt = completion.prompt_tokens - completion.cached_tokens
+    if prompt > 0 and (completion.ttft_ms >= 0 or completion.outcome is OutcomeKind.COMPLETED):
+        served += prompt
+    return served
 
 
 def asked_tokens(completion: Completion) -> int:

@@ -32,12 +32,13 @@ class LogBuckets:
         size: Number of buckets.
     """
 
-    __slots__ = ("_lowest", "_scale", "_top", "_values", "size")
+    __slots__ = ("_highest", "_lowest", "_scale", "_top", "_values", "size")
 
     def __init__(self, lowest: float, highest: float) -> None:
         step = math.log((1.0 + ALPHA) / (1.0 - ALPHA))
         self._scale = 1.0 / step
         self._lowest = lowest
+        self._highest = highest
         self._top = 1 + math.floor(math.log(highest / lowest) * self._scale)
         self.size = self._top + 1
         # Equally far, as a share, from both ends of its bucket.
@@ -48,9 +49,9 @@ class LogBuckets:
         """The bucket of a value; what is not a number, or below 0, counts as 0."""
         if not value >= self._lowest:
             return 0
-        if value == math.inf:
+        if value > self._highest:
             return self._top
-        return min(self._top, 1 + int(math.log(value / self._lowest) * self._scale))
+        return 1 + int(math.log(value / self._lowest) * self._scale)
 
     def percentiles(self, counts: Counts, qs: Sequence[float]) -> list[float]:
         """The q-th percentiles, 0 to 100, of what was counted, within `ALPHA` of `controller.core.objectives.percentile`; 0 with none."""

@@ -61,9 +61,19 @@ class Tallies:
         row = self.long.row(at_s)
         if row < 0:
             return False
-        self._count_outcome(completion, row, self.short.row(at_s))
-        self._count_workload(completion, row)
-        self._count_sender(completion, at_s)
+        judged, served = is_judged(completion), _bounded(served_tokens(completion))
+        asked = served if completion.outcome is OutcomeKind.COMPLETED else _bounded(asked_tokens(completion))
+        produced = _bounded(completion.output_tokens)
+        columns = _outcome_columns(completion, judged=judged)
+        for ring, start in ((self.long, row), (self.short, self.short.row(at_s))):
+            if start >= 0:
+                cells = ring.cells
+                for column in columns:
+                    cells[start + column] += 1
+                cells[start + col.SERVED] += served
+                cells[start + col.PRODUCED] += produced
+        self._count_workload(completion, row, asked=asked, produced=produced)
+        self._count_sender(completion, self.long.number(at_s), (asked, served) if judged else (0, 0))
         return True
 
     def move(self, now_s: float) -> None:
@@ -114,64 +124,60 @@ class Tallies:
         gaps: list[float] = np.diff(times[times >= self.long.start_s]).tolist()
         return gaps
 
-    def _count_outcome(self, completion: Completion, row: int, short: int) -> None:
-        """Counts what both windows hold; `short` is -1 where it is from before the short one."""
-        steps: list[tuple[int, int]] = [(col.PRODUCED, _tokens(completion.output_tokens)), (col.SERVED, _tokens(served_tokens(completion)))]
-        if completion.ttft_ms >= 0.0:
-            steps.append((col.TTFT + col.TIMES.index(completion.ttft_ms), 1))
-        if completion.tpot_ms >= 0.0:
-            steps.append((col.TPOT + col.TIMES.index(completion.tpot_ms), 1))
-        if is_judged(completion):
-            steps.append((col.JUDGED, 1))
-            if completion.slo_met:
-                steps.append((col.MET, 1))
-            if missed_ttft(completion):
-                steps += ((col.TTFT_MISSED, 1), (col.QUEUE_MISSED, missed_in_queue(completion)))
-            if missed_tpot(completion):
-                steps.append((col.TPOT_MISSED, 1))
+    def _count_workload(self, completion: Completion, row: int, *, asked: int, produced: int) -> None:
         cells = self.long.cells
-        for column, step in steps:
-            cells[row + column] += step
-        if short >= 0:
-            cells = self.short.cells
-            for column, step in steps:
-                cells[short + column] += step
-
-    def _count_workload(self, completion: Completion, row: int) -> None:
-        cells = self.long.cells
-        prompt = _tokens(completion.prompt_tokens)
+        prompt = _bounded(completion.prompt_tokens)
         cells[row + col.ENDED] += 1
-        cells[row + col.ASKED] += _tokens(asked_tokens(completion))
+        cells[row + col.ASKED] += asked
         cells[row + col.PROMPT_SUM] += prompt
-        cells[row + col.PROMPT + col.TOKENS.index(prompt)] += 1
+        cells[row + col.PROMPT + _token_bucket(prompt)] += 1
         cells[row + col.TASK_COLUMN[completion.task_type.value]] += 1
         if completion.queue_ms >= 0.0:
             cells[row + col.DISPATCHED] += 1
             cells[row + col.SERVED_LATE] += served_late(completion)
         if completion.outcome is OutcomeKind.COMPLETED:
-            output = _tokens(completion.output_tokens)
             cells[row + col.COMPLETED] += 1
-            cells[row + col.OUTPUT_SUM] += output
-            cells[row + col.OUTPUT + col.TOKENS.index(output)] += 1
+            cells[row + col.OUTPUT_SUM] += produced
+            cells[row + col.OUTPUT + _token_bucket(produced)] += 1
             if completion.queue_ms >= 0.0:
-                cells[row + col.SERVICE + col.TIMES.index(completion.total_ms - completion.queue_ms)] += 1
+                cells[row + col.SERVICE + _time_bucket(completion.total_ms - completion.queue_ms)] += 1
 
-    def _count_sender(self, completion: Completion, at_s: float) -> None:
-        number = self.long.number(at_s)
-        tenants = self._tenants.get(number)
+    def _count_sender(self, completion: Completion, pane: int, tokens: tuple[int, int]) -> None:
+        tenants = self._tenants.get(pane)
         if tenants is None:
-            tenants = self._tenants[number] = HeavyHitters()
-        judged = is_judged(completion)
-        asked, served = (_tokens(asked_tokens(completion)), _tokens(served_tokens(completion))) if judged else (0, 0)
-        tenants.add(completion.tenant, asked, served)
+            tenants = self._tenants[pane] = HeavyHitters()
+        tenants.add(completion.tenant, *tokens)
         arrivals = self._arrivals_s
         insort(arrivals, completion.arrival_s)
         if len(arrivals) > 2 * ARRIVALS_MAX:
             del arrivals[:-ARRIVALS_MAX]
 
 
-def _tokens(number: int) -> int:
-    return min(TOKENS_MAX, max(0, number))
+_time_bucket, _token_bucket = col.TIMES.index, col.TOKENS.index
+
+
+def _outcome_columns(completion: Completion, *, judged: bool) -> list[int]:
+    """The columns of both windows that count this request."""
+    columns = []
+    if completion.ttft_ms >= 0.0:
+        columns.append(col.TTFT + _time_bucket(completion.ttft_ms))
+    if completion.tpot_ms >= 0.0:
+        columns.append(col.TPOT + _time_bucket(completion.tpot_ms))
+    if judged:
+        columns.append(col.JUDGED)
+        if completion.slo_met:
+            columns.append(col.MET)
+        if missed_ttft(completion):
+            columns.append(col.TTFT_MISSED)
+            if missed_in_queue(completion):
+                columns.append(col.QUEUE_MISSED)
+        if missed_tpot(completion):
+            columns.append(col.TPOT_MISSED)
+    return columns
+
+
+def _bounded(tokens: int) -> int:
+    return tokens if 0 <= tokens <= TOKENS_MAX else 0 if tokens < 0 else TOKENS_MAX
 
 
 def tally(row: Counts) -> Tally:
