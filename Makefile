@@ -10,7 +10,7 @@ SGLANG_VENV ?= build/sglang
 TRAIN_VENV ?= build/train
 COMPILED := build/compiled
 
-.PHONY: help demo test lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers test-sglang setup-sglang bench-scheduler setup-train test-train eval-agents bench-agents ablate-agents
+.PHONY: help demo test lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers test-sglang setup-sglang bench-scheduler setup-train test-train eval-agents bench-agents ablate-agents lab-hmas
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s $$'\t'
@@ -184,6 +184,10 @@ ablate-agents: $(VENV)/.core $(TRAIN_VENV)/.ready  ## what they are worth to the
 	OMP_NUM_THREADS=1 $(TRAIN_VENV)/bin/hmas train lengths --lengths build/agents/data/prompts/multi_model_output_lengths.csv.gz --prompts build/agents/data/prompts/multi_model_prompts.jsonl.gz --typed build/agents/data/prompts/typed_prompts.jsonl.gz --out build/agents/lengths
 	OMP_NUM_THREADS=1 $(BIN)/hmas lab agents --simulate --net build/agents/lengths
 	$(BIN)/hmas lab agents --page docs/agents-ablation.md
+
+lab-hmas: $(COMPILED)/.ready  ## H-MAS's evaluation in simulation, beside the paper's figures (HMAS_DATA_DIR for Azure's trace); writes build/lab/hmas.json and docs/results-hmas.md
+	OMP_NUM_THREADS=1 PYTHONPATH=$(COMPILED) HMAS_DATASETS_DIR=$(CURDIR)/datasets $(BIN)/python -P -m hmas lab paper
+	$(BIN)/hmas lab paper --page docs/results-hmas.md
 
 clean:  ## remove what the targets above made
 	rm -rf build $(VENV)

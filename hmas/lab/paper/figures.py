@@ -1,0 +1,96 @@
+"""From rows to what each arm comes to: means over seeds with intervals, ratios on the same workloads, the best in hindsight. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hmas.lab.compare import mean_half, paired, plain
+from hmas.lab.paper.arms import DEFAULT, FIXED, LIGHTLLM, PRODUCT, SGLANG, STRONG
+from hmas.lab.paper.ground import Ground
+from hmas.lab.paper.rows import Row
+from hmas.lab.paper.scenarios import SCENARIOS
+from hmas.lab.paper.settings import PaperSettings
+
+BASES = (DEFAULT, STRONG, SGLANG, LIGHTLLM)
+COMPARED = ("goodput_rps", "esg_rate")
+"""Figures that are put over those of the bases, and of the best fixed policy."""
+Rows = Sequence[Row]
+
+
+def summary(rows: Rows, grounds: Sequence[Ground], settings: PaperSettings) -> list[dict[str, Any]]:
+    """One entry per model and scenario, in the grounds' order: see `_place`."""
+    found = []
+    for ground in grounds:
+        mine = [row for row in rows if (row.model, row.scenario) == (ground.model, ground.scenario)]
+        if mine:
+            found.append(_place(ground, mine, settings.arms_of(ground.model, ground.scenario), settings.seeds))
+    return found
+
+
+def _place(ground: Ground, rows: Rows, arms: Sequence[str], seeds: int) -> dict[str, Any]:
+    """A scenario on a model: `arms` by name with their figures, and `best_fixed`, the most goodput among fixed policies on all seeds."""
+    by_arm = {arm: sorted((row for row in rows if row.arm == arm), key=lambda row: row.seed) for arm in arms}
+    by_arm = {arm: found for arm, found in by_arm.items() if found}
+    comparisons = max(1, sum(len(found) == seeds for found in by_arm.values()) - 1)
+    best = _best_fixed(by_arm, seeds)
+    bases = (*BASES, best) if best else BASES
+    entry: dict[str, Any] = plain(
+        {
+            "model": ground.model,
+            "scenario": ground.scenario,
+            "load": SCENARIOS[ground.scenario].load,
+            "shifts": SCENARIOS[ground.scenario].shifts,
+            "rate_rps": ground.rate_rps,
+            "capacity_rps": ground.capacity_rps,
+            "span_s": ground.span_s,
+            "seeds": seeds,
+            "best_fixed": best,
+            "arms": {arm: _arm(arm, by_arm, bases, comparisons) for arm in by_arm},
+            "series": {arm: found[0].series for arm, found in by_arm.items() if found[0].series},
+        }
+    )
+    return entry
+
+
+def _best_fixed(by_arm: Mapping[str, Rows], seeds: int) -> str:
+    whole = [arm for arm in FIXED if len(by_arm.get(arm, ())) == seeds]
+    return max(whole, key=lambda arm: sum(row.figures["goodput_rps"] for row in by_arm[arm]), default="")
+
+
+def _arm(arm: str, by_arm: Mapping[str, Rows], bases: Sequence[str], comparisons: int) -> dict[str, Any]:
+    mine = by_arm[arm]
+    entry: dict[str, Any] = {"seeds": len(mine), "window": mine[0].window}
+    entry["figures"] = {name: _mean([row.figures[name] for row in mine if name in row.figures]) for name in mine[0].figures}
+    entry["classes"] = {name: _mean([row.classes[name] for row in mine if name in row.classes]) for name in ("short", "long")}
+    entry["over"] = {
+        base: {name: over(mine, by_arm[base], name, comparisons) for name in COMPARED} for base in bases if base != arm and base in by_arm
+    }
+    return entry
+
+
+def _mean(values: Sequence[float]) -> dict[str, float]:
+    mean, half = mean_half(values)
+    return {"mean": mean, "half": half}
+
+
+def over(rows: Rows, base: Rows, figure: str, comparisons: int) -> dict[str, Any]:
+    """A figure over another arm's on the seeds that both have: the ratio's mean, half its interval, and the verdict on the differences."""
+    theirs = {row.seed: row.figures[figure] for row in base}
+    pairs = [(row.figures[figure], theirs[row.seed]) for row in rows if row.seed in theirs]
+    values, others = [value for value, _ in pairs], [other for _, other in pairs]
+    mean, half = mean_half([value / other if other else 0.0 for value, other in pairs])
+    return {"mean": mean, "half": half, "verdict": paired(values, others, comparisons).verdict, "base_is_zero": not all(others)}
+
+
+def value(place: Mapping[str, Any], arm: str, figure: str) -> float:
+    """An arm's mean of a figure."""
+    return float(place["arms"][arm]["figures"][figure]["mean"])
+
+
+def has(place: Mapping[str, Any], *arms: str) -> bool:
+    """Whether these arms met in a place."""
+    return all(arm in place["arms"] for arm in arms)
+
+
+def of_product(place: Mapping[str, Any], base: str, figure: str) -> Mapping[str, Any] | None:
+    """H-MAS over a base; None where they did not meet."""
+    return place["arms"].get(PRODUCT, {}).get("over", {}).get(base, {}).get(figure)  # type: ignore[no-any-return]
