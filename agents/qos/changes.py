@@ -20,6 +20,10 @@ HISTORY = 132
 """Blocks kept: a change is measured from the mean of those before it, ten windows at most."""
 
 
+AROUND = 3
+"""Blocks before the CUSUM left 0 that may have been the first of the change too."""
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
     """What a block of time says of a figure: its level is `amount` over `base`, its score weighs `weight`; `counts` is a mix."""
@@ -81,7 +85,7 @@ class Watch:
         self._both = both
         self._scorer = scorer
         self._kinds = kinds
-        self._history: deque[Block] = deque(maxlen=HISTORY)
+        self._history: deque[tuple[Block, float | None]] = deque(maxlen=HISTORY)
         self._begin(())
 
     def reset(self) -> None:
@@ -97,9 +101,9 @@ class Watch:
         fell = self._down.add(-unusual) and self._both
         if not (rose or fell):
             return None
-        run = min((self._up if rose else self._down).run, len(self._history) - 1)
-        blocks = list(self._history)
-        before, after = blocks[:-run], blocks[-run:]
+        first = _break([(score, block.weight) for block, score in self._history], (self._up if rose else self._down).run)
+        blocks = [block for block, _ in self._history]
+        before, after = blocks[:first], blocks[first:]
         self._begin(after)
         was, now, detail = _mixes(before, after, self._kinds) if self._kinds else (_level(before), _level(after), "")
         return ChangePoint(figure=self._figure, at_s=after[0].start_s, found_s=now_s, before=was, after=now, detail=detail)
@@ -113,9 +117,26 @@ class Watch:
             self._judge(block)
 
     def _judge(self, block: Block) -> float | None:
-        self._history.append(block)
         score = self._score(block)
+        self._history.append((block, score))
         return None if score is None else self._reference.judge(score, block.weight)
+
+
+def _break(scores: Sequence[tuple[float | None, float]], run: int) -> int:
+    """Where the mean most likely changed: the first place of the part behind, 1 to len - 1.
+
+    The CUSUM has been above 0 for `run` blocks, but it often left 0 by chance before the change. Of the places since shortly before then,
+    the one whose parts differ most from each other, and least within, is the likeliest with normal noise.
+    """
+    values = np.array([0.0 if score is None else score for score, _ in scores])
+    weights = np.array([0.0 if score is None else weight for score, weight in scores])
+    weight, mass = weights.cumsum()[:-1], (weights * values).cumsum()[:-1]
+    left, right = weight, weights.sum() - weight
+    with np.errstate(divide="ignore", invalid="ignore"):
+        gap = mass / left - ((weights * values).sum() - mass) / right
+        gain = np.nan_to_num(gap * gap * left * right)
+    since = max(0, len(scores) - 1 - run - AROUND)
+    return since + int(gain[since:].argmax()) + 1
 
 
 def _level(blocks: Sequence[Block]) -> float:

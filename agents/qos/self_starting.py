@@ -28,7 +28,7 @@ class Reference:
     A score with weight w has the variance s^2 / w; s is kept.
 
     Args:
-        floor: Least s that is believed.
+        floor: Least s that is believed, more than 0.
     """
 
     def __init__(self, floor: float) -> None:
