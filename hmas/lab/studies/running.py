@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from controller.core.errors import ConfigError
+from controller.core.messages import LongView, ShortView
 from controller.core.placement import Router
 from controller.core.types import Controls
 from controller.routing import make_router
@@ -44,12 +45,14 @@ class Watch:
         tell: Called now and then with how far it is.
         stop: Whether the run is to end early; asked now and then.
         ended: Called with each request that ends.
+        viewed: Called with each view that qos makes, where agents steer.
         look: Called now and then with the scheduler and the time. Where it raises, the run is given up without a result.
     """
 
     tell: Callable[[Told], None] = lambda _told: None
     stop: Callable[[], bool] = lambda: False
     ended: Callable[[Ended], None] = lambda _ended: None
+    viewed: Callable[[ShortView | LongView], None] = lambda _view: None
     look: Callable[[Scheduler, float], None] = lambda _scheduler, _now_s: None
 
 
@@ -106,9 +109,10 @@ def run_case(case: Case, watch: Watch | None = None, load: Load | None = None, g
     load = load or open_load(case)
     if case.warmup_s >= load.duration_s:
         raise ConfigError(f"warm-up is {case.warmup_s:g} s; allowed: less than the arrivals' {load.duration_s:g} s")
-    steering = Steering(case)
+    watch = watch or Watch()
+    steering = Steering(case, watch.viewed)
     scheduler, engines = build(case, gate)
-    guard = _Guard(watch or Watch(), scheduler, list(engines), load.count)
+    guard = _Guard(watch, scheduler, list(engines), load.count)
 
     def on_end(ended: Ended, now_s: float) -> None:
         steering.on_end(ended, now_s)

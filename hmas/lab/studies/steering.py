@@ -5,7 +5,7 @@ read prompts, and a simulated request has none. What is believed about a request
 of its tenant and length.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -13,7 +13,7 @@ from agents.meta.make import Meta, make_meta
 from agents.qos import agent as qos_agent
 from agents.statera import agent as statera_agent
 from controller.config.schema import AgentsConfig, Config, SchedulerConfig
-from controller.core.messages import ControlAction, DecisionOutcome, MetaDecision, OverrideNotice, ShortView
+from controller.core.messages import ControlAction, DecisionOutcome, LongView, MetaDecision, OverrideNotice, ShortView
 from controller.core.types import Estimates, Request
 from controller.gateway.directives import Ceiling, Configured, Directives, Heard, resolve
 from controller.scheduling.endings import completion_of
@@ -41,6 +41,10 @@ class PolicyChange(msgspec.Struct, frozen=True, kw_only=True):
 class Steering:
     """Listens to what ends and steers the scheduler, as the case says.
 
+    Args:
+        case: Who steers.
+        viewed: Called with each view that qos makes, before it is acted on.
+
     Attributes:
         history: What the gateway has learnt of lengths and times.
         actions: Control actions of statera, counted.
@@ -48,7 +52,8 @@ class Steering:
         widest: The largest window that was in force, by instance.
     """
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Case, viewed: Callable[[ShortView | LongView], None] = lambda _view: None) -> None:
+        self._viewed = viewed
         self.history = History()
         self.actions = 0
         self.changes: list[PolicyChange] = []
@@ -96,6 +101,7 @@ class Steering:
         if self._twin is not None:
             self._twin.hear(snapshot)
         for view in self._qos.observe(snapshot, now_s):
+            self._viewed(view)
             if isinstance(view, ShortView) and self._statera is not None:
                 for action in self._statera.observe(view, now_s):
                     self._heard_statera[action.instance] = Heard(now_s, action)
