@@ -14,7 +14,7 @@ from agents.meta.selectors.twin import TwinSelector
 from agents.meta.twin.fleet import FleetModel
 from agents.meta.twin.twin import Twin, TwinSettings
 from controller.config.schema import Config
-from controller.core.errors import HmasError
+from controller.core.errors import ConfigError, HmasError
 from controller.core.messages import LongView, ShortView
 from controller.scheduling.outcomes import SchedulerSettings
 from controller.scheduling.pool import POLICIES
@@ -77,13 +77,21 @@ def make_meta(config: Config, *, admission: SchedulerSettings | None = None, rou
     twin = _twin(config, admission, routing) if agents.meta_judge or agents.meta_selector == "twin" else None
     model = MetaModel(
         start=config.scheduler.policy,
-        pool=POLICIES,
+        pool=_whitelist(agents.meta_policies),
         limits=limits,
         selector=_selector(config, twin, clock),
         judge=Judge(twin, clock) if twin is not None and agents.meta_judge else None,
         journal=DecisionJournal(agents.qos_long_window_s, twin.evidence.hindsight if twin is not None else None),
     )
     return Meta(model, twin)
+
+
+def _whitelist(policies: str) -> tuple[str, ...]:
+    wanted = tuple(name.strip() for name in policies.split(",") if name.strip()) or tuple(POLICIES)
+    unknown = sorted(set(wanted) - set(POLICIES))
+    if unknown:
+        raise ConfigError(f"agents.meta_policies names {', '.join(unknown)}; allowed: {', '.join(POLICIES)}")
+    return wanted
 
 
 def _selector(config: Config, twin: Twin | None, clock: Seconds | None) -> Selector:

@@ -299,6 +299,9 @@ class AgentsConfig(Section, frozen=True):
     meta_rollback_window_s: Annotated[Seconds, Meta(description="how long after a switch Eq. 12 is watched")] = 15.0
     meta_rollback_ratio: Annotated[float, Meta(gt=1, le=100, description="rho of Eq. 12")] = 1.5
     meta_switches_per_hour: Annotated[int, Meta(ge=1, le=3600, description="most switches within any hour, rollbacks apart")] = 30
+    meta_policies: Annotated[
+        str, Meta(description="whitelist: policies that meta may choose, with commas between; empty: every one that there is")
+    ] = ""
     meta_selector: Annotated[
         Literal["twin", "rules"],
         Meta(description="who proposes policies: the digital twin (replays what came of late under each), or the rule map"),
