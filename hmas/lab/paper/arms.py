@@ -51,7 +51,7 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
 
 DEFAULT, STRONG, PRODUCT = "engine-default", "fcfs-cap-shed", "hmas"
 SGLANG, LIGHTLLM = "sglang-like", "lightllm-like"
-NO_STATERA, NO_META = "hmas-frozen-statera", "hmas-meta-fcfs"
+NO_STATERA, NO_META, BY_RULES, NO_TWO_LANE = "hmas-frozen-statera", "hmas-meta-fcfs", "hmas-meta-rules", "hmas-no-two-lane"
 _FIXED = "fixed:"
 
 ARMS: Mapping[str, Arm] = MappingProxyType(
@@ -100,6 +100,15 @@ ARMS: Mapping[str, Arm] = MappingProxyType(
             role="ablation", words="statera frozen: window, token budget and length bounds stay as configured", agents=("meta",)
         ),
         NO_META: Arm(role="ablation", words="meta replaced by FCFS", policy="fcfs", agents=("statera",)),
+        NO_TWO_LANE: Arm(
+            role="ablation",
+            words="H-MAS without two lanes: meta may choose any other policy",
+            agents=AGENTS,
+            meta={"meta_policies": ",".join(policy.name for policy in BUILT_IN if policy.name != "two-lane")},
+        ),
+        BY_RULES: Arm(
+            role="ablation", words="meta chooses by the rule map alone", agents=AGENTS, meta={"meta_selector": "rules", "meta_judge": False}
+        ),
         "hmas-meta-fixed": Arm(role="ablation", words="meta switched off: the configured policy stays", agents=("statera",)),
     }
 )

@@ -27,6 +27,7 @@ OUT = Path("build/lab")
 @click.option("--scenarios", default="", help="Only these, with commas between. Default: all.")
 @click.option("--arms", default="", help="Only these, with commas between. Default: all.")
 @click.option("--seeds", type=click.IntRange(2, 100), default=DEFAULT.seeds, show_default=True, help="Workloads per scenario.")
+@click.option("--piece", type=click.FloatRange(0.01, 1), default=DEFAULT.piece, show_default=True, help="Share of the fleet.")
 @click.option("--span", type=click.FloatRange(0.05, 10), default=DEFAULT.span, show_default=True, help="Factor on all lengths.")
 @click.option("--quick", "shortened", is_flag=True, help="A look in minutes: two seeds, a fifth of the lengths, five fixed policies.")
 @click.option("--data", type=FOLDER, envvar="HMAS_DATA_DIR", help="Folder of the public data, for replays; default: HMAS_DATA_DIR.")
@@ -74,6 +75,7 @@ def _run(out: Path, options: dict[str, Any]) -> dict[str, Any]:
         scenarios=read_scenarios(options["scenarios"]),
         arms=read_arms(options["arms"]),
         seeds=options["seeds"],
+        piece=options["piece"],
         span=options["span"],
         data=str(options["data"] or ""),
     )

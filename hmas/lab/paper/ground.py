@@ -59,7 +59,7 @@ class Grounds:
         self._settings = settings
         self._make = make
         self._say = say
-        self._caps = {name: caps_of(read_fleet(model.fleet), settings.caps) for name, model in settings.models.items()}
+        self._caps = {name: caps_of(read_fleet(settings.fleet(name)), settings.caps) for name in settings.models}
 
     def find(self) -> list[Ground]:
         """All of them, model by model.
@@ -80,7 +80,7 @@ class Grounds:
                         capacity_rps=point.capacity_rps,
                         slo_scale=points[MIXED].slo_scale,
                         rate_rps=scenario.load * point.capacity_rps,
-                        span_s=scenario.span_s * self._settings.span,
+                        span_s=self._settings.span_s(model, name),
                     )
                 )
         return self._tuned(found)
@@ -93,7 +93,7 @@ class Grounds:
         )
         return Task(
             model=ground.model,
-            fleet=self._settings.models[ground.model].fleet,
+            fleet=self._settings.fleet(ground.model),
             scenario=ground.scenario,
             workload=text,
             warmup_s=ground.warmup_s,
@@ -113,7 +113,7 @@ class Grounds:
         tasks = [
             Task(
                 model=model,
-                fleet=self._settings.models[model].fleet,
+                fleet=self._settings.fleet(model),
                 scenario=mix,
                 workload=text,
                 warmup_s=0.0,
@@ -135,7 +135,7 @@ class Grounds:
         return found
 
     def _backlog(self, model: str, scenario: Scenario) -> str:
-        rate = self._settings.backlog * read_fleet(self._settings.models[model].fleet).size / BACKLOG_S
+        rate = self._settings.backlog * read_fleet(self._settings.fleet(model)).size / BACKLOG_S
         return scenario.workload(rate_rps=rate, span_s=BACKLOG_S, slo_scale=1.0, data=self._settings.data, seed=TUNING_SEED)
 
     def _tuned(self, grounds: Sequence[Ground]) -> list[Ground]:
@@ -143,7 +143,7 @@ class Grounds:
         wanted = [
             (ground, arm, cap)
             for ground in grounds
-            if not self._borrowed(ground, grounds)
+            if not lender(ground, grounds)
             for arm in self._settings.arms_of(ground.model, ground.scenario)
             if ARMS[arm].tuned
             for cap in self._caps[ground.model]
@@ -156,16 +156,10 @@ class Grounds:
             by_arm.setdefault(arm, {})[cap] = row.figures["goodput_rate"]
         tuned = []
         for ground in grounds:
-            mine = tried.get((ground.model, self._borrowed(ground, grounds) or ground.scenario), {})
+            mine = tried.get((ground.model, lender(ground, grounds) or ground.scenario), {})
             windows = {arm: best_window(rates) for arm, rates in mine.items()}
             tuned.append(msgspec.structs.replace(ground, tried=mine, windows=windows))
         return tuned
-
-    @staticmethod
-    def _borrowed(ground: Ground, grounds: Sequence[Ground]) -> str:
-        """The scenario whose windows this one takes over, empty for none: it must be among those that are run."""
-        name = SCENARIOS[ground.scenario].tuned_as
-        return name if any((one.model, one.scenario) == (ground.model, name) for one in grounds) else ""
 
     def _checked(self, tasks: Sequence[Task]) -> list[Row]:
         """What failed before the comparison began leaves nothing to stand on."""
@@ -180,3 +174,9 @@ def _targets(text: str) -> list[Slo]:
     workload = build(f"{text},seed={TUNING_SEED}")
     pairs = zip(workload.slo_ttft_ms.tolist(), workload.slo_tpot_ms.tolist(), strict=True)
     return [Slo(ttft_ms=ttft_ms, tpot_ms=tpot_ms) for ttft_ms, tpot_ms in pairs]
+
+
+def lender(ground: Ground, grounds: Sequence[Ground]) -> str:
+    """The scenario whose trials count for this one, too, empty for none: it must be among those that are run."""
+    name = SCENARIOS[ground.scenario].tuned_as
+    return name if any((one.model, one.scenario) == (ground.model, name) for one in grounds) else ""

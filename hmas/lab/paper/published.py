@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from hmas.lab.paper.arms import DEFAULT, NO_META, NO_STATERA, PRODUCT
+from hmas.lab.paper.arms import BY_RULES, DEFAULT, NO_META, NO_STATERA, NO_TWO_LANE, PRODUCT
 
 GOODPUT_OVER_ENGINE = (1.2, 3.0)
 ESG_OVER_SGLANG, ESG_OVER_ENGINE = 1.82, 2.13
@@ -44,10 +44,10 @@ class Ablated(NamedTuple):
 
 TABLE_2: Mapping[str, Ablated] = MappingProxyType(
     {
-        "hmas-no-two-lane": Ablated(0.88, 2.92, 1.08, 0.91),
+        NO_TWO_LANE: Ablated(0.88, 2.92, 1.08, 0.91),
         NO_STATERA: Ablated(0.23, 6.57, 0.92, 0.63),
         NO_META: Ablated(0.78, 3.16, 1.07, 0.87),
-        "hmas-meta-rules": Ablated(0.89, 2.73, 1.04, 0.89),
+        BY_RULES: Ablated(0.89, 2.73, 1.04, 0.89),
     }
 )
 

@@ -35,13 +35,13 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         options: Further options of the workload.
         phases: Equal parts that the robustness figures tell apart.
         shifts: Whether the workload changes its nature half-way: there a choice should pay.
-        tuned_as: Scenario whose tuned windows serve here, too; empty for its own.
+        tuned_as: Scenario whose tuned windows and screened policies serve here, too; empty for its own.
     """
 
     kind: str
     words: str
     load: float
-    span_s: float = 300.0
+    span_s: float = 240.0
     mix: str = "mixed"
     options: str = ""
     phases: int = 1
@@ -73,11 +73,11 @@ def _paper_load(rps: float) -> float:
 
 SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
     {
-        "low": Scenario(kind="poisson", words="low load, Poisson arrivals", load=LOW_LOAD, span_s=240.0),
-        "load-30": Scenario(kind="poisson", words="30 requests/s of Fig. 5 and 7", load=_paper_load(30), span_s=240.0),
-        "load-40": Scenario(kind="poisson", words="40 requests/s of Fig. 5", load=_paper_load(40), span_s=240.0),
-        "load-50": Scenario(kind="poisson", words="50 requests/s of Fig. 5 and 7, the top load", load=_paper_load(50), span_s=240.0),
-        "azure-300": Scenario(kind="azure", words="Azure replay of 300 s, Fig. 6", load=0.85, mix="azure"),
+        "low": Scenario(kind="poisson", words="low load, Poisson arrivals", load=LOW_LOAD),
+        "load-30": Scenario(kind="poisson", words="30 requests/s of Fig. 5 and 7", load=_paper_load(30)),
+        "load-40": Scenario(kind="poisson", words="40 requests/s of Fig. 5", load=_paper_load(40)),
+        "load-50": Scenario(kind="poisson", words="50 requests/s of Fig. 5 and 7, the top load", load=_paper_load(50)),
+        "azure-300": Scenario(kind="azure", words="Azure replay of 300 s, Fig. 6", load=0.85, span_s=300.0, mix="azure"),
         "azure-600": Scenario(
             kind="azure", words="Azure replay of 600 s, Fig. 6", load=0.85, span_s=600.0, mix="azure", tuned_as="azure-300"
         ),

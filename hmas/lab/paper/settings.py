@@ -16,27 +16,32 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         words: Its name, and how many GPUs serve one instance.
-        fleet: As `hmas simulate` takes it.
-        whole: Whether every arm and scenario is run; else a few of each.
+        profile: Of one instance. `instances`: how many there are.
+        whole: Whether every arm and scenario is run; else a few of each, over half of their lengths.
     """
 
     words: str
-    fleet: str
+    profile: str
+    instances: int
     whole: bool = False
+
+    def fleet(self, piece: float) -> str:
+        """A piece of it, at least one instance, as `hmas simulate` takes it."""
+        return f"{max(1, round(piece * self.instances))}x{self.profile}"
 
 
 MODELS: dict[str, Model] = {
-    "qwen3-8b": Model(words="Qwen3-8B, 8 instances of 1 GPU", fleet="8xa100-qwen3-8b", whole=True),
-    "qwen3-14b": Model(words="Qwen3-14B, 4 instances of 2 GPUs", fleet="4xa100-qwen3-14b-tp2"),
-    "qwen3-30b": Model(words="Qwen3-30B-A3B, 4 instances of 2 GPUs", fleet="4xa100-qwen3-30b-a3b-tp2"),
+    "qwen3-8b": Model(words="Qwen3-8B, 8 instances of 1 GPU", profile="a100-qwen3-8b", instances=8, whole=True),
+    "qwen3-14b": Model(words="Qwen3-14B, 4 instances of 2 GPUs", profile="a100-qwen3-14b-tp2", instances=4),
+    "qwen3-30b": Model(words="Qwen3-30B-A3B, 4 instances of 2 GPUs", profile="a100-qwen3-30b-a3b-tp2", instances=4),
     # The profile is of the model's 3.1 release: the same architecture and size, so the same step times.
-    "llama-3.3-70b": Model(words="Llama-3.3-70B, 2 instances of 4 GPUs", fleet="2xa100-llama-3-70b-tp4"),
+    "llama-3.3-70b": Model(words="Llama-3.3-70B, 2 instances of 4 GPUs", profile="a100-llama-3-70b-tp4", instances=2),
 }
 """The paper gives no split; tensor parallelism is its choice for all beyond 8B, and 70B needs four GPUs for weights and KV."""
 ABLATED_ON = "qwen3-30b"
 """The paper's own choice (Table 2)."""
-FIRST_SEEDS = 2
-"""Seeds on which all fixed policies are tried; the best of them go on to the rest."""
+SCREENED_SPAN = 0.5
+"""Part of a scenario's length on which all fixed policies are tried, on a workload that is not scored; the best of them go on."""
 GO_ON = 3
 
 
@@ -48,6 +53,7 @@ class PaperSettings(msgspec.Struct, frozen=True, kw_only=True):
         scenarios: Of `SCENARIOS`.
         arms: Of `ARMS`.
         seeds: Workloads per scenario, seeds 1 and up; capacity and windows are found on another one, seed 0.
+        piece: Share of the fleet that is simulated, at the same load for each instance.
         span: Factor on every scenario's length.
         backlog: Requests per instance on which capacity is measured.
         tpot_headroom: Mean TPOT target over the TPOT at the knee of the throughput curve: Table 6 is calibrated (E.5).
@@ -59,11 +65,20 @@ class PaperSettings(msgspec.Struct, frozen=True, kw_only=True):
     scenarios: tuple[str, ...] = tuple(SCENARIOS)
     arms: tuple[str, ...] = tuple(ARMS)
     seeds: Annotated[int, Meta(ge=2, le=100)] = 5
+    piece: Annotated[float, Meta(gt=0, le=1)] = 0.5
     span: Annotated[float, Meta(gt=0, le=10)] = 1.0
     backlog: Annotated[int, Meta(ge=20)] = 1000
     tpot_headroom: float = 2.0
     caps: tuple[int, ...] = (16, 24, 32, 48, 64, 96, 128, 192, 256)
     data: str = ""
+
+    def span_s(self, model: str, scenario: str) -> float:
+        """Length of a scenario's arrivals on a model."""
+        return SCENARIOS[scenario].span_s * self.span * (1.0 if self.models[model].whole else 0.5)
+
+    def fleet(self, model: str) -> str:
+        """The engines that are simulated."""
+        return self.models[model].fleet(self.piece)
 
     def scenarios_of(self, model: str) -> tuple[str, ...]:
         """Scenarios that a model is run through: those of the trace only where it is there."""

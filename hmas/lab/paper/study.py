@@ -1,7 +1,6 @@
 """The whole evaluation: grounds, then every arm in every scenario, then what it comes to."""
 
 from collections.abc import Callable, Sequence
-from statistics import fmean
 from typing import Any
 
 import msgspec
@@ -10,10 +9,10 @@ from hmas.lab.compare import plain
 from hmas.lab.paper.arms import ARMS, DEFAULT, FIXED, PRODUCT, SGLANG, STRONG
 from hmas.lab.paper.figures import summary
 from hmas.lab.paper.goals import goals
-from hmas.lab.paper.ground import Ground, Grounds
+from hmas.lab.paper.ground import TUNING_SEED, Ground, Grounds, lender
 from hmas.lab.paper.rows import Row, Task, run_task
 from hmas.lab.paper.scenarios import SCENARIOS
-from hmas.lab.paper.settings import FIRST_SEEDS, GO_ON, PaperSettings
+from hmas.lab.paper.settings import GO_ON, SCREENED_SPAN, PaperSettings
 from hmas.lab.studies.backends import Backend
 from hmas.lab.studies.kept import KeptRows
 from hmas.lab.studies.rows import rows_of
@@ -45,12 +44,16 @@ class PaperStudy:
         """
         settings = self._settings
         grounds = self._grounds.find()
-        first = [self._task(ground, arm, seed) for ground in grounds for arm, seed in self._first(ground)]
-        self._say(f"{len(first)} runs: {len(grounds)} scenarios, {settings.seeds} seeds; then the best fixed policies on the rest of them")
-        rows = self._rows(first, tell=True)
-        further = [self._task(ground, arm, seed) for ground in grounds for arm, seed in self._further(ground, rows)]
-        self._say(f"{len(further)} more runs")
-        rows += self._rows(further, tell=True)
+        chosen = self._screened(grounds)
+        tasks = [
+            self._task(ground, arm, seed)
+            for ground in grounds
+            for seed in range(1, settings.seeds + 1)
+            for arm in settings.arms_of(ground.model, ground.scenario)
+            if ARMS[arm].role != "fixed" or arm in chosen[ground.model, ground.scenario]
+        ]
+        self._say(f"{len(tasks)} runs: {len(grounds)} scenarios, {settings.seeds} seeds")
+        rows = self._rows(tasks, tell=True)
         failed = [f"{row.model}, {row.scenario}, {row.arm}, seed {row.seed}: {row.error}" for row in rows if row.error]
         found = summary([row for row in rows if not row.error], grounds, settings)
         return {
@@ -59,31 +62,34 @@ class PaperStudy:
             "left_out": list(settings.left_out()),
             "arms": {name: ARMS[name].words for name in settings.arms},
             "scenarios": {name: SCENARIOS[name].words for name in settings.scenarios},
+            "fleets": {name: settings.fleet(name) for name in settings.models},
             "grounds": plain(grounds),
+            "went_on": {f"{model}, {name}": found for (model, name), found in chosen.items()},
             "summary": found,
             "goals": goals(found),
             "rows": plain(rows),
             "broken": failed,
         }
 
-    def _first(self, ground: Ground) -> list[tuple[str, int]]:
-        """Arms with their seeds: the fixed policies on the first ones only."""
-        few = min(FIRST_SEEDS, self._settings.seeds)
-        return [
-            (arm, seed)
-            for seed in range(1, self._settings.seeds + 1)
+    def _screened(self, grounds: Sequence[Ground]) -> dict[tuple[str, str], list[str]]:
+        """Fixed policies that go on, by model and scenario: the best on a shorter workload that is not scored."""
+        tried = [
+            (ground, arm)
+            for ground in grounds
+            if not lender(ground, grounds)
             for arm in self._settings.arms_of(ground.model, ground.scenario)
-            if seed <= few or ARMS[arm].role != "fixed"
+            if arm in FIXED
         ]
-
-    def _further(self, ground: Ground, rows: Sequence[Row]) -> list[tuple[str, int]]:
-        """The fixed policies that were best on the first seeds, on the rest."""
-        goodput: dict[str, list[float]] = {}
-        for row in rows:
-            if (row.model, row.scenario) == (ground.model, ground.scenario) and row.arm in FIXED and not row.error:
-                goodput.setdefault(row.arm, []).append(row.figures["goodput_rps"])
-        best = sorted(goodput, key=lambda arm: -fmean(goodput[arm]))[:GO_ON]
-        return [(arm, seed) for seed in range(FIRST_SEEDS + 1, self._settings.seeds + 1) for arm in best]
+        self._say(f"{len(tried)} runs to find the fixed policies that go on, on a workload that is not scored")
+        tasks = [self._grounds.task(_shorter(ground), arm, TUNING_SEED, 0) for ground, arm in tried]
+        goodput: dict[tuple[str, str], dict[str, float]] = {}
+        for (ground, arm), row in zip(tried, self._rows(tasks, tell=True), strict=True):
+            goodput.setdefault((ground.model, ground.scenario), {})[arm] = row.figures.get("goodput_rps", 0.0)
+        found = {}
+        for ground in grounds:
+            mine = goodput.get((ground.model, lender(ground, grounds) or ground.scenario), {})
+            found[ground.model, ground.scenario] = sorted(mine, key=lambda arm: -mine[arm])[:GO_ON]
+        return found
 
     def _task(self, ground: Ground, arm: str, seed: int) -> Task:
         series = seed == 1 and arm in PLOTTED and self._settings.models[ground.model].whole
@@ -97,3 +103,7 @@ class PaperStudy:
             self._kept.keep(tasks[place], row)
 
         return rows_of(tasks, Row, run_task, self._backend, known=known, on_row=keep, say=self._say if tell else None)
+
+
+def _shorter(ground: Ground) -> Ground:
+    return msgspec.structs.replace(ground, span_s=ground.span_s * SCREENED_SPAN)
