@@ -4,8 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-OPEN = 1 << 16
-"""A window beyond every ceiling: an instance takes what it can, and only the TPOT guard and the KV fence hold back."""
+from controller.core.messages import label_of
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,11 +22,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def label(self) -> str:
         """Name with hints and window, such as `two-lane(threshold_ms=4000)` or `fcfs, window 48`."""
-        told = ", ".join(f"{name}={value:g}" for name, value in sorted(self.hints.items()))
-        name = f"{self.policy}({told})" if told else self.policy
-        if not self.n_run:
-            return name
-        return f"{name}, window {'open' if self.n_run >= OPEN else self.n_run}"
+        return label_of(self.policy, self.hints, self.n_run)
 
     def window(self, n_run: int) -> "Candidate":
         """The same with another window."""

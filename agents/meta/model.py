@@ -292,7 +292,7 @@ class MetaModel:
         previous = self.policy
         self._switches.append(now_s)
         self._put_in_force(wanted, now_s)
-        return self._say(now_s, previous, word)
+        return self._say(now_s, previous, word, changed=True)
 
     def _put_in_force(self, wanted: Candidate, now_s: float) -> None:
         self.current = wanted
@@ -305,7 +305,8 @@ class MetaModel:
         self._agreed = (self.current, 0)
         self._banned_until_s = {name: until_s for name, until_s in self._banned_until_s.items() if until_s > now_s}
         self._banned_until_s[failed] = now_s + BAN_DWELLS * self._limits.dwell_s
-        return self._say(now_s, failed, _Word(f"{failed} made things worse: {verdict.reason}", "rollback", verdict.evidence))
+        word = _Word(f"{failed} made things worse: {verdict.reason}", "rollback", verdict.evidence)
+        return self._say(now_s, failed, word, changed=True)
 
     def _enter_bypass(self, view: ShortView, now_s: float) -> Said:
         self._watch = self.asking = None
@@ -316,15 +317,14 @@ class MetaModel:
             "oldest_wait_ms": view.oldest_wait_ms,
             "in_flight": float(sum(i.in_flight for i in view.instances)),
         }
-        return self._say(
-            now_s, self.policy, _Word(f"the control loop is not to be trusted: {', '.join(view.anomalies)}", "bypass", evidence)
-        )
+        word = _Word(f"the control loop is not to be trusted: {', '.join(view.anomalies)}", "bypass", evidence)
+        return self._say(now_s, self.policy, word, changed=True)
 
     def _leave_bypass(self, now_s: float) -> Said:
         self._switched_s = self._since_s = now_s
         self._agreed = (self.current, 0)
         reason = f"clear: {', '.join(self._bypass.names) or 'nothing'} not seen any more; back to {self.policy}"
-        return self._say(now_s, BYPASS_POLICY, _Word(reason, "bypass"))
+        return self._say(now_s, BYPASS_POLICY, _Word(reason, "bypass"), changed=True)
 
     def _yield_to_operator(self, now_s: float) -> None:
         """Nothing is judged while an operator decides: what happens is not this policy's doing."""
@@ -346,15 +346,15 @@ class MetaModel:
         word = _Word(reason or said.reason or f"keep: {self.policy}", said.source, said.evidence, said.confidence)
         return [self._decision(now_s, self.policy, word, repeats=self._own_id)]
 
-    def _say(self, now_s: float, previous: str, word: _Word) -> Said:
+    def _say(self, now_s: float, previous: str, word: _Word, *, changed: bool = False) -> Said:
         self._said = word
-        decision = self._decision(now_s, previous, word)
+        decision = self._decision(now_s, previous, word, changed=changed)
         self._own_id = decision.decision_id
         if self._journal is not None and not decision.bypass:
             self._journal.made(decision, self.current)
         return [decision]
 
-    def _decision(self, now_s: float, previous: str, word: _Word, repeats: str = "") -> MetaDecision:
+    def _decision(self, now_s: float, previous: str, word: _Word, *, repeats: str = "", changed: bool = False) -> MetaDecision:
         self._sequence += 1
         self._sent_s = now_s
         bypass = self._bypass.active
@@ -371,6 +371,7 @@ class MetaModel:
             evidence=dict(word.evidence or {}),
             confidence=word.confidence,
             candidates=list(word.candidates),
+            changed=changed,
             repeats=repeats,
         )
 

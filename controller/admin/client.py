@@ -114,6 +114,16 @@ class AdminClient:
         events: list[dict[str, Any]] = self._call("GET", "/admin/events?" + urlencode({"limit": limit}))["events"]
         return events
 
+    def decisions(self, limit: int = 100, *, changes: bool = False) -> list[dict[str, Any]]:
+        """Meta's newest decisions, oldest of them first; with `changes` only those that changed something."""
+        query = urlencode({"limit": limit, "changes": int(changes)})
+        decisions: list[dict[str, Any]] = self._call("GET", f"/admin/decisions?{query}")["decisions"]
+        return decisions
+
+    def decision(self, decision_id: str) -> dict[str, Any]:
+        """One decision: inputs, candidates, what was expected of them, what came of it."""
+        return self._call("GET", "/admin/decisions/" + quote(decision_id, safe=""))
+
     def request(self, request_id: str) -> dict[str, Any]:
         """The story of one request."""
         return self._call("GET", "/admin/requests/" + quote(request_id, safe=""))

@@ -28,6 +28,18 @@ class Operations(Protocol):
         """The newest events, oldest of them first."""
         ...
 
+    def decisions(self, limit: int, *, changes: bool) -> list[dict[str, Any]]:
+        """Meta's newest decisions with their outcomes, oldest of them first; with `changes` only those that changed something."""
+        ...
+
+    def decision(self, decision_id: str) -> dict[str, Any]:
+        """One decision, by its id or the unique end of it.
+
+        Raises:
+            AdminError: It is not known, or not any more.
+        """
+        ...
+
     def request(self, request_id: str) -> dict[str, Any]:
         """The story of one request, by the gateway's id or the client's own.
 

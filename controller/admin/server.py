@@ -79,6 +79,8 @@ class AdminServer:
                 web.post("/admin/engines/{name}/drain", self._drain),
                 web.post("/admin/engines/{name}/undrain", self._undrain),
                 web.get("/admin/events", self._events),
+                web.get("/admin/decisions", self._decisions),
+                web.get("/admin/decisions/{id}", self._decision),
                 web.get("/admin/requests/{id}", self._request),
             ]
         )
@@ -198,10 +200,19 @@ class AdminServer:
         return _json({"released": released, "engines": self._operations.engines()})
 
     async def _events(self, request: web.Request) -> web.Response:
-        text = request.query.get("limit", str(DEFAULT_EVENTS))
-        if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= MAX_EVENTS:
-            raise BadRequest(f"limit is {text[:40]!r}; allowed: 1 to {MAX_EVENTS}", path="limit")
-        return _json({"events": self._operations.events(int(text))})
+        return _json({"events": self._operations.events(_limit(request))})
+
+    async def _decisions(self, request: web.Request) -> web.Response:
+        changes = request.query.get("changes", "0")
+        if changes not in {"0", "1"}:
+            raise BadRequest(f"changes is {changes[:40]!r}; allowed: 0 or 1", path="changes")
+        return _json({"decisions": self._operations.decisions(_limit(request), changes=changes == "1")})
+
+    async def _decision(self, request: web.Request) -> web.Response:
+        try:
+            return _json(self._operations.decision(request.match_info["id"]))
+        except AdminError as error:
+            raise BadRequest(str(error), code="not_found", status=404) from None
 
     async def _request(self, request: web.Request) -> web.Response:
         try:
@@ -249,6 +260,14 @@ async def _read_json(request: web.Request) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise BadRequest("the body must be a JSON object", path="$", code="invalid_json")
     return document
+
+
+def _limit(request: web.Request) -> int:
+    """How many of the newest are asked for."""
+    text = request.query.get("limit", str(DEFAULT_EVENTS))
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= MAX_EVENTS:
+        raise BadRequest(f"limit is {text[:40]!r}; allowed: 1 to {MAX_EVENTS}", path="limit")
+    return int(text)
 
 
 async def _body(request: web.Request, keys: set[str]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from controller.config.schema import Config, EngineConfig
 from controller.core.types import OutcomeKind
 from controller.gateway.auth import Authenticator
 from controller.gateway.control import Control, tenant_limits
+from controller.gateway.decisions import DecisionLog
 from controller.gateway.desk import Desk, Ending
 from controller.gateway.door import Door
 from controller.gateway.dossier import Dossier
@@ -46,7 +47,7 @@ class Gateway:
 
     Attributes:
         door: Serves the public port's requests.
-        desk, fleet, control, watch, journal, metrics, listener, model_reports: Its parts.
+        desk, fleet, control, watch, journal, decisions, metrics, listener, model_reports: Its parts.
         draining: Whether it takes no new requests any more.
     """
 
@@ -110,7 +111,10 @@ class Gateway:
         self.control.on_applied = self._applied
         self.dossier.turned()
         self.model_reports = ModelReports(clock, self.metrics.registry)
-        self.listener = Listener(bus=bus, desk=self.desk, control=self.control, reports=self.model_reports, clock=clock)
+        self.decisions = DecisionLog()
+        self.listener = Listener(
+            bus=bus, desk=self.desk, control=self.control, reports=self.model_reports, decisions=self.decisions, clock=clock
+        )
         self.watch = OverrideWatch(overrides_dir(config), control=self.control, bus=bus, journal=self.journal, clock=clock)
         self.watch.on_held = self.desk.pump_soon
         self.auth = Authenticator(config.tenants, no_auth=config.gateway.no_auth)

@@ -13,6 +13,7 @@ from controller.core.messages import (
     FEATURES,
     MODELS,
     ControlAction,
+    DecisionOutcome,
     Message,
     MetaDecision,
     ModelReport,
@@ -20,6 +21,7 @@ from controller.core.messages import (
     RequestFeatures,
 )
 from controller.gateway.control import Control
+from controller.gateway.decisions import DecisionLog
 from controller.gateway.desk import Desk
 from controller.gateway.model_reports import ModelReports
 from controller.runtime.clock import Clock
@@ -38,17 +40,22 @@ class Listener:
         heard_s: When each agent last said something, by agent.
     """
 
-    def __init__(self, *, bus: Bus, desk: Desk, control: Control, reports: ModelReports, clock: Clock) -> None:
+    def __init__(self, *, bus: Bus, desk: Desk, control: Control, reports: ModelReports, decisions: DecisionLog, clock: Clock) -> None:
         self._bus = bus
         self._desk = desk
         self._control = control
         self._reports = reports
+        self._decisions = decisions
         self._clock = clock
         self.heard_s: dict[str, float] = {}
 
     async def resume(self) -> None:
         """Takes up what statera and meta last said before this process started."""
-        decisions = [message for message in await self._bus.latest(DECISIONS, RESUMED_DECISIONS) if isinstance(message, MetaDecision)]
+        said = await self._bus.latest(DECISIONS, RESUMED_DECISIONS)
+        for message in said:
+            if isinstance(message, MetaDecision | DecisionOutcome):
+                self._decisions.hear(message)
+        decisions = [message for message in said if isinstance(message, MetaDecision)]
         actions: Mapping[str, ControlAction] = {
             message.instance: message for message in await self._bus.latest(ACTIONS, RESUMED_ACTIONS) if isinstance(message, ControlAction)
         }
@@ -82,7 +89,10 @@ class Listener:
                 self._control.hear_action(message)
             case MetaDecision():
                 self.heard_s["meta"] = now_s
+                self._decisions.hear(message)
                 self._control.hear_decision(message)
+            case DecisionOutcome():
+                self._decisions.hear(message)
             case ModelReport():
                 self._reports.hear(message)
             case _:

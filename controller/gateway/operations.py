@@ -97,6 +97,17 @@ class GatewayOperations:
         """See `Operations.events`."""
         return self._gateway.journal.newest(limit)
 
+    def decisions(self, limit: int, *, changes: bool) -> list[dict[str, Any]]:
+        """See `Operations.decisions`."""
+        return self._gateway.decisions.newest(limit, changes=changes)
+
+    def decision(self, decision_id: str) -> dict[str, Any]:
+        """See `Operations.decision`."""
+        found = self._gateway.decisions.find(decision_id)
+        if found is None:
+            raise AdminError(f"decision {decision_id!r} is not known, or not any more; `hmas decisions` lists the newest")
+        return found
+
     def request(self, request_id: str) -> dict[str, Any]:
         """See `Operations.request`."""
         gateway = self._gateway

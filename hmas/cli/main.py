@@ -22,6 +22,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "engines": ("hmas.cli.engines:engines", "List engines, drain them, take them back."),
         "models": ("hmas.cli.models:models", "List the agents' trained models, put one in force, go back, try one in the shadow."),
         "explain": ("hmas.cli.explain:explain", "What became of one request, and why."),
+        "decisions": ("hmas.cli.decisions:decisions", "What meta decided, why, what it expected and what came of it."),
         "events": ("hmas.cli.events:events", "What changed, why, from what to what."),
         "config": ("hmas.cli.configuration:config", "Check a configuration, print an example or the reference."),
         "key": ("hmas.cli.key:key", "Make API keys and tokens."),

@@ -8,7 +8,7 @@ from control_kit import long_view, short_view
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.meta.candidate import OPEN, Candidate
+from agents.meta.candidate import Candidate
 from agents.meta.journal import DecisionJournal
 from agents.meta.judge import Ruling
 from agents.meta.limits import Limits
@@ -18,7 +18,7 @@ from agents.meta.selectors.base import Pending, Proposal, Reward
 from agents.meta.twin.evidence import Hindsight
 from controller.config.schema import AgentsConfig, Config
 from controller.core.errors import SchedulingError
-from controller.core.messages import CandidateOutlook, DecisionOutcome
+from controller.core.messages import OPEN_WINDOW, CandidateOutlook, DecisionOutcome
 from controller.scheduling.pool import POLICIES
 
 SJF = Candidate(policy="sjf")
@@ -111,9 +111,9 @@ def test_without_a_judge_what_is_not_trusted_is_not_followed():
 
 
 def test_windows_and_hints_are_part_of_what_is_proposed():
-    meta = model(Says(Candidate(policy="edf", n_run=OPEN)))
+    meta = model(Says(Candidate(policy="edf", n_run=OPEN_WINDOW)))
     said = live(meta, 12.0)
-    assert said[-1].n_run == OPEN
+    assert said[-1].n_run == OPEN_WINDOW
     assert meta.current.label == "edf, window open"
     lanes = model(Says(Candidate(policy="two-lane", hints={"slow_quantile": 0.7})))
     assert live(lanes, 12.0)[-1].hints == {"slow_quantile": 0.7}
@@ -224,7 +224,7 @@ ANY = st.builds(
     Candidate,
     policy=st.sampled_from([*sorted(POLICIES), "", "rm -rf", "FCFS"]),
     hints=st.dictionaries(st.sampled_from(["slow_quantile", "threshold_ms", "x"]), st.floats(allow_nan=True), max_size=2),
-    n_run=st.sampled_from([0, 1, 8, OPEN]),
+    n_run=st.sampled_from([0, 1, 8, OPEN_WINDOW]),
 )
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from message_kit import instance_view, system_snapshot
 
-from agents.meta.candidate import OPEN, Candidate
+from agents.meta.candidate import Candidate
 from agents.meta.judge import TOLERANCE, Judge
 from agents.meta.selectors.base import Pending, Proposal, Situation
 from agents.meta.selectors.rules import RuleSelector
@@ -22,7 +22,7 @@ from agents.meta.twin.sample import sampled
 from agents.meta.twin.traffic import Asked, Traffic
 from agents.meta.twin.twin import BIAS_MOST, Answer, Check, Question, Twin, TwinSettings, held_against_truth
 from controller.core.errors import PolicyError
-from controller.core.messages import Completion, ControlAction
+from controller.core.messages import OPEN_WINDOW, Completion, ControlAction
 from controller.core.types import OutcomeKind, Slo
 from controller.scheduling.outcomes import SchedulerSettings
 from controller.scheduling.pool import POLICIES
@@ -140,7 +140,7 @@ def test_tenants_count_by_their_weights():
 
 
 def test_windows_bind_in_a_replay_as_they_do_in_truth():
-    tight, open_ = looked(FCFS.window(4)), looked(FCFS.window(OPEN))
+    tight, open_ = looked(FCFS.window(4)), looked(FCFS.window(OPEN_WINDOW))
     assert tight.good < open_.good - 0.2
     assert looked(FCFS).slots == looked(FCFS.window(32)).slots
 

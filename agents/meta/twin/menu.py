@@ -7,8 +7,9 @@ is searched for from replay to replay: beside the best so far one neighbour is t
 
 from collections.abc import Callable, Collection
 
-from agents.meta.candidate import OPEN, Candidate
+from agents.meta.candidate import Candidate
 from agents.meta.twin.evidence import Gain
+from controller.core.messages import OPEN_WINDOW
 
 FAMILIES = ("fcfs", "edf", "sjf", "two-lane", "wfq")
 """One policy of each kind (H-MAS C.2)."""
@@ -41,7 +42,7 @@ class Menu:
 
     def choose(self, current: Candidate, pool: Collection[str], gain: GainOf) -> tuple[Candidate, ...]:
         """Candidates for one replay, what runs first."""
-        regular = [current.window(n_run) for n_run in (0, OPEN) if n_run != current.n_run]
+        regular = [current.window(n_run) for n_run in (0, OPEN_WINDOW) if n_run != current.n_run]
         regular += [Candidate(policy=name, n_run=current.n_run) for name in FAMILIES if name in pool and name != current.policy]
         others = [Candidate(policy=name, n_run=current.n_run) for name in sorted(pool) if name not in FAMILIES and name != current.policy]
         hopeful = [one for one in regular if not _is_hopeless(gain(one, current))]

@@ -5,7 +5,15 @@ Times are seconds since the epoch. Everybody imports from here; the modules part
 """
 
 from controller.core.messages.base import VERSION, Message
-from controller.core.messages.control import CandidateOutlook, ControlAction, DecisionOutcome, LengthBound, MetaDecision
+from controller.core.messages.control import (
+    OPEN_WINDOW,
+    CandidateOutlook,
+    ControlAction,
+    DecisionOutcome,
+    LengthBound,
+    MetaDecision,
+    label_of,
+)
 from controller.core.messages.operations import Event, ModelReport, OverrideNotice, Severity
 from controller.core.messages.requests import Completion, RequestCost, RequestFeatures, RequestNotice
 from controller.core.messages.streams import (
@@ -34,6 +42,7 @@ __all__ = [
     "FEATURES",
     "MAXLEN",
     "MODELS",
+    "OPEN_WINDOW",
     "OVERRIDES",
     "REQUESTS",
     "STREAM_OF",
@@ -60,4 +69,5 @@ __all__ = [
     "Severity",
     "ShortView",
     "SystemSnapshot",
+    "label_of",
 ]

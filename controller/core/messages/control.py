@@ -1,9 +1,23 @@
 """What statera and meta decide."""
 
+from collections.abc import Mapping
+
 import msgspec
 from msgspec import field
 
 from controller.core.messages.base import Message
+
+OPEN_WINDOW = 1 << 16
+"""A window beyond every ceiling: an instance takes what it can, and only the TPOT guard and the KV fence hold back."""
+
+
+def label_of(policy: str, hints: Mapping[str, float], n_run: int) -> str:
+    """A policy with its hints and window in words, such as `two-lane(threshold_ms=4000)` or `fcfs, window 48`."""
+    told = ", ".join(f"{name}={value:g}" for name, value in sorted(hints.items()))
+    name = f"{policy}({told})" if told else policy
+    if not n_run:
+        return name
+    return f"{name}, window {'open' if n_run >= OPEN_WINDOW else n_run}"
 
 
 class LengthBound(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +76,7 @@ class MetaDecision(Message, frozen=True, tag="decision"):
         confidence: What the selector gives its own word, 0 to 1.
         candidates: What was looked at and what was expected of each, best first; empty where nobody replayed anything.
         n_run: Window that meta holds for every instance, at most its ceiling; 0 leaves windows to statera.
+        changed: Whether something else is in force now than before: policy, hints or window.
         repeats: Id of the decision that this one only repeats as a sign of life, empty for one of its own.
     """
 
@@ -77,6 +92,7 @@ class MetaDecision(Message, frozen=True, tag="decision"):
     confidence: float = 1.0
     candidates: list[CandidateOutlook] = field(default_factory=list)
     n_run: int = 0
+    changed: bool = False
     repeats: str = ""
 
 

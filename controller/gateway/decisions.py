@@ -1,0 +1,65 @@
+"""Meta's decisions as operators see them: what was decided, what was expected, what came of it. Bounded memory."""
+
+from collections import OrderedDict
+from typing import Any
+
+import msgspec
+
+from controller.core.messages import DecisionOutcome, MetaDecision, label_of
+
+KEPT = 512
+"""Decisions kept: at one evaluation every ten seconds about an hour and a half."""
+
+
+class DecisionLog:
+    """The newest decisions by their ids, each with its outcome once it is known. Signs of life are not kept."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, MetaDecision] = OrderedDict()
+        self._outcomes: dict[str, DecisionOutcome] = {}
+
+    def hear(self, message: MetaDecision | DecisionOutcome) -> None:
+        """Takes a decision, or what became of one; what is delivered twice counts once."""
+        if isinstance(message, DecisionOutcome):
+            if message.decision_id in self._kept:
+                self._outcomes[message.decision_id] = message
+            return
+        if message.repeats:
+            return
+        self._kept[message.decision_id] = message
+        while len(self._kept) > KEPT:
+            gone, _ = self._kept.popitem(last=False)
+            self._outcomes.pop(gone, None)
+
+    def newest(self, limit: int, *, changes: bool = False) -> list[dict[str, Any]]:
+        """The newest decisions, oldest of them first. `changes`: only those that changed something."""
+        found = [decision for decision in self._kept.values() if not changes or _is_change(decision)]
+        return [self._told(decision) for decision in found[-limit:]] if limit > 0 else []
+
+    def find(self, decision_id: str) -> dict[str, Any] | None:
+        """One decision by its id or the unique end of it; None where there is none, or more than one."""
+        found = [decision for name, decision in self._kept.items() if name == decision_id or name.endswith(decision_id)]
+        exact = [decision for decision in found if decision.decision_id == decision_id]
+        if exact or len(found) == 1:
+            return self._told((exact or found)[0])
+        return None
+
+    def _told(self, decision: MetaDecision) -> dict[str, Any]:
+        document: dict[str, Any] = msgspec.structs.asdict(decision)
+        document["changed"] = _is_change(decision)
+        document["in_force"] = label_of(decision.policy, decision.hints, decision.n_run)
+        document["candidates"] = [
+            {"name": label_of(one.policy, one.hints, one.n_run), **msgspec.structs.asdict(one)} for one in decision.candidates
+        ]
+        outcome = self._outcomes.get(decision.decision_id)
+        document["outcome"] = None
+        if outcome is not None:
+            document["outcome"] = {
+                **{name: value for name, value in msgspec.structs.asdict(outcome).items() if name not in {"sent_s", "decision_id"}},
+                "regret": outcome.regret if outcome.best else None,
+            }
+        return document
+
+
+def _is_change(decision: MetaDecision) -> bool:
+    return decision.changed or decision.policy != decision.previous

@@ -1,0 +1,114 @@
+"""`hmas decisions`: what meta decided, why, what it expected, and what came of it."""
+
+from typing import Any
+
+import click
+
+from controller.admin.client import AdminClient
+from hmas.cli.admin import takes_client
+from hmas.cli.output import clock_words, json_option, say, say_json, table
+
+REASON_CHARS = 100
+
+
+@click.group(invoke_without_command=True)
+@click.option("--limit", type=click.IntRange(1, 512), default=20, show_default=True, help="How many of the newest to show.")
+@click.option("--changes", is_flag=True, help="Only those that changed something.")
+@json_option
+@takes_client
+@click.pass_context
+def decisions(ctx: click.Context, /, client: AdminClient, *, limit: int, changes: bool, as_json: bool) -> None:
+    """Print meta's newest decisions, the oldest of them first.
+
+    Every evaluation is a decision, also one that leaves things as they are. `expected` and `good` are shares of requests that keep both
+    targets: what the twin expected, and what came in the span after it. `regret` is how much more the best would have kept, by replay.
+
+    \b
+    Examples:
+      hmas decisions
+      hmas decisions --changes --limit 5
+      hmas decisions explain 41
+    """  # noqa: D301 - click reads \b as "do not rewrap"
+    if ctx.invoked_subcommand is not None:
+        return
+    found = client.decisions(limit, changes=changes)
+    if as_json:
+        say_json(found)
+    elif not found:
+        say("meta has not decided anything yet" if not changes else "meta has not changed anything yet")
+    else:
+        say(table(("when", "id", "in force", "by", "expected", "good", "regret", "reason"), [_row(one) for one in found]))
+
+
+@decisions.command()
+@click.argument("decision_id")
+@json_option
+@takes_client
+def explain(client: AdminClient, *, decision_id: str, as_json: bool) -> None:
+    """One decision whole: DECISION_ID, or the end of it.
+
+    \b
+    Example:
+      hmas decisions explain meta-19c1f2-41
+    """  # noqa: D301 - click reads \b as "do not rewrap"
+    document = client.decision(decision_id)
+    if as_json:
+        say_json(document)
+    else:
+        say(page(document))
+
+
+def page(document: dict[str, Any]) -> str:
+    """A decision as text."""
+    change = f"{document['previous']} -> {_in_force(document)}" if document["changed"] else f"{_in_force(document)}, as before"
+    lines = [
+        f"decision  {document['decision_id']}, {clock_words(document['sent_s'])}",
+        f"in force  {change}",
+        f"by        {document['source']}, confidence {document['confidence']:.2f}",
+        f"why       {document['reason']}",
+    ]
+    if document["evidence"]:
+        lines += ["", "it stood on:", table(("figure", "value"), [(name, f"{value:.4g}") for name, value in document["evidence"].items()])]
+    if document["candidates"]:
+        rows = [
+            (one["name"], _share(one["good"]), f"{100 * one['gain']:+.1f} ± {100 * one['error']:.1f}") for one in document["candidates"]
+        ]
+        lines += ["", "expected of each, by replay of what came of late:", table(("candidate", "good", "points over what ran"), rows)]
+    return "\n".join([*lines, "", _outcome(document)])
+
+
+def _outcome(document: dict[str, Any]) -> str:
+    outcome = document["outcome"]
+    if outcome is None:
+        return "what came of it is not known: its span is not over yet, or something else replaced it within it"
+    expected = f", expected {_share(outcome['expected'])}" if outcome["expected"] >= 0 else ""
+    text = f"what came of it: {_share(outcome['good'])} of {outcome['requests']} requests good{expected}"
+    if outcome["regret"] is None:
+        return text
+    best = f"{outcome['best']} would have had {_share(outcome['best_good'])}, what was chosen {_share(outcome['chosen_good'])}"
+    return f"{text}\nin hindsight, by replay: {best}; regret {100 * outcome['regret']:.1f} points"
+
+
+def _row(one: dict[str, Any]) -> tuple[str, ...]:
+    outcome = one["outcome"] or {}
+    expected = outcome.get("expected", -1.0)
+    regret = outcome.get("regret")
+    reason = one["reason"] if len(one["reason"]) <= REASON_CHARS else one["reason"][: REASON_CHARS - 1] + "…"
+    return (
+        clock_words(one["sent_s"]),
+        one["decision_id"],
+        ("* " if one["changed"] else "") + _in_force(one),
+        one["source"],
+        _share(expected) if expected >= 0 else "",
+        _share(outcome["good"]) if outcome else "",
+        f"{100 * regret:.1f}" if regret is not None else "",
+        reason,
+    )
+
+
+def _in_force(one: dict[str, Any]) -> str:
+    return str(one["in_force"]) + (" (bypass)" if one["bypass"] else "")
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.1f} %"

@@ -1,0 +1,112 @@
+"""Meta's decisions at the gateway: kept, joined with their outcomes, found again, and shown by the operators' API and the CLI."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from click.testing import CliRunner, Result
+from gateway_kit import eventually, running
+
+from controller.core.messages import OPEN_WINDOW, CandidateOutlook, ControlAction, DecisionOutcome, MetaDecision
+from controller.gateway.decisions import KEPT, DecisionLog
+from hmas.cli.main import cli
+
+
+def decision(number: int, **fields: Any) -> MetaDecision:
+    known = {"sent_s": 100.0 + number, "decision_id": f"meta-abc-{number}", "policy": "edf", "previous": "edf", "reason": "fine"}
+    return MetaDecision(**(known | fields))
+
+
+def outcome(number: int, **fields: Any) -> DecisionOutcome:
+    known = {"sent_s": 200.0, "decision_id": f"meta-abc-{number}", "from_s": 100.0, "until_s": 160.0, "requests": 300, "good": 0.9}
+    return DecisionOutcome(**(known | fields))
+
+
+def test_decisions_are_kept_with_their_outcomes_and_signs_of_life_are_not():
+    log = DecisionLog()
+    log.hear(decision(1))
+    log.hear(decision(2, policy="sjf", changed=True, candidates=[CandidateOutlook(policy="sjf", good=0.8, gain=0.1, error=0.02)]))
+    log.hear(decision(3, repeats="meta-abc-2"))
+    log.hear(outcome(2, best="two-lane", best_good=0.93, chosen_good=0.9))
+    log.hear(outcome(99))
+    assert [one["decision_id"] for one in log.newest(10)] == ["meta-abc-1", "meta-abc-2"]
+    assert [one["decision_id"] for one in log.newest(10, changes=True)] == ["meta-abc-2"]
+    told = log.newest(1)[0]
+    assert told["outcome"]["good"] == 0.9
+    assert abs(told["outcome"]["regret"] - 0.03) < 1e-9
+    assert told["candidates"][0]["name"] == "sjf"
+    log.hear(decision(2, policy="sjf", changed=True))
+    assert len(log.newest(10)) == 2, "what is delivered twice counts once"
+
+
+def test_a_decision_is_found_by_the_end_of_its_id_where_that_is_unique():
+    log = DecisionLog()
+    for number in (1, 11, 21):
+        log.hear(decision(number))
+    found = log.find("-11")
+    assert found is not None
+    assert found["decision_id"] == "meta-abc-11"
+    assert log.find("1") is None
+    assert log.find("meta-abc-1") is not None
+    assert log.find("nothing") is None
+
+
+def test_memory_is_bounded():
+    log = DecisionLog()
+    for number in range(3 * KEPT):
+        log.hear(decision(number))
+        log.hear(outcome(number))
+    assert len(log.newest(10 * KEPT)) == KEPT
+    assert len(log._outcomes) == KEPT
+
+
+async def test_operators_see_decisions_over_the_api_and_the_cli(tmp_path: Path):
+    def invoke(url: str, *words: str) -> Result:
+        return CliRunner().invoke(cli, ["decisions", *words, "--admin", url])
+
+    async with running(tmp_path) as rig:
+        none = await asyncio.to_thread(invoke, rig.admin_url)
+        candidates = [
+            CandidateOutlook(policy="sjf", good=0.8, gain=0.1, error=0.02),
+            CandidateOutlook(policy="edf", n_run=OPEN_WINDOW, good=0.7),
+        ]
+        said = decision(7, sent_s=rig.gateway.clock.now_s(), policy="sjf", changed=True, source="twin", candidates=candidates)
+        rig.bus.post(said)
+        rig.bus.post(outcome(7, best="edf, window open", best_good=0.95, chosen_good=0.9, expected=0.8))
+        await eventually(lambda: rig.gateway.scheduler.policy == "sjf" and rig.gateway.decisions.newest(1)[0]["outcome"])
+        every = await asyncio.to_thread(invoke, rig.admin_url)
+        one = await asyncio.to_thread(invoke, rig.admin_url, "explain", "abc-7")
+        as_json = await asyncio.to_thread(invoke, rig.admin_url, "--json", "--changes")
+        unknown = await rig.admin("GET", "/admin/decisions/nothing")
+        refused = await rig.admin("GET", "/admin/decisions?limit=0")
+    assert "meta has not decided anything yet" in none.output
+    assert (every.exit_code, one.exit_code) == (0, 0), (every.exception, one.exception)
+    assert "meta-abc-7" in every.output
+    assert "* sjf" in every.output
+    for words in ("edf -> sjf", "edf, window open", "+10.0 ± 2.0", "90.0 % of 300 requests good, expected 80.0 %", "regret 5.0 points"):
+        assert words in one.output, (words, one.output)
+    assert orjson.loads(as_json.stdout)[0]["outcome"]["regret"] == pytest.approx(0.05)
+    assert (unknown.status, refused.status) == (404, 400)
+    assert "hmas decisions" in unknown.json["error"]["message"]
+
+
+async def test_a_window_that_meta_holds_goes_before_stateras_and_after_an_operators(tmp_path: Path):
+    async with running(tmp_path) as rig:
+        ceiling = rig.gateway.fleet.ceilings["sim-1"].n_run
+        now_s = rig.gateway.clock.now_s()
+        rig.bus.post(ControlAction(sent_s=now_s, instance="sim-1", n_run=3))
+        await eventually(lambda: rig.gateway.control.directives.instances["sim-1"].controls.n_run == 3)
+        rig.bus.post(decision(1, sent_s=now_s, n_run=OPEN_WINDOW, changed=True, reason="wide"))
+        await eventually(lambda: rig.gateway.control.directives.instances["sim-1"].controls.n_run == ceiling)
+        held = rig.gateway.control.directives.instances["sim-1"].n_run
+        assert (held.source, held.reason) == ("meta", "wide")
+        await rig.admin("POST", "/admin/knobs", {"instance": "sim-1", "n_run": 2})
+        assert rig.gateway.control.directives.instances["sim-1"].controls.n_run == 2
+        await rig.admin("DELETE", "/admin/knobs?instance=sim-1")
+        rig.bus.post(decision(2, sent_s=rig.gateway.clock.now_s()))
+        await eventually(lambda: rig.gateway.control.directives.instances["sim-1"].controls.n_run == 3)
+        rig.bus.post(decision(3, sent_s=rig.gateway.clock.now_s(), n_run=-1))
+        await eventually(lambda: rig.events("agent.rejected"))
+    assert "n_run is -1" in rig.events("agent.rejected")[0]["reason"]
