@@ -1,4 +1,6 @@
-"""What qos costs: microseconds a completion, milliseconds a view, memory, at several rates of completions.
+"""What qos costs, and how well it tells changes: microseconds a completion, milliseconds a view, memory, false alarms and delays.
+
+python benchmarks/bench_qos.py      # prints, and writes build/bench/qos.json
 
 One process, no bus: a synthetic stream of completions (lognormal lengths, Pareto waits, eight tenants, all task types) and a snapshot every
 0.1 s goes through the model until its long window is full, then for `--seconds` more, which are timed. Only the model's own calls are
@@ -17,11 +19,15 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from qos_changes import AFTER, FIGURES, QUIET_BLOCKS, SHIFTS, changes
+from qos_changes import RATES as REQUEST_RATES
 
 from agents.qos.model import QosModel
 from controller.core.messages import Completion, InstanceView, SystemSnapshot
 from controller.core.types import OutcomeKind, TaskType
 from engines.base import EngineSnapshot
+from hmas.lab.page import between
+from hmas.lab.tables import Table, markdown
 
 RATES = (50, 1_000, 10_000)
 TICK_S = 0.1
@@ -156,11 +162,52 @@ def memory_mib(rate: float) -> float:
     return round(held / 2**20, 2)
 
 
+def body(document: dict[str, Any]) -> str:
+    """The tables for the page."""
+    costs = Table(
+        "Cost by the rate of completions (CPU time of the thread; the share is of one core, with views five times a second)",
+        ("completions/s", "µs a completion", "ms a short view", "ms a long view", "share", "MiB", "bytes V_short", "bytes V_long"),
+        [
+            (
+                f"{row['completions_per_s']:.0f}", f"{row['us_per_completion']:.1f}", f"{row['ms_per_short_view']:.2f}",
+                f"{row['ms_per_long_view']:.2f}", f"{row['cpu_share']:.2%}", f"{row['memory_mib']:.1f}",
+                f"{row['bytes_short_view_bare']}", f"{row['bytes_long_view']}",
+            )
+            for row in document["rates"]
+        ],
+    )  # fmt: skip
+    found = document["changes"]
+    quiet = Table(
+        f"Changes called in {QUIET_BLOCKS} blocks ({QUIET_BLOCKS * found['block_s'] / 3600.0:.0f} hours) of a workload that never changes",
+        ("requests/s", *FIGURES),
+        [(f"{row['rate']:g}", *(str(row["called"][figure]) for figure in FIGURES)) for row in found["quiet"]],
+    )
+    cells = {(row["change"], row["rate"]): row for row in found["delays"]}
+    delays = Table(
+        "Seconds from a change to its call, median and 90th percentile of 60 tries, by requests/s (and a second of grace)",
+        ("change", *(f"{rate:g}/s" for rate in REQUEST_RATES)),
+        [(name, *(_delay(cells[name, rate], found["block_s"]) for rate in REQUEST_RATES)) for _, name, _ in SHIFTS],
+    )
+    tables = [costs, quiet, delays]
+    if found["traces"]:
+        rows = [(row["trace"], f"{row['minutes']:.0f}", *(str(row["called"][f]) for f in FIGURES[:3])) for row in found["traces"]]
+        tables.append(Table("Changes called on real traces", ("trace", "minutes", *FIGURES[:3]), rows))
+    return "\n\n".join(markdown(table) for table in tables)
+
+
+def _delay(row: dict[str, Any], block_s: float) -> str:
+    def words(blocks: int) -> str:
+        return f"{blocks * block_s:.0f}" if blocks <= AFTER else f"over {AFTER * block_s:.0f}"
+
+    return f"{words(row['median_blocks'])}, {words(row['p90_blocks'])}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("build/bench/qos.json"))
     parser.add_argument("--rates", default=",".join(map(str, RATES)), help="completions a second, with commas between")
     parser.add_argument("--seconds", type=float, default=20.0, help="telemetry's seconds that are timed at each rate")
+    parser.add_argument("--page", type=Path, help="write the tables into this page, between its markers")
     options = parser.parse_args()
     load = round(os.getloadavg()[0], 2)
     rows = []
@@ -169,10 +216,15 @@ def main() -> None:
         row["memory_mib"] = memory_mib(rate)
         rows.append(row)
         print(json.dumps(row))
-    document = {"version": 1, "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "load": load}, "rates": rows}
+    machine = {"cpus": os.cpu_count(), "python": platform.python_version(), "load": load}
+    document = {"version": 1, "machine": machine, "rates": rows, "changes": changes(os.environ.get("HMAS_DATA_DIR"))}
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(document, indent=1) + "\n")
+    print(body(document))
     print(f"written to {options.out}")
+    if options.page is not None:
+        text = options.page.read_text(encoding="utf-8")
+        options.page.write_text(between(text, "qos", body(document), options.page), encoding="utf-8")
 
 
 if __name__ == "__main__":
