@@ -9,22 +9,14 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
+from agents.statera.gains import VIEWS, Gains
 from agents.statera.target import Target
 
-WINDOW_VIEWS = 8
-"""W of Algorithm 2: views over which the outer loop averages its error."""
-RISE_PER_S = 0.8
-"""Outer gain upwards: share of the distance to the band, in log n, closed per second. `FALL_PER_S`: downwards."""
-FALL_PER_S = 1.6
 RISE_FACTOR_PER_S = 2.0
 """Largest factor by which a window grows per second, by whatever cause. `FALL_FACTOR_PER_S`: by which it shrinks."""
 FALL_FACTOR_PER_S = 4.0
-LEAD_S = 16.0
-"""Time constant with which the window moves to the model's. What the model knows is older than that by one answer's length and a hundred
-requests; a window that moves far within that time chases its own past and never settles."""
-TRIM_PER_S = 0.1
-"""Gain of the trim that corrects the model's window. `TRIM_LOW`, `TRIM_HIGH` bound it (log scale); `TRIM_LEAK_S` is how fast it fades."""
 TRIM_LOW = math.log(0.5)
+"""Bounds of the trim that corrects the model's window (log scale), and how fast it fades."""
 TRIM_HIGH = math.log(64.0)
 TRIM_LEAK_S = 15.0
 BAND_ROOM = 1.35
@@ -91,13 +83,15 @@ class WindowLoop:
         base: Window before the trim. `trim`: log of the factor on it.
         cold_low: Smallest window before there is a target. What a first burst does to TPOT while all its prompts are being read says little
             about the window, and one that has fallen too far costs the burst.
+        gains: How fast it moves.
     """
 
     low: int
     base: float
     cold_low: float
+    gains: Gains = field(default_factory=Gains)
     trim: float = 0.0
-    errors: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW_VIEWS))
+    errors: deque[float] = field(default_factory=lambda: deque(maxlen=VIEWS))
 
     @classmethod
     def starting(cls, low: int, n_run: int) -> "WindowLoop":
@@ -143,7 +137,7 @@ class WindowLoop:
     def _integrate(self, error: float, load: Load, now: int, dt: float) -> None:
         """Cold: the band error alone moves the window."""
         self.trim = 0.0
-        gain = FALL_PER_S if error > 0 else RISE_PER_S
+        gain = self.gains.fall_per_s if error > 0 else self.gains.rise_per_s
         moved = self.base * math.exp(-gain * error * dt)
         # A window wider than what is in flight limits nothing; taking it below would throttle the next burst for an error it did not cause.
         if error > 0 and load.in_flight < 0.8 * now:
@@ -152,10 +146,10 @@ class WindowLoop:
 
     def _follow(self, target: Target, error: float, load: Load, dt: float) -> None:
         """Warm: the model's window, and a trim for what the model has wrong."""
-        self.base *= math.exp(-math.log(self.base / target.n_run) * min(1.0, dt / LEAD_S))
+        self.base *= math.exp(-math.log(self.base / target.n_run) * min(1.0, dt / self.gains.lead_s))
         counts = error < 0 or load.in_flight >= 0.8 * self.n_run(load.ceiling)
         fade = math.exp(-dt / TRIM_LEAK_S) if error == 0 else 1.0
-        step = TRIM_PER_S * error * dt if counts else 0.0
+        step = self.gains.trim_per_s * error * dt if counts else 0.0
         self.trim = max(TRIM_LOW, min(TRIM_HIGH, self.trim * fade - step))
 
     def _rate_limited(self, now: int, dt: float) -> float:

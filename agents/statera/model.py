@@ -8,15 +8,19 @@ with the highest expected goodput (`target`) leads, computed from a fitted model
 
 import math
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from agents.statera.conformal import LengthCalibrator
+from agents.statera.gains import Gains
 from agents.statera.headroom import Headroom
 from agents.statera.loops import Band, BudgetLoop, Load, WindowLoop
 from agents.statera.plant import Plant
 from agents.statera.target import Target, best_window
 from controller.core.messages import Completion, ControlAction, InstanceView, ShortView
 
+EVERY = "*"
+"""Name under which gains for every instance stand."""
 SEEN_MAX = 20_000
 EARLY_MAX = 1_024
 """Completions kept of instances that no view has named yet."""
@@ -54,6 +58,7 @@ class StateraModel:
         n_run_start: Window to start from, 0 for a modest share of the ceiling.
         epsilon: Risk of the length bounds.
         period_s: Least time between two changes of an instance's controls.
+        gains: Tuned gains by instance, `EVERY` for those not named; defaults where empty.
     """
 
     def __init__(
@@ -64,11 +69,13 @@ class StateraModel:
         n_run_start: int = 0,
         epsilon: float = 0.1,
         period_s: float = 0.5,
+        gains: Mapping[str, Gains] | None = None,
     ) -> None:
         self._band = band or Band(0.75, 0.92)
         self._n_run_min = n_run_min
         self._n_run_start = n_run_start
         self._period_s = period_s
+        self._gains = dict(gains or {})
         self._lengths = LengthCalibrator(epsilon)
         self._stations: dict[str, Station] = {}
         self._restored: dict[str, ControlAction] = {}
@@ -126,8 +133,10 @@ class StateraModel:
         self._stations = {name: station for name, station in self._stations.items() if name in names}
         for instance in view.instances:
             if instance.name not in self._stations:
+                start = self._start(instance)
+                gains = self._gains.get(instance.name) or self._gains.get(EVERY) or Gains()
                 station = self._stations[instance.name] = Station(
-                    WindowLoop(self._n_run_min, float(self._start(instance)), cold_low=self._start(instance) / 2)
+                    WindowLoop(self._n_run_min, float(start), cold_low=start / 2, gains=gains)
                 )
                 for completion in self._early:
                     if completion.instance == instance.name:
