@@ -59,15 +59,19 @@ class EngineClient:
         """
         return await self._control("GET", path, None, timeout_s)
 
-    async def post(self, path: str, body: bytes, *, timeout_s: float = CONTROL_TIMEOUT_S) -> tuple[int, bytes]:
-        """Status and body of a short control POST. Raises as `get`."""
-        return await self._control("POST", path, body, timeout_s)
+    async def post(
+        self, path: str, body: bytes, *, timeout_s: float = CONTROL_TIMEOUT_S, max_bytes: int = MAX_CONTROL_BYTES
+    ) -> tuple[int, bytes]:
+        """Status and body of a short control POST; `max_bytes` bounds the answer's body. Raises as `get`."""
+        return await self._control("POST", path, body, timeout_s, max_bytes)
 
     async def close(self) -> None:
         """Closes every connection."""
         await self._pool.close()
 
-    async def _control(self, method: str, path: str, body: bytes | None, timeout_s: float) -> tuple[int, bytes]:
+    async def _control(
+        self, method: str, path: str, body: bytes | None, timeout_s: float, max_bytes: int = MAX_CONTROL_BYTES
+    ) -> tuple[int, bytes]:
         head = self._head(method, path, {}, body)
         try:
             async with asyncio.timeout(timeout_s):
@@ -76,8 +80,8 @@ class EngineClient:
                     data = b""
                     while more := await exchange.read():
                         data += more
-                        if len(data) > MAX_CONTROL_BYTES:
-                            raise EngineProtocolError(f"engine {self.name}: {path} answers more than {MAX_CONTROL_BYTES} bytes")
+                        if len(data) > max_bytes:
+                            raise EngineProtocolError(f"engine {self.name}: {path} answers more than {max_bytes} bytes")
                     return exchange.status, data
                 finally:
                     exchange.drop()

@@ -1,5 +1,6 @@
 """Puts meta together as the configuration says: selector, twin, judge, journal. The same live and in simulation."""
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -9,6 +10,8 @@ from agents.meta.judge import Judge
 from agents.meta.limits import Limits
 from agents.meta.model import MetaModel, Said
 from agents.meta.selectors.base import Selector
+from agents.meta.selectors.llm import LlmSelector
+from agents.meta.selectors.llm_endpoint import ChatEndpoint
 from agents.meta.selectors.rules import RuleSelector
 from agents.meta.selectors.twin import TwinSelector
 from agents.meta.twin.fleet import FleetModel
@@ -95,9 +98,15 @@ def _whitelist(policies: str) -> tuple[str, ...]:
 
 
 def _selector(config: Config, twin: Twin | None, clock: Seconds | None) -> Selector:
-    rules = RuleSelector()
-    if config.agents.meta_selector == "twin" and twin is not None:
+    agents, rules = config.agents, RuleSelector()
+    if agents.meta_selector == "twin" and twin is not None:
         return TwinSelector(twin, rules, clock)
+    if agents.meta_selector == "llm":
+        if not agents.meta_llm_url:
+            raise ConfigError("agents.meta_llm_url is empty; allowed with meta_selector llm: the address of an OpenAI-compatible server")
+        key = os.environ.get(agents.meta_llm_key_env, "") if agents.meta_llm_key_env else ""
+        endpoint = ChatEndpoint(agents.meta_llm_url, key, timeout_s=agents.meta_llm_timeout_s)
+        return LlmSelector(endpoint.ask, rules, model=agents.meta_llm_model, max_tokens=agents.meta_llm_max_tokens)
     return rules
 
 

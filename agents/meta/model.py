@@ -219,7 +219,7 @@ class MetaModel:
             return self._keep(word, wanted, held, now_s)
         if self._judge is None or proposal.source == "twin":
             # The twin's own word needs no judge. Without one, only those are followed who need none.
-            return self._switch(wanted, situation.view, word, now_s) if self._selector.trusted else self._unjudged(word, wanted, now_s)
+            return self._switch(wanted, situation.view, word, now_s) if self._trusts(word) else self._unjudged(word, wanted, now_s)
         return self._have_judged(self._judge, wanted, situation, word, now_s)
 
     def _checked(self, proposal: Proposal) -> tuple[Candidate, str]:
@@ -272,9 +272,13 @@ class MetaModel:
 
     def _ruled(self, ruling: Ruling, wanted: Candidate, situation: Situation, word: _Word, now_s: float) -> Said:
         judged = _Word(f"{word.reason}; {ruling.reason}", word.source, word.evidence, word.confidence, ruling.outlooks or word.candidates)
-        if ruling.passes or (ruling.passes is None and self._selector.trusted):
+        if ruling.passes or (ruling.passes is None and self._trusts(word)):
             return self._switch(wanted, situation.view, judged, now_s)
         return self._keep(judged, wanted, "it does not pass the judge", now_s)
+
+    def _trusts(self, word: _Word) -> bool:
+        """Whether a word is followed unjudged: the rule map's is, in whosever place it speaks."""
+        return self._selector.trusted or word.source == self._rules.name
 
     def _unjudged(self, word: _Word, wanted: Candidate, now_s: float) -> Said:
         return self._keep(word, wanted, f"nobody can judge it, and {self._selector.name} is not followed unjudged", now_s)

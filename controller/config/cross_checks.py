@@ -48,9 +48,10 @@ def advice(config: Config, env: Mapping[str, str]) -> list[str]:
         for setting, variable in (("api_key_env", engine.api_key_env), ("control_token_env", engine.control_token_env)):
             if variable and variable not in env:
                 found.append(f"engines[{position}].{setting}: the environment has no {variable}; the gateway does not start without it")
-    variable = config.agents.perception_endpoint_key_env
-    if variable and variable not in env:
-        found.append(f"agents.perception_endpoint_key_env: the environment has no {variable}; the server is asked without a key")
+    for setting in ("perception_endpoint_key_env", "meta_llm_key_env"):
+        variable = getattr(config.agents, setting)
+        if variable and variable not in env:
+            found.append(f"agents.{setting}: the environment has no {variable}; the server is asked without a key")
     return found
 
 
@@ -132,6 +133,11 @@ def _agents(config: Config) -> Iterator[Problem]:
         yield Problem(
             ("agents", "perception_endpoint_model"),
             f"got an empty text with perception_reader {agents.perception_reader!r}; allowed: the name of a model that it serves",
+        )
+    if agents.meta_selector == "llm" and not agents.meta_llm_url:
+        yield Problem(
+            ("agents", "meta_llm_url"),
+            "got an empty text with meta_selector 'llm'; allowed: the address of an OpenAI-compatible server, such as http://127.0.0.1:8000",
         )
     if agents.statera_band_low >= agents.statera_band_high:
         yield Problem(

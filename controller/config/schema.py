@@ -303,13 +303,33 @@ class AgentsConfig(Section, frozen=True):
         str, Meta(description="whitelist: policies that meta may choose, with commas between; empty: every one that there is")
     ] = ""
     meta_selector: Annotated[
-        Literal["twin", "rules"],
-        Meta(description="who proposes policies: the digital twin (replays what came of late under each), or the rule map"),
+        Literal["twin", "rules", "llm"],
+        Meta(
+            description=(
+                "who proposes policies: the digital twin (replays what came of late under each), the rule map, or a language model (see "
+                "docs/meta.md)"
+            )
+        ),
     ] = "twin"
     meta_judge: Annotated[
         bool,
         Meta(description="ask the digital twin before another selector's proposal is followed; what it expects to be worse is dropped"),
     ] = True
+    meta_llm_url: Annotated[
+        str,
+        Meta(
+            pattern=r"^(https?://[^/\s]+(/[^\s?#]*)?)?$",
+            description="OpenAI-compatible server of the language model; its path is that of the API, /v1 where none is named",
+        ),
+    ] = ""
+    meta_llm_model: Annotated[str, Meta(description="name of the model there; empty: what the server serves")] = ""
+    meta_llm_key_env: Annotated[
+        str, Meta(description="environment variable that holds the key towards that server; empty: none is sent")
+    ] = ""
+    meta_llm_timeout_s: Annotated[
+        float, Meta(gt=0, le=50, description="time for a whole question and answer; after it the rule map stands in")
+    ] = 20.0
+    meta_llm_max_tokens: Annotated[int, Meta(ge=64, le=16_384, description="bound on the model's answer")] = 512
     meta_twin_window_s: Annotated[Seconds, Meta(description="span of the past that the twin replays")] = 60.0
     meta_twin_budget_s: Annotated[
         Seconds, Meta(description="time one replay of all candidates may take; less of the past is replayed where it would take longer")

@@ -1,0 +1,110 @@
+"""A language model as a selector (H-MAS 3.4.1, C.1, C.2): asked with the long view in numbers, held to a schema, never trusted unjudged.
+
+The paper's own realization of Pi_meta. What comes late, malformed or out of what is allowed is no answer, and the rule map stands in for
+it; an endpoint that keeps failing is left alone for a while, longer each time. Whatever it says goes through meta's guards and past the
+twin's judgement, so its worst is to cost a model's time.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from agents.meta.selectors.base import Pending, Proposal, Reward, Selector, Situation
+from agents.meta.selectors.llm_answer import AnswerError, plain, read, schema
+from agents.meta.selectors.llm_prompt import TASK, question
+
+FAILURES = 2
+"""Questions in a row without an answer before the endpoint is left alone."""
+REST_S, LONGEST_REST_S = 30.0, 900.0
+"""How long it is left alone, doubling from the first to the second."""
+REMEMBERED = 6
+"""Outcomes of late that it is told."""
+
+TOLD_CHARS = 400
+"""Of a failure."""
+
+Ask = Callable[[bytes], str]
+"""Sends the body of a chat completion and returns the text of its answer; raises an `HmasError` where there is none."""
+
+
+class LlmSelector:
+    """Asks an endpoint; `instead` speaks where it is silent.
+
+    Args:
+        ask: See `Ask`; it may block, for it runs in a thread.
+        instead: A selector that answers at once.
+        model: Name of the model there, empty for the server's own.
+        max_tokens: Bound on the answer.
+    """
+
+    name = "llm"
+    trusted = False
+
+    def __init__(self, ask: Ask, instead: Selector, *, model: str = "", max_tokens: int = 512) -> None:
+        self._ask = ask
+        self._instead = instead
+        self._model = model
+        self._max_tokens = max_tokens
+        self._lately: deque[Reward] = deque(maxlen=REMEMBERED)
+        self._failures = 0
+        self._rests_until_s = float("-inf")
+        self._why = ""
+
+    def propose(self, situation: Situation) -> Proposal | Pending:
+        """Asks the model, or says why not."""
+        left_s = self._rests_until_s - situation.now_s
+        if 0.0 < left_s <= LONGEST_REST_S:
+            return self._stand_in(situation, f"left alone for another {left_s:.0f} s: {self._why}")
+        body = self._body(situation)
+        return Pending(
+            compute=lambda: self._ask(body),
+            finish=lambda text: self._taken(situation, text),
+            failed=lambda why: self._failed(situation, why),
+        )
+
+    def learn(self, reward: Reward) -> None:
+        """Keeps what came of late, to tell it with the next question."""
+        self._lately.append(reward)
+
+    def _body(self, situation: Situation) -> bytes:
+        asked: dict[str, Any] = {
+            "messages": [{"role": "system", "content": TASK}, {"role": "user", "content": question(situation, list(self._lately))}],
+            "temperature": 0,
+            "max_tokens": self._max_tokens,
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "decision", "strict": True, "schema": schema(situation.allowed)},
+            },
+        }
+        return msgspec.json.encode(asked | ({"model": self._model} if self._model else {}))
+
+    def _taken(self, situation: Situation, text: str) -> Proposal:
+        try:
+            answer = read(text)
+            wanted = answer.candidate(situation.allowed)
+        except AnswerError as error:
+            return self._failed(situation, str(error))
+        self._failures = 0
+        if wanted.policy == situation.current.policy and not wanted.hints:
+            # Naming what runs leaves it as it is, hints and window included.
+            wanted = situation.current
+        return Proposal(
+            candidate=wanted, reason=answer.told or "no reason given", source=self.name, bypass=answer.bypass, confidence=answer.confidence
+        )
+
+    def _failed(self, situation: Situation, why: str) -> Proposal:
+        # It holds what the server said, and goes to logs and terminals.
+        why = plain(why)[:TOLD_CHARS]
+        self._failures += 1
+        self._why = why
+        if self._failures >= FAILURES:
+            rest_s = min(LONGEST_REST_S, REST_S * 2.0 ** min(16, self._failures - FAILURES))
+            self._rests_until_s = situation.now_s + rest_s
+        return self._stand_in(situation, why)
+
+    def _stand_in(self, situation: Situation, why: str) -> Proposal:
+        said = self._instead.propose(situation)
+        assert isinstance(said, Proposal), "who stands in for the model answers at once"
+        return msgspec.structs.replace(said, reason=f"{said.reason}; the language model is silent: {why}")

@@ -1,0 +1,106 @@
+"""The answer that a language model may give: its JSON schema, and what is read of it, strictly (H-MAS C.1, C.2). Pure.
+
+A schema makes an answer well formed, not true: what it names is checked again against the pool and the ranges of the hints. Anything else
+than one whole answer is a failure in words, never half an answer.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from agents.meta.candidate import Candidate
+from controller.core.errors import HmasError, PolicyError
+from controller.scheduling.pool import POLICIES, check_hints
+
+HINTS_MOST = 4
+REASON_CHARS = 240
+QUOTED = 120
+"""Characters of a bad answer that an error repeats."""
+
+
+class AnswerError(HmasError):
+    """A model's answer that cannot be used; says why."""
+
+
+class Hint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One parameter of a policy."""
+
+    name: str
+    value: float
+
+
+class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the model says, by the schema's names."""
+
+    reason: Annotated[str, Meta(max_length=REASON_CHARS)]
+    policy: str
+    hints: Annotated[list[Hint], Meta(max_length=HINTS_MOST)]
+    bypass: bool
+    confidence: Annotated[float, Meta(ge=0.0, le=1.0)]
+
+    def candidate(self, allowed: Sequence[str]) -> Candidate:
+        """What it wants in force.
+
+        Raises:
+            AnswerError: A policy that may not be proposed, or a hint that it does not take.
+        """
+        if self.policy not in allowed:
+            raise AnswerError(f"policy is {self.policy[:QUOTED]!r}; allowed: {', '.join(allowed)}")
+        hints = {hint.name: hint.value for hint in self.hints}
+        if len(hints) != len(self.hints):
+            raise AnswerError("a hint is named twice; allowed: once")
+        try:
+            check_hints(self.policy, hints)
+        except PolicyError as error:
+            raise AnswerError(str(error)) from error
+        return Candidate(policy=self.policy, hints=hints)
+
+    @property
+    def told(self) -> str:
+        """The reason as it may stand on a terminal."""
+        return plain(self.reason)
+
+
+def schema(allowed: Sequence[str]) -> dict[str, Any]:
+    """The JSON schema of an answer, of parts that OpenAI's strict mode and the engines' guided decoding both know.
+
+    Args:
+        allowed: Policies that may be proposed, at least one.
+    """
+    hints = sorted({hint for name in allowed for hint in POLICIES[name].default_hints})
+    hint = _closed({"name": {"type": "string", "enum": hints}, "value": {"type": "number"}})
+    most = HINTS_MOST if hints else 0
+    # Plain characters only: a length bound that every engine's grammar knows, and nothing that a log or a terminal would act on.
+    reason = {"type": "string", "pattern": "^[A-Za-z0-9 .,:;%()+/<>=_-]{1," + str(REASON_CHARS) + "}$"}
+    return _closed(
+        {
+            "reason": reason,
+            "policy": {"type": "string", "enum": list(allowed)},
+            "hints": {"type": "array", "items": hint if hints else {"type": "string"}, "maxItems": most},
+            "bypass": {"type": "boolean"},
+            "confidence": {"type": "number", "minimum": 0, "maximum": 1},
+        }
+    )
+
+
+def read(text: str) -> Answer:
+    """Reads an answer.
+
+    Raises:
+        AnswerError: It is not one whole JSON object of exactly the schema's members.
+    """
+    try:
+        return msgspec.json.decode(text, type=Answer)
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        raise AnswerError(f"the answer is not of the schema: {error}: {text[:QUOTED]!r}") from error
+
+
+def plain(text: str) -> str:
+    """One line of printable characters: what a terminal shows and does not act on."""
+    return "".join(char for char in " ".join(text.split()) if char.isprintable())
+
+
+def _closed(properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}

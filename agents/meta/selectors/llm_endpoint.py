@@ -1,0 +1,85 @@
+"""One question to an OpenAI-compatible chat endpoint, answered within a time and a size or not at all. Blocks; made for a thread."""
+
+import asyncio
+from urllib.parse import urlsplit
+
+import msgspec
+
+from agents.meta.selectors.llm_answer import QUOTED, AnswerError
+from engines.client import EngineClient
+from engines.errors import EngineError
+
+MAX_BYTES = 1 << 18
+"""Of a whole answer; the longest that may be given takes a few kilobytes."""
+
+
+class _Message(msgspec.Struct):
+    content: str | None = None
+    refusal: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    message: _Message
+    finish_reason: str | None = None
+
+
+class _Completion(msgspec.Struct):
+    choices: list[_Choice]
+
+
+class ChatEndpoint:
+    """Asks a server.
+
+    Args:
+        url: Its address; without a path `/v1` is meant.
+        api_key: Sent as a bearer token, empty for none.
+        timeout_s: For the whole of a question: name, connection, head and the last byte of the answer.
+    """
+
+    def __init__(self, url: str, api_key: str = "", *, timeout_s: float = 20.0) -> None:
+        parts = urlsplit(url)
+        self._base = f"{parts.scheme}://{parts.netloc}"
+        self._path = f"{parts.path.rstrip('/') or '/v1'}/chat/completions"
+        self._api_key = api_key
+        self._timeout_s = timeout_s
+
+    def ask(self, body: bytes) -> str:
+        """The text of the first choice.
+
+        Raises:
+            AnswerError: No answer in time, too much of one, an error's status, or no text in it.
+        """
+        # A loop of its own, for the thread has none; closing it waits for nobody, not even for a name that does not resolve.
+        loop = asyncio.new_event_loop()
+        try:
+            status, data = loop.run_until_complete(self._post(body))
+        except (EngineError, OSError) as error:
+            raise AnswerError(str(error) or type(error).__name__) from error
+        finally:
+            loop.close()
+        if status != 200:
+            raise AnswerError(f"HTTP {status}: {_shown(data)!r}")
+        try:
+            choices = msgspec.json.decode(data, type=_Completion).choices
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise AnswerError(f"not a chat completion: {error}: {_shown(data)!r}") from error
+        if not choices:
+            raise AnswerError("a chat completion without a choice")
+        if choices[0].finish_reason == "length":
+            raise AnswerError("the answer was cut off at agents.meta_llm_max_tokens")
+        content = choices[0].message.content
+        if not content:
+            raise AnswerError(f"a chat completion without a text: {(choices[0].message.refusal or '')[:QUOTED]!r}")
+        return content
+
+    async def _post(self, body: bytes) -> tuple[int, bytes]:
+        # A connection of its own for each: the next question comes many seconds later.
+        client = EngineClient(name="of meta", url=self._base, api_key=self._api_key, connect_timeout_s=self._timeout_s)
+        try:
+            return await client.post(self._path, body, timeout_s=self._timeout_s, max_bytes=MAX_BYTES)
+        finally:
+            await client.close()
+
+
+def _shown(data: bytes) -> str:
+    return data[:QUOTED].decode("utf-8", "replace")

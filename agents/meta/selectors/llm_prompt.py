@@ -1,0 +1,82 @@
+"""What a language model is told of a situation: the long view in numbers, what runs, what it may choose, what came of late. Pure.
+
+No text of a client stands in it, only figures and names that the operator gave: a prompt cannot talk to the one who schedules it. Names
+of tenants are left out, for they say nothing that the figures do not.
+"""
+
+import math
+from collections.abc import Sequence
+
+from agents.meta.selectors.base import Reward, Situation
+from agents.meta.selectors.rules import figures
+from controller.core.messages import LongView
+from controller.scheduling.pool import POLICIES
+
+TASK = """You choose the queueing policy of a gateway in front of language model servers. A request is good when its first token (TTFT) and
+the pace of the others (TPOT) both keep their targets. Choose the policy under which most requests of the coming minutes will be good. A
+change has a cost and is judged by a simulation before it is made: propose one only where the figures speak for it, else name the policy in
+force. Hints are optional; those left out keep their defaults. bypass asks for first come, first served without any bounds and is followed
+only while telemetry contradicts itself. confidence is from 0 to 1. The reason is one short sentence that names the figures it stands on."""
+
+MEANINGS = {
+    "violation_rate": "share of requests that missed a target",
+    "ttft_violation_rate": "of them by the first token",
+    "tpot_violation_rate": "of them by the pace",
+    "deadline_miss_share": "share whose first token was lost while waiting in the queue",
+    "late_service": "share of served requests that were lost before their service began",
+    "total_cv": "coefficient of variation of service times",
+    "long_backlog_share": "share of the queue that is long requests",
+    "mismatch": "demand beyond service, 0 none, 1 much",
+    "fairness": "Jain index among tenants, 1 even",
+    "arrival_rps": "arrivals per second",
+    "goodput_rps": "good requests per second",
+    "ttft_ms_p99": "99 % of first tokens within, ms",
+}
+
+
+def question(situation: Situation, lately: Sequence[Reward]) -> str:
+    """The text for one evaluation.
+
+    Args:
+        situation: What is so now.
+        lately: What came of earlier choices, oldest first.
+    """
+    now = [f"- in force: {situation.current.label}, for {_span(situation.now_s - situation.since_s)}"]
+    now += [f"- configured: {situation.start.label}"]
+    now += [f"- telemetry contradicts itself: {', '.join(situation.anomalies) or 'no'}"]
+    parts = ["Policies that you may choose:", *(_policy(name) for name in situation.allowed), ""]
+    parts += ["Now:", *now, "", f"The last {situation.view.window_s:.0f} s:", *_figures(situation.view)]
+    if lately:
+        parts += ["", "What came of late, oldest first:"]
+        parts += [f"- {one.situation.current.label}: {one.good:.1%} good of {one.requests}" for one in lately]
+    return "\n".join(parts)
+
+
+def _policy(name: str) -> str:
+    policy = POLICIES[name]
+    ranges = [
+        f"{hint} {policy.hint_ranges[hint][0]:g} to {policy.hint_ranges[hint][1]:g}, default {value:g}"
+        for hint, value in policy.default_hints.items()
+    ]
+    return f"- {name}: {policy.summary}" + (f" (hints: {'; '.join(ranges)})" if ranges else "")
+
+
+def _figures(view: LongView) -> list[str]:
+    found = [f"- {name}: {_number(value)} ({MEANINGS[name]})" for name, value in figures(view).items()]
+    found += [f"- arrival_dispersion: {_number(view.arrival_dispersion)} (variance over mean of arrivals, 1 is Poisson)"]
+    found += [f"- burst_ratio: {_number(view.burst_ratio)} (largest second over the mean)"]
+    found += [f"- prompt_mean, output_mean: {_number(view.prompt_mean)}, {_number(view.output_mean)} tokens"]
+    found += [f"- queued: {view.queued}, ended: {view.ended}, tenants: {len(view.by_tenant)}"]
+    if view.by_task:
+        found += ["- task types: " + ", ".join(f"{name} {share:.0%}" for name, share in sorted(view.by_task.items(), key=lambda x: -x[1]))]
+    return found + [
+        f"- changed at {one.at_s - view.sent_s:.0f} s: {one.figure} {one.before:.3g} to {one.after:.3g}" for one in view.changes
+    ]
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}" if math.isfinite(value) else "unknown"
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.0f} s" if math.isfinite(seconds) else "ever"
