@@ -4,7 +4,7 @@ Both keep the queue's order strictly (the first that does not fit holds up the r
 systems' kernels or prefix caches: under either, engines are the same as under every other arm.
 """
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ class Held:
     got: int = 0
 
 
-class MemoryGate:
+class MemoryGate(ABC):
     """Sends the queue's first request to the emptiest instance whose memory takes it; nobody passes one that has to wait."""
 
     def __init__(self, fleet: Fleet) -> None:
@@ -108,7 +108,6 @@ class MemoryGate:
     @abstractmethod
     def _takes(self, name: str, coming: Held) -> bool:
         """Whether an instance takes a request though not all caps fit into it."""
-        raise NotImplementedError
 
 
 class ConservativeGate(MemoryGate):

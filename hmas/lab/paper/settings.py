@@ -65,8 +65,8 @@ class PaperSettings(msgspec.Struct, frozen=True, kw_only=True):
     scenarios: tuple[str, ...] = tuple(SCENARIOS)
     arms: tuple[str, ...] = tuple(ARMS)
     seeds: Annotated[int, Meta(ge=2, le=100)] = 5
-    piece: Annotated[float, Meta(gt=0, le=1)] = 0.5
-    span: Annotated[float, Meta(gt=0, le=10)] = 1.0
+    piece: Annotated[float, Meta(gt=0, le=1)] = 0.25
+    span: Annotated[float, Meta(gt=0, le=10)] = 0.5
     backlog: Annotated[int, Meta(ge=20)] = 1000
     tpot_headroom: float = 2.0
     caps: tuple[int, ...] = (16, 24, 32, 48, 64, 96, 128, 192, 256)
