@@ -30,7 +30,7 @@ class Blocks:
     def advance(self, now_s: float, gateway_since_s: float) -> None:
         """Looks at the blocks that are over by now. Arrivals count in those that the present gateway has counted from end to end."""
         current = (self._ring.number(now_s) - GRACE) // _PANES
-        first = current if self._next is None else max(self._next, current - BLOCKS)
+        first = current if self._next is None else max(self._next, current - BLOCKS + 1)
         for block in range(first, current):
             self._look(block, now_s, gateway_since_s)
         self._next = max(first, current)

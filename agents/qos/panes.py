@@ -50,6 +50,10 @@ class PaneRing:
             return -1
         return number % self.rows * self._width
 
+    def row_of(self, number: int) -> int:
+        """Where the row of a pane begins that is held: from `first` to `head`."""
+        return number % self.rows * self._width
+
     def move(self, now_s: float) -> None:
         """Moves the window on to a time; no effect where it is there already."""
         number = self.number(now_s)

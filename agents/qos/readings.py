@@ -24,8 +24,9 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What a snapshot adds to the one before it; `peak_rps`: arrivals a second over the last second."""
+    """What a snapshot adds to the one before it, which was taken at `since_s`; `peak_rps`: arrivals a second over the last second."""
 
+    since_s: float
     arrived: int = 0
     overdue: int = 0
     peak_rps: float = 0.0
@@ -61,8 +62,8 @@ class Readings:
         self._readings.add(at_s, last)
         self._readings.prune(at_s)
         if before is None:
-            return Growth()
-        return Growth(last.arrived - before.arrived, last.overdue - before.overdue, self._peak_rps(last))
+            return Growth(at_s)
+        return Growth(before.at_s, last.arrived - before.arrived, last.overdue - before.overdue, self._peak_rps(last))
 
     def forget(self) -> None:
         """Another gateway process speaks, or its clock has gone back: its counters start anew. The engines' go on."""

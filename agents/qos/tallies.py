@@ -88,9 +88,14 @@ class Tallies:
         """Counts a snapshot, and what it adds to the one before."""
         step = max(-STEP_MAX, min(STEP_MAX, grown.overdue))
         for ring in (self.short, self.long):
-            ring.cells[ring.row(at_s) + col.OVERDUE] += step
+            start = ring.row(at_s)
+            # A completion that was stamped far ahead may have moved the window past this snapshot.
+            if start >= 0:
+                ring.cells[start + col.OVERDUE] += step
+        self._count_arrivals(max(0, min(STEP_MAX, grown.arrived)), grown.since_s, at_s)
         cells, row = self.long.cells, self.long.row(at_s)
-        cells[row + col.ARRIVED] += max(0, min(STEP_MAX, grown.arrived))
+        if row < 0:
+            return
         cells[row + col.PEAK] = max(cells[row + col.PEAK], int(1000.0 * min(grown.peak_rps, float(STEP_MAX))))
         cells[row + col.LONG_WAITING] += max(0, min(STEP_MAX, snapshot.queued_long))
         cells[row + col.SNAPSHOTS] += 1
@@ -123,6 +128,15 @@ class Tallies:
         times = np.array(self._arrivals_s[-ARRIVALS_MAX:])
         gaps: list[float] = np.diff(times[times >= self.long.start_s]).tolist()
         return gaps
+
+    def _count_arrivals(self, arrived: int, since_s: float, at_s: float) -> None:
+        """Counts what has arrived since the last snapshot; after a silence, as if it had come evenly."""
+        ring = self.long
+        steps = max(1, ring.number(at_s) - ring.number(since_s))
+        each, rest = divmod(arrived, steps)
+        newest = ring.number(at_s)
+        for number in range(max(ring.first, newest - steps + 1), newest + 1):
+            ring.cells[ring.row_of(number) + col.ARRIVED] += each + (number > newest - rest)
 
     def _count_workload(self, completion: Completion, row: int, *, asked: int, produced: int) -> None:
         cells = self.long.cells

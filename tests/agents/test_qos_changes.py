@@ -186,3 +186,17 @@ def test_a_gateway_that_starts_anew_is_no_change_of_the_workload():
     assert all(view.changes == [] for view in views)
     assert views[-1].telemetry.restarts == 1
     assert views[2].arrival_rps == pytest.approx(10.0, rel=0.3)
+
+
+def test_a_silence_of_telemetry_is_no_change_of_the_workload():
+    """Snapshots stop for two minutes and the same gateway's counters go on: what came meanwhile came over two minutes."""
+    rng, model, views, arrived = np.random.default_rng(1), QosModel(), [], 0
+    for step in range(4200):
+        now_s = 1000.0 + step / 10
+        arrived += int(rng.poisson(1.0))
+        if not 1500 <= step < 2700:
+            views += [v for v in model.observe(snapshot(now_s, arrived=arrived, ended=arrived), now_s) if isinstance(v, LongView)]
+    assert all(view.changes == [] for view in views)
+    assert all(view.arrival_rps == pytest.approx(10.0, rel=0.3) for view in views[3:])
+    assert all(view.arrival_dispersion < 2.5 for view in views), "all of it in one sub-window would make it 15"
+    assert views[-1].telemetry.restarts == 0

@@ -218,3 +218,22 @@ def test_demand_beyond_service_shows_as_mismatch():
 
     assert run(1.0).mismatch < 0.1
     assert run(0.5).mismatch == pytest.approx(1.0, abs=0.3)
+
+
+def test_a_completion_far_ahead_of_the_snapshots_leaves_no_trace_elsewhere():
+    """The bus is 100 s behind and a completion is stamped now: the windows move past the snapshots, which count when time has caught up."""
+    model, views = QosModel(), []
+    model.complete(completion(1, 1100.0), 1100.0)
+    for step in range(300):
+        now_s = 1000.0 + step / 10
+        views += model.observe(snapshot(now_s, arrived=step, ended=0, overdue=step, queued_long=step), 1100.0)
+    assert {view.violation_rate for view in views if isinstance(view, ShortView)} == {0.0}
+    assert {view.long_backlog_mean for view in views if isinstance(view, LongView)} == {0.0}
+    for step in range(1300):
+        now_s = 1030.0 + step / 10
+        model.complete(completion(2 + step, now_s), now_s)
+        views += model.observe(snapshot(now_s, arrived=300 + step, ended=step), now_s)
+    last = [view for view in views if isinstance(view, LongView)][-1]
+    assert (last.violation_rate, last.fairness) == (0.0, 1.0)
+    assert last.arrival_rps == pytest.approx(10.0, rel=0.05)
+    assert last.goodput_rps == pytest.approx(10.0, rel=0.05)
