@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from agents.meta.asking import Asking
 from agents.meta.make import Meta, make_meta
-from agents.meta.model import Asking
 from agents.work import Deferred
 from controller.bus.base import Bus
 from controller.config.schema import Config

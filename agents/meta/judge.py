@@ -1,11 +1,15 @@
-"""The twin as judge of what another selector proposes: it passes only what it does not expect to be worse than what runs. Pure."""
+"""The twin as judge of what another selector proposes: it passes only what it does not expect to be worse than what runs. Pure.
+
+Of a selector that is not trusted that is too little: where all serve alike nothing is worse, and whoever wants can change everything. Its
+proposals have to be better, by as much as the twin's own.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from agents.meta.candidate import Candidate
-from agents.meta.selectors.twin import outlooks_of, points
+from agents.meta.selectors.twin import MARGIN, SURE, outlooks_of, points
 from agents.meta.twin.twin import Answer, Question, Twin
 from controller.core.messages import CandidateOutlook
 
@@ -49,8 +53,15 @@ class Judge:
         """The long half."""
         return lambda: question.answer(self._clock)
 
-    def rule(self, current: Candidate, proposed: Candidate, answer: Answer) -> Ruling:
-        """The ruling of a replay, together with what earlier ones have said of both."""
+    def rule(self, current: Candidate, proposed: Candidate, answer: Answer, *, sure: bool = False) -> Ruling:
+        """The ruling of a replay, together with what earlier ones have said of both.
+
+        Args:
+            current: In force.
+            proposed: Instead of it.
+            answer: What the replay came to.
+            sure: Whether it has to be better, by the margin and beyond the chance that the twin's own proposals are held to.
+        """
         self._twin.take(answer)
         outlooks = outlooks_of(self._twin, [current, proposed], current)
         if self._twin.silence:
@@ -61,4 +72,6 @@ class Judge:
         against = f"{proposed.label} {gain.good:.1%} good against {gain.other_good:.1%}, {points(gain)}"
         if gain.share < -TOLERANCE:
             return Ruling(False, f"the twin expects it to be worse: {against}", outlooks)
+        if sure and (gain.share < MARGIN or gain.share < SURE * gain.error):
+            return Ruling(False, f"the twin is not sure that it is better: {against}", outlooks)
         return Ruling(True, f"the twin does not expect it to be worse: {against}", outlooks)

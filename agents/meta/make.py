@@ -5,10 +5,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from agents.meta.asking import Said
 from agents.meta.journal import DecisionJournal
 from agents.meta.judge import Judge
 from agents.meta.limits import Limits
-from agents.meta.model import MetaModel, Said
+from agents.meta.model import MetaModel
 from agents.meta.selectors.base import Selector
 from agents.meta.selectors.llm import LlmSelector
 from agents.meta.selectors.llm_endpoint import ChatEndpoint

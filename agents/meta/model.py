@@ -7,19 +7,20 @@ that changes nothing is repeated at a slow pace, so that the gateway sees that s
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
 from typing import Any
 
+from agents.meta.asking import Asking, Said, Word
 from agents.meta.candidate import Candidate, candidate
 from agents.meta.guards import BypassGuard, RollbackWindow, Verdict, baseline, recent
 from agents.meta.journal import DecisionJournal
 from agents.meta.judge import Judge, Ruling
 from agents.meta.limits import Limits
+from agents.meta.probation import Probation
 from agents.meta.selectors.base import Pending, Proposal, Reward, Selector, Situation
 from agents.meta.selectors.rules import RuleSelector
 from controller.core.errors import PolicyError
-from controller.core.messages import CandidateOutlook, DecisionOutcome, LongView, MetaDecision, ShortView
+from controller.core.messages import LongView, MetaDecision, ShortView
 from controller.scheduling.pool import check_hints
 
 BYPASS_POLICY = "fcfs"
@@ -31,36 +32,6 @@ SHORT_MAX = 256
 HOUR_S = 3_600.0
 ASKING_MOST_S = 60.0
 """Time after which an answer that has not come is not waited for any more."""
-
-Said = list[MetaDecision | DecisionOutcome]
-
-
-@dataclass(frozen=True, slots=True)
-class Asking:
-    """Work that a decision waits for.
-
-    Attributes:
-        compute: The long half; runs wherever.
-        finish: The short half, with the result and the time.
-        failed: Instead of it where `compute` raised: the error in words, and the time.
-        asked_s: When it was asked.
-    """
-
-    compute: Callable[[], Any]
-    finish: Callable[[Any, float], Said]
-    failed: Callable[[str, float], Said]
-    asked_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Word:
-    """What stands in a decision beside the policy: why, on whose word, on what grounds."""
-
-    reason: str
-    source: str = "rules"
-    evidence: Mapping[str, float] | None = None
-    confidence: float = 1.0
-    candidates: Sequence[CandidateOutlook] = ()
 
 
 class MetaModel:
@@ -96,6 +67,7 @@ class MetaModel:
         self._selector: Selector = selector or self._rules
         self._judge = judge
         self._journal = journal
+        self._probation = None if self._selector.trusted else Probation(self._start, self._limits.dwell_s)
         self.asking: Asking | None = None
         self.current = self._start
         self._stable = self._start
@@ -108,7 +80,7 @@ class MetaModel:
         self._short: deque[ShortView] = deque(maxlen=SHORT_MAX)
         self._situation: Situation | None = None
         self._sequence = 0
-        self._said = _Word("")
+        self._said = Word("")
         self._own_id = ""
 
     @property
@@ -167,11 +139,13 @@ class MetaModel:
             return []
         if self._short and not _has_engine(self._short[-1]):
             self._agreed = (self.current, 0)
-            return self._say(now_s, self.policy, _Word("keep: no engine is healthy, so nothing can be judged", "hold"))
+            return self._say(now_s, self.policy, Word("keep: no engine is healthy, so nothing can be judged", "hold"))
         outcomes: Said = list(self._journal.ended(view, self.current, self._since_s, now_s)) if self._journal is not None else []
         if self._situation is not None and self._situation.current == self.current:
             self._selector.learn(Reward(situation=self._situation, good=view.goodput_rate, requests=view.ended))
         self._situation = situation = self._look(view, now_s)
+        if self._probation is not None:
+            self._probation.follow(situation)
         said = self._selector.propose(situation)
         if isinstance(said, Proposal):
             return outcomes + self._consider(said, situation, now_s)
@@ -207,8 +181,12 @@ class MetaModel:
 
     def _consider(self, proposal: Proposal, situation: Situation, now_s: float) -> Said:
         """Follows a proposal, has it judged, or says why not."""
+        probation = self._probation
+        if probation is not None and self._judge is not None and self._is_settled(now_s) and probation.due(situation, now_s):
+            reference = probation.reference
+            return self._ask_judge(self._judge, reference, now_s, lambda ruling, at_s: self._held(ruling, reference, at_s))
         wanted, fault = self._checked(proposal)
-        word = _Word(proposal.reason, proposal.source, proposal.evidence, proposal.confidence, proposal.candidates)
+        word = Word(proposal.reason, proposal.source, proposal.evidence, proposal.confidence, proposal.candidates)
         if fault:
             return self._keep(word, wanted, fault, now_s)
         self._agreed = (wanted, self._agreed[1] + 1 if self._agreed[0] == wanted else 1)
@@ -251,43 +229,66 @@ class MetaModel:
             return f"the hour's {self._limits.switches_per_hour} switches are spent"
         return ""
 
-    def _have_judged(self, judge: Judge, wanted: Candidate, situation: Situation, word: _Word, now_s: float) -> Said:
+    def _have_judged(self, judge: Judge, wanted: Candidate, situation: Situation, word: Word, now_s: float) -> Said:
+        def ruled(ruling: Ruling, at_s: float) -> Said:
+            return self._ruled(ruling, wanted, situation, word, at_s)
+
+        return self._ask_judge(judge, wanted, now_s, ruled, sure=not self._trusts(word))
+
+    def _ask_judge(
+        self, judge: Judge, other: Candidate, now_s: float, then: Callable[[Ruling, float], Said], *, sure: bool = False
+    ) -> Said:
+        """Has another candidate held against what runs, and does `then` with the ruling, if the same still runs by then."""
         current = self.current
-        case = judge.case(current, wanted, self._since_s, now_s)
+        case = judge.case(current, other, self._since_s, now_s)
         if isinstance(case, Ruling):
-            return self._ruled(case, wanted, situation, word, now_s)
+            return then(case, now_s)
 
-        def finish(answer: Any, at_s: float) -> Said:
+        def ruled(ruling: Ruling, at_s: float) -> Said:
             self.asking = None
-            ruling = judge.rule(current, wanted, answer)
-            return [] if self._bypass.active or self.current != current else self._ruled(ruling, wanted, situation, word, at_s)
+            return [] if self._bypass.active or self.current != current else then(ruling, at_s)
 
-        def failed(why: str, at_s: float) -> Said:
-            self.asking = None
-            ruling = Ruling(None, f"the twin is silent: the replay broke: {why}")
-            return [] if self._bypass.active or self.current != current else self._ruled(ruling, wanted, situation, word, at_s)
-
-        self.asking = Asking(judge.compute(case), finish, failed, now_s)
+        self.asking = Asking(
+            judge.compute(case),
+            lambda answer, at_s: ruled(judge.rule(current, other, answer, sure=sure), at_s),
+            lambda why, at_s: ruled(Ruling(None, f"the twin is silent: the replay broke: {why}"), at_s),
+            now_s,
+        )
         return self._keep_alive(now_s)
 
-    def _ruled(self, ruling: Ruling, wanted: Candidate, situation: Situation, word: _Word, now_s: float) -> Said:
-        judged = _Word(f"{word.reason}; {ruling.reason}", word.source, word.evidence, word.confidence, ruling.outlooks or word.candidates)
+    def _is_settled(self, now_s: float) -> bool:
+        return self._watch is None and now_s - self._switched_s >= self._limits.dwell_s
+
+    def _held(self, ruling: Ruling, reference: Candidate, now_s: float) -> Said:
+        """What runs is on probation: it stays where the twin expects what the rule map would run to be worse."""
+        if ruling.passes is False:
+            return self._keep_alive(now_s)
+        previous, was = self.policy, self.current.label
+        self._switches.append(now_s)
+        self._put_in_force(reference, now_s)
+        self._stable = self.current
+        self._agreed = (self.current, 0)
+        word = Word(f"{was} is not expected to do better than the rule map's choice: {ruling.reason}", "rules", candidates=ruling.outlooks)
+        return self._say(now_s, previous, word, changed=True)
+
+    def _ruled(self, ruling: Ruling, wanted: Candidate, situation: Situation, word: Word, now_s: float) -> Said:
+        judged = Word(f"{word.reason}; {ruling.reason}", word.source, word.evidence, word.confidence, ruling.outlooks or word.candidates)
         if ruling.passes or (ruling.passes is None and self._trusts(word)):
             return self._switch(wanted, situation.view, judged, now_s)
         return self._keep(judged, wanted, "it does not pass the judge", now_s)
 
-    def _trusts(self, word: _Word) -> bool:
+    def _trusts(self, word: Word) -> bool:
         """Whether a word is followed unjudged: the rule map's is, in whosever place it speaks."""
         return self._selector.trusted or word.source == self._rules.name
 
-    def _unjudged(self, word: _Word, wanted: Candidate, now_s: float) -> Said:
+    def _unjudged(self, word: Word, wanted: Candidate, now_s: float) -> Said:
         return self._keep(word, wanted, f"nobody can judge it, and {self._selector.name} is not followed unjudged", now_s)
 
-    def _keep(self, word: _Word, wanted: Candidate, why: str, now_s: float) -> Said:
+    def _keep(self, word: Word, wanted: Candidate, why: str, now_s: float) -> Said:
         reason = f"keep {self.current.label}: {wanted.label} is wished ({word.reason}), but {why}"
-        return self._say(now_s, self.policy, _Word(reason, word.source, word.evidence, word.confidence, word.candidates))
+        return self._say(now_s, self.policy, Word(reason, word.source, word.evidence, word.confidence, word.candidates))
 
-    def _switch(self, wanted: Candidate, view: LongView, word: _Word, now_s: float) -> Said:
+    def _switch(self, wanted: Candidate, view: LongView, word: Word, now_s: float) -> Said:
         before = baseline(recent(self._short, now_s, self._settle_s), view)
         limits = self._limits
         self._watch = RollbackWindow(
@@ -309,7 +310,7 @@ class MetaModel:
         self._agreed = (self.current, 0)
         self._banned_until_s = {name: until_s for name, until_s in self._banned_until_s.items() if until_s > now_s}
         self._banned_until_s[failed] = now_s + BAN_DWELLS * self._limits.dwell_s
-        word = _Word(f"{failed} made things worse: {verdict.reason}", "rollback", verdict.evidence)
+        word = Word(f"{failed} made things worse: {verdict.reason}", "rollback", verdict.evidence)
         return self._say(now_s, failed, word, changed=True)
 
     def _enter_bypass(self, view: ShortView, now_s: float) -> Said:
@@ -321,14 +322,14 @@ class MetaModel:
             "oldest_wait_ms": view.oldest_wait_ms,
             "in_flight": float(sum(i.in_flight for i in view.instances)),
         }
-        word = _Word(f"the control loop is not to be trusted: {', '.join(view.anomalies)}", "bypass", evidence)
+        word = Word(f"the control loop is not to be trusted: {', '.join(view.anomalies)}", "bypass", evidence)
         return self._say(now_s, self.policy, word, changed=True)
 
     def _leave_bypass(self, now_s: float) -> Said:
         self._switched_s = self._since_s = now_s
         self._agreed = (self.current, 0)
         reason = f"clear: {', '.join(self._bypass.names) or 'nothing'} not seen any more; back to {self.policy}"
-        return self._say(now_s, BYPASS_POLICY, _Word(reason, "bypass"), changed=True)
+        return self._say(now_s, BYPASS_POLICY, Word(reason, "bypass"), changed=True)
 
     def _yield_to_operator(self, now_s: float) -> None:
         """Nothing is judged while an operator decides: what happens is not this policy's doing."""
@@ -347,10 +348,10 @@ class MetaModel:
         if 0 <= now_s - self._sent_s < self._limits.keep_alive_s:
             return []
         said = self._said
-        word = _Word(reason or said.reason or f"keep: {self.policy}", said.source, said.evidence, said.confidence)
+        word = Word(reason or said.reason or f"keep: {self.policy}", said.source, said.evidence, said.confidence)
         return [self._decision(now_s, self.policy, word, repeats=self._own_id)]
 
-    def _say(self, now_s: float, previous: str, word: _Word, *, changed: bool = False) -> Said:
+    def _say(self, now_s: float, previous: str, word: Word, *, changed: bool = False) -> Said:
         self._said = word
         decision = self._decision(now_s, previous, word, changed=changed)
         self._own_id = decision.decision_id
@@ -358,7 +359,7 @@ class MetaModel:
             self._journal.made(decision, self.current)
         return [decision]
 
-    def _decision(self, now_s: float, previous: str, word: _Word, *, repeats: str = "", changed: bool = False) -> MetaDecision:
+    def _decision(self, now_s: float, previous: str, word: Word, *, repeats: str = "", changed: bool = False) -> MetaDecision:
         self._sequence += 1
         self._sent_s = now_s
         bypass = self._bypass.active
