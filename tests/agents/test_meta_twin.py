@@ -18,7 +18,7 @@ from agents.meta.twin.fleet import SAMPLES_MIN, FleetModel
 from agents.meta.twin.menu import CAPS, FAMILIES, Menu
 from agents.meta.twin.plant import Step, StepFit, WorkLog
 from agents.meta.twin.replay import SLOT_S, Outlook, Plant, World, replay
-from agents.meta.twin.sample import sampled
+from agents.meta.twin.sample import part_of
 from agents.meta.twin.traffic import Asked, Traffic
 from agents.meta.twin.twin import BIAS_MOST, Answer, Check, Question, Twin, TwinSettings, held_against_truth
 from controller.core.errors import PolicyError
@@ -52,7 +52,7 @@ def blocked(rate: float = 4.0, seconds: float = 120.0, seed: int = 1) -> list[As
 
 
 def plant(name: str = "a", n_run: int = 32) -> Plant:
-    return Plant(name=name, profile=load_profile("demo-small"), n_run=n_run, ceiling=256)
+    return Plant(name=name, profile=load_profile("demo-small"), windows=((0.0, n_run),), ceiling=256)
 
 
 def world(window=None, **more) -> World:
@@ -152,13 +152,29 @@ def test_a_policy_that_does_not_exist_is_refused():
 
 def test_a_fleet_of_equals_is_sampled_by_instances_and_one_instance_by_time():
     window = blocked(rate=40.0)
-    few, plants = sampled(window, [plant(f"i{n}") for n in range(8)], len(window) // 4)
-    assert len(plants) == 2
+    part = part_of([plant(f"i{n}") for n in range(8)], len(window), len(window) // 4)
+    few = part.of(window)
+    assert (len(part.plants), part.share) == (2, 0.25)
     assert len(few) == pytest.approx(len(window) / 4, rel=0.1)
     assert few[0].arrival_s < window[40].arrival_s, "all of the window, not its end"
-    newest, plants = sampled(window, [plant()], 100)
-    assert (newest, len(plants)) == (window[-100:], 1)
-    assert sampled(window, [plant()], 10_000) == (window, [plant()])
+    assert part_of([plant()], len(window), 100).of(window) == window
+    unlike = [plant(), msgspec.structs.replace(plant("b"), models=frozenset({"other"}))]
+    assert part_of(unlike, len(window), 100).share == 1.0
+
+
+def test_what_a_span_finds_there_comes_with_it():
+    traffic = Traffic()
+    waits = completion(1, 100.0, 500, queue_ms=20_000.0, total_ms=40_000.0, ttft_slo_ms=15_000.0)
+    runs = completion(2, 100.0, 500, queue_ms=0.0, total_ms=20_000.0)
+    gone = completion(3, 100.0, 500, queue_ms=0.0, total_ms=9_000.0)
+    later = completion(4, 111.0, 500)
+    for one in (waits, runs, gone, later):
+        traffic.completion(one)
+    found = {one.request_id: one for one in traffic.carried(110.0)}
+    assert found.keys() == {"r1", "r2"}
+    assert all(one.arrival_s == 110.0 for one in found.values())
+    assert (found["r1"].prompt_tokens, found["r1"].output_tokens, found["r1"].slo.ttft_ms) == (200, 500, 5_000.0)
+    assert (found["r2"].prompt_tokens, found["r2"].output_tokens) == (1, 250)
 
 
 # -- evidence
@@ -207,7 +223,7 @@ def test_hindsight_names_the_best_of_a_span():
 
 def test_every_policy_has_its_turn_and_families_are_always_there():
     menu, seen = Menu(), set()
-    for _ in range(12):
+    for _ in range(2 * len(POLICIES)):
         chosen = menu.choose(EDF, POLICIES, lambda _one, _other: None)
         assert chosen[0] == EDF
         assert {one.policy for one in chosen} >= set(FAMILIES)
@@ -283,7 +299,7 @@ def test_an_instance_is_known_by_its_profile_or_by_what_it_has_shown():
     (found,), why = fleet.plants(now_s, 60.0)
     assert why == ""
     assert found.profile.step_ms + 10 * found.profile.decode_ms_per_seq == pytest.approx(20.0, rel=0.05)
-    assert (found.n_run, found.ceiling) == (12, 64)
+    assert (found.windows[-1][1], found.ceiling) == (12, 64)
     known = FleetModel({"a": load_profile("demo-small")})
     known.observe(told(0.0))
     assert known.plants(0.0, 60.0)[0][0].profile == load_profile("demo-small")
@@ -295,17 +311,28 @@ def test_a_drained_or_dead_instance_is_not_replayed():
     assert fleet.plants(now_s + 0.1, 60.0) == ([], "no engine is healthy")
 
 
-def test_staterass_windows_are_averaged_over_the_span():
+def test_stateras_windows_are_replayed_as_they_were_given():
     fleet, now_s = served_fleet()
     for at_s, n_run in ((now_s - 90.0, 99), (now_s - 60.0, 10), (now_s - 30.0, 30)):
         fleet.regulated(ControlAction(sent_s=at_s, instance="a", n_run=n_run))
-    assert fleet.plants(now_s, 60.0)[0][0].n_run == 20
+    (found,), _ = fleet.plants(now_s, 60.0)
+    assert [n_run for _, n_run in found.windows] == [10, 30]
+    regulated = Candidate(policy="edf")
+    assert [found.window(regulated, now_s - ago_s) for ago_s in (80.0, 45.0, 10.0)] == [10, 10, 30]
+    assert found.window(regulated.window(OPEN_WINDOW), now_s) == found.ceiling
+
+
+def test_a_window_that_moved_binds_in_the_replay_when_it_did():
+    moved = msgspec.structs.replace(plant(), windows=((0.0, 256), (1040.0, 4), (1080.0, 256)))
+    wide, tight, found = (looked(FCFS, plants=(one,)) for one in (plant(n_run=256), plant(n_run=4), moved))
+    assert tight.good < found.good - 0.05
+    assert found.good < wide.good - 0.05
 
 
 def test_a_found_disagreement_in_speed_is_taken_over_within_bounds():
     fleet, _ = served_fleet()
     fleet.correct(1.21)
-    assert fleet.stretch == pytest.approx(1.1)
+    assert fleet.stretch == pytest.approx(1.21**0.2)
     for _ in range(50):
         fleet.correct(10.0)
     assert fleet.stretch == pytest.approx(2.0)
@@ -326,7 +353,9 @@ def test_what_has_ended_has_its_true_length_and_is_bounded():
 
 def twin_of(window, **more) -> tuple[Twin, float]:
     """A twin that has seen the window served by `demo-small`."""
-    twin = Twin(FleetModel({"a": load_profile("demo-small")}), TwinSettings(admission=PLAIN, window_s=120.0, **more))
+    twin = Twin(
+        FleetModel({"a": load_profile("demo-small")}), TwinSettings(**({"admission": PLAIN, "window_s": 120.0, "budget_s": 20.0} | more))
+    )
     for one in window:
         twin.traffic._keep(one)
     now_s = window[-1].arrival_s
@@ -339,7 +368,14 @@ def lived(window) -> list[Asked]:
     _, records = replay(world(window), FCFS)
     of = {record.request_id: record for record in records}
     return [
-        msgspec.structs.replace(one, good=of[one.request_id].slo_met, served_tpot_ms=max(0.0, of[one.request_id].tpot_ms), known=True)
+        msgspec.structs.replace(
+            one,
+            good=of[one.request_id].slo_met,
+            served_tpot_ms=max(0.0, of[one.request_id].tpot_ms),
+            known=True,
+            dispatched_s=one.arrival_s + of[one.request_id].queue_ms / 1000.0,
+            ended_s=one.arrival_s + of[one.request_id].total_ms / 1000.0,
+        )
         for one in window
     ]
 
@@ -388,11 +424,11 @@ def test_too_little_traffic_is_said():
 
 
 def test_a_twin_learns_what_replays_cost_and_keeps_to_its_budget():
-    twin, now_s = twin_of(blocked(), budget_s=0.5)
+    twin, now_s = twin_of(lived(blocked()), budget_s=0.65)
     question = twin.question((FCFS, EDF), float("-inf"), now_s)
     assert isinstance(question, Question)
     whole = len(question.world.asked)
-    twin.take(Answer(outlooks=(looked(FCFS),), check=None, took_s=2.0, requests=whole))
+    twin.take(Answer(outlooks=(looked(FCFS),), check=None, took_s=1.0, requests=whole))
     less = twin.question((FCFS, EDF), float("-inf"), now_s)
     assert isinstance(less, Question)
     assert len(less.world.asked) < whole / 2

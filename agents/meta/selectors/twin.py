@@ -65,13 +65,26 @@ class TwinSelector:
             return msgspec.structs.replace(self._stand_in(situation, self._twin.silence), candidates=outlooks)
         best, gain = self._best(situation, answer)
         told = f"{answer.requests} requests replayed under {len(answer.outlooks)} policies"
+        evidence = self._evidence(current)
         if gain is None or gain.share <= 0.0:
-            return Proposal(candidate=current, reason=f"{told}: none is expected to do better", source=self.name, candidates=outlooks)
+            reason = f"{told}: none is expected to do better"
+            return Proposal(candidate=current, reason=reason, source=self.name, candidates=outlooks, evidence=evidence)
         against = f"{best.label} {gain.good:.1%} good against {gain.other_good:.1%}, {points(gain)}"
-        if gain.share < MARGIN or gain.share < SURE * gain.error:
+        if not _is_worth_it(best, gain, plain=self._twin.menu.plain):
             reason = f"{told}: {against}: less than {MARGIN:.0%} or than chance"
-            return Proposal(candidate=current, reason=reason, source=self.name, candidates=outlooks)
-        return Proposal(candidate=best, reason=f"{told}: {against}", source=self.name, candidates=outlooks)
+            return Proposal(candidate=current, reason=reason, source=self.name, candidates=outlooks, evidence=evidence)
+        return Proposal(candidate=best, reason=f"{told}: {against}", source=self.name, candidates=outlooks, evidence=evidence)
+
+    def _evidence(self, current: Candidate) -> dict[str, float]:
+        """What the twin stands on: how far its replay of what ran is from the truth, and how the plain baseline would have done."""
+        twin = self._twin
+        found: dict[str, float] = {}
+        if twin.check is not None:
+            found |= {"replayed_good": twin.check.replayed, "true_good": twin.check.true, "slower_than_replayed": twin.check.slower}
+        plain = twin.gain(twin.menu.plain, current)
+        if plain is not None:
+            found |= {"plain_good": plain.good, "plain_gain": plain.share, "plain_n_run": float(twin.menu.plain.n_run)}
+        return found
 
     def _best(self, situation: Situation, answer: Answer) -> tuple[Candidate, Gain | None]:
         """The candidate with the highest gain that is sure, else the highest gain at all."""
@@ -82,8 +95,14 @@ class TwinSelector:
         ]
         if not found:
             return situation.current, None
-        sure = [pair for pair in found if pair[1].share >= max(MARGIN, SURE * pair[1].error)]
+        sure = [pair for pair in found if _is_worth_it(*pair, plain=self._twin.menu.plain)]
         return max(sure or found, key=lambda pair: pair[1].share)
+
+
+def _is_worth_it(candidate: Candidate, gain: Gain, *, plain: Candidate) -> bool:
+    """Whether a change is: sure, and worth a margin; the plain baseline needs none, for what does not beat it has no place."""
+    sure = gain.error < 1.0 and gain.share >= SURE * gain.error
+    return sure and (gain.share >= MARGIN or (candidate == plain and gain.share > 0.0))
 
 
 def outlooks_of(twin: Twin, candidates: list[Candidate], current: Candidate) -> tuple[CandidateOutlook, ...]:

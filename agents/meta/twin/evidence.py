@@ -79,12 +79,19 @@ class Evidence:
         asked = sum(weights[slot] * theirs[slot][1] for slot in common)
         if asked <= 0.0:
             return None
-        good = sum(weights[slot] * mine[slot][0] for slot in common) / asked
-        other_good = sum(weights[slot] * theirs[slot][0] for slot in common) / asked
+        good = other_good = 0.0
+        differences: dict[int, float] = {}
+        for slot in common:
+            # Two replays may be of samples of other sizes: what is compared are shares, weighted alike.
+            weight = weights[slot] * theirs[slot][1] / asked
+            mine_share, their_share = _rate(mine[slot]), _rate(theirs[slot])
+            good += weight * mine_share
+            other_good += weight * their_share
+            differences[slot] = mine_share - their_share
         share = good - other_good
         blocks: dict[int, float] = {}
         for slot in common:
-            residual = weights[slot] * (mine[slot][0] - theirs[slot][0] - share * theirs[slot][1])
+            residual = weights[slot] * theirs[slot][1] * (differences[slot] - share)
             blocks[slot // BLOCK_SLOTS] = blocks.get(slot // BLOCK_SLOTS, 0.0) + residual
         error = 1.0
         if len(blocks) >= 3:
@@ -106,6 +113,10 @@ class Evidence:
 
     def _within(self, label: str, from_s: float, until_s: float) -> dict[int, tuple[float, float]]:
         return {slot: word for slot, word in self._slots.get(label, {}).items() if from_s <= slot * SLOT_S < until_s}
+
+
+def _rate(word: tuple[float, float]) -> float:
+    return word[0] / word[1] if word[1] > 0.0 else 0.0
 
 
 def _share(slots: dict[int, tuple[float, float]]) -> float:

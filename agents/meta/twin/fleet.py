@@ -22,12 +22,12 @@ FRESH_S = 15.0
 WINDOWS_KEPT = 1_024
 STRETCH_MOST = 2.0
 """Factor by which a fleet may be taken as slower, or faster, than its steps say, to agree with what happened."""
-STRETCH_STEP = 0.5
+STRETCH_STEP = 0.2
 """Share of a found disagreement that is taken over at once."""
 
 
 class Windows:
-    """Windows that statera gave an instance, and their mean over a span: what a replay takes for the regulator."""
+    """Windows that statera gave an instance: a replay takes them, as they were given, for the regulator."""
 
     def __init__(self) -> None:
         self._given: deque[tuple[float, int]] = deque(maxlen=WINDOWS_KEPT)
@@ -37,19 +37,14 @@ class Windows:
         if not self._given or self._given[-1][1] != n_run:
             self._given.append((at_s, n_run))
 
-    def mean(self, from_s: float, until_s: float) -> int:
-        """Mean over a span, 0 where none was given."""
-        total = area = 0.0
-        end_s = until_s
+    def since(self, from_s: float) -> tuple[tuple[float, int], ...]:
+        """Those that held from a moment on, the one then in force first: when each began, and the window."""
+        found: list[tuple[float, int]] = []
         for at_s, n_run in reversed(self._given):
-            begin_s = max(from_s, at_s)
-            if end_s > begin_s:
-                total += end_s - begin_s
-                area += n_run * (end_s - begin_s)
-            end_s = min(end_s, at_s)
+            found.append((at_s, n_run))
             if at_s <= from_s:
                 break
-        return max(1, round(area / total)) if total > 0.0 else (self._given[-1][1] if self._given else 0)
+        return tuple(reversed(found))
 
 
 class FleetModel:
@@ -107,7 +102,7 @@ class FleetModel:
 
         Args:
             now_s: End of the window.
-            window_s: Its length, over which statera's windows are averaged.
+            window_s: Its length.
         """
         if now_s - self._seen_s > FRESH_S:
             return [], "no snapshot of the fleet for a while"
@@ -123,7 +118,7 @@ class FleetModel:
                 Plant(
                     name=view.name,
                     profile=profile,
-                    n_run=(self._windows[view.name].mean(now_s - window_s, now_s) if view.name in self._windows else 0) or view.n_run,
+                    windows=self._windows[view.name].since(now_s - window_s) if view.name in self._windows else ((now_s, view.n_run),),
                     ceiling=max(1, view.capacity_n_run),
                     token_budget=view.token_budget or None,
                     models=self._models.get(view.name),

@@ -17,7 +17,7 @@ HOPELESS = 3.0
 """Standard errors below what runs at which a candidate is only looked at in its turn."""
 CAPS = (4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 """Static windows that are tried."""
-TURNS = 2
+TURNS = 1
 """Candidates beside the regular ones in one replay."""
 
 GainOf = Callable[[Candidate, Candidate], Gain | None]

@@ -4,8 +4,10 @@ What is compared is what would have been good: requests that meet both targets (
 time in which they came. Every candidate meets the same arrivals with the same beliefs, so differences are the candidates' own.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 
 import msgspec
 
@@ -15,7 +17,7 @@ from controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from controller.routing import make_router
 from controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
 from controller.scheduling.scheduler import Scheduler
-from controller.simulation import Arrival, RequestRecord, simulate
+from controller.simulation import Arrival, Periodic, RequestRecord, simulate
 from engines.sim.model import EngineModel
 from engines.sim.profile import Profile
 
@@ -23,6 +25,8 @@ SLOT_S = 5.0
 """Requests are added up by slots of absolute time, so that replays of overlapping windows speak of the same ones."""
 GRACE_S = 120.0
 """Virtual time after the last arrival at which a replay ends: what has not come to its end by then counts as missed."""
+REGULATED_S = 0.5
+"""How often statera's windows are taken up in a replay."""
 UNTOLD = Estimates(slo=Slo(ttft_ms=1.0, tpot_ms=1.0))
 """Costs of a request of which nobody has told any."""
 
@@ -32,21 +36,24 @@ class Plant(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         profile: How long its steps take.
-        n_run: The window that statera gives it. `ceiling`: the largest that it can have.
+        windows: Those that statera gave it: since when, and the window; at least one. `ceiling`: the largest that it can have.
         token_budget: In force; None leaves the profile's own.
         models: Models that it serves, None for any.
     """
 
     name: str
     profile: Profile
-    n_run: int
+    windows: tuple[tuple[float, int], ...]
     ceiling: int
     token_budget: int | None = None
     models: frozenset[str] | None = None
 
-    def window(self, candidate: Candidate) -> int:
-        """Its window under a candidate."""
-        return min(candidate.n_run or self.n_run, self.ceiling)
+    def window(self, candidate: Candidate, at_s: float) -> int:
+        """Its window under a candidate at a moment: a static one, or statera's of that moment."""
+        if candidate.n_run:
+            return min(candidate.n_run, self.ceiling)
+        place = bisect_right(self.windows, at_s, key=itemgetter(0)) - 1
+        return min(self.windows[max(0, place)][1], self.ceiling)
 
 
 class World(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,9 +115,19 @@ def replay(world: World, candidate: Candidate) -> tuple[Outlook, list[RequestRec
         hints=candidate.hints,
     )
     engines = {plant.name: EngineModel(plant.profile, n_run=plant.ceiling, token_budget=plant.token_budget) for plant in world.plants}
-    for plant in world.plants:
-        scheduler.set_controls(plant.name, Controls(n_run=plant.window(candidate)))
-    result = simulate(_arrivals(world), engines, scheduler, until_s=world.asked[-1].arrival_s + GRACE_S)
+    regulated: dict[str, int] = {}
+
+    def regulate(now_s: float) -> None:
+        for plant in world.plants:
+            n_run = plant.window(candidate, now_s)
+            if regulated.get(plant.name) != n_run:
+                regulated[plant.name] = n_run
+                scheduler.set_controls(plant.name, Controls(n_run=n_run))
+
+    regulate(world.asked[0].arrival_s)
+    moving = not candidate.n_run and any(len(plant.windows) > 1 for plant in world.plants)
+    controls = [Periodic(every_s=REGULATED_S, run=lambda now_s, _scheduler, _engines: regulate(now_s))] if moving else []
+    result = simulate(_arrivals(world), engines, scheduler, controls=controls, until_s=world.asked[-1].arrival_s + GRACE_S)
     return outlook_of(candidate, result.records, world.weights, from_s=world.from_s), result.records
 
 

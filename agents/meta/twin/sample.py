@@ -4,7 +4,8 @@ A fleet of equal instances is a fleet of a few of them with their share of the r
 drawn by their ids. Where one instance is left, or they are not alike, it is the newest part of the window.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from zlib import crc32
 
 from agents.meta.twin.replay import Plant
@@ -13,16 +14,30 @@ from agents.meta.twin.traffic import Asked
 WHOLE = 1 << 32
 
 
-def sampled(asked: Sequence[Asked], plants: Sequence[Plant], most: int) -> tuple[list[Asked], list[Plant]]:
-    """At most about so many requests, and the instances that they are replayed on."""
-    if len(asked) <= most:
-        return list(asked), list(plants)
-    if _alike(plants):
-        kept = max(1, min(len(plants), -(-len(plants) * most // len(asked))))
-        threshold = WHOLE * kept // len(plants)
-        asked = [one for one in asked if crc32(one.request_id.encode()) < threshold]
-        plants = plants[:kept]
-    return list(asked[-most:]), list(plants)
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Part of a fleet and of what it is asked.
+
+    Attributes:
+        plants: The instances that are replayed.
+        share: Their share of the fleet, above 0 to 1, and so of the requests.
+    """
+
+    plants: tuple[Plant, ...]
+    share: float
+
+    def of(self, asked: Iterable[Asked]) -> list[Asked]:
+        """The requests that fall to this part: always the same ones."""
+        threshold = int(WHOLE * self.share)
+        return [one for one in asked if crc32(one.request_id.encode()) < threshold] if self.share < 1.0 else list(asked)
+
+
+def part_of(plants: Sequence[Plant], asked: int, most: int) -> Part:
+    """As much of the fleet as brings so many requests down to about `most`; all of it where instances are not alike."""
+    if asked <= most or not _alike(plants):
+        return Part(tuple(plants), 1.0)
+    kept = max(1, min(len(plants), round(len(plants) * most / asked)))
+    return Part(tuple(plants[:kept]), kept / len(plants))
 
 
 def _alike(plants: Sequence[Plant]) -> bool:

@@ -5,6 +5,7 @@ believed. So the newest part of a window is as doubtful as the scheduler's own k
 """
 
 from collections import OrderedDict
+from math import inf, isfinite
 
 import msgspec
 
@@ -13,6 +14,8 @@ from controller.core.types import Estimates, OutcomeKind, Request, Slo, TaskType
 
 REMEMBERED = 20_000
 """Requests remembered: the newest, about half a KB each."""
+CARRIED_S = 180.0
+"""Age at the begin of a span beyond which a request that has not ended is taken for lost sight of."""
 LONG = 2.0
 """Upper bound over the median of a length of which nothing else is told."""
 
@@ -26,6 +29,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         known: Whether its true length is known.
         good: Whether it met both targets in truth; None where its end is not known, or was its client's doing.
         served_tpot_ms: Its time per output token in truth, 0 where it is not known.
+        dispatched_s, ended_s: When it was sent to an engine, and when it ended; infinite where that is not known.
         service_ttft_ms, tpot_ms: What was believed of its cost; 0 where nothing was.
     """
 
@@ -47,6 +51,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     known: bool = False
     good: bool | None = None
     served_tpot_ms: float = 0.0
+    dispatched_s: float = inf
+    ended_s: float = inf
 
     def request(self) -> Request:
         """As the scheduler takes it in; without a deadline, for what clients did under another order says nothing about this one."""
@@ -160,6 +166,8 @@ class Traffic:
                 known=known,
                 good=None if ended.outcome is OutcomeKind.CANCELLED else ended.slo_met,
                 served_tpot_ms=max(0.0, ended.tpot_ms) if known else 0.0,
+                dispatched_s=ended.arrival_s + ended.queue_ms / 1000.0 if ended.queue_ms >= 0.0 else inf,
+                ended_s=ended.arrival_s + max(0.0, ended.total_ms) / 1000.0,
             )
         )
 
@@ -168,9 +176,32 @@ class Traffic:
         found = sorted((asked for asked in self._asked.values() if start_s <= asked.arrival_s < end_s), key=lambda asked: asked.arrival_s)
         return found[-most:] if most else []
 
+    def carried(self, start_s: float) -> list[Asked]:
+        """What a span finds there when it begins, as requests that come at its very start: a queue and engines are seldom empty.
+
+        What waited has the time that was left to its target, what ran the tokens that were left to make.
+        """
+        return [
+            _rest_of(asked, start_s) for asked in self._asked.values() if start_s - CARRIED_S <= asked.arrival_s < start_s < asked.ended_s
+        ]
+
     def _keep(self, asked: Asked) -> None:
         self._asked[asked.request_id] = asked
         self._asked.move_to_end(asked.request_id)
         self.heard_s = max(self.heard_s, asked.arrival_s)
         while len(self._asked) > self._limit:
             self._asked.popitem(last=False)
+
+
+def _rest_of(asked: Asked, start_s: float) -> Asked:
+    """What is left of a request at a moment at which it waited or ran."""
+    if asked.dispatched_s > start_s:
+        left_ms = max(1.0, asked.slo.ttft_ms - 1000.0 * (start_s - asked.arrival_s))
+        return msgspec.structs.replace(asked, arrival_s=start_s, slo=Slo(ttft_ms=left_ms, tpot_ms=asked.slo.tpot_ms), good=None)
+    span_s = asked.ended_s - asked.dispatched_s
+    left = (asked.ended_s - start_s) / span_s if isfinite(span_s) and span_s > 0.0 else 0.5
+    tokens = max(1, round(left * asked.output_tokens))
+    # Its prompt has been computed; that it holds KV blocks for it is left out.
+    return msgspec.structs.replace(
+        asked, arrival_s=start_s, prompt_tokens=1, output_tokens=tokens, believed_tokens=float(tokens), good=None
+    )

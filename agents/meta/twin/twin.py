@@ -14,7 +14,7 @@ from agents.meta.twin.evidence import Evidence, Gain
 from agents.meta.twin.fleet import FleetModel
 from agents.meta.twin.menu import Menu
 from agents.meta.twin.replay import Outlook, World, is_good, replay
-from agents.meta.twin.sample import sampled
+from agents.meta.twin.sample import part_of
 from agents.meta.twin.traffic import Traffic
 from controller.core.messages import Completion, ControlAction, Message, RequestFeatures, SystemSnapshot
 from controller.scheduling.outcomes import SchedulerSettings
@@ -24,9 +24,11 @@ LEAD = 0.2
 """Share of the window that only fills the queue."""
 REQUESTS_MIN = 60
 """Requests without which nothing is said."""
-REQUESTS_MOST = 4_000
-START_MS = 0.4
+REQUESTS_MOST = 10_000
+START_MS = 0.15
 """Time to replay one request under one candidate, before it has been measured."""
+MENU_MOST = 9
+"""Candidates of one replay, at most about."""
 BIAS_MOST = 0.12
 """Difference between replayed and true share of good requests beyond which the twin is silent."""
 CHECKED_MIN = 30
@@ -148,20 +150,26 @@ class Twin:
             now_s: End of the window.
         """
         settings = self._settings
-        plants, why = self.fleet.plants(now_s, settings.window_s)
+        plants, why = self.fleet.plants(now_s, settings.window_s * (1.0 + LEAD))
         if not plants:
             return why
         start_s = now_s - settings.window_s * (1.0 + LEAD)
         asked = self.traffic.window(start_s, now_s, REQUESTS_MOST)
         if len(asked) < REQUESTS_MIN:
             return f"{len(asked)} requests within {now_s - start_s:.0f} s are too few to replay"
-        most = max(REQUESTS_MIN, int(1000.0 * settings.budget_s / (self._request_ms * len(candidates))))
-        asked, plants = sampled(asked, plants, most)
+        # By a fixed number of candidates: replays that are compared with each other have to be of the same sample.
+        most = max(REQUESTS_MIN, int(1000.0 * settings.budget_s / (self._request_ms * MENU_MOST)))
+        part = part_of(plants, len(asked), most)
+        asked = part.of(asked)[-most:]
+        if not asked:
+            return "no request falls to the part of the fleet that could be replayed"
         first_s = asked[0].arrival_s
+        # What was there when it began comes with it, in the same sample.
+        carried = part.of(self.traffic.carried(first_s))[-most:]
         from_s = first_s + LEAD / (1.0 + LEAD) * (asked[-1].arrival_s - first_s)
         world = World(
-            asked=tuple(asked),
-            plants=tuple(plants),
+            asked=(*carried, *asked),
+            plants=part.plants,
             settings=settings.admission,
             from_s=from_s,
             routing=settings.routing,
