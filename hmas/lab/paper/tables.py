@@ -16,7 +16,17 @@ Place = Mapping[str, Any]
 Rows = list[tuple[str, ...]]
 HEAD = (
     *("arm", "goodput/s", "in targets", "over default", "over FCFS+cap+shed", "ESG/s", "ESG over default"),
-    *("TTFT in time", "TPOT in time", "TTFT p95 s", "TPOT p95 ms", "short", "long", "Jain", "mismatch mean / p95", "dropped"),
+    *(
+        "TTFT in time",
+        "TPOT in time",
+        "TTFT p95 s",
+        "TPOT p95 ms",
+        "short",
+        "long",
+        "Jain classes / tenants",
+        "mismatch mean / p95",
+        "dropped",
+    ),
 )
 
 
@@ -82,7 +92,11 @@ def _arm_row(name: str, arm: Mapping[str, Any]) -> tuple[str, ...]:
         *(_over(arm, STRONG, "goodput_rps"), f"{mean['esg_rate']:.0f}", _over(arm, DEFAULT, "esg_rate")),
         *(f"{mean['ttft_compliance']:.3f}", f"{mean['tpot_compliance']:.3f}", f"{mean['ttft_ms_p95'] / 1000.0:.2f}"),
         *(f"{mean['tpot_ms_p95']:.1f}", *(f"{arm['classes'][size]['mean']:.3f}" for size in ("short", "long"))),
-        *(f"{mean['jain_classes']:.3f}", f"{mean['mismatch_mean']:.2f} / {mean['mismatch_p95']:.2f}", f"{mean['shed_rate']:.3f}"),
+        *(
+            f"{mean['jain_classes']:.3f} / {mean['jain_tenants']:.3f}",
+            f"{mean['mismatch_mean']:.2f} / {mean['mismatch_p95']:.2f}",
+            f"{mean['shed_rate']:.3f}",
+        ),
     )
 
 
