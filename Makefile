@@ -10,7 +10,7 @@ SGLANG_VENV ?= build/sglang
 TRAIN_VENV ?= build/train
 COMPILED := build/compiled
 
-.PHONY: help demo test lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers test-sglang setup-sglang bench-scheduler setup-train test-train eval-agents bench-agents bench-qos ablate-agents lab-hmas
+.PHONY: help demo test lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers test-sglang setup-sglang bench-scheduler setup-train test-train eval-agents bench-agents bench-qos ablate-agents lab-hmas lab-live
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s $$'\t'
@@ -127,6 +127,9 @@ setup-vllm: $(VLLM_VENV)/.ready  ## install the real vLLM (CPU build) and build 
 demo-vllm: $(VENV)/.core $(VLLM_VENV)/.ready  ## the same comparison on a real vLLM on this CPU; writes build/demo-vllm.json
 	$(BIN)/hmas demo-vllm --vllm-python $(VLLM_VENV)/bin/python --model build/tiny-model
 
+lab-live: $(VENV)/.core $(VLLM_VENV)/.ready  ## H-MAS on a real vLLM against the engine's default, plain baselines and fixed policies; writes build/live (70 minutes, on a quiet machine)
+	$(BIN)/hmas lab live --vllm-python $(VLLM_VENV)/bin/python --model build/tiny-model
+
 test-vllm: $(VENV)/.dev $(VLLM_VENV)/.ready  ## the tests that drive a real vLLM
 	HMAS_VLLM_PYTHON=$(VLLM_VENV)/bin/python HMAS_VLLM_MODEL=build/tiny-model $(BIN)/pytest -m vllm
 
@@ -191,6 +194,10 @@ ablate-agents: $(VENV)/.core $(TRAIN_VENV)/.ready  ## what they are worth to the
 lab-hmas: $(COMPILED)/.ready  ## H-MAS's evaluation in simulation, beside the paper's figures (HMAS_DATA_DIR for Azure's trace); writes build/lab/hmas.json and docs/results-hmas.md
 	OMP_NUM_THREADS=1 PYTHONPATH=$(COMPILED) HMAS_DATASETS_DIR=$(CURDIR)/datasets $(BIN)/python -P -m hmas lab paper
 	$(BIN)/hmas lab paper --page docs/results-hmas.md
+
+lab-statera: $(COMPILED)/.ready  ## statera alone: coverage, responses, oscillation, plots; writes build/lab/statera.json and docs/statera.md
+	PYTHONPATH=$(COMPILED) HMAS_DATASETS_DIR=$(CURDIR)/datasets OMP_NUM_THREADS=1 $(BIN)/python -P -m hmas lab statera
+	$(BIN)/hmas lab statera --page docs/statera.md
 
 clean:  ## remove what the targets above made
 	rm -rf build $(VENV)

@@ -28,6 +28,7 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
         n_run: Requests in flight per engine, 0 for the engine's ceiling.
         overdue: What becomes of a request that has passed its TTFT deadline before dispatch.
         token_budget: Tokens per engine step, 0 for the engine's own.
+        foresight: Whether a live gateway admits as with agents (fence, TPOT guard, lateness foreseen) although none steers it.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
     n_run: int = 0
     overdue: Overdue = "keep"
     token_budget: int = 0
+    foresight: bool = False
 
 
 def run_virtual(arrivals: Sequence[Arrival], profile: Profile, variant: Variant, *, engines: int) -> tuple[list[Result], float]:

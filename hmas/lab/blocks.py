@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from hmas.demo.field_runs import FieldRuns
@@ -55,7 +55,7 @@ async def run_each(
     arrivals: Sequence[Arrival],
     span: Span,
     *,
-    agents: bool,
+    agents: Collection[str],
     tell: Callable[[str, Score], None],
 ) -> dict[str, Any]:
     """Makes the runs of a block, in the mapping's order; each is repeated while the machine's noise has spoilt it.
@@ -65,7 +65,7 @@ async def run_each(
         variants: By name of the run.
         arrivals: The same for all.
         span: What of a run is scored.
-        agents: Whether H-MAS's agents take part.
+        agents: Names of the runs in which H-MAS's agents take part.
         tell: Given name and score of every run that counts.
 
     Returns:
@@ -78,7 +78,7 @@ async def run_each(
     kept: dict[str, Any] = {}
     rejected: dict[str, int] = {}
     for name, variant in variants.items():
-        made = await runs.tries(variant, arrivals, span, agents=agents)
+        made = await runs.tries(variant, arrivals, span, agents=name in agents)
         spoilt = sum(run.noisy for run in made)
         if spoilt:
             rejected[name] = spoilt

@@ -14,14 +14,14 @@ from hmas.demo.live import LiveRun
 from hmas.demo.site import DemoBroken
 from hmas.demo.virtual import run_virtual
 from hmas.lab.dataset import load_mixture
-from hmas.lab.policies.live import PolicyRuns
+from hmas.lab.policies.live import STAGES, PolicyRuns
 from hmas.lab.policies.live_figures import summary
-from hmas.lab.policies.live_vllm import seconds_of
 from hmas.lab.policies.settings import BASELINE, LATE, TWIN, live_settings
 from hmas.lab.policies.tables import live_table, live_verdict
 from hmas.lab.policies.tenants import BURSTING, LONG_SHARE, STEADY, TENANTS, SharedLoad
 from hmas.lab.results import RunSummary, count_outcomes
 from hmas.lab.score import score
+from hmas.lab.shared_vllm import seconds_of
 from hmas.lab.traces import Trace, TraceRow
 
 PROFILE = faster(load_profile("demo-small"), 3.0)
@@ -183,7 +183,8 @@ def test_runs_score_whole_periods_of_the_seconds_that_were_asked_for():
 
 def test_the_expected_time_grows_with_policies_and_blocks():
     def total(policies, blocks):
-        return sum(length for _, length in seconds_of(live_settings(policies, seconds=32.0, blocks=blocks, load=1.0, seed=1)))
+        field = live_settings(policies, seconds=32.0, blocks=blocks, load=1.0, seed=1).field
+        return sum(length for _, length in seconds_of(field, STAGES, treatments=1, runs=len(policies) + 1))
 
     assert total(POLICIES, 2) - total(POLICIES, 1) == pytest.approx(20.0 + 4 * 49.0)
     assert total(POLICIES, 1) > total(POLICIES[:2], 1)

@@ -170,7 +170,7 @@ class Ablation:
         variants = {name: Variant(name=f"block-{number + 1}-{name}", policy="edf", overdue="demote") for name in order}
         for name, variant in variants.items():
             self._choose(variant.name, name)
-        made = await run_each(self._runs, variants, arrivals, span, agents=True, tell=self._tell)
+        made = await run_each(self._runs, variants, arrivals, span, agents=order, tell=self._tell)
         return {"number": number + 1, "arrivals": len(arrivals), "order": order, **made}
 
     def _tell(self, name: str, score: Score) -> None:

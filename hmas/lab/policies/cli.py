@@ -10,14 +10,15 @@ from hmas.cli.output import EXIT_FAILED, complain, duration_words, hint, json_op
 from hmas.demo.field_cli import default_trace
 from hmas.demo.vllm_engine import VllmServer
 from hmas.lab.page import LIVE, SIMULATED
+from hmas.lab.policies.live import STAGES, PolicyRuns
 from hmas.lab.policies.live_figures import summary
-from hmas.lab.policies.live_vllm import compare_on_vllm, seconds_of
 from hmas.lab.policies.page import write_page
 from hmas.lab.policies.plots import live_plot, simulated_plot
 from hmas.lab.policies.settings import SimulatedSettings, live_settings, read_loads, read_policies, read_slices
 from hmas.lab.policies.simulate import SimulatedStudy
 from hmas.lab.policies.tables import live_table, live_verdict, simulated_tables, simulated_verdicts, wins_table
 from hmas.lab.result_files import write_result
+from hmas.lab.shared_vllm import compare_on_vllm, seconds_of
 from hmas.lab.studies.backends import on_cores
 from hmas.lab.tables import Table
 from hmas.lab.traces import read_trace
@@ -100,7 +101,8 @@ def _live(chosen: tuple[str, ...], out: Path, options: Mapping[str, Any]) -> dic
         raise click.UsageError("--vllm-python and --model go together")
     settings = live_settings(chosen, seconds=options["seconds"], blocks=options["blocks"], load=options["load"], seed=options["seed"])
     rows = read_trace(options["trace"]) if options["trace"] else default_trace()
-    hint(f"about {duration_words(sum(length for _, length in seconds_of(settings)))}: {len(chosen) + 1} runs a block")
+    phases = seconds_of(settings.field, STAGES, treatments=1, runs=len(chosen) + 1)
+    hint(f"about {duration_words(sum(length for _, length in phases))}: {len(chosen) + 1} runs a block")
     out.mkdir(parents=True, exist_ok=True)
 
     def keep(document: dict[str, Any]) -> None:
@@ -109,7 +111,15 @@ def _live(chosen: tuple[str, ...], out: Path, options: Mapping[str, Any]) -> dic
         live_plot(out / f"{LIVE}.svg", document)
 
     server = VllmServer(python=options["vllm_python"], model=options["model"])
-    document = compare_on_vllm(settings, server, rows, out / "live", keep)
+    document = compare_on_vllm(
+        lambda runs, load, reporter: PolicyRuns(settings, runs, load, say=reporter.say, stage=reporter.phase),
+        settings.field,
+        server,
+        rows,
+        out / "live",
+        phases=phases,
+        on_block=keep,
+    )
     keep(document)
     hint(f"written to {out / LIVE}.json and .svg")
     return document

@@ -78,7 +78,7 @@ class PolicyRuns:
             name: Variant(name=f"block-{number + 1}-{name}", policy=policy, n_run=ground.window, overdue=LATE)
             for name, policy in policies.items()
         }
-        made = await run_each(self._runs, variants, arrivals, field.run_span, agents=False, tell=self._tell)
+        made = await run_each(self._runs, variants, arrivals, field.run_span, agents=(), tell=self._tell)
         capacity_rps = round(capacity.throughput_rps, 3)
         return {"number": number + 1, "capacity_rps": capacity_rps, "arrivals": len(arrivals), "order": order, **made}
 

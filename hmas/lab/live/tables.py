@@ -1,0 +1,63 @@
+"""The live comparison as tables and words, the same for the terminal and for the documentation page."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from hmas.lab.live.settings import STRONG
+from hmas.lab.tables import Table, markdown
+
+HEAD = (
+    *("arm", "goodput/s", "min..max", "over default", "over strong", "min..max", "verdict"),
+    *("short", "long", "Jain", "TTFT p95 started", "TPOT p95 ms", "shed", "ESG/s", "runs"),
+)
+GOALS_HEAD = ("goal", "wanted", "median", "min..max", "reached")
+Document = Mapping[str, Any]
+
+
+def arms_table(document: Document) -> Table:
+    """One row per arm, by falling goodput."""
+    found = document["summary"]
+    rows = sorted(found["rows"], key=lambda row: -row["goodput_rps"]["median"])
+    noise = found["noise"]
+    apart = f"two runs of {STRONG} in one block lay up to {noise:.1%} apart" if noise is not None else "no block tells the noise"
+    windows = ", ".join(f"{late}: {window}" for late, window in document["windows"].items())
+    field = document["settings"]["field"]
+    title = (
+        f"{len(document['blocks'])} blocks on a real vLLM, mean load {field['load']:g} of capacity in bursts of {field['high']:g} and "
+        f"{field['low']:g}; best windows by treatment of late requests ({windows}); {apart}; "
+        f"runs rejected: {sum(row['rejected'] for row in rows)}"
+    )
+    return Table(title, HEAD, [_row(row) for row in rows])
+
+
+def goals_table(document: Document) -> Table:
+    """What was wanted of H-MAS, and what came."""
+    rows: list[tuple[str, ...]] = [
+        (one["goal"], f"{one['wanted']:g}", f"{one['found']['median']:.3f}", _range(one["found"], 3), "yes" if one["reached"] else "no")
+        for one in document["summary"]["goals"]
+    ]
+    return Table("H-MAS against its goals, ratios within blocks", GOALS_HEAD, rows)
+
+
+def body(document: Document) -> str:
+    """Both tables for the page."""
+    return "\n\n".join([markdown(goals_table(document)), markdown(arms_table(document))])
+
+
+def _row(row: Mapping[str, Any]) -> tuple[str, ...]:
+    classes = {name.rpartition("-")[2]: value for name, value in row["classes"].items()}
+    return (
+        *(row["arm"], f"{row['goodput_rps']['median']:.2f}", _range(row["goodput_rps"], 2)),
+        *(f"{row['over_default']['median']:.3f}", f"{row['over_strong']['median']:.3f}", _range(row["over_strong"], 3), row["verdict"]),
+        *(_number(classes.get(name), 3) for name in ("short", "long")),
+        *(_number(row["jain_tenants"], 3), _number(row["ttft_ms_started_p95"], 0), _number(row["tpot_ms_p95"], 1)),
+        *(_number(row["shed_rate"], 3), f"{row['esg_rate']['median']:.0f}", str(row["runs"])),
+    )
+
+
+def _range(value: Mapping[str, Any], digits: int) -> str:
+    return f"{value['min']:.{digits}f}..{value['max']:.{digits}f}"
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
