@@ -6,7 +6,7 @@ say, in which units, over which window and with which error, is written down in 
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from agents.qos import columns as col
 from agents.qos.anomalies import AnomalyWatch
@@ -212,4 +212,7 @@ class QosModel:
         )
 
     def _telemetry(self) -> TelemetryCounts:
-        return TelemetryCounts(**asdict(self._wrong))
+        wrong = self._wrong
+        return TelemetryCounts(
+            late=wrong.late, duplicates=wrong.duplicates, ahead=wrong.ahead, unordered=wrong.unordered, restarts=wrong.restarts
+        )

@@ -55,13 +55,14 @@ class LogBuckets:
 
     def percentiles(self, counts: Counts, qs: Sequence[float]) -> list[float]:
         """The q-th percentiles, 0 to 100, of what was counted, within `ALPHA` of `controller.core.objectives.percentile`; 0 with none."""
-        total = int(counts.sum())
+        up_to = counts.cumsum()
+        total = int(up_to[-1])
         if not total:
             return [0.0] * len(qs)
         places = [(total - 1) * min(100.0, max(0.0, q)) / 100.0 for q in qs]
         lows = [math.floor(place) for place in places]
         ranks = np.array(lows + [min(low + 1, total - 1) for low in lows])
-        found = self._values[np.searchsorted(counts.cumsum(), ranks, side="right")]
+        found = self._values[up_to.searchsorted(ranks, side="right")]
         # Both neighbours are within ALPHA, so anything between them is.
         return [
             float(below + (above - below) * (place - low))

@@ -101,12 +101,17 @@ def slope(points: Sequence[tuple[float, float]]) -> float:
     """Least-squares slope of (time in s, value), per second; 0 with fewer than two distinct times."""
     if len(points) < 2:
         return 0.0
-    mean_t = sum(t for t, _ in points) / len(points)
-    mean_v = sum(v for _, v in points) / len(points)
-    spread = sum((t - mean_t) ** 2 for t, _ in points)
-    if spread <= 1e-12:
-        return 0.0
-    return sum((t - mean_t) * (v - mean_v) for t, v in points) / spread
+    # From the first point on, so that seconds since the epoch do not drown the differences.
+    first_t, first_v = points[0]
+    sum_t = sum_v = sum_tt = sum_tv = 0.0
+    for t, v in points:
+        past, more = t - first_t, v - first_v
+        sum_t += past
+        sum_v += more
+        sum_tt += past * past
+        sum_tv += past * more
+    spread = sum_tt - sum_t * sum_t / len(points)
+    return (sum_tv - sum_t * sum_v / len(points)) / spread if spread > 1e-12 else 0.0
 
 
 def variation(values: Sequence[float]) -> float:

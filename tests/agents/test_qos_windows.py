@@ -46,6 +46,7 @@ def test_ids_are_known_as_long_as_the_bound_allows(ids):
 def test_slope_and_variation():
     assert slope([(0.0, 1.0), (1.0, 3.0), (2.0, 5.0)]) == pytest.approx(2.0)
     assert slope([(1.0, 1.0), (1.0, 9.0)]) == 0.0
+    assert slope([(1.7e9 + step / 10, 7e6 - 3 * step) for step in range(50)]) == pytest.approx(-30.0, rel=1e-6)
     assert variation([1.0, 1.0, 1.0]) == 0.0
     assert variation([]) == 0.0
 
