@@ -59,10 +59,12 @@ class LengthCalibrator:
     Args:
         epsilon: Risk that an output is longer than its bound, between 0 and 1.
         edges: Upper edges of the buckets, ascending.
+        adaptive: Whether misses that run ahead of epsilon count; without, the window alone follows a drift.
     """
 
-    def __init__(self, epsilon: float, edges: Sequence[int] = EDGES) -> None:
+    def __init__(self, epsilon: float, edges: Sequence[int] = EDGES, *, adaptive: bool = True) -> None:
         self._epsilon = epsilon
+        self._adaptive = adaptive
         self._edges = tuple(edges)
         self._buckets = [ErrorWindow(WINDOW) for _ in range(len(self._edges) + 1)]
         self._risks = [AdaptiveRisk(epsilon) for _ in self._buckets]
@@ -81,7 +83,7 @@ class LengthCalibrator:
         bound = self._correction(bucket)
         if completion.outcome is not OutcomeKind.COMPLETED and error <= (bound or 0.0):
             return
-        if bound is not None:
+        if bound is not None and self._adaptive:
             self._risks[bucket].note(missed=error > bound)
         self._buckets[bucket].add(error)
         self._pool.add(error)

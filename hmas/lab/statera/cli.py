@@ -1,0 +1,88 @@
+"""`hmas lab statera`: statera's control of its own, without the rest of H-MAS."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from hmas.cli.output import hint, json_option, say, say_json
+from hmas.lab.page import between
+from hmas.lab.result_files import read_result, write_result
+from hmas.lab.statera import coverage, fence, responses
+from hmas.lab.statera.plots import draw
+from hmas.lab.statera.tables import tables
+from hmas.lab.studies.errors import StudyError
+from hmas.lab.tables import markdown
+
+PARTS = ("coverage", "fence", "responses", "grid")
+NAME = "statera"
+
+
+@click.command()
+@click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, help="Only this; may be given more than once. Default: all.")
+@click.option("--seeds", type=click.IntRange(1, 100), default=5, show_default=True, help="Workloads of each kind.")
+@click.option(
+    "--data", type=click.Path(path_type=Path), help="Folder with prompts/ for real lengths; default: HMAS_DATA_DIR, else drawn ones."
+)
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("build/lab"), show_default=True, help="Results.")
+@click.option(
+    "--page", type=click.Path(dir_okay=False, path_type=Path), help="Only write this page anew from the results; plots beside it."
+)
+@json_option
+def statera(*, parts: tuple[str, ...], seeds: int, data: Path | None, out: Path, page: Path | None, as_json: bool) -> None:
+    """Try statera alone, in simulation: how its bounds cover, how its window moves.
+
+    What is not asked for stays as an earlier run left it.
+
+    \b
+    Examples:
+      hmas lab statera
+      hmas lab statera --part grid --seeds 2
+      hmas lab statera --page docs/statera.md
+    """  # noqa: D301 - click reads \b as "do not rewrap"
+    path = out / f"{NAME}.json"
+    if page is not None:
+        _write_page(page, read_result(path, command="hmas lab statera"))
+        return
+    document: dict[str, Any] = dict(read_result(path, command="hmas lab statera")) if parts and path.is_file() else {"version": 1}
+    document |= _study(parts or PARTS, seeds, data)
+    document["summary"] = {"parts": [part for part in PARTS if part in document]}
+    write_result(path, document)
+    draw(document, out)
+    hint(f"written to {path}")
+    if as_json:
+        say_json(document)
+    else:
+        say("\n\n".join(markdown(table) for table in tables(document)))
+
+
+def _study(parts: tuple[str, ...], seeds: int, data: Path | None) -> dict[str, Any]:
+    chosen = tuple(range(1, seeds + 1))
+    settings = responses.ResponseSettings(seeds=chosen, grid_seeds=chosen[:2])
+    found: dict[str, Any] = {"settings": msgspec.to_builtins(settings)}
+    if "coverage" in parts:
+        named = os.environ.get("HMAS_DATA_DIR", "")
+        found["coverage"] = coverage.study(data or (Path(named) if named else None), chosen)
+        hint("coverage: done")
+    if "fence" in parts:
+        found["fence"] = fence.study("1xa100-qwen3-8b", chosen)
+        hint("fence: done")
+    if "responses" in parts:
+        found["responses"] = responses.study(settings, hint)
+    if "grid" in parts:
+        found["grid"] = responses.grid(settings, hint)
+    return found
+
+
+def _write_page(page: Path, document: Mapping[str, Any]) -> None:
+    try:
+        text = page.read_text(encoding="utf-8")
+    except OSError as error:
+        raise StudyError(f"{page}: {error.strerror}") from error
+    body = "\n\n".join(markdown(table) for table in tables(document))
+    page.write_text(between(text, NAME, body, page), encoding="utf-8")
+    draw(document, page.parent)
+    hint(f"{page}: written")
