@@ -303,11 +303,11 @@ class AgentsConfig(Section, frozen=True):
         str, Meta(description="whitelist: policies that meta may choose, with commas between; empty: every one that there is")
     ] = ""
     meta_selector: Annotated[
-        Literal["twin", "rules", "llm"],
+        Literal["twin", "rules", "llm", "classifier", "bandit", "change-point"],
         Meta(
             description=(
-                "who proposes policies: the digital twin (replays what came of late under each), the rule map, or a language model (see "
-                "docs/meta.md)"
+                "who proposes policies: the digital twin (replays what came of late under each), the rule map, a language model, a trained "
+                "classifier, a contextual bandit, or a table looked up at change points (docs/meta.md)"
             )
         ),
     ] = "twin"
@@ -330,6 +330,10 @@ class AgentsConfig(Section, frozen=True):
         float, Meta(gt=0, le=50, description="time for a whole question and answer; after it the rule map stands in")
     ] = 20.0
     meta_llm_max_tokens: Annotated[int, Meta(ge=64, le=16_384, description="bound on the model's answer")] = 512
+    meta_model: Annotated[
+        str, Meta(description="folder of a classifier; empty takes what `hmas models use meta` chose, else the shipped one")
+    ] = ""
+    meta_table: Annotated[str, Meta(description="JSON file of the change-point selector's table; empty takes the shipped one")] = ""
     meta_twin_window_s: Annotated[Seconds, Meta(description="span of the past that the twin replays")] = 60.0
     meta_twin_budget_s: Annotated[
         Seconds, Meta(description="time one replay of all candidates may take; less of the past is replayed where it would take longer")
@@ -339,6 +343,13 @@ class AgentsConfig(Section, frozen=True):
     statera_n_run_min: Annotated[int, Meta(ge=1, le=4096, description="the window never goes below this")] = 1
     statera_band_low: Annotated[float, Meta(gt=0, lt=2, description="u_low of Algorithm 2")] = 0.75
     statera_band_high: Annotated[float, Meta(gt=0, le=2, description="u_high of Algorithm 2")] = 0.92
+    statera_budget_law: Annotated[
+        Literal["band", "memory"],
+        Meta(description="what sets the token budget: `band` (utilization against its band) or `memory` (the free part of the KV cache)"),
+    ] = "band"
+    statera_tuning: Annotated[
+        str, Meta(description="file with the gains of the outer loop, as `hmas tune statera` writes it; empty: gains that suit any engine")
+    ] = ""
     stale_after_s: Annotated[
         Seconds, Meta(description="without a word from statera or meta for this long, the gateway falls back to its configured controls")
     ] = 15.0
