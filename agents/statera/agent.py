@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 from agents.statera.loops import Band
 from agents.statera.model import StateraModel
+from agents.statera.tuning import gains_of
 from controller.bus.base import Bus
 from controller.config.schema import Config
 from controller.core.messages import ACTIONS, TELEMETRY, VIEWS, Completion, ControlAction, Message, ShortView
@@ -49,7 +50,11 @@ class StateraAgent:
 
 
 def make_agent(config: Config) -> StateraAgent:
-    """Builds the agent from the configuration."""
+    """Builds the agent from the configuration.
+
+    Raises:
+        ConfigError: The tuning file that it names cannot be used.
+    """
     agents = config.agents
     return StateraAgent(
         StateraModel(
@@ -58,5 +63,6 @@ def make_agent(config: Config) -> StateraAgent:
             n_run_start=config.scheduler.n_run,
             epsilon=agents.statera_epsilon,
             period_s=agents.statera_period_s,
+            gains=gains_of(agents.statera_tuning),
         )
     )

@@ -17,10 +17,9 @@ from agents.statera.headroom import Headroom
 from agents.statera.loops import Band, BudgetLoop, Load, WindowLoop
 from agents.statera.plant import Plant
 from agents.statera.target import Target, best_window
+from agents.statera.tuning import EVERY
 from controller.core.messages import Completion, ControlAction, InstanceView, ShortView
 
-EVERY = "*"
-"""Name under which gains for every instance stand."""
 SEEN_MAX = 20_000
 EARLY_MAX = 1_024
 """Completions kept of instances that no view has named yet."""

@@ -31,6 +31,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "sweep": ("hmas.cli.sweep:sweep", "Run every combination of settings in virtual time."),
         "plan": ("hmas.cli.plan:plan", "Capacity: what load is held, what is needed, what the next instance buys."),
         "profile": ("hmas.cli.profile:profile", "Measure a live engine and write its performance profile."),
+        "tune": ("hmas.cli.tune:tune", "Fit control loops to the engine they run on."),
         "train": ("hmas.cli.train:train", "Train the agents' models on your own data."),
         "eval": ("hmas.cli.evaluate:evaluate", "How good the agents' models are on unseen data."),
         "lab": ("hmas.cli.lab:lab", "Experiments whose figures the documentation quotes."),

@@ -1,0 +1,64 @@
+"""The file in which `hmas tune statera` leaves gains, and from which statera takes them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from agents.statera.gains import Gains, Plant
+from controller.core.errors import ConfigError
+
+EVERY = "*"
+"""Name under which gains for every instance stand that is not named."""
+
+
+class Tuning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Gains by instance (`EVERY`: all others), and the plants that they were derived from, for whoever asks why."""
+
+    version: Literal[1] = 1
+    gains: dict[str, Gains] = {}
+    plants: dict[str, Plant] = {}
+
+    def with_engine(self, name: str, plant: Plant, gains: Gains) -> "Tuning":
+        """The same with one engine more, or anew."""
+        return Tuning(gains=self.gains | {name: gains}, plants=self.plants | {name: plant})
+
+
+def read_tuning(path: Path) -> Tuning:
+    """Reads a tuning file.
+
+    Raises:
+        ConfigError: It cannot be read, is not of this form, or a gain is out of its range.
+    """
+    try:
+        tuning = msgspec.json.decode(path.read_bytes(), type=Tuning)
+    except OSError as error:
+        raise ConfigError(f"statera tuning {path}: {error.strerror}; `hmas tune statera` writes one") from error
+    except msgspec.MsgspecError as error:
+        raise ConfigError(f"statera tuning {path}: {error}") from error
+    for name, gains in tuning.gains.items():
+        if problem := gains.problem():
+            raise ConfigError(f"statera tuning {path}: gains of {name!r}: {problem}")
+    return tuning
+
+
+def gains_of(path: str) -> Mapping[str, Gains]:
+    """The gains of the file that the configuration names; none where it names none.
+
+    Raises:
+        ConfigError: As `read_tuning`.
+    """
+    return read_tuning(Path(path)).gains if path else {}
+
+
+def write_tuning(path: Path, tuning: Tuning) -> None:
+    """Writes a tuning file.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
+    try:
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(tuning), indent=2) + b"\n")
+    except OSError as error:
+        raise ConfigError(f"statera tuning {path}: {error.strerror}; choose another --out") from error
