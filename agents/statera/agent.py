@@ -64,5 +64,6 @@ def make_agent(config: Config) -> StateraAgent:
             epsilon=agents.statera_epsilon,
             period_s=agents.statera_period_s,
             gains=gains_of(agents.statera_tuning),
+            budget_law=agents.statera_budget_law,
         )
     )

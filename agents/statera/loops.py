@@ -1,8 +1,8 @@
-"""The two regulators of one instance: token budget (inner) and window (outer). Pure. The law and why it settles: docs/statera.md.
+"""The outer regulator of one instance, its window. Pure. The law and why it settles: docs/statera.md; the inner one lies in `budgets`.
 
-Both act on the band error of Algorithm 2 (C), e = u - clip(u, [u_low, u_high]). The outer one acts on log n, where a step is a factor. For
-an affine plant tpot = a + b n with a, b >= 0 the elasticity of u with respect to n, b n / (a + b n), lies between 0 and 1: multiplying n by
-less than u_low / u never carries u past u_low. A gain that is safe on the steepest such plant is therefore safe on all of them.
+It acts on the band error of Algorithm 2 (C), e = u - clip(u, [u_low, u_high]), and on log n, where a step is a factor. For an affine plant
+tpot = a + b n with a, b >= 0 the elasticity of u with respect to n, b n / (a + b n), lies between 0 and 1: multiplying n by less than
+u_low / u never carries u past u_low. A gain that is safe on the steepest such plant is therefore safe on all of them.
 """
 
 import math
@@ -23,13 +23,6 @@ BAND_ROOM = 1.35
 """Measured pressure runs above that of ended requests by so much, because it counts requests that have only just begun, and stalled."""
 BAND_RAISE_MAX = 2.0
 """How far the band's upper edge may move up for the model's optimum, as a factor."""
-BUDGET_GAIN = 0.5
-"""Inner gain: share of the token budget taken back per unit of error."""
-BUDGET_RISE = 1.25
-"""Largest factor by which the budget grows per action. `BUDGET_FALL`: smallest by which it shrinks."""
-BUDGET_FALL = 0.5
-PREFILL_FLOOR = 1 / 2
-"""Share of the engine's own budget that always remains for prefill."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,31 +154,3 @@ class WindowLoop:
     def _highest(now: int, dt: float) -> float:
         """A whole request a step keeps small windows from being stuck between two whole numbers."""
         return max(now * math.pow(RISE_FACTOR_PER_S, dt), now + 1.0)
-
-
-@dataclass(slots=True)
-class BudgetLoop:
-    """The inner, proportional loop on the token budget: B = B_max (1 - gain e) for e above the band, B_max otherwise.
-
-    Attributes:
-        budget: Tokens per step put out last, 0 before the first.
-    """
-
-    budget: int = 0
-
-    def update(self, error: float, n_run: int, ceiling: int) -> int:
-        """One step, rate limited.
-
-        The floor leaves every running sequence its decode token and some prefill besides.
-
-        Args:
-            error: Band error e_t of this cycle.
-            n_run: Window in force.
-            ceiling: The engine's own budget, 1 or more.
-        """
-        floor = min(ceiling, n_run + max(1, int(ceiling * PREFILL_FLOOR)))
-        wanted = ceiling * (1.0 - BUDGET_GAIN * max(0.0, error))
-        last = self.budget or ceiling
-        limited = max(last * BUDGET_FALL, min(last * BUDGET_RISE + 1, wanted))
-        self.budget = int(max(floor, min(ceiling, limited)))
-        return self.budget

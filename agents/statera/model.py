@@ -11,10 +11,11 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from agents.statera.budgets import LAWS, BandBudget, BudgetLaw, BudgetLawName, Seen
 from agents.statera.conformal import LengthCalibrator
 from agents.statera.gains import Gains
 from agents.statera.headroom import Headroom
-from agents.statera.loops import Band, BudgetLoop, Load, WindowLoop
+from agents.statera.loops import Band, Load, WindowLoop
 from agents.statera.plant import Plant
 from agents.statera.target import Target, best_window
 from agents.statera.tuning import EVERY
@@ -38,7 +39,7 @@ class Station:
     """One instance: what is known of it, its loops, and what was sent last."""
 
     loop: WindowLoop
-    budget: BudgetLoop = field(default_factory=BudgetLoop)
+    budget: BudgetLaw = field(default_factory=BandBudget)
     plant: Plant = field(default_factory=Plant)
     headroom: Headroom = field(default_factory=Headroom)
     updated_s: float = float("-inf")
@@ -58,6 +59,7 @@ class StateraModel:
         epsilon: Risk of the length bounds.
         period_s: Least time between two changes of an instance's controls.
         gains: Tuned gains by instance, `EVERY` for those not named; defaults where empty.
+        budget_law: What sets token budgets.
     """
 
     def __init__(
@@ -69,12 +71,14 @@ class StateraModel:
         epsilon: float = 0.1,
         period_s: float = 0.5,
         gains: Mapping[str, Gains] | None = None,
+        budget_law: BudgetLawName = "band",
     ) -> None:
         self._band = band or Band(0.75, 0.92)
         self._n_run_min = n_run_min
         self._n_run_start = n_run_start
         self._period_s = period_s
         self._gains = dict(gains or {})
+        self._budget_law = LAWS[budget_law]
         self._lengths = LengthCalibrator(epsilon)
         self._stations: dict[str, Station] = {}
         self._restored: dict[str, ControlAction] = {}
@@ -134,9 +138,8 @@ class StateraModel:
             if instance.name not in self._stations:
                 start = self._start(instance)
                 gains = self._gains.get(instance.name) or self._gains.get(EVERY) or Gains()
-                station = self._stations[instance.name] = Station(
-                    WindowLoop(self._n_run_min, float(start), cold_low=start / 2, gains=gains)
-                )
+                loop = WindowLoop(self._n_run_min, float(start), cold_low=start / 2, gains=gains)
+                station = self._stations[instance.name] = Station(loop, budget=self._budget_law())
                 for completion in self._early:
                     if completion.instance == instance.name:
                         station.plant.learn(completion)
@@ -176,7 +179,7 @@ class StateraModel:
         station.loop.update(load, target, elapsed_s if math.isfinite(elapsed_s) else self._period_s)
         if instance.max_token_budget > 0:
             error = band.error(max(0.0, instance.tpot_pressure))
-            station.budget.update(error, station.loop.n_run(ceiling), instance.max_token_budget)
+            station.budget.update(_seen(instance, error, station.loop.n_run(ceiling)))
         return self._action(station, instance, view, now_s, _reason(station, target, band))
 
     def _log_error(self, station: Station, instance: InstanceView, view: ShortView, target: Target | None, now_s: float) -> float | None:
@@ -239,6 +242,20 @@ class StateraModel:
 
 def _is_held(view: ShortView, instance: InstanceView) -> bool:
     return "knobs" in view.forced or f"knobs:{instance.name}" in view.forced
+
+
+def _seen(instance: InstanceView, error: float, n_run: int) -> Seen:
+    engine = instance.engine
+    capacity = None if engine is None else engine.kv_capacity_tokens
+    usage = None if engine is None else engine.kv_usage
+    return Seen(
+        error=error,
+        n_run=n_run,
+        ceiling=instance.max_token_budget,
+        active_tokens=instance.in_flight_tokens,
+        held_tokens=None if capacity is None or usage is None else round(usage * capacity),
+        capacity_tokens=capacity,
+    )
 
 
 def _reason(station: Station, target: Target | None, band: Band) -> str:

@@ -8,8 +8,9 @@ from control_kit import completion, instance, short_view
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agents.statera.budgets import BandBudget, Seen
 from agents.statera.conformal import LengthCalibrator
-from agents.statera.loops import Band, BudgetLoop, Load, WindowLoop
+from agents.statera.loops import Band, Load, WindowLoop
 from agents.statera.model import StateraModel
 from agents.statera.plant import ConcurrencyTrace, Plant
 from agents.statera.target import Target, best_window
@@ -169,15 +170,15 @@ def test_the_window_leaves_its_ceiling_as_soon_as_the_error_turns():
 
 @given(errors=st.lists(st.floats(-2, 4), min_size=1, max_size=40), n_run=st.integers(1, 4096), ceiling=st.integers(1, 8192))
 def test_the_budget_serves_every_decode_and_moves_gently(errors, n_run, ceiling):
-    loop, last = BudgetLoop(), ceiling
+    loop, last = BandBudget(), ceiling
     floor = min(ceiling, n_run + max(1, ceiling // 2))
     for error in errors:
-        budget = loop.update(error, n_run, ceiling)
+        budget = loop.update(Seen(error, n_run, ceiling))
         assert floor <= budget <= ceiling
         assert budget >= min(floor, last // 2)
         last = budget
     for _ in range(40):
-        loop.update(0.0, n_run, ceiling)
+        loop.update(Seen(0.0, n_run, ceiling))
     assert loop.budget == ceiling
 
 
