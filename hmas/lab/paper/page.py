@@ -18,28 +18,30 @@ PLOTS = {
     "hmas-esg": "Parts of ESG",
 }
 
+FURTHER = (
+    tables.slices_table,
+    tables.ablation_table,
+    tables.robustness_table,
+    tables.decomposition_table,
+    tables.low_table,
+    tables.grounds_table,
+)
+"""Tables below the goals; those without a row are left out."""
+
 
 def body(document: Mapping[str, Any]) -> str:
     """The evaluation for the page, without its plots."""
     about = "\n".join(f"- `{name}`: {words}" for name, words in document["arms"].items() if not name.startswith("fixed:"))
-    left_out = ", ".join(document["left_out"])
+    settings, left_out = document["settings"], ", ".join(document["left_out"])
+    models = "\n".join(f"- `{name}`: {model['words']}; simulated: {document['fleets'][name]}" for name, model in settings["models"].items())
+    found = [tables.goals_table(document), tables.hindsight_table(document)]
+    further = [make(document) for make in FURTHER]
     parts = [
-        markdown(tables.goals_table(document)),
-        markdown(tables.hindsight_table(document)),
+        *map(markdown, found),
         *([f"Left out, because the public data was not there: {left_out}."] if left_out else []),
+        f"Models, and the piece of the paper's eight A100 that was simulated:\n\n{models}",
         f"Arms (`fixed:POLICY` is the gateway's default admission with that policy and no agents):\n\n{about}",
-        *(
-            markdown(make(document))
-            for make in (
-                tables.slices_table,
-                tables.ablation_table,
-                tables.robustness_table,
-                tables.decomposition_table,
-                tables.low_table,
-                tables.grounds_table,
-            )
-        ),
-        *map(markdown, tables.place_tables(document)),
+        *(markdown(table) for table in (*further, *tables.place_tables(document)) if table.rows),
     ]
     return "\n\n".join(parts)
 

@@ -8,7 +8,6 @@ from hmas.lab.paper.figures import has, of_product, value
 from hmas.lab.paper.goals import LATENCIES, LOW
 from hmas.lab.paper.published import TABLE_1, TABLE_2, TABLE_4
 from hmas.lab.paper.scenarios import SLICES
-from hmas.lab.paper.settings import MODELS
 from hmas.lab.tables import Table, plus_minus
 
 Document = Mapping[str, Any]
@@ -31,17 +30,17 @@ HEAD = (
 
 
 def goals_table(document: Document) -> Table:
-    """Every goal, ours beside it, reached or missed."""
+    """Every goal, ours beside it, those that are missed first."""
     rows: Rows = [
         (
-            *(goal["goal"], goal["model"], goal["scenario"]),
-            *(plus_minus({"mean": goal["ours"], "half": goal["half"]}, 3), goal["wanted"], "reached" if goal["reached"] else "MISSED"),
+            *("reached" if goal["reached"] else "MISSED", goal["goal"], goal["model"], goal["scenario"]),
+            *(plus_minus({"mean": goal["ours"], "half": goal["half"]}, 3), goal["wanted"]),
         )
-        for goal in sorted(document["goals"], key=lambda one: one["goal"])
+        for goal in sorted(document["goals"], key=lambda one: (one["reached"], one["goal"]))
     ]
     reached = sum(goal["reached"] for goal in document["goals"])
     title = f"{reached} of {len(document['goals'])} goals reached, by means over {document['settings']['seeds']} seeds"
-    return Table(title, ("goal", "model", "scenario", "ours", "wanted", ""), rows)
+    return Table(title, ("", "goal", "model", "scenario", "ours", "wanted"), rows)
 
 
 def grounds_table(document: Document) -> Table:
@@ -70,16 +69,14 @@ def grounds_table(document: Document) -> Table:
 
 def place_tables(document: Document) -> list[Table]:
     """One table per model and scenario, every arm a row, the best goodput first."""
-    return [_place_table(place) for place in document["summary"]]
+    return [_place_table(place, document["fleets"][place["model"]]) for place in document["summary"]]
 
 
-def _place_table(place: Place) -> Table:
+def _place_table(place: Place, fleet: str) -> Table:
     arms = sorted(place["arms"].items(), key=lambda item: -item[1]["figures"]["goodput_rps"]["mean"])
-    title = (
-        f"{MODELS[place['model']].words if place['model'] in MODELS else place['model']}, {place['scenario']} at {place['load']:g} of "
-        f"capacity ({place['rate_rps']:.2f} requests/s, {place['span_s']:g} s), {place['seeds']} seeds; best fixed policy in hindsight: "
-        f"{policy_of(place['best_fixed']) or 'not tried'}"
-    )
+    at = f"{place['load']:g} of capacity ({place['rate_rps']:.2f} requests/s, {place['span_s']:g} s)"
+    best = policy_of(place["best_fixed"]) or "not tried"
+    title = f"{place['model']} ({fleet}), {place['scenario']} at {at}, {place['seeds']} seeds; best fixed policy in hindsight: {best}"
     return Table(title, HEAD, [_arm_row(name, arm) for name, arm in arms])
 
 
