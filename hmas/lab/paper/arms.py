@@ -126,5 +126,5 @@ BASELINES = tuple(name for name, arm in ARMS.items() if arm.role == "baseline")
 ABLATIONS = tuple(name for name, arm in ARMS.items() if arm.role == "ablation")
 FEW_FIXED = tuple(_FIXED + name for name in ("fcfs", "edf", "sjf", "two-lane", "wfq"))
 """The subset of the pool that the paper mainly evaluates (C.2)."""
-FEW = (DEFAULT, STRONG, *FEW_FIXED, PRODUCT)
+FEW = (DEFAULT, SGLANG, LIGHTLLM, STRONG, *FEW_FIXED, PRODUCT)
 """Arms on the models that are compared more briefly."""
