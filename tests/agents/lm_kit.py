@@ -77,6 +77,13 @@ class Training:
 @contextlib.contextmanager
 def vllm_with_adapter(folder: Path, adapter: Path, log: Path) -> Iterator[str]:
     """The address of a real vLLM that serves a base and, by the name `perception`, an adapter on it."""
+    with vllm(folder, log, "--enable-lora", "--max-lora-rank", "16", "--lora-modules", f"perception={adapter}") as url:
+        yield url
+
+
+@contextlib.contextmanager
+def vllm(folder: Path, log: Path, *options: str, context: int = 2048) -> Iterator[str]:
+    """The address of a real vLLM on CPU that serves the model in a folder."""
     python = os.environ.get("HMAS_VLLM_PYTHON")
     if not python:
         pytest.skip("needs a real vLLM: set HMAS_VLLM_PYTHON (make setup-vllm test-train does)")
@@ -84,9 +91,9 @@ def vllm_with_adapter(folder: Path, adapter: Path, log: Path) -> Iterator[str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [str(ROOT / python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--host", "127.0.0.1"]
-    command += ["--port", str(port), "--dtype", "float32", "--enforce-eager", "--max-model-len", "2048", "--max-num-seqs", "16"]
+    command += ["--port", str(port), "--dtype", "float32", "--enforce-eager", "--max-model-len", str(context), "--max-num-seqs", "16"]
     command += ["--max-num-batched-tokens", "1024", "--kv-cache-memory-bytes", "67108864"]
-    command += ["--enable-lora", "--max-lora-rank", "16", "--lora-modules", f"perception={adapter}"]
+    command += options
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "1", "VLLM_PLUGINS": ""}
     environment |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     with log.open("wb") as output:

@@ -51,7 +51,11 @@ def random_words(seed: int) -> Behave:
     def behave(handler, body):
         form = body["response_format"]["json_schema"]["schema"]["properties"]
         name = rng.choice(form["policy"]["enum"])
-        hints = [{"name": hint, "value": rng.uniform(*bounds)} for hint, bounds in POLICIES[name].hint_ranges.items() if rng.random() < 0.5]
+        hints = [
+            {"name": hint, "value": f"{rng.uniform(*bounds):.4f}"}
+            for hint, bounds in POLICIES[name].hint_ranges.items()
+            if rng.random() < 0.5
+        ]
         raw(handler, text_of(answer(name, hints=hints[:4], bypass=rng.random() < 0.2, confidence=rng.random())))
 
     return behave
@@ -63,11 +67,11 @@ def in_turn(*names: str) -> Behave:
     return lambda handler, _body: raw(handler, text_of(answer(names[next(turn) // 2 % len(names)])))
 
 
-HUGE = [{"name": "aging_ms_per_s", "value": 1e308}]
+HUGE = [{"name": "aging_ms_per_s", "value": "999999"}]
 NONSENSE = {
     # The worst by the load's own figures (`test_the_worst_orders_do_hurt_where_nobody_guards`), with all the confidence there is.
     **{f"always {name}": says(answer(name)) for name in ("mlfq", "lottery", "sjf", "fcfs")},
-    "widest hints": says(answer("sjf", hints=[{"name": "aging_ms_per_s", "value": 0.0}])),
+    "widest hints": says(answer("sjf", hints=[{"name": "aging_ms_per_s", "value": "0.0"}])),
     "bypass": says(answer("fcfs", bypass=True)),
     "random 1": random_words(1),
     "random 2": random_words(2),

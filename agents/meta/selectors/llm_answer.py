@@ -15,7 +15,11 @@ from controller.core.errors import HmasError, PolicyError
 from controller.scheduling.pool import POLICIES, check_hints
 
 HINTS_MOST = 4
-REASON_CHARS = 240
+REASON_CHARS = 120
+"""Of the reason. xgrammar, which guides vLLM, fails on a pattern that repeats more than 128 times."""
+NUMBER = r"^-?[0-9]{1,6}(\.[0-9]{1,4})?$"
+"""Of a hint's value, as text: a JSON number has no end that a schema could set, and a model may go on with digits for ever."""
+CONFIDENCES = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
 QUOTED = 120
 """Characters of a bad answer that an error repeats."""
 
@@ -28,7 +32,7 @@ class Hint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One parameter of a policy."""
 
     name: str
-    value: float
+    value: Annotated[str, Meta(pattern=NUMBER)]
 
 
 class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,7 +52,7 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """
         if self.policy not in allowed:
             raise AnswerError(f"policy is {self.policy[:QUOTED]!r}; allowed: {', '.join(allowed)}")
-        hints = {hint.name: hint.value for hint in self.hints}
+        hints = {hint.name: float(hint.value) for hint in self.hints}
         if len(hints) != len(self.hints):
             raise AnswerError("a hint is named twice; allowed: once")
         try:
@@ -70,7 +74,7 @@ def schema(allowed: Sequence[str]) -> dict[str, Any]:
         allowed: Policies that may be proposed, at least one.
     """
     hints = sorted({hint for name in allowed for hint in POLICIES[name].default_hints})
-    hint = _closed({"name": {"type": "string", "enum": hints}, "value": {"type": "number"}})
+    hint = _closed({"name": {"type": "string", "enum": hints}, "value": {"type": "string", "pattern": NUMBER}})
     most = HINTS_MOST if hints else 0
     # Plain characters only: a length bound that every engine's grammar knows, and nothing that a log or a terminal would act on.
     reason = {"type": "string", "pattern": "^[A-Za-z0-9 .,:;%()+/<>=_-]{1," + str(REASON_CHARS) + "}$"}
@@ -80,7 +84,7 @@ def schema(allowed: Sequence[str]) -> dict[str, Any]:
             "policy": {"type": "string", "enum": list(allowed)},
             "hints": {"type": "array", "items": hint if hints else {"type": "string"}, "maxItems": most},
             "bypass": {"type": "boolean"},
-            "confidence": {"type": "number", "minimum": 0, "maximum": 1},
+            "confidence": {"type": "number", "enum": CONFIDENCES},
         }
     )
 

@@ -1,0 +1,99 @@
+"""The language model as a selector on a real vLLM: a tiny model of random weights, held to the schema: form without sense."""
+
+import functools
+import itertools
+import json
+import os
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from chat_kit import chat_server, raw
+from control_kit import long_view
+from lm_kit import ROOT, vllm
+
+from agents.meta.candidate import Candidate
+from agents.meta.selectors.base import Situation
+from agents.meta.selectors.llm import LlmSelector
+from agents.meta.selectors.llm_answer import read
+from agents.meta.selectors.llm_endpoint import ChatEndpoint
+from agents.meta.selectors.rules import RuleSelector
+from controller.core.types import OutcomeKind
+from controller.scheduling.pool import POLICIES
+from hmas.lab.studies.case import Case
+from hmas.lab.studies.fleet import read_fleet
+from hmas.lab.studies.running import Run, run_case
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
+WARMUP_S = 30.0
+LOAD = "gamma:rate=2.6,cv=2.5,duration=160,seed=4242"
+# A small model goes on with blanks for ever where it may.
+COMPACT = ("--structured-outputs-config", '{"disable_any_whitespace": true, "backend": "xgrammar"}')
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    model = os.environ.get("HMAS_VLLM_MODEL")
+    if not model:
+        pytest.skip("needs the tiny model: set HMAS_VLLM_MODEL (make test-vllm does)")
+    with vllm(
+        ROOT / Path(model), tmp_path_factory.mktemp("vllm") / "vllm.log", "--served-model-name", "tiny", *COMPACT, context=4096
+    ) as found:
+        yield found
+
+
+def run(selector: dict) -> Run:
+    case = Case(workload=LOAD, fleet=read_fleet("1xdemo-small"), policy="edf", agents=("statera", "meta"), meta=selector, warmup_s=WARMUP_S)
+    return run_case(case)
+
+
+def good(done: Run) -> float:
+    scored = [record for record in done.records if record.arrival_s >= WARMUP_S]
+    return sum(record.outcome is OutcomeKind.COMPLETED and record.slo_met for record in scored) / len(scored)
+
+
+@functools.cache
+def with_rules() -> float:
+    return good(run({"meta_selector": "rules"}))
+
+
+@pytest.mark.parametrize("allowed", [tuple(sorted(POLICIES)), ("edf", "fcfs"), ("fcfs",), ("two-lane",)])
+def test_what_it_says_is_of_the_schema(url, allowed):
+    """Every part of the schema is one that the engine's guided decoding takes and holds."""
+    asker = LlmSelector(ChatEndpoint(url, timeout_s=60.0).ask, RuleSelector(), model="tiny")
+    edf = Candidate(policy="edf")
+    now = Situation(view=long_view(1000.0), current=edf, start=edf, allowed=allowed, since_s=900.0, now_s=1000.0)
+    text = asker.propose(now).compute()
+    document = json.loads(text)
+    assert document["policy"] in allowed
+    assert list(document) == ["reason", "policy", "hints", "bypass", "confidence"]
+    assert read(text.replace(json.dumps(document["hints"], separators=(",", ":")), "[]")).policy == document["policy"]
+
+
+def test_a_random_model_costs_nothing(url):
+    done = run({"meta_selector": "llm", "meta_llm_url": url, "meta_llm_model": "tiny", "meta_llm_timeout_s": 50.0})
+    assert not done.violations
+    assert good(done) >= with_rules() - 0.01, done.changes
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_random_model_that_says_something_else_each_time_costs_nothing(url, seed):
+    """At a high temperature, behind a proxy that asks for it: each answer another one."""
+    number = itertools.count(1000 * seed)
+    said = []
+
+    def hot(handler, body):
+        asked = json.dumps(body | {"temperature": 2.0, "seed": next(number)}).encode()
+        request = urllib.request.Request(f"{url}/v1/chat/completions", asked, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as response:
+            answer = response.read()
+        said.append(json.loads(answer)["choices"][0]["message"]["content"])
+        raw(handler, answer)
+
+    with chat_server(hot) as chat:
+        done = run({"meta_selector": "llm", "meta_llm_url": chat.url, "meta_llm_model": "tiny", "meta_llm_timeout_s": 50.0})
+    policies = {json.loads(text)["policy"] for text in said if text.endswith("}")}
+    assert len(policies) > 2, "it does say something else"
+    assert not done.violations
+    assert good(done) >= with_rules() - 0.01, done.changes
