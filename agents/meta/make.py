@@ -4,20 +4,27 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from agents.meta.asking import Said
 from agents.meta.journal import DecisionJournal
 from agents.meta.judge import Judge
 from agents.meta.limits import Limits
 from agents.meta.model import MetaModel
+from agents.meta.selectors.bandit import BanditSelector
 from agents.meta.selectors.base import Selector
+from agents.meta.selectors.change_point import ChangePointSelector
+from agents.meta.selectors.classifier import KIND, SHIPPED, ClassifierSelector, load_classifier
 from agents.meta.selectors.llm import LlmSelector
 from agents.meta.selectors.llm_endpoint import ChatEndpoint
 from agents.meta.selectors.rules import RuleSelector
+from agents.meta.selectors.table import read_table
 from agents.meta.selectors.twin import TwinSelector
 from agents.meta.twin.fleet import FleetModel
 from agents.meta.twin.twin import Twin, TwinSettings
-from controller.config.schema import Config
+from agents.models.store import ModelStore
+from controller.config.paths import models_dir
+from controller.config.schema import AgentsConfig, Config
 from controller.core.errors import ConfigError, HmasError
 from controller.core.messages import LongView, ShortView
 from controller.scheduling.outcomes import SchedulerSettings
@@ -67,6 +74,7 @@ def make_meta(config: Config, *, admission: SchedulerSettings | None = None, rou
 
     Raises:
         ConfigError: The selector's own settings cannot be used.
+        ModelError: The classifier cannot be loaded.
     """
     agents = config.agents
     limits = Limits(
@@ -103,12 +111,23 @@ def _selector(config: Config, twin: Twin | None, clock: Seconds | None) -> Selec
     if agents.meta_selector == "twin" and twin is not None:
         return TwinSelector(twin, rules, clock)
     if agents.meta_selector == "llm":
-        if not agents.meta_llm_url:
-            raise ConfigError("agents.meta_llm_url is empty; allowed with meta_selector llm: the address of an OpenAI-compatible server")
-        key = os.environ.get(agents.meta_llm_key_env, "") if agents.meta_llm_key_env else ""
-        endpoint = ChatEndpoint(agents.meta_llm_url, key, timeout_s=agents.meta_llm_timeout_s)
-        return LlmSelector(endpoint.ask, rules, model=agents.meta_llm_model, max_tokens=agents.meta_llm_max_tokens)
+        return _language_model(agents, rules)
+    if agents.meta_selector == "classifier":
+        folder = Path(agents.meta_model).expanduser() if agents.meta_model else ModelStore(models_dir(config)).current(KIND)
+        return ClassifierSelector(load_classifier(folder or SHIPPED))
+    if agents.meta_selector == "bandit":
+        return BanditSelector(config.scheduler.policy)
+    if agents.meta_selector == "change-point":
+        return ChangePointSelector(read_table(Path(agents.meta_table).expanduser()) if agents.meta_table else read_table())
     return rules
+
+
+def _language_model(agents: AgentsConfig, instead: Selector) -> Selector:
+    if not agents.meta_llm_url:
+        raise ConfigError("agents.meta_llm_url is empty; allowed with meta_selector llm: the address of an OpenAI-compatible server")
+    key = os.environ.get(agents.meta_llm_key_env, "") if agents.meta_llm_key_env else ""
+    endpoint = ChatEndpoint(agents.meta_llm_url, key, timeout_s=agents.meta_llm_timeout_s)
+    return LlmSelector(endpoint.ask, instead, model=agents.meta_llm_model, max_tokens=agents.meta_llm_max_tokens)
 
 
 def _twin(config: Config, admission: SchedulerSettings | None, routing: str) -> Twin:

@@ -19,7 +19,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What `card.json` holds. Fields it does not know are left out of a copy, so everything particular goes into `details`.
 
     Attributes:
-        kind: `perception` or `prediction`.
+        kind: `perception`, `prediction` or `meta`.
         format: What can load it, such as `onnx`, `transformers`, `endpoint`, `catboost`; the agent of its kind decides by it.
         version: Given by the store, empty before.
         created_s: When it was trained, seconds since the epoch, as the trainer's caller said.

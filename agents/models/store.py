@@ -21,7 +21,7 @@ import msgspec
 from agents.models.card import CARD, ModelCard, files, read_card, verified, write_card
 from controller.core.errors import ModelError
 
-KINDS = ("perception", "prediction")
+KINDS = ("perception", "prediction", "meta")
 SHIPPED = "shipped"
 """Name of what comes with H-MAS itself: what is in force until a version is chosen."""
 KEPT = 8

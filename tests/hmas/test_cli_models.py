@@ -42,7 +42,7 @@ def test_an_empty_store_lists_what_is_shipped(capsys):
     code, out, err = hmas(capsys, "list")
     assert code == 0
     assert [line.split()[:4] for line in out.splitlines()[1:]] == [
-        [kind, "shipped", "in", "force"] for kind in ("perception", "prediction")
+        [kind, "shipped", "in", "force"] for kind in ("perception", "prediction", "meta")
     ]
     assert "no gateway answers" in err
 

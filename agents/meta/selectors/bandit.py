@@ -1,0 +1,127 @@
+"""A contextual bandit as a selector (H-MAS C.2): LinUCB with a shared and a policy's own part (Li et al., 2010), fading. Pure.
+
+The share of good requests is explained by two ridge regressions on the long view's figures: one over all policies (how hard the load is),
+one a policy over what is left (what the policy makes of it). A policy never tried is thus believed to be as good as the others under this
+load. Proposed is the highest estimate plus `WIDTH` standard deviations of the policy's own part. Before every sample all matrices fade
+towards their beginning by a half-life, so that what was learnt under another workload goes. It draws nothing at random: the same views
+give the same words.
+
+What it tries out passes the twin's judgement as every untrusted word does; so it explores only where the twin expects a gain. State: one
+matrix of 9 by 9 a policy, and one.
+"""
+
+from collections.abc import Sequence
+from math import isfinite, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agents.meta.selectors.base import Proposal, Reward, Situation
+from agents.meta.selectors.classifier import known
+from agents.meta.selectors.features import SHORT_LIST
+from agents.meta.selectors.rules import SAMPLES_MIN, figures, long_backlog_share
+from controller.core.messages import LongView
+
+WIDTH = 0.2
+"""Standard deviations of confidence: rewards are shares whose spread between windows is about a tenth."""
+HALF_LIFE = 120
+"""Rewards after which one counts half: twenty minutes at the default pace."""
+STAY = 0.01
+"""What another policy's bound must be ahead by: a change costs something."""
+RIDGE = 1.0
+
+CONTEXT = 9
+"""Length of `context`."""
+
+Vector = NDArray[np.float64]
+
+
+def context(view: LongView) -> Vector:
+    """What the rewards are explained by: shares and bounded ratios, and a constant."""
+    figures_seen = (
+        view.violation_rate,
+        view.deadline_miss_share,
+        view.late_service,
+        view.mismatch,
+        min(1.0, view.total_cv / 3.0),
+        min(1.0, view.arrival_dispersion / 10.0),
+        view.long_share,
+        long_backlog_share(view),
+        1.0,
+    )
+    return np.array([min(1.0, max(0.0, value)) if isfinite(value) else 0.0 for value in figures_seen])
+
+
+class _Ridge:
+    def __init__(self) -> None:
+        self.a = RIDGE * np.eye(CONTEXT)
+        self.b = np.zeros(CONTEXT)
+
+    def fade(self, keep: float) -> None:
+        self.a = keep * self.a + (1.0 - keep) * RIDGE * np.eye(CONTEXT)
+        self.b *= keep
+
+    def learn(self, x: Vector, reward: float) -> None:
+        self.a += np.outer(x, x)
+        self.b += reward * x
+
+    def bound(self, x: Vector) -> tuple[float, float]:
+        """Estimate and its standard deviation."""
+        solved = np.linalg.solve(self.a, np.column_stack((self.b, x)))
+        return float(x @ solved[:, 0]), sqrt(max(0.0, float(x @ solved[:, 1])))
+
+
+class BanditSelector:
+    """Learns from what came of each window which policy goes with which figures.
+
+    Args:
+        policies: Arms; the configured policy is one more where it is not among them.
+    """
+
+    name = "bandit"
+    trusted = False
+
+    def __init__(self, start: str, policies: Sequence[str] = SHORT_LIST) -> None:
+        self._arms = {name: _Ridge() for name in dict.fromkeys((start, *policies))}
+        self._shared = _Ridge()
+        self._keep = 0.5 ** (1.0 / HALF_LIFE)
+
+    def propose(self, situation: Situation) -> Proposal:
+        """The policy with the highest upper bound; what runs where none is clearly ahead."""
+        view, current = situation.view, situation.current
+        if view.ended < SAMPLES_MIN:
+            reason = f"keep: {view.ended} requests ended within {view.window_s:.0f} s are too few to judge by"
+            return Proposal(candidate=current, reason=reason, source=self.name, confidence=0.0)
+        x = context(view)
+        level, _ = self._shared.bound(x)
+        own = {name: arm.bound(x) for name, arm in self._arms.items() if name in situation.allowed}
+        bounds = {name: (level + mean, error) for name, (mean, error) in own.items()}
+        uppers = {name: min(1.0, mean + WIDTH * error) for name, (mean, error) in bounds.items()}
+        best = max(uppers, key=lambda name: (uppers[name], name == current.policy), default=current.policy)
+        if current.policy in uppers and uppers[best] - uppers[current.policy] < STAY:
+            best = current.policy
+        told = ", ".join(f"{name} {mean:.2f} ± {error:.2f}" for name, (mean, error) in sorted(bounds.items(), key=lambda one: -one[1][0]))
+        _, error = bounds.get(best, (0.0, 1.0))
+        return Proposal(
+            candidate=known(best, situation),
+            reason=f"share of good requests as learnt: {told}",
+            source=self.name,
+            confidence=1.0 / (1.0 + error),
+            evidence=figures(view),
+        )
+
+    def learn(self, reward: Reward) -> None:
+        """Takes the outcome of a window that was the policy's alone, in the context in which it began."""
+        situation = reward.situation
+        arm = self._arms.get(situation.current.policy)
+        if arm is None or reward.requests < SAMPLES_MIN or not isfinite(reward.good):
+            return
+        # An earlier window's outcome is still in the view: it would be credited to the wrong policy.
+        if situation.now_s - situation.since_s < situation.view.window_s:
+            return
+        for one in (self._shared, *self._arms.values()):
+            one.fade(self._keep)
+        x, good = context(situation.view), min(1.0, max(0.0, reward.good))
+        level, _ = self._shared.bound(x)
+        self._shared.learn(x, good)
+        arm.learn(x, good - level)
