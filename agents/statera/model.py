@@ -42,6 +42,7 @@ class Station:
     budget: BudgetLaw = field(default_factory=BandBudget)
     plant: Plant = field(default_factory=Plant)
     headroom: Headroom = field(default_factory=Headroom)
+    target: Target | None = None
     updated_s: float = float("-inf")
     pressed_s: float = float("-inf")
     sent_s: float = float("-inf")
@@ -160,18 +161,17 @@ class StateraModel:
         if not station.started:
             station.started = True
             return self._action(station, instance, view, now_s, f"start at {station.loop.n_run(ceiling)} of {ceiling}")
-        target = best_window(
-            station.plant,
-            now_n=station.loop.n_run(ceiling),
-            low=min(self._n_run_min, ceiling),
-            high=ceiling,
-        )
+        is_due = now_s - station.updated_s >= self._period_s * 0.95
+        if is_due:
+            low = min(self._n_run_min, ceiling)
+            station.target = best_window(station.plant, now_n=station.loop.n_run(ceiling), low=low, high=ceiling)
+        target = station.target
         band = self._band if target is None else self._band.raised(target.pressure)
         error = self._log_error(station, instance, view, target, now_s)
         if error is not None:
             station.loop.sample(error)
             self._look_for_room(station, instance, view)
-        if now_s - station.updated_s < self._period_s * 0.95:
+        if not is_due:
             return None
         elapsed_s = now_s - station.updated_s
         station.updated_s = now_s

@@ -7,8 +7,6 @@ and how long they are, is taken from the newest requests themselves.
 
 import math
 from bisect import bisect_right
-from collections import deque
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -115,29 +113,21 @@ class TpotLaw:
             self._least_ms = min(self._least_ms, tpot_ms)
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
-    """One request that was served: mean concurrency while it decoded, its TPOT, its target (0: none) and its service time."""
-
-    n: float
-    tpot_ms: float
-    slo_ms: float
-    service_ms: float
-
-
 class Plant:
     """One instance as statera has come to know it: the law tpot(n), and the newest requests to hold against it."""
 
     def __init__(self) -> None:
         self.trace = ConcurrencyTrace()
         self.tpot = TpotLaw()
-        self._served: deque[Served] = deque(maxlen=SERVED_MAX)
+        # The newest requests in a ring, a row each: mean concurrency while decoding, TPOT, TPOT target (0: none), service time.
+        self._rows: NDArray[np.float64] = np.zeros((SERVED_MAX, 4))
+        self._learnt = 0
         self._tokens = 0.0
 
     @property
     def ready(self) -> bool:
         """Whether there are enough samples to go by."""
-        return len(self._served) >= SERVED_MIN
+        return self._learnt >= SERVED_MIN
 
     def learn(self, completion: Completion) -> None:
         """Takes the end of a request that this instance served; what did not complete teaches nothing."""
@@ -156,9 +146,10 @@ class Plant:
             return
         n = max(1.0, min(N_MAX, beside))
         tokens = float(completion.output_tokens)
-        self._tokens += (tokens - self._tokens) / (len(self._served) + 1)
+        self._tokens += (tokens - self._tokens) / (min(SERVED_MAX, self._learnt) + 1)
         self.tpot.add(n, tpot_ms, min(HEAVIEST, tokens / self._tokens), whole=tokens >= WHOLE_TOKENS)
-        self._served.append(Served(n, tpot_ms, max(0.0, completion.tpot_slo_ms), service_ms))
+        self._rows[self._learnt % SERVED_MAX] = (n, tpot_ms, max(0.0, completion.tpot_slo_ms), service_ms)
+        self._learnt += 1
 
     def rps(self, n: NDArray[np.float64]) -> NDArray[np.float64]:
         """X(n): requests per second completed with n in flight.
@@ -166,8 +157,9 @@ class Plant:
         Little's law with S(n) = steps * tpot(n). `steps` is the mean service time over the mean expected TPOT of recent requests: it holds
         the output length and the time to the first token, and makes the rate at the present window the measured one.
         """
-        expected_ms = sum(self.tpot.predict(served.n) for served in self._served)
-        steps = sum(served.service_ms for served in self._served) / max(MS_MIN, expected_ms)
+        served = self._served()
+        expected_ms = float(self.tpot.predict(served[:, 0]).sum())
+        steps = float(served[:, 3].sum()) / max(MS_MIN, expected_ms)
         rps: NDArray[np.float64] = 1000.0 * n / np.maximum(MS_MIN, steps * self.tpot.predict(n))
         return rps
 
@@ -177,5 +169,10 @@ class Plant:
         It is the target over the request's own ratio of measured to expected TPOT. Taking both from the same request keeps that short
         answers scatter most and tend to have strict targets.
         """
-        borne = [served.slo_ms * self.tpot.predict(served.n) / served.tpot_ms for served in self._served if served.slo_ms > 0]
-        return np.sort(np.asarray(borne, dtype=np.float64))
+        served = self._served()
+        served = served[served[:, 2] > 0.0]
+        borne: NDArray[np.float64] = np.sort(served[:, 2] * self.tpot.predict(served[:, 0]) / served[:, 1])
+        return borne
+
+    def _served(self) -> NDArray[np.float64]:
+        return self._rows[: min(SERVED_MAX, self._learnt)]
