@@ -6,9 +6,10 @@ from typing import Any
 import click
 import msgspec
 
+from controller.core.errors import ConfigError
 from controller.routing import ROUTERS
 from hmas.cli.output import EXIT_FAILED, complain, hint, json_option, say, say_json
-from hmas.cli.studies import ADMISSION, EXIT_INTERRUPTED, FLEET, WARMUP, WORKLOAD, common_settings, study_options
+from hmas.cli.studies import ADMISSION, EXIT_INTERRUPTED, FLEET, META, WARMUP, WORKLOAD, common_settings, read_meta, study_options
 from hmas.lab.studies.case import AGENTS, Case, SloTarget, read_admission, read_agents, read_policy, read_slo
 from hmas.lab.studies.files import write_run
 from hmas.lab.studies.fleet import read_fleet
@@ -26,6 +27,7 @@ from hmas.lab.studies.words import run_tables
 @click.option("--router", type=click.Choice(list(ROUTERS)), default="least-loaded", show_default=True, help="How an instance is chosen.")
 @click.option("--admission", default="gateway", show_default=True, help=ADMISSION)
 @click.option("--agents", default="none", show_default=True, help=f"Who steers: none, all, or some of {', '.join(AGENTS)}.")
+@click.option("--meta", multiple=True, metavar="NAME=VALUE", help=META)
 @click.option("--slo", default="", help="Targets for all requests: ttft=MS,tpot=MS; default: the workload's own.")
 @click.option("--load", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True, help="Times the workload's own rate.")
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="Mean rate to scale to, requests/s, instead of --load.")
@@ -62,11 +64,14 @@ def simulate(ctx: click.Context, /, **options: Any) -> None:
         router=options["router"],
         admission=read_admission(options["admission"]),
         agents=read_agents(options["agents"]),
+        meta=read_meta(options["meta"]),
         slo=read_slo(options["slo"])[0] if options["slo"] else SloTarget(),
         seed=options["seed"],
         **common_settings(options),
     )
     case.check()
+    if case.meta and "meta" not in case.agents:
+        raise ConfigError(f"meta: {', '.join(options['meta'])} without meta; allowed: with --agents statera+meta or all")
     case, load = _opened(case, options["rate"])
     with interrupts() as asked:
         run = run_case(case, Watch(tell=Teller(load).tell, stop=asked), load)

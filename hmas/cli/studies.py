@@ -1,10 +1,13 @@
 """Options that `hmas simulate`, `hmas sweep` and `hmas plan` share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
+import msgspec
 
+from controller.config.schema import AgentsConfig
+from controller.core.errors import ConfigError
 from hmas.lab.studies.case import PRESETS
 from hmas.lab.workloads.catalogue import SESSIONS, WORKLOADS
 
@@ -13,6 +16,7 @@ EXIT_INTERRUPTED = 130
 ADMISSION = f"What is admitted and kept: {', '.join(PRESETS)}, or settings such as overdue=shed,share=0.5,guard=0.3,fence=no."
 FLEET = "Such as 2xa100-qwen3-8b,1xmy.json:n_run=48, or a fleet file (JSON, YAML)."
 WORKLOAD = f"NAME:PATH or NAME:option=value,... with NAME one of {', '.join([*WORKLOADS, *SESSIONS])}."
+META = "Setting of meta, such as selector=rules or judge=no; repeat it for more."
 WARMUP = "Seconds at the start that are served, not scored."
 DURATION = "Only what arrives within so many seconds of the workload's own time; 0 for all."
 
@@ -27,6 +31,26 @@ def study_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def read_meta(texts: Sequence[str]) -> dict[str, str | float | bool]:
+    """Settings of meta from `selector=bandit`, `twin_window_s=30`: those of the configuration's `agents`, without their `meta_`.
+
+    Raises:
+        ConfigError: An unknown setting, or a value out of its range.
+    """
+    known = [name.removeprefix("meta_") for name in AgentsConfig.__struct_fields__ if name.startswith("meta_")]
+    found: dict[str, str | float | bool] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or name not in known:
+            raise ConfigError(f"meta: {text!r}; allowed: NAME=VALUE with NAME one of {', '.join(known)}")
+        value = {"yes": "true", "no": "false"}.get(value, value)
+        try:
+            found[f"meta_{name}"] = getattr(msgspec.convert({f"meta_{name}": value}, AgentsConfig, strict=False), f"meta_{name}")
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"meta: {name} is {value!r}: {error}") from error
+    return found
 
 
 def common_settings(options: dict[str, Any]) -> dict[str, Any]:

@@ -242,12 +242,18 @@ def test_a_rate_is_reached_and_bad_words_are_refused(capsys, tmp_path):
     code, out, _ = hmas(capsys, *command, "--rate", 4, "--json")
     assert code == 0
     assert json.loads(out)["workload"]["rate_rps"] == pytest.approx(4.0, rel=1e-6)
+    code, out, _ = hmas(capsys, *command, "--agents", "all", "--meta", "selector=bandit", "--meta", "judge=no", "--json")
+    assert code == 0
     for more, said in (
         (["--policy", "lifo"], "lifo"),
         (["--agents", "qos+robot"], "robot"),
         (["--model", "Qwen3-8B"], "is for model 'Llama-3.1-8B'"),
         (["--warmup", 1000], "warm-up is 1000 s"),
         (["--slo", "ttft=soon"], "ttft=soon"),
+        (["--agents", "all", "--meta", "selector=dice"], "selector is 'dice'"),
+        (["--agents", "all", "--meta", "magic=1"], "allowed: NAME=VALUE with NAME one of period_s"),
+        (["--meta", "selector=rules"], "without meta; allowed: with --agents statera+meta"),
+        (["--agents", "all", "--meta", "selector=llm"], "agents.meta_llm_url is empty"),
     ):
         code, _, err = hmas(capsys, *command, *more)
         assert code == 2, more
