@@ -12,6 +12,7 @@ from controller.core.errors import ConfigError, PolicyError
 from controller.routing import make_router
 from controller.scheduling.outcomes import SchedulerSettings
 from controller.scheduling.pool import check_hints
+from hmas.lab.studies.faults import Fault
 from hmas.lab.studies.fleet import Fleet
 
 Agent = Literal["statera", "meta"]
@@ -54,6 +55,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         warmup_s: What arrives before it is served, not scored; after scaling.
         model: What requests ask for, empty for what the fleet serves.
         agents: Agents whose models steer the run; qos comes with any of them.
+        faults: What happens to agents meanwhile.
         meta: Settings of meta that differ from the shipped ones, by the names of `AgentsConfig`, such as `meta_selector`.
         slo: Targets for all requests, in place of the workload's.
         seed: The workload's draws follow from it.
@@ -72,6 +74,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     admission: SchedulerSettings = GATEWAY
     agents: tuple[Agent, ...] = ()
     meta: dict[str, str | float | bool] = {}
+    faults: tuple[Fault, ...] = ()
     slo: SloTarget = SloTarget()
     seed: int = 1
 

@@ -9,11 +9,23 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from agents.meta.agent import MetaAgent
 from agents.meta.make import Meta, make_meta
+from agents.meta.twin.twin import Twin
 from agents.qos import agent as qos_agent
 from agents.statera import agent as statera_agent
+from agents.statera.agent import StateraAgent
 from controller.config.schema import AgentsConfig, Config, SchedulerConfig
-from controller.core.messages import ControlAction, DecisionOutcome, LongView, MetaDecision, OverrideNotice, ShortView
+from controller.core.messages import (
+    ControlAction,
+    DecisionOutcome,
+    LongView,
+    Message,
+    MetaDecision,
+    OverrideNotice,
+    ShortView,
+    SystemSnapshot,
+)
 from controller.core.types import Estimates, Request
 from controller.gateway.directives import Ceiling, Configured, Directives, Heard, resolve
 from controller.scheduling.endings import completion_of
@@ -24,7 +36,9 @@ from controller.simulation import Periodic
 from engines.base import Knobs
 from engines.sim.model import EngineModel
 from hmas.lab.studies.case import Case
+from hmas.lab.studies.faults import Faults
 
+META_MAX_AGE_S = MetaAgent.max_age_s
 NOTED = 10_000
 """Changes of policy that are kept for the report."""
 
@@ -60,15 +74,21 @@ class Steering:
         kinds = case.fleet.instances()
         self.widest = {name: kind.n_run for name, kind in kinds.items()}
         self._agents = case.agents
+        self._twin: Twin | None = None
         settings = msgspec.convert(case.meta, AgentsConfig)
         config = Config(scheduler=msgspec.convert({"policy": case.policy}, SchedulerConfig), agents=settings)
         self._settings: AgentsConfig = config.agents
         self._tick_s = config.scheduler.tick_s
-        self._qos = qos_agent.make_agent(config).model
-        # The twin stands on what the engines have shown, as it does where their profile is not known.
-        self._meta: Meta | None = make_meta(config, admission=case.admission, routing=case.router) if "meta" in case.agents else None
-        self._twin = self._meta.twin if self._meta is not None else None
-        self._statera = statera_agent.make_agent(config).model if "statera" in case.agents else None
+        self._config = config
+        self._case = case
+        self._faults = Faults(case.faults, case.seed)
+        self._start_qos()
+        self._statera: StateraAgent | None = None
+        self._meta: Meta | None = None
+        if "statera" in case.agents:
+            self._start_statera()
+        if "meta" in case.agents:
+            self._start_meta()
         self._configured = Configured(policy=case.policy, n_run=0)
         self._ceilings = {name: Ceiling(kind.n_run, kind.token_budget) for name, kind in kinds.items()}
         self._heard_meta: Heard[MetaDecision] | None = None
@@ -79,14 +99,28 @@ class Steering:
         """Control laws for the simulation; none where nobody steers."""
         return [Periodic(every_s=self._tick_s, run=self._cycle)] if self._agents else []
 
+    def _start_qos(self) -> None:
+        self._qos = qos_agent.make_agent(self._config).model
+
+    def _start_statera(self) -> None:
+        self._statera = statera_agent.make_agent(self._config)
+
+    def _start_meta(self) -> None:
+        # The twin stands on what the engines have shown, as it does where their profile is not known.
+        self._meta = make_meta(self._config, admission=self._case.admission, routing=self._case.router)
+        self._twin = self._meta.twin
+
     def on_end(self, ended: Ended, now_s: float) -> None:
         """Telemetry."""
         completion = completion_of(ended, now_s)
         self.history.learn(completion)
-        if self._agents:
-            self._qos.complete(completion, now_s)
+        if not self._agents:
+            return
+        for heard in self._faults.heard("qos", "completions", [completion], now_s) if self._faults else [completion]:
+            self._qos.complete(heard, now_s)
         if self._twin is not None:
-            self._twin.hear(completion)
+            for heard in self._faults.heard("meta", "completions", [completion], now_s) if self._faults else [completion]:
+                self._twin.hear(heard)
 
     def estimate(self, request: Request, _now_s: float) -> Estimates:
         """What is believed of a request when it comes."""
@@ -96,27 +130,62 @@ class Steering:
         return believed
 
     def _cycle(self, now_s: float, scheduler: Scheduler, engines: Mapping[str, EngineModel]) -> None:
-        heard = False
         snapshot = scheduler.snapshot(now_s, "simulation")
-        if self._twin is not None:
-            self._twin.hear(snapshot)
-        for view in self._qos.observe(snapshot, now_s):
-            self._viewed(view)
-            if isinstance(view, ShortView) and self._statera is not None:
-                for action in self._statera.observe(view, now_s):
-                    self._heard_statera[action.instance] = Heard(now_s, action)
-                    if self._twin is not None:
-                        self._twin.hear(action)
-                    self.actions += 1
-                    heard = True
-            if self._meta is not None:
-                for said in [*self._meta.on_view(view, now_s), *self._meta.think(now_s)]:
-                    if isinstance(said, DecisionOutcome):
-                        continue
-                    self._heard_meta = Heard(now_s, said)
-                    heard = True
-        if heard:
+        if self._faults:
+            said = self._troubled(snapshot, now_s)
+        else:
+            if self._twin is not None:
+                self._twin.hear(snapshot)
+            views = self._qos.observe(snapshot, now_s)
+            said = [*self._actions(views, now_s), *self._decisions(views, now_s)]
+        for message in said:
+            if isinstance(message, ControlAction):
+                self._heard_statera[message.instance] = Heard(message.sent_s, message)
+                self.actions += 1
+            else:
+                self._heard_meta = Heard(message.sent_s, message)
+        # Silence is noticed as well as words.
+        if said or self._faults:
             self._apply(scheduler, engines, now_s)
+
+    def _actions(self, views: Sequence[ShortView | LongView], now_s: float) -> list[ControlAction]:
+        """What statera says to the views, as far as they are not too old for it."""
+        found: list[ControlAction] = []
+        for view in views:
+            self._viewed(view)
+            if isinstance(view, ShortView) and self._statera is not None and not _is_old(view, self._statera.max_age_s, now_s):
+                found += self._statera.model.observe(view, now_s)
+        if self._twin is not None:
+            for action in found:
+                self._twin.hear(action)
+        return found
+
+    def _decisions(self, views: Sequence[ShortView | LongView], now_s: float) -> list[MetaDecision]:
+        """What meta says to the views; outcomes of earlier decisions are for operators."""
+        found: list[MetaDecision] = []
+        for view in views:
+            if self._meta is not None and not _is_old(view, META_MAX_AGE_S, now_s):
+                said = [*self._meta.on_view(view, now_s), *self._meta.think(now_s)]
+                found += [one for one in said if not isinstance(one, DecisionOutcome)]
+        return found
+
+    def _troubled(self, snapshot: SystemSnapshot, now_s: float) -> list[ControlAction | MetaDecision]:
+        """The same with agents in trouble."""
+        faults = self._faults
+        starts = {"qos": self._start_qos, "statera": self._start_statera, "meta": self._start_meta}
+        for agent in faults.restarts(now_s):
+            starts[agent]()
+        if self._twin is not None:
+            for heard in faults.heard("meta", "snapshots", [snapshot], now_s):
+                self._twin.hear(heard)
+        views: list[ShortView | LongView] = []
+        for heard in faults.heard("qos", "snapshots", [snapshot], now_s):
+            views += self._qos.observe(heard, now_s)
+        late = faults.due(now_s)
+        views = [*(one for one in late if isinstance(one, ShortView | LongView)), *faults.said("qos", views, now_s)]
+        actions = faults.said("statera", self._actions(faults.heard("statera", "views", views, now_s), now_s), now_s)
+        decisions = faults.said("meta", self._decisions(faults.heard("meta", "views", views, now_s), now_s), now_s)
+        return [*(one for one in late if isinstance(one, ControlAction | MetaDecision)), *actions, *decisions]
 
     def _apply(self, scheduler: Scheduler, engines: Mapping[str, EngineModel], now_s: float) -> None:
         """What the gateway does when an agent has spoken: resolve anew, move what is different."""
@@ -144,3 +213,8 @@ class Steering:
                 self.widest[name] = max(self.widest[name], directive.controls.n_run)
         if before is None or after.bounds != before.bounds:
             scheduler.set_length_bounds(after.bounds)
+
+
+def _is_old(message: ShortView | LongView, max_age_s: Mapping[type[Message], float], now_s: float) -> bool:
+    """Whether an agent's shell would not hand it over any more."""
+    return now_s - message.sent_s > max_age_s.get(type(message), float("inf"))
