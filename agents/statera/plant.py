@@ -25,7 +25,10 @@ FORGETTING = 0.99
 LEAST_RISE = 1.0005
 """Factor by which the least TPOT is forgotten with each request."""
 BASE_MAX = (0.5, 0.9)
-"""Largest share of the mean TPOT that the base may be: at first, when the least may be that of a burst, and after SETTLED requests."""
+"""Largest share of the mean TPOT that the base may be. Half is safe on any plant: a window that follows the fit then approaches its target
+from wherever it is (docs/statera.md). More is believed after SETTLED requests, where the least was seen at `BASE_SEEN` of the mean n."""
+BASE_SEEN = (0.25, 0.5)
+"""Concurrency of the least TPOT over the mean one: up to the first it counts fully, from the second on not at all."""
 SETTLED = 64
 WHOLE_TOKENS = 16
 """Output tokens from which on an answer's TPOT may be the least: a few tokens can arrive in one piece."""
@@ -80,6 +83,7 @@ class TpotLaw:
 
     def __init__(self) -> None:
         self._least_ms = math.inf
+        self._least_n = math.inf
         self._samples = 0
         self._weight = 0.0
         self._n = 0.0
@@ -89,7 +93,9 @@ class TpotLaw:
     @property
     def base_ms(self) -> float:
         """TPOT of an empty batch."""
-        share = BASE_MAX[0] + (BASE_MAX[1] - BASE_MAX[0]) * min(1.0, self._samples / SETTLED)
+        fully, not_at_all = BASE_SEEN
+        seen = max(0.0, min(1.0, (not_at_all - self._least_n / max(1.0, self._n)) / (not_at_all - fully)))
+        share = BASE_MAX[0] + (BASE_MAX[1] - BASE_MAX[0]) * min(1.0, self._samples / SETTLED) * seen
         return min(self._least_ms, share * self._tpot_ms)
 
     @property
@@ -109,8 +115,8 @@ class TpotLaw:
         self._tpot_ms += (tpot_ms - self._tpot_ms) * weight / self._weight
         self.n_max = max(self.n_max * FORGETTING, n)
         self._least_ms *= LEAST_RISE
-        if whole:
-            self._least_ms = min(self._least_ms, tpot_ms)
+        if whole and tpot_ms < self._least_ms:
+            self._least_ms, self._least_n = tpot_ms, n
 
 
 class Plant:

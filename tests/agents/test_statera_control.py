@@ -1,5 +1,7 @@
 """Statera: calibrated bounds, windows within their limits, no wind-up, settling, operators, restarts."""
 
+from collections import deque
+
 import numpy as np
 import pytest
 from control_kit import completion, instance, short_view
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 
 from agents.statera.conformal import LengthCalibrator
 from agents.statera.model import StateraModel
+from controller.core.messages import ShortView
 
 
 def last_n_run(actions, default=0):
@@ -65,7 +68,15 @@ STEP_S = 0.25
 
 
 def settle(
-    model: StateraModel, *, slope_ms: float, base_ms: float, slo_ms: float, seconds: float, from_s: float = 0.0, n_run: int = 16
+    model: StateraModel,
+    *,
+    slope_ms: float,
+    base_ms: float,
+    slo_ms: float,
+    seconds: float,
+    from_s: float = 0.0,
+    n_run: int = 16,
+    late_s: float = 0.0,
 ) -> list[int]:
     """A closed loop with the affine plant tpot(n) = base + slope n under a queue that never empties; returns the windows over time.
 
@@ -73,6 +84,7 @@ def settle(
     """
     windows: list[int] = []
     tpots: list[float] = []
+    under_way = deque[ShortView]()
     for step in range(int(seconds / STEP_S)):
         now_s = from_s + STEP_S * step
         tpots.append(base_ms + slope_ms * n_run)
@@ -103,8 +115,9 @@ def settle(
                 )
         pressure = sum(tpots[-max(1, back) :]) / max(1, back) / slo_ms
         seen = instance(tpot_pressure=pressure, in_flight=n_run, n_run=n_run, kv_committed=0.1)
-        actions = model.observe(short_view(now_s, instances=[seen], queued=50, utilization={"i0": pressure}, recent=ended), now_s)
-        n_run = last_n_run(actions, n_run)
+        under_way.append(short_view(now_s, instances=[seen], queued=50, utilization={"i0": pressure}, recent=ended))
+        while under_way and now_s - under_way[0].sent_s >= late_s:
+            n_run = last_n_run(model.observe(under_way.popleft(), now_s), n_run)
         windows.append(n_run)
     return windows
 
@@ -118,6 +131,14 @@ def test_it_settles_near_the_target_and_stays(slope_ms, base_ms):
     assert max(tail) <= 1.1 * holds + 1, "beyond what the target bears"
     assert min(tail) >= 0.55 * holds, "far below it"
     assert max(tail) - min(tail) <= max(3, 0.25 * holds), "it does not come to rest"
+
+
+@pytest.mark.parametrize("late_s", [0.0, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("steeper", [0.25, 0.5, 1.0, 2.0, 4.0])
+def test_no_plant_and_no_delay_makes_it_swing_for_good(steeper, late_s):
+    """Without noise, so that what swings is the loop: the last minute stays within a tenth of its mean, or one request."""
+    tail = settle(StateraModel(period_s=0.25), slope_ms=0.5 * steeper, base_ms=10.0, slo_ms=40.0, seconds=180.0, late_s=late_s)[-240:]
+    assert (max(tail) - min(tail)) / 2 <= max(1.0, 0.1 * sum(tail) / len(tail))
 
 
 def test_it_comes_down_after_a_step_in_the_plant():
