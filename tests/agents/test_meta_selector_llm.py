@@ -1,5 +1,6 @@
 """The language model as a selector: what it is asked, how strictly its answer is read, and what stands in for it when it fails."""
 
+import asyncio
 import itertools
 import json
 import re
@@ -269,6 +270,37 @@ def test_it_is_put_together_as_configured(tmp_path, monkeypatch):
         load_config(path, {})
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({"meta_llm_url": "ftp://x"}, AgentsConfig)
+
+
+async def test_the_agent_asks_in_its_thread_while_its_loop_goes_on():
+    from agents.meta.agent import make_agent
+    from agents.work import Lane
+
+    def slowly(handler, body):
+        time.sleep(0.3)
+        says(answer("sjf"))(handler, body)
+
+    with chat_server(slowly) as chat:
+        agents = AgentsConfig(meta_selector="llm", meta_llm_url=chat.url)
+        agent, lane = make_agent(Config(agents=agents)), Lane("meta")
+        said, ticks = agent.handle([long_view(1000.0)], 1000.0), 0
+        beside = agent.beside(1000.0)
+        answering = asyncio.ensure_future(lane.run(beside.compute))
+        while not answering.done():
+            ticks += 1
+            await asyncio.sleep(0.01)
+        said += beside.finish(answering.result(), 1000.5)
+        lane.close()
+    assert ticks > 10, "the loop was free meanwhile"
+    assert said[-1].source == "llm"
+    assert said[-1].policy == "edf", "wished once: not followed yet"
+
+
+def test_an_address_that_cannot_be_one_is_told():
+    assert "language model is silent" in decided(selector("http://" + "x" * 300), situation()).reason
+    for url in ("http://127.0.0.1:99999", "http://[::1"):
+        with pytest.raises(ConfigError, match=r"agents\.meta_llm_url is 'http://.*allowed: http://HOST:PORT"):
+            make_meta(Config(agents=AgentsConfig(meta_selector="llm", meta_llm_url=url)))
 
 
 def test_the_prompt_is_bounded_and_takes_odd_figures():

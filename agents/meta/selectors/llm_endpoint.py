@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from agents.meta.selectors.llm_answer import QUOTED, AnswerError
+from controller.core.errors import ConfigError
 from engines.client import EngineClient
 from engines.errors import EngineError
 
@@ -34,10 +35,17 @@ class ChatEndpoint:
         url: Its address; without a path `/v1` is meant.
         api_key: Sent as a bearer token, empty for none.
         timeout_s: For the whole of a question: name, connection, head and the last byte of the answer.
+
+    Raises:
+        ConfigError: The address cannot be one.
     """
 
     def __init__(self, url: str, api_key: str = "", *, timeout_s: float = 20.0) -> None:
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+            _ = parts.port
+        except ValueError as error:
+            raise ConfigError(f"agents.meta_llm_url is {url!r}: {error}; allowed: http://HOST:PORT") from error
         self._base = f"{parts.scheme}://{parts.netloc}"
         self._path = f"{parts.path.rstrip('/') or '/v1'}/chat/completions"
         self._api_key = api_key
@@ -53,7 +61,8 @@ class ChatEndpoint:
         loop = asyncio.new_event_loop()
         try:
             status, data = loop.run_until_complete(self._post(body))
-        except (EngineError, OSError) as error:
+        except (EngineError, OSError, ValueError) as error:
+            # A ValueError is a name that cannot be one.
             raise AnswerError(str(error) or type(error).__name__) from error
         finally:
             loop.close()
