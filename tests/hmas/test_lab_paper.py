@@ -143,6 +143,7 @@ def test_the_page_shows_every_goal_and_the_plots(whole, tmp_path):
     assert text.count("| reached |") + text.count("| MISSED |") == len(document["goals"]) > 4
     assert "81.76%" in text
     assert "azure-300" in text
+    assert "Not run for what stands here: models qwen3-8b" in text
     for name in drawn:
         assert (page.parent / f"{name}.svg").read_bytes().startswith(b"<?xml")
         assert f"({name}.svg)" in text

@@ -7,6 +7,9 @@ from typing import Any
 
 from hmas.lab import page as pages
 from hmas.lab.paper import tables
+from hmas.lab.paper.arms import ARMS
+from hmas.lab.paper.scenarios import SCENARIOS
+from hmas.lab.paper.settings import MODELS
 from hmas.lab.tables import markdown
 
 KIND = "hmas"
@@ -37,6 +40,7 @@ def body(document: Mapping[str, Any]) -> str:
     found = [tables.goals_table(document), tables.hindsight_table(document)]
     further = [make(document) for make in FURTHER]
     parts = [
+        *_not_run(document),
         *map(markdown, found),
         *([f"Left out, because the public data was not there: {left_out}."] if left_out else []),
         f"Models, and the piece of the paper's eight A100 that was simulated:\n\n{models}",
@@ -44,6 +48,18 @@ def body(document: Mapping[str, Any]) -> str:
         *(markdown(table) for table in (*further, *tables.place_tables(document)) if table.rows),
     ]
     return "\n\n".join(parts)
+
+
+def _not_run(document: Mapping[str, Any]) -> list[str]:
+    """What a part of the evaluation lacks, in words; nothing where it is whole."""
+    settings = document["settings"]
+    lacking = {
+        "models": [name for name in MODELS if name not in settings["models"]],
+        "scenarios": [name for name in SCENARIOS if name not in settings["scenarios"]],
+        "arms": [name for name in ARMS if name not in settings["arms"]],
+    }
+    said = "; ".join(f"{what} {', '.join(names)}" for what, names in lacking.items() if names)
+    return [f"**A part of the evaluation.** Not run for what stands here: {said}."] if said else []
 
 
 def write_page(page: Path, results: Path) -> list[str]:
