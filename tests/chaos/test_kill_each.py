@@ -153,6 +153,37 @@ async def test_serving_goes_on_without(stack: Stack, name: str):
     assert stack.status()["counts"]["arrived"] == arrived_before + len(results)
 
 
+@pytest.mark.parametrize("name", ["qos", "meta", "statera"])
+async def test_serving_goes_on_while_an_agent_hangs_and_when_it_comes_back(stack: Stack, name: str):
+    """A process that is stopped says nothing and hears nothing, and has a backlog to work off when it goes on."""
+    wait_until("the agents are followed", lambda: followed(stack) == {"meta", "statera"})
+    arrived_before = stack.status()["counts"]["arrived"]
+    load = LoadSpec(url=f"http://127.0.0.1:{stack.port}", model="sim", length_channel="sim", drain_s=30.0)
+    generator = LoadGenerator(arrivals(int(RATE_RPS * LOAD_S)), load, SystemClock())
+    running = asyncio.create_task(generator.run())
+    await asyncio.get_running_loop().run_in_executor(None, wait_progress, generator)
+    pid = stack.pid_of(name)
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        await running
+        # Nobody hears of it for longer than it is believed.
+        await asyncio.get_running_loop().run_in_executor(None, wait_until, "the gateway falls back", lambda: "fallback" in followed(stack))
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert [r.outcome for r in generator.results] == ["completed"] * int(RATE_RPS * LOAD_S)
+    wait_until("everything has ended", lambda: conserved(stack))
+    assert stack.status()["counts"]["arrived"] == arrived_before + len(generator.results)
+    wait_until("the agents are followed again", lambda: followed(stack) == {"meta", "statera"})
+
+
+def followed(stack: Stack) -> set[str]:
+    """On whose word policy and windows are what they are."""
+    policy, knobs = stack.admin.policy(), stack.admin.knobs()["instances"]
+    sources = {policy["source"], *(instance["n_run"]["source"] for instance in knobs)}
+    return sources
+
+
 async def test_a_killed_engine_costs_only_what_it_was_streaming(stack: Stack):
     arrived_before = stack.status()["counts"]["arrived"]
     results = await load_and_kill(stack, "sim-1")

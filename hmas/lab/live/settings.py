@@ -19,6 +19,7 @@ PACE = {
     "meta_dwell_s": 10.0,
     "meta_rollback_window_s": 6.0,
     "meta_twin_window_s": 24.0,
+    "meta_twin_budget_s": 0.4,
     "qos_long_window_s": 20.0,
     "qos_short_window_s": 3.0,
 }
