@@ -180,8 +180,7 @@ async def test_serving_goes_on_while_an_agent_hangs_and_when_it_comes_back(stack
 def followed(stack: Stack) -> set[str]:
     """On whose word policy and windows are what they are."""
     policy, knobs = stack.admin.policy(), stack.admin.knobs()["instances"]
-    sources = {policy["source"], *(instance["n_run"]["source"] for instance in knobs)}
-    return sources
+    return {policy["source"], *(instance["n_run"]["source"] for instance in knobs)}
 
 
 async def test_a_killed_engine_costs_only_what_it_was_streaming(stack: Stack):

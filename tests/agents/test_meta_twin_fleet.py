@@ -1,0 +1,116 @@
+"""What the twin stands on: steps learnt from counters, the fleet as it is, the traffic of late."""
+
+import msgspec
+import numpy as np
+import pytest
+from twin_kit import FCFS, completion, engine, looked, plant, served_fleet, told
+
+from agents.meta.candidate import Candidate
+from agents.meta.twin.fleet import FleetModel
+from agents.meta.twin.plant import Step, StepFit, WorkLog
+from agents.meta.twin.traffic import Traffic
+from controller.core.messages import OPEN_WINDOW, ControlAction
+from engines.sim.profile import load_profile
+
+
+@pytest.mark.parametrize("truth", [Step(base_ms=12.0, seq_ms=0.2, prompt_ms=0.06), Step(base_ms=3.0, seq_ms=0.05, prompt_ms=0.01)])
+def test_steps_are_told_apart_from_the_prefills_that_ran_beside(truth):
+    """An engine whose load and prompts vary: times per token alone would put the prefills into the step."""
+    rng = np.random.default_rng(3)
+    fit, now_s, prompt, generated = StepFit(), 0.0, 0, 0
+    naive = []
+    fit.observe(now_s, prompt, generated)
+    for number in range(400):
+        n, chunks, start_s, steps = int(rng.integers(1, 40)), 0, now_s, int(rng.integers(20, 60))
+        for _ in range(steps):
+            chunk = int(rng.integers(200, 800)) if rng.random() < 0.3 else 0
+            now_s += (truth.base_ms + truth.seq_ms * n + truth.prompt_ms * chunk) / 1000.0
+            prompt, generated, chunks = prompt + chunk, generated + n, chunks + chunk
+        took_ms = 1000.0 * (now_s - start_s)
+        naive.append(took_ms / steps - truth.seq_ms * n)
+        fit.learn(completion(number, start_s, steps + 1, ttft_ms=0.0, total_ms=took_ms))
+        fit.observe(now_s, prompt, generated)
+    found = fit.step
+    assert found is not None
+    assert found.samples > 300
+    for n, prompt_tokens in ((5, 0), (30, 0), (20, 500)):
+        one, true = (step.base_ms + step.seq_ms * n + step.prompt_ms * prompt_tokens for step in (found, truth))
+        assert one == pytest.approx(true, rel=0.08), (n, prompt_tokens)
+    assert np.mean(naive) > 1.3 * truth.base_ms, "else this test would not tell the two apart"
+
+
+def test_counters_are_read_between_readings_and_over_restarts():
+    log = WorkLog()
+    log.add(0.0, 100, 10)
+    log.add(1.0, 200, 30)
+    log.add(0.5, 999, 999)
+    log.add(2.0, 50, 5)
+    assert log.between(0.0, 1.0) == pytest.approx((100.0, 20.0))
+    assert log.between(0.25, 0.75) == pytest.approx((50.0, 10.0))
+    assert log.between(1.0, 2.0) == pytest.approx((50.0, 5.0)), "a counter that fell belongs to a new process"
+    assert log.between(-1.0, 1.0) is None
+    assert log.between(1.0, 3.0) is None
+
+
+def test_without_any_completion_a_profile_speaks_or_nobody():
+    assert StepFit().step is None
+    prior = Step(base_ms=5.0, seq_ms=0.1, prompt_ms=0.02)
+    assert StepFit(prior).step == prior
+
+
+def test_an_instance_is_known_by_its_profile_or_by_what_it_has_shown():
+    fleet = FleetModel()
+    assert fleet.plants(0.0, 60.0) == ([], "no snapshot of the fleet for a while")
+    fleet.observe(told(0.0, engine(0.0)))
+    assert "speed of a is not known" in fleet.plants(0.0, 60.0)[1]
+    fleet, now_s = served_fleet()
+    (found,), why = fleet.plants(now_s, 60.0)
+    assert why == ""
+    assert found.profile.step_ms + 10 * found.profile.decode_ms_per_seq == pytest.approx(20.0, rel=0.05)
+    assert (found.windows[-1][1], found.ceiling) == (12, 64)
+    known = FleetModel({"a": load_profile("demo-small")})
+    known.observe(told(0.0))
+    assert known.plants(0.0, 60.0)[0][0].profile == load_profile("demo-small")
+
+
+def test_a_drained_or_dead_instance_is_not_replayed():
+    fleet, now_s = served_fleet()
+    fleet.observe(told(now_s + 0.1, engine(now_s + 0.1, healthy=False)))
+    assert fleet.plants(now_s + 0.1, 60.0) == ([], "no engine is healthy")
+
+
+def test_stateras_windows_are_replayed_as_they_were_given():
+    fleet, now_s = served_fleet()
+    for at_s, n_run in ((now_s - 90.0, 99), (now_s - 60.0, 10), (now_s - 30.0, 30)):
+        fleet.regulated(ControlAction(sent_s=at_s, instance="a", n_run=n_run))
+    (found,), _ = fleet.plants(now_s, 60.0)
+    assert [n_run for _, n_run in found.windows] == [10, 30]
+    regulated = Candidate(policy="edf")
+    assert [found.window(regulated, now_s - ago_s) for ago_s in (80.0, 45.0, 10.0)] == [10, 10, 30]
+    assert found.window(regulated.window(OPEN_WINDOW), now_s) == found.ceiling
+
+
+def test_a_window_that_moved_binds_in_the_replay_when_it_did():
+    moved = msgspec.structs.replace(plant(), windows=((0.0, 256), (1040.0, 4), (1080.0, 256)))
+    wide, tight, found = (looked(FCFS, plants=(one,)) for one in (plant(n_run=256), plant(n_run=4), moved))
+    assert tight.good < found.good - 0.05
+    assert found.good < wide.good - 0.05
+
+
+def test_a_found_disagreement_in_speed_is_taken_over_within_bounds():
+    fleet, _ = served_fleet()
+    fleet.correct(1.21)
+    assert fleet.stretch == pytest.approx(1.21**0.2)
+    for _ in range(50):
+        fleet.correct(10.0)
+    assert fleet.stretch == pytest.approx(2.0)
+
+
+def test_what_has_ended_has_its_true_length_and_is_bounded():
+    traffic = Traffic(limit=10)
+    for number in range(100):
+        traffic.completion(completion(number, 100.0 + number, 500))
+    assert len(traffic) == 10
+    window = traffic.window(0.0, 1e9, 100)
+    assert [one.request_id for one in window] == [f"r{n}" for n in range(90, 100)]
+    assert (window[0].output_tokens, window[0].good, window[0].known) == (500, True, True)
