@@ -8,12 +8,14 @@ from controller.core.objectives import service_gain
 from controller.core.types import Estimates, OutcomeKind, Request, Slo, TaskType
 from controller.scheduling.outcomes import Ended
 from controller.scheduling.queue_entry import QueueEntry
+from hmas.lab.compare import mean_half
 from hmas.lab.paper.arms import DEFAULT, PRODUCT, SGLANG, STRONG
 from hmas.lab.paper.figures import over
 from hmas.lab.paper.gates import RATIO_LEAST, RATIO_START, ConservativeGate, Held, PastFutureGate, make_gate
 from hmas.lab.paper.goals import goals
 from hmas.lab.paper.over_time import decomposed, gain, in_phases, mismatches, per_window, rates_over_time, series_of
 from hmas.lab.paper.rows import Row
+from hmas.lab.paper.tables import ratio_words
 from hmas.lab.results import Result
 from hmas.lab.studies.fleet import read_fleet
 
@@ -129,14 +131,17 @@ def row(arm, seed, goodput):
     )
 
 
-def test_ratios_are_formed_seed_by_seed():
+def test_a_ratio_is_of_means_on_the_seeds_that_both_have():
     ours = [row(PRODUCT, seed, value) for seed, value in ((1, 20.0), (2, 12.0), (3, 9.0))]
-    theirs = [row(DEFAULT, seed, value) for seed, value in ((2, 6.0), (1, 10.0))]
-    found = over(ours, theirs, "goodput_rps", 1)
-    assert found["mean"] == pytest.approx(2.0)
-    assert found["half"] == pytest.approx(0.0)
-    assert not found["base_is_zero"]
+    found = over(ours, [row(DEFAULT, seed, value) for seed, value in ((2, 6.0), (1, 10.0))], "goodput_rps", 1)
+    assert (found["mean"], found["half"], found["base_is_zero"]) == (pytest.approx(2.0), pytest.approx(0.0), False)
+    uneven = over(ours, [row(DEFAULT, seed, value) for seed, value in ((1, 10.0), (2, 0.0), (3, 10.0))], "goodput_rps", 1)
+    assert uneven["mean"] == pytest.approx(41.0 / 20.0)
+    residuals = [(20.0 - 20.5) / (20 / 3), 12.0 / (20 / 3), (9.0 - 20.5) / (20 / 3)]
+    assert uneven["half"] == pytest.approx(mean_half(residuals)[1])
     assert over(ours, [row(DEFAULT, 1, 0.0)], "goodput_rps", 1)["base_is_zero"]
+    assert ratio_words(found | {"mean": 500.0}) == "> 10"
+    assert ratio_words(uneven) == f"2.050 ± {uneven['half']:.3f}"
 
 
 def place(scenario, *, default=1.5, best=1.0, sglang=2.0, esg=2.0, ttft=0.9, shifts=False, latency=100.0):

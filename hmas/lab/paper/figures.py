@@ -1,6 +1,8 @@
 """From rows to what each arm comes to: means over seeds with intervals, ratios on the same workloads, the best in hindsight. Pure."""
 
+import math
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from hmas.lab.compare import mean_half, paired, plain
@@ -73,12 +75,18 @@ def _mean(values: Sequence[float]) -> dict[str, float]:
 
 
 def over(rows: Rows, base: Rows, figure: str, comparisons: int) -> dict[str, Any]:
-    """A figure over another arm's on the seeds that both have: the ratio's mean, half its interval, and the verdict on the differences."""
+    """A figure over another arm's on the seeds that both have: the ratio of the means, half its interval, the verdict on the differences.
+
+    The interval is that of the residuals `value - ratio * base`, seed by seed: a mean of ratios would follow the seed on which the base is
+    closest to nothing.
+    """
     theirs = {row.seed: row.figures[figure] for row in base}
     pairs = [(row.figures[figure], theirs[row.seed]) for row in rows if row.seed in theirs]
     values, others = [value for value, _ in pairs], [other for _, other in pairs]
-    mean, half = mean_half([value / other if other else 0.0 for value, other in pairs])
-    return {"mean": mean, "half": half, "verdict": paired(values, others, comparisons).verdict, "base_is_zero": not all(others)}
+    below = fmean(others) if others else 0.0
+    ratio = fmean(values) / below if below else 0.0
+    half = mean_half([(value - ratio * other) / below for value, other in pairs])[1] if below else math.inf
+    return {"mean": ratio, "half": half, "verdict": paired(values, others, comparisons).verdict, "base_is_zero": not below}
 
 
 def value(place: Mapping[str, Any], arm: str, figure: str) -> float:

@@ -13,6 +13,8 @@ from hmas.lab.tables import Table, plus_minus
 Document = Mapping[str, Any]
 Place = Mapping[str, Any]
 Rows = list[tuple[str, ...]]
+MEANINGFUL = 10.0
+"""A ratio beyond this says only that the base has collapsed."""
 HEAD = (
     *("arm", "goodput/s", "in targets", "over default", "over FCFS+cap+shed", "ESG/s", "ESG over default"),
     *(
@@ -34,7 +36,7 @@ def goals_table(document: Document) -> Table:
     rows: Rows = [
         (
             *("reached" if goal["reached"] else "MISSED", goal["goal"], goal["model"], goal["scenario"]),
-            *(plus_minus({"mean": goal["ours"], "half": goal["half"]}, 3), goal["wanted"]),
+            *(ratio_words({"mean": goal["ours"], "half": goal["half"], "base_is_zero": False}), goal["wanted"]),
         )
         for goal in sorted(document["goals"], key=lambda one: (one["reached"], one["goal"]))
     ]
@@ -101,7 +103,14 @@ def _over(arm: Mapping[str, Any], base: str, figure: str) -> str:
     found = arm["over"].get(base, {}).get(figure)
     if found is None:
         return ""
-    return "base is 0" if found["base_is_zero"] else plus_minus(found, 3)
+    return ratio_words(found)
+
+
+def ratio_words(found: Mapping[str, Any]) -> str:
+    """A ratio, as far as it says anything: over next to nothing it is only large."""
+    if found["base_is_zero"]:
+        return "base is 0"
+    return f"> {MEANINGFUL:g}" if found["mean"] > MEANINGFUL else plus_minus(found, 3)
 
 
 def hindsight_table(document: Document) -> Table:
@@ -121,8 +130,8 @@ def hindsight_table(document: Document) -> Table:
                 *(
                     plus_minus(found, 3),
                     found["verdict"],
-                    plus_minus(strong, 3) if strong else "",
-                    plus_minus(default, 3) if default else "",
+                    ratio_words(strong) if strong else "",
+                    ratio_words(default) if default else "",
                 ),
                 " / ".join("-" if share is None else f"{share:.3f}" for share in longs),
                 f"{value(place, PRODUCT, 'switches'):.1f}",
