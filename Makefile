@@ -10,7 +10,7 @@ SGLANG_VENV ?= build/sglang
 TRAIN_VENV ?= build/train
 COMPILED := build/compiled
 
-.PHONY: help demo test lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers test-sglang setup-sglang bench-scheduler setup-train test-train eval-agents bench-agents bench-qos ablate-agents lab-hmas lab-live
+.PHONY: help demo test lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers test-sglang setup-sglang bench-scheduler setup-train test-train eval-agents bench-agents bench-qos ablate-agents lab-hmas lab-live bench-twin
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s $$'\t'
@@ -176,6 +176,9 @@ eval-agents: $(TRAIN_VENV)/.ready  ## how good perception and prediction are, on
 	$(DATA_NEEDED)
 	OMP_NUM_THREADS=1 $(TRAIN_VENV)/bin/python benchmarks/eval_agents.py
 	$(TRAIN_VENV)/bin/python benchmarks/eval_agents.py --page docs/agents.md
+
+bench-twin: $(VENV)/.core  ## how long meta's twin replays, and what that does to a live gateway beside it; writes build/bench/twin.json
+	$(BIN)/python benchmarks/bench_twin.py
 
 bench-qos: $(VENV)/.core  ## what qos costs a completion and a view, and how soon it tells changes; writes build/bench/qos.json and docs/qos.md
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/bench_qos.py --page docs/qos.md

@@ -65,7 +65,7 @@ class TwinSelector:
             return msgspec.structs.replace(self._stand_in(situation, self._twin.silence), candidates=outlooks)
         best, gain = self._best(situation, answer)
         told = f"{answer.requests} requests replayed under {len(answer.outlooks)} policies"
-        evidence = self._evidence(current)
+        evidence = self._evidence(current) | {"replay_s": answer.took_s}
         if gain is None or gain.share <= 0.0:
             reason = f"{told}: none is expected to do better"
             return Proposal(candidate=current, reason=reason, source=self.name, candidates=outlooks, evidence=evidence)

@@ -24,8 +24,10 @@ LEAD = 0.2
 """Share of the window that only fills the queue."""
 REQUESTS_MIN = 60
 """Requests without which nothing is said."""
+AIMED = 0.8
+"""Share of the time allowed that a replay is made for: half of them take longer than expected."""
 REQUESTS_MOST = 10_000
-START_MS = 0.15
+START_MS = 0.3
 """Time to replay one request under one candidate, before it has been measured."""
 MENU_MOST = 9
 """Candidates of one replay, at most about."""
@@ -158,7 +160,7 @@ class Twin:
         if len(asked) < REQUESTS_MIN:
             return f"{len(asked)} requests within {now_s - start_s:.0f} s are too few to replay"
         # By a fixed number of candidates: replays that are compared with each other have to be of the same sample.
-        most = max(REQUESTS_MIN, int(1000.0 * settings.budget_s / (self._request_ms * MENU_MOST)))
+        most = max(REQUESTS_MIN, int(1000.0 * AIMED * settings.budget_s / (self._request_ms * MENU_MOST)))
         part = part_of(plants, len(asked), most)
         asked = part.of(asked)[-most:]
         if not asked:
