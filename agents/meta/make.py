@@ -118,7 +118,8 @@ def _selector(config: Config, twin: Twin | None, clock: Seconds | None) -> Selec
     if agents.meta_selector == "bandit":
         return BanditSelector(config.scheduler.policy)
     if agents.meta_selector == "change-point":
-        return ChangePointSelector(read_table(Path(agents.meta_table).expanduser()) if agents.meta_table else read_table())
+        own = Path(agents.meta_table).expanduser() if agents.meta_table else None
+        return ChangePointSelector(read_table(own) if own is not None else read_table(), trusted=own is not None)
     return rules
 
 

@@ -145,3 +145,14 @@ def test_it_is_put_together_as_configured(tmp_path):
     said = [word for step in range(8) for word in meta.on_view(long_view(5.0 * step), 5.0 * step)]
     assert said[-1].policy == "fcfs"
     assert said[-1].source == "change-point"
+
+
+def test_a_table_of_ones_own_is_trusted_and_the_learnt_one_is_judged(tmp_path):
+    write_table([Row(when={}, policy="fcfs")], tmp_path / "t.json", "")
+    for table, follows in ((str(tmp_path / "t.json"), True), ("", False)):
+        agents = AgentsConfig(meta_selector="change-point", meta_table=table, meta_judge=False, meta_period_s=5.0)
+        meta = make_meta(Config(agents=agents))
+        bad = {"violation_rate": 0.9, "ttft_violation_rate": 0.0}
+        said = [word for step in range(8) for word in meta.on_view(long_view(5.0 * step, **bad), 5.0 * step)]
+        assert any(word.changed for word in said) is follows
+        assert said[-1].source == "change-point"

@@ -46,12 +46,13 @@ class ChangePointSelector:
 
     Args:
         rows: The table; what is in none of its regimes is the configured policy's.
+        trusted: Whether a person has made or checked it. The shipped one was learnt from simulations, and is judged as what is learnt.
     """
 
     name = "change-point"
-    trusted = True
 
-    def __init__(self, rows: Sequence[Row]) -> None:
+    def __init__(self, rows: Sequence[Row], *, trusted: bool = True) -> None:
+        self.trusted = trusted
         self._rows = list(rows)
         self._misses = Level()
         self._changed_s: float | None = None
