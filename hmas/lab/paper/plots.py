@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from hmas.lab.paper.arms import BASELINES, DEFAULT, PRODUCT, STRONG
 from hmas.lab.paper.figures import has, of_product, value
 from hmas.lab.paper.over_time import WINDOW_S
+from hmas.lab.paper.tables import MEANINGFUL
 from hmas.lab.studies.charts import save
 
 Document = Mapping[str, Any]
@@ -108,7 +109,9 @@ def _ratios(path: Path, document: Document) -> None:
             for number, place in enumerate(places):
                 base = words if words in {STRONG, DEFAULT} else place["best_fixed"]
                 found = of_product(place, base, "goodput_rps") if base else None
-                if found is not None and not found["base_is_zero"]:
+                if found is not None and (found["base_is_zero"] or found["mean"] > MEANINGFUL):
+                    axes.plot([MEANINGFUL], [number], ">", color="C0", markersize=4.0)
+                elif found is not None:
                     half = found["half"] or 0.0
                     axes.plot([found["mean"] - half, found["mean"] + half], [number, number], color="C0", linewidth=1.4)
                     axes.plot([found["mean"]], [number], "o", color="C0", markersize=4.0)
