@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from agents.statera.gains import VIEWS, Gains
 from agents.statera.target import Target
 
+OPEN_FACTOR_PER_S = 1.25
+"""Factor by which a full window opens per second while requests wait and utilization is below the band, whatever the model says: pressure
+shows with a delay of about two seconds, so that it goes beyond the band by half at most before it is seen."""
 RISE_FACTOR_PER_S = 2.0
 """Largest factor by which a window grows per second, by whatever cause. `FALL_FACTOR_PER_S`: by which it shrinks."""
 FALL_FACTOR_PER_S = 4.0
@@ -124,6 +127,9 @@ class WindowLoop:
             self._follow(target, error, load, dt)
         limited = self._rate_limited(now, dt) if target is None else self.base * math.exp(self.trim)
         limited = max(limited, min(float(load.safe), self._highest(now, dt)))
+        if error < 0:
+            # Requests wait at a full window and nobody is pressed: what the model has not seen yet must not hold them back.
+            limited = max(limited, now * math.pow(OPEN_FACTOR_PER_S, dt))
         # Back-calculation: the state is what was put out, so nothing stands behind the limits waiting to be unwound.
         self.base = max(float(min(self.low, load.ceiling)), min(float(load.ceiling), limited)) * math.exp(-self.trim)
 
