@@ -11,22 +11,24 @@ from hmas.lab.studies.faults import Fault, Faults
 from hmas.lab.studies.fleet import read_fleet
 from hmas.lab.studies.running import Run, run_case
 
-WORKLOAD = "burst:rate=7.2,duration=110,slo_scale=0.833,height=3,burst=4"
+WORKLOAD = "burst:rate=8,duration=110,slo_scale=0.833,height=3,burst=4"
 GUARD_S = 30.0
 """Silence after which an agent is not believed any more (15 s), and the window in which a switch is watched (15 s)."""
 CAPS = (24, 32, 48, 64)
-META = {"meta_period_s": 5.0, "meta_dwell_s": 10.0, "meta_twin_window_s": 30.0, "meta_twin_budget_s": 0.1}
+PACE = {"meta_period_s": 5.0, "meta_dwell_s": 10.0}
+RULES = {"meta_selector": "rules", "meta_judge": False}
+TWIN = {"meta_twin_window_s": 30.0, "meta_twin_budget_s": 0.1}
 KINDS = ("dead", "hung", "restart", "late", "garbage")
-SWITCH_S = (20.0, 30.0, 40.0)
+SWITCH_S = (25.0, 30.0, 35.0)
 """Around the first switch of an undisturbed run, which comes between."""
 
 
 def case(**changes) -> Case:
-    return Case(**({"workload": WORKLOAD, "fleet": read_fleet("1xa100-qwen3-8b"), "policy": "sjf"} | changes))
+    return Case(**({"workload": WORKLOAD, "fleet": read_fleet("1xa100-qwen3-8b"), "policy": "fcfs"} | changes))
 
 
-def steered(*faults: Fault) -> Run:
-    return run_case(case(agents=("statera", "meta"), meta=META, faults=faults))
+def steered(*faults: Fault, meta: dict) -> Run:
+    return run_case(case(agents=("statera", "meta"), meta=PACE | meta, faults=faults))
 
 
 def good(run: Run, width_s: float = 10.0) -> np.ndarray:
@@ -48,22 +50,33 @@ def plain() -> Run:
 @pytest.mark.parametrize("agent", ["qos", "statera", "meta"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_trouble_of_an_agent_costs_more_than_the_guard_window(plain: Run, agent, kind):
-    for from_s in SWITCH_S if (kind, agent) == ("dead", "meta") else SWITCH_S[1:2]:
-        run = steered(Fault(agent=agent, kind=kind, from_s=from_s, until_s=from_s + 45.0))
-        assert run.violations == []
-        assert len(run.records) == len(plain.records)
-        assert all(record.outcome is not None for record in run.records), "every request has come to an end"
-        behind = np.cumsum(good(run) - 0.95 * good(plain))
-        # By how much it has ever fallen behind the baseline since it was level: no more than the baseline serves in the guard window.
-        fallen = np.max(np.maximum.accumulate(behind) - behind)
-        assert fallen <= good(plain).mean() / 10.0 * GUARD_S, (from_s, fallen)
-        assert good(run).sum() >= 0.97 * good(plain).sum()
+    for from_s in SWITCH_S if kind in {"dead", "late"} else SWITCH_S[1:2]:
+        stays_above(plain, steered(Fault(agent=agent, kind=kind, from_s=from_s, until_s=from_s + 45.0), meta=RULES), from_s)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("kind", ["hung", "garbage"])
+def test_nor_does_it_with_a_twin_that_hears_nothing_or_nonsense(plain: Run, kind):
+    stays_above(plain, steered(Fault(agent="meta", kind=kind, from_s=30.0, until_s=75.0), meta=TWIN), 30.0)
+
+
+def stays_above(plain: Run, run: Run, from_s: float) -> None:
+    """Nothing is lost, and the baseline is undercut by no more than it serves in the guard window."""
+    assert run.violations == []
+    assert len(run.records) == len(plain.records)
+    assert all(record.outcome is not None for record in run.records), "every request has come to an end"
+    behind = np.cumsum(good(run) - 0.95 * good(plain))
+    # By how much it has ever fallen behind the baseline since it was level: no more than the baseline serves in the guard window.
+    fallen = np.max(np.maximum.accumulate(behind) - behind)
+    assert fallen <= good(plain).mean() / 10.0 * GUARD_S, (from_s, fallen)
+    assert good(run).sum() >= 0.97 * good(plain).sum()
 
 
 def test_undisturbed_runs_switch_between_the_moments_that_are_tried():
-    run = steered()
+    run = steered(meta=RULES)
     assert run.changes
-    assert SWITCH_S[0] <= run.changes[0].at_s <= SWITCH_S[-1] + 45.0
+    assert SWITCH_S[0] <= run.changes[0].at_s <= SWITCH_S[-1]
 
 
 def test_faults_of_one_agent_do_not_overlap_and_end_after_they_begin():

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from agents.meta.twin.plant import Step, StepFit
 from agents.meta.twin.replay import Plant
-from controller.core.messages import Completion, ControlAction, InstanceView, SystemSnapshot
+from controller.core.messages import OPEN_WINDOW, Completion, ControlAction, InstanceView, SystemSnapshot
 from engines.sim.profile import Profile
 
 SAMPLES_MIN = 30
@@ -118,9 +118,11 @@ class FleetModel:
                 Plant(
                     name=view.name,
                     profile=profile,
-                    windows=self._windows[view.name].since(now_s - window_s) if view.name in self._windows else ((now_s, view.n_run),),
-                    ceiling=max(1, view.capacity_n_run),
-                    token_budget=view.token_budget or None,
+                    windows=self._windows[view.name].since(now_s - window_s)
+                    if view.name in self._windows
+                    else ((now_s, max(1, view.n_run)),),
+                    ceiling=max(1, min(OPEN_WINDOW, view.capacity_n_run)),
+                    token_budget=view.token_budget if 0 < view.token_budget <= CONTEXT else None,
                     models=self._models.get(view.name),
                 )
             )
@@ -136,8 +138,8 @@ class FleetModel:
 def profile_of(step: Step, view: InstanceView) -> Profile:
     """A profile with the steps that an instance has shown, and the sizes that it tells."""
     engine = view.engine
-    kv_tokens = (engine.kv_capacity_tokens if engine is not None else None) or KV_TOKENS
-    budget = view.token_budget or (engine.max_num_batched_tokens if engine is not None else None) or BUDGET
+    kv_tokens = max(BLOCK, (engine.kv_capacity_tokens if engine is not None else None) or KV_TOKENS)
+    budget = min(CONTEXT, view.token_budget or (engine.max_num_batched_tokens if engine is not None else None) or BUDGET)
     return Profile(
         name=f"{view.name}-fitted",
         gpu="as it serves",
@@ -151,7 +153,7 @@ def profile_of(step: Step, view: InstanceView) -> Profile:
         block_size=BLOCK,
         kv_blocks=max(1, kv_tokens // BLOCK),
         kv_bytes_per_token=131_072,
-        max_num_seqs=max(1, view.capacity_n_run, view.n_run),
+        max_num_seqs=max(1, min(OPEN_WINDOW, view.capacity_n_run)),
         max_num_batched_tokens=max(1, budget),
         max_model_len=min(CONTEXT, max(BLOCK, kv_tokens)),
     )

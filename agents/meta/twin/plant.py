@@ -28,6 +28,8 @@ TOKENS_MIN = 8
 """Output tokens below which an answer is too short to time."""
 TOKENS_FULL = 64
 """Output tokens from which on an answer counts fully."""
+TOKENS_PER_MS_MOST = 1e4
+"""Tokens that an instance computes in a millisecond, at most; what says more is nonsense."""
 PRIOR_WEIGHT = 0.05
 """Completions that the prior counts for: it is right to a factor of two or so, one completion to a tenth or a twentieth."""
 
@@ -63,7 +65,7 @@ class WorkLog:
 
     def add(self, at_s: float, prompt_total: int, generation_total: int) -> None:
         """A reading of the counters; one that does not follow the last in time is ignored, a counter that fell belongs to a new process."""
-        if self._times_s and at_s <= self._times_s[-1]:
+        if (self._times_s and at_s <= self._times_s[-1]) or prompt_total < 0 or generation_total < 0:
             return
         before = self._counters if self._times_s else (prompt_total, generation_total)
         if prompt_total < before[0] or generation_total < before[1]:
@@ -124,6 +126,9 @@ class StepFit:
         if done is None or took_ms <= 0.0:
             return
         prompt, generated = done
+        if (prompt + generated) / took_ms > TOKENS_PER_MS_MOST:
+            # No engine does that: a counter that is none.
+            return
         steps = float(ended.output_tokens - 1)
         row = np.array([steps, max(generated, steps), prompt, took_ms]) / took_ms
         weight = min(1.0, ended.output_tokens / TOKENS_FULL)

@@ -16,6 +16,9 @@ REMEMBERED = 20_000
 """Requests remembered: the newest, about half a KB each."""
 CARRIED_S = 180.0
 """Age at the begin of a span beyond which a request that has not ended is taken for lost sight of."""
+TOKENS_MOST = 1 << 21
+"""Tokens of a prompt or an answer beyond which a figure is nonsense. `MS_MOST`: milliseconds, eleven days."""
+MS_MOST = 1e9
 LONG = 2.0
 """Upper bound over the median of a length of which nothing else is told."""
 
@@ -79,6 +82,16 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             tpot_ms=self.tpot_ms or otherwise.tpot_ms,
             source="history",
         )
+
+
+def is_possible(ended: Completion) -> bool:
+    """Whether a completion's figures can be: one that says nonsense is no request to replay."""
+    tokens = 0 < ended.prompt_tokens <= TOKENS_MOST and 0 <= ended.output_tokens <= TOKENS_MOST
+    beliefs = 0.0 <= ended.predicted_output_tokens <= TOKENS_MOST and 0.0 <= ended.predicted_tpot_ms <= MS_MOST
+    times = all(
+        -1.0 <= value <= MS_MOST for value in (ended.queue_ms, ended.ttft_ms, ended.tpot_ms, ended.total_ms, ended.predicted_ttft_ms)
+    )
+    return tokens and beliefs and times and max(ended.ttft_slo_ms, ended.tpot_slo_ms) <= MS_MOST
 
 
 class Traffic:

@@ -15,7 +15,7 @@ from agents.meta.twin.fleet import FleetModel
 from agents.meta.twin.menu import Menu
 from agents.meta.twin.replay import Outlook, World, is_good, replay
 from agents.meta.twin.sample import part_of
-from agents.meta.twin.traffic import Traffic
+from agents.meta.twin.traffic import Traffic, is_possible
 from controller.core.messages import Completion, ControlAction, Message, RequestFeatures, SystemSnapshot
 from controller.scheduling.outcomes import SchedulerSettings
 from controller.simulation import RequestRecord
@@ -134,8 +134,9 @@ class Twin:
         elif isinstance(message, ControlAction):
             self.fleet.regulated(message)
         elif isinstance(message, Completion):
-            self.fleet.learn(message)
-            self.traffic.completion(message)
+            if is_possible(message):
+                self.fleet.learn(message)
+                self.traffic.completion(message)
         elif isinstance(message, RequestFeatures):
             self.traffic.features(message)
 
