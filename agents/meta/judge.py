@@ -1,20 +1,25 @@
 """The twin as judge of what another selector proposes: it passes only what it does not expect to be worse than what runs. Pure.
 
 Of a selector that is not trusted that is too little: where all serve alike nothing is worse, and whoever wants can change everything. Its
-proposals have to be better, by as much as the twin's own.
+proposals have to be better, beyond what chance gives to who asks again and again.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import sqrt
 from typing import Any
 
 from agents.meta.candidate import Candidate
-from agents.meta.selectors.twin import MARGIN, SURE, outlooks_of, points
+from agents.meta.selectors.twin import MARGIN, outlooks_of, points
 from agents.meta.twin.twin import Answer, Question, Twin
 from controller.core.messages import CandidateOutlook
 
 TOLERANCE = 0.005
 """Share of requests by which a proposal may look worse and still pass: what the replay cannot tell."""
+
+SURE_OF_ALL = 3.2
+"""Standard errors that a proposal must win by which is not trusted. It may be made at every evaluation, and chance passes it some time:
+sixty windows an hour stand apart, and one in twenty such hours is to see a false one (0.05 / 60)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,7 @@ class Judge:
             current: In force.
             proposed: Instead of it.
             answer: What the replay came to.
-            sure: Whether it has to be better, by the margin and beyond the chance that the twin's own proposals are held to.
+            sure: Whether it has to be better, by the margin of the twin's own proposals and beyond chance (`SURE_OF_ALL`).
         """
         self._twin.take(answer)
         outlooks = outlooks_of(self._twin, [current, proposed], current)
@@ -72,6 +77,8 @@ class Judge:
         against = f"{proposed.label} {gain.good:.1%} good against {gain.other_good:.1%}, {points(gain)}"
         if gain.share < -TOLERANCE:
             return Ruling(False, f"the twin expects it to be worse: {against}", outlooks)
-        if sure and (gain.share < MARGIN or gain.share < SURE * gain.error):
+        # At least `share` of the requests fare otherwise, so their number alone scatters by its root: early on, a few blocks scatter less.
+        error = max(gain.error, sqrt(max(0.0, gain.share) / max(1, answer.requests)))
+        if sure and (gain.share < MARGIN or gain.share < SURE_OF_ALL * error):
             return Ruling(False, f"the twin is not sure that it is better: {against}", outlooks)
         return Ruling(True, f"the twin does not expect it to be worse: {against}", outlooks)

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 import re
+import threading
 import time
 
 import jsonschema
@@ -276,22 +277,25 @@ async def test_the_agent_asks_in_its_thread_while_its_loop_goes_on():
     from agents.meta.agent import make_agent
     from agents.work import Lane
 
+    came, free = threading.Event(), threading.Event()
+
     def slowly(handler, body):
-        time.sleep(0.3)
+        came.set()
+        free.wait(10.0)
         says(answer("sjf"))(handler, body)
 
     with chat_server(slowly) as chat:
         agents = AgentsConfig(meta_selector="llm", meta_llm_url=chat.url)
         agent, lane = make_agent(Config(agents=agents)), Lane("meta")
-        said, ticks = agent.handle([long_view(1000.0)], 1000.0), 0
+        said = agent.handle([long_view(1000.0)], 1000.0)
         beside = agent.beside(1000.0)
         answering = asyncio.ensure_future(lane.run(beside.compute))
-        while not answering.done():
-            ticks += 1
-            await asyncio.sleep(0.01)
+        assert await asyncio.to_thread(came.wait, 10.0)
+        assert not answering.done(), "the loop is free while the answer is awaited"
+        free.set()
+        await answering
         said += beside.finish(answering.result(), 1000.5)
         lane.close()
-    assert ticks > 10, "the loop was free meanwhile"
     assert said[-1].source == "llm"
     assert said[-1].policy == "edf", "wished once: not followed yet"
 
