@@ -7,8 +7,6 @@ figures added up are independent standard normal ones from the first on, so the 
 
 import math
 
-from scipy.special import ndtri, stdtr  # type: ignore[import-untyped]  # it ships no types
-
 SLACK = 0.5
 """Standard deviations that each block is forgiven (k): tuned to a shift of one deviation."""
 LIMIT = 8.0
@@ -60,9 +58,9 @@ class Reference:
 
 
 def _normal(t: float, freedom: float) -> float:
-    """The standard normal figure with the same probability as a t of so many degrees of freedom."""
-    below = float(ndtri(stdtr(freedom, -abs(t))))
-    return math.copysign(min(CLIP, -below), t)
+    """The standard normal figure with the same probability as a t of so many degrees of freedom, within 0.01 from 7 on (Wallace 1959)."""
+    figure = (8.0 * freedom + 1.0) / (8.0 * freedom + 3.0) * math.sqrt(freedom * math.log1p(t * t / freedom))
+    return math.copysign(min(CLIP, figure), t)
 
 
 class Cusum:

@@ -3,11 +3,14 @@
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import nnls
 from twin_kit import FCFS, completion, engine, looked, plant, served_fleet, told
 
 from agents.meta.candidate import Candidate
 from agents.meta.twin.fleet import FleetModel
-from agents.meta.twin.plant import Step, StepFit, WorkLog
+from agents.meta.twin.plant import Step, StepFit, WorkLog, least_squares
 from agents.meta.twin.traffic import Traffic
 from controller.core.messages import OPEN_WINDOW, ControlAction
 from engines.sim.profile import load_profile
@@ -114,3 +117,14 @@ def test_what_has_ended_has_its_true_length_and_is_bounded():
     window = traffic.window(0.0, 1e9, 100)
     assert [one.request_id for one in window] == [f"r{n}" for n in range(90, 100)]
     assert (window[0].output_tokens, window[0].good, window[0].known) == (500, True, True)
+
+
+@settings(max_examples=100, deadline=None)
+@given(rows=st.lists(st.tuples(*[st.floats(-5.0, 5.0)] * 4), min_size=4, max_size=8))
+def test_least_squares_without_negatives_is_what_scipy_finds(rows):
+    data = np.asarray(rows)
+    system = data[:, :3].T @ data[:, :3] + 0.1 * np.eye(3)
+    right = data[:, :3].T @ data[:, 3]
+    factor = np.linalg.cholesky(system).T
+    expected, _ = nnls(factor, np.linalg.solve(factor.T, right))
+    assert least_squares(system, right) == pytest.approx(expected, abs=1e-6)

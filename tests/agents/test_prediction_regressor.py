@@ -288,7 +288,7 @@ def test_too_little_telemetry_is_not_learnt_from(shipped):
         training.refit(shipped, learnt)
 
 
-@pytest.mark.parametrize("name", ["perception", "qos", "statera"])
+@pytest.mark.parametrize("name", ["perception", "qos", "statera", "meta"])
 def test_other_agents_do_not_load_the_model_library(name):
     code = f"""
 import sys

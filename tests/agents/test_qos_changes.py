@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 from control_kit import completion, snapshot
+from scipy.special import ndtri, stdtr
 
 from agents.qos.changes import Block, MixScorer, Watch
 from agents.qos.columns import TASKS as KINDS
 from agents.qos.model import QosModel
-from agents.qos.self_starting import CLIP, LIMIT, SLACK, Cusum, Reference
+from agents.qos.self_starting import CLIP, LIMIT, SLACK, Cusum, Reference, _normal
 from agents.qos.workload_watch import ARRIVALS, CHANGES_MAX, OUTPUTS, PROMPTS, TASKS, Lengths, WorkloadWatch
 from controller.core.messages import LongView
 from controller.core.types import TaskType
@@ -200,3 +201,9 @@ def test_a_silence_of_telemetry_is_no_change_of_the_workload():
     assert all(view.arrival_rps == pytest.approx(10.0, rel=0.3) for view in views[3:])
     assert all(view.arrival_dispersion < 2.5 for view in views), "all of it in one sub-window would make it 15"
     assert views[-1].telemetry.restarts == 0
+
+
+def test_a_t_becomes_the_normal_figure_of_the_same_probability():
+    for freedom in (7.0, 20.0, 239.0):
+        for t in np.linspace(-4.0, 4.0, 33).tolist():
+            assert _normal(t, freedom) == pytest.approx(float(ndtri(stdtr(freedom, t))), abs=0.01)

@@ -12,10 +12,11 @@ in common (or to those of a profile). Times per token alone would not do: they h
 
 from bisect import bisect_right
 from collections import deque
+from itertools import combinations
 
 import msgspec
 import numpy as np
-from scipy.optimize import nnls  # type: ignore[import-untyped]  # it has no type information
+from numpy.typing import NDArray
 
 from controller.core.messages import Completion
 from controller.core.types import OutcomeKind
@@ -149,6 +150,25 @@ class StepFit:
         # Ridge in relative terms: a figure that the data leave open stays at what engines have in common.
         system = squares + np.diag(PRIOR_WEIGHT / expected**2)
         right = targets + PRIOR_WEIGHT / expected
-        factor = np.linalg.cholesky(system).T
-        found, _ = nnls(factor, np.linalg.solve(factor.T, right))
+        found = least_squares(system, right)
         return Step(base_ms=max(1e-6, float(found[0])), seq_ms=float(found[1]), prompt_ms=float(found[2]), samples=self.samples)
+
+
+def least_squares(system: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Non-negative x that minimises x' S x / 2 - r' x, of a positive definite S.
+
+    With three unknowns every choice of those that are not 0 is tried: the best one without negatives is the answer, and no library need be
+    loaded for it.
+    """
+    size = len(right)
+    best, found = 0.0, np.zeros(size)
+    for count in range(1, size + 1):
+        for kept in combinations(range(size), count):
+            rows = np.ix_(kept, kept)
+            solved = np.linalg.solve(system[rows], right[list(kept)])
+            # At a stationary point of these rows the value is -r' x / 2.
+            value = -0.5 * float(right[list(kept)] @ solved)
+            if (solved >= 0.0).all() and value < best:
+                best, found = value, np.zeros(size)
+                found[list(kept)] = solved
+    return found

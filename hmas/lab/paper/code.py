@@ -4,8 +4,6 @@ import hashlib
 from functools import lru_cache
 from pathlib import Path
 
-import hmas
-
 PACKAGES = ("engines", "controller", "agents", "hmas/lab/studies", "hmas/lab/workloads", "hmas/lab/paper")
 """What a simulated run goes through."""
 
@@ -13,7 +11,7 @@ PACKAGES = ("engines", "controller", "agents", "hmas/lab/studies", "hmas/lab/wor
 @lru_cache(maxsize=1)
 def fingerprint() -> str:
     """A short name of the sources' content, the same for a compiled form of them."""
-    root = Path(hmas.__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parents[3]
     found = hashlib.sha256()
     for package in PACKAGES:
         for path in sorted((root / package).rglob("*.py"), key=lambda one: one.relative_to(root).as_posix()):
