@@ -39,7 +39,7 @@ def _place(ground: Ground, rows: Rows, arms: Sequence[str], seeds: int) -> dict[
         {
             "model": ground.model,
             "scenario": ground.scenario,
-            "load": SCENARIOS[ground.scenario].load,
+            "load": ground.placed.load,
             "shifts": SCENARIOS[ground.scenario].shifts,
             "rate_rps": ground.rate_rps,
             "capacity_rps": ground.capacity_rps,

@@ -1,4 +1,4 @@
-"""What each model and scenario stands on: measured capacity, calibrated targets, the windows that suit the tuned baselines."""
+"""What each model and scenario stands on: capacity, calibrated targets, the load, the windows that suit the tuned baselines."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,6 +7,7 @@ import msgspec
 from controller.core.types import Slo
 from hmas.demo.calibration import Calibration, operating_point
 from hmas.lab.paper.arms import ARMS, DEFAULT
+from hmas.lab.paper.placing import Placed, Site, anchor_of, place
 from hmas.lab.paper.rows import Row, Task
 from hmas.lab.paper.scenarios import SCENARIOS, Scenario
 from hmas.lab.paper.settings import PaperSettings
@@ -27,6 +28,7 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         capacity_rps: For requests like these, all instances together, at the best window.
+        placed: The load over it, and how it was found.
         slo_scale: Factor on Table 6; one for all scenarios of a model, as the paper keeps its targets.
         rate_rps: Mean arrival rate. `span_s`: length of the arrivals.
         tried: By tuned arm, goodput rate by window on the workload that is not scored. `windows`: the best of each.
@@ -35,6 +37,7 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     scenario: str
     capacity_rps: float
+    placed: Placed
     slo_scale: float
     rate_rps: float
     span_s: float
@@ -67,23 +70,34 @@ class Grounds:
         Raises:
             StudyError: A run failed.
         """
-        found = []
-        for model in self._settings.models:
-            names = self._settings.scenarios_of(model)
-            points = self._capacities(model, names)
-            for name in names:
-                scenario, point = SCENARIOS[name], points[SCENARIOS[name].mix]
-                found.append(
-                    Ground(
-                        model=model,
-                        scenario=name,
-                        capacity_rps=point.capacity_rps,
-                        slo_scale=points[MIXED].slo_scale,
-                        rate_rps=scenario.load * point.capacity_rps,
-                        span_s=self._settings.span_s(model, name),
-                    )
-                )
-        return self._tuned(found)
+        settings = self._settings
+        sites = [Site(model, name) for model in settings.models for name in settings.scenarios_of(model)]
+        points = {model: self._capacities(model, settings.scenarios_of(model)) for model in settings.models}
+
+        def at(site: Site, placed: Placed) -> Ground:
+            """The ground of a site at a load."""
+            mine = points[site.model]
+            capacity_rps = mine[SCENARIOS[site.scenario].mix].capacity_rps
+            return Ground(
+                model=site.model,
+                scenario=site.scenario,
+                capacity_rps=capacity_rps,
+                placed=placed,
+                slo_scale=mine[MIXED].slo_scale,
+                rate_rps=placed.load * capacity_rps,
+                span_s=settings.span_s(site.scenario),
+            )
+
+        def run(tried: Sequence[tuple[Site, float]]) -> list[Row]:
+            """The engine default at loads."""
+            return self._checked([self.task(at(site, Placed(load=load)), DEFAULT, TUNING_SEED, 0) for site, load in tried])
+
+        anchors = {site: Site(site.model, name) for site in sites if (name := anchor_of(site.scenario))}
+        found = place(list(dict.fromkeys(anchors.values())), run)
+        for site, placed in found.items():
+            self._say(f"{site.model}, {site.scenario}: the engine default fares like the paper's at {placed.load:.2f} of capacity")
+        loads = {site: found[anchors[site]] if site in anchors else Placed(load=SCENARIOS[site.scenario].load) for site in sites}
+        return self._tuned([at(site, loads[site]) for site in sites])
 
     def task(self, ground: Ground, arm: str, seed: int, window: int, *, series: bool = False) -> Task:
         """One run of an arm in a scenario."""

@@ -69,3 +69,18 @@ TABLE_4: Mapping[str, Mapping[str, Robust]] = MappingProxyType(
         "semantic": {DEFAULT: Robust(0.94, 0.07, 2.033, 3.05, 1.304, 878.61), PRODUCT: Robust(0.071, 0.93, 1.468, 2.26, 0.913, 1261.15)},
     }
 )
+
+
+class Anchor(NamedTuple):
+    """How the paper's engine baseline fared: a figure by our name, its value, and whether it rises with the load."""
+
+    figure: str
+    value: float
+    rises: bool = False
+
+
+ANCHORS: Mapping[str, Anchor] = MappingProxyType(
+    {name: Anchor("goodput_rate", cells[DEFAULT].goodput) for name, cells in TABLE_1.items()}
+    | {"semantic": Anchor("drop_1_3", TABLE_4["semantic"][DEFAULT].drop_1_3, rises=True), "azure-1200": Anchor("goodput_rate", 0.75)}
+)
+"""Table 1, Table 4 B, and section 4.1 on the longest replay. Table 4 A (nothing recovered) stands behind the loads of fixed rate."""

@@ -17,7 +17,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         words: Its name, and how many GPUs serve one instance.
         profile: Of one instance. `instances`: how many there are.
-        whole: Whether every arm and scenario is run; else a few of each, over half of their lengths.
+        whole: Whether every arm and scenario is run; else a few of each.
     """
 
     words: str
@@ -66,15 +66,15 @@ class PaperSettings(msgspec.Struct, frozen=True, kw_only=True):
     arms: tuple[str, ...] = tuple(ARMS)
     seeds: Annotated[int, Meta(ge=2, le=100)] = 5
     piece: Annotated[float, Meta(gt=0, le=1)] = 0.25
-    span: Annotated[float, Meta(gt=0, le=10)] = 0.5
+    span: Annotated[float, Meta(gt=0, le=10)] = 1.0
     backlog: Annotated[int, Meta(ge=20)] = 1000
     tpot_headroom: float = 2.0
     caps: tuple[int, ...] = (16, 24, 32, 48, 64, 96, 128, 192, 256)
     data: str = ""
 
-    def span_s(self, model: str, scenario: str) -> float:
-        """Length of a scenario's arrivals on a model."""
-        return SCENARIOS[scenario].span_s * self.span * (1.0 if self.models[model].whole else 0.5)
+    def span_s(self, scenario: str) -> float:
+        """Length of a scenario's arrivals."""
+        return SCENARIOS[scenario].span_s * self.span
 
     def fleet(self, model: str) -> str:
         """The engines that are simulated."""

@@ -50,7 +50,7 @@ def grounds_table(document: Document) -> Table:
     rows: Rows = [
         (
             *(ground["model"], ground["scenario"], document["scenarios"][ground["scenario"]], f"{ground['capacity_rps']:.2f}"),
-            *(f"{ground['rate_rps'] / ground['capacity_rps']:.2f}", f"{ground['rate_rps']:.2f}", f"{ground['span_s']:g}"),
+            *(f"{ground['placed']['load']:.2f}", _anchor(ground["placed"]), f"{ground['rate_rps']:.2f}", f"{ground['span_s']:g}"),
             *(f"{ground['slo_scale']:g}", ", ".join(f"{arm} {window}" for arm, window in ground["windows"].items())),
         )
         for ground in document["grounds"]
@@ -61,12 +61,17 @@ def grounds_table(document: Document) -> Table:
         "what",
         "capacity/s",
         "load",
+        "placed by the engine default: here / paper",
         "requests/s",
         "span s",
         "SLOs of Table 6 x",
         "windows of the tuned baselines",
     )
     return Table("Where each scenario stands: capacity measured on a backlog of such requests, rates in requests per second", head, rows)
+
+
+def _anchor(placed: Mapping[str, Any]) -> str:
+    return f"{placed['figure']} {placed['ours']:.3f} / {placed['published']:.3f}" if placed["figure"] else "-"
 
 
 def place_tables(document: Document) -> list[Table]:
@@ -76,7 +81,7 @@ def place_tables(document: Document) -> list[Table]:
 
 def _place_table(place: Place, fleet: str) -> Table:
     arms = sorted(place["arms"].items(), key=lambda item: -item[1]["figures"]["goodput_rps"]["mean"])
-    at = f"{place['load']:g} of capacity ({place['rate_rps']:.2f} requests/s, {place['span_s']:g} s)"
+    at = f"{place['load']:.2f} of capacity ({place['rate_rps']:.2f} requests/s, {place['span_s']:g} s)"
     best = policy_of(place["best_fixed"]) or "not tried"
     title = f"{place['model']} ({fleet}), {place['scenario']} at {at}, {place['seeds']} seeds; best fixed policy in hindsight: {best}"
     return Table(title, HEAD, [_arm_row(name, arm) for name, arm in arms])
