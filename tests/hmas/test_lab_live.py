@@ -1,6 +1,7 @@
-"""The live comparison: its arms and their configurations, the figures of its blocks, its page; the runs themselves are others' tests."""
+"""The live comparison: its arms and their configurations, its runs in virtual time, the figures of its blocks, its page."""
 
 import pytest
+from onvllm_kit import Engine, document_of, small
 
 from controller.core.errors import ConfigError
 from controller.scheduling.pool import POLICIES
@@ -8,6 +9,7 @@ from hmas.demo.site import GatewayAddress, Site, gateway_config
 from hmas.demo.virtual import Variant
 from hmas.lab.live.figures import summary
 from hmas.lab.live.settings import CAP, DEFAULT, FIXED, OURS, STRONG, TWIN, live_settings, read_fixed, variant_of
+from hmas.lab.live.study import contest
 from hmas.lab.live.tables import arms_table, body, goals_table
 
 WINDOWS = {"keep": 24, "shed": 32}
@@ -78,6 +80,20 @@ def test_a_goal_that_is_missed_is_told_so():
     blocks = [block(number, **{OURS: 8.0}) for number in (1, 2, 3)]
     goals = summary(blocks, [*block(0)["runs"]])["goals"]
     assert [one["reached"] for one in goals] == [True, False, True, False]
+
+
+async def test_a_block_holds_every_arm_with_its_own_window_and_only_h_mas_has_its_agents():
+    engine = Engine()
+    settings = small(live_settings(("edf",), seconds=4.0, blocks=1, load=0.9, seed=5))
+    found = await document_of(contest(settings), engine)
+    (block,) = found["blocks"]
+    assert sorted(block["order"]) == sorted(settings.names) == sorted(block["runs"])
+    assert engine.with_agents == [f"block-1-{OURS}"]
+    made = {variant.name.removeprefix("block-1-"): variant.n_run for variant, _ in engine.variants if variant.name.startswith("block-1-")}
+    assert (made[CAP], made[STRONG], made[TWIN], made[DEFAULT]) == (found["windows"]["keep"], *[found["windows"]["shed"]] * 2, 0)
+    assert [point["overdue"] for point in found["sweep"]] == ["keep", "keep", "shed", "shed"]
+    assert [row["arm"] for row in found["summary"]["rows"]] == list(settings.names)
+    assert found["complete"]
 
 
 def test_tables_and_page_tell_all_arms_and_goals():

@@ -4,86 +4,28 @@ import json
 from collections import Counter
 
 import msgspec
-import numpy as np
 import pytest
+from onvllm_kit import SMALL, TRACE, Engine, document_of, small
 
-from engines.sim.profile import load_profile
-from hmas.cli.pace import faster
-from hmas.demo.field_runs import FieldRuns
-from hmas.demo.live import LiveRun
 from hmas.demo.site import DemoBroken
-from hmas.demo.virtual import run_virtual
 from hmas.lab.dataset import load_mixture
-from hmas.lab.policies.live import STAGES, PolicyRuns
+from hmas.lab.onvllm.running import seconds_of
+from hmas.lab.onvllm.tenants import BURSTING, LONG_SHARE, STEADY, TENANTS, SharedLoad
+from hmas.lab.policies.live import contest
 from hmas.lab.policies.live_figures import summary
 from hmas.lab.policies.settings import BASELINE, LATE, TWIN, live_settings
 from hmas.lab.policies.tables import live_table, live_verdict
-from hmas.lab.policies.tenants import BURSTING, LONG_SHARE, STEADY, TENANTS, SharedLoad
-from hmas.lab.results import RunSummary, count_outcomes
-from hmas.lab.score import score
-from hmas.lab.shared_vllm import seconds_of
-from hmas.lab.traces import Trace, TraceRow
 
-PROFILE = faster(load_profile("demo-small"), 3.0)
-RNG = np.random.default_rng(7)
-TRACE = Trace(
-    source="drawn",
-    format="azure",
-    rows=[
-        TraceRow(at_s=i / 6.0, prompt_tokens=int(prompt), output_tokens=int(output))
-        for i, (prompt, output) in enumerate(zip(RNG.integers(100, 3000, 3000), RNG.integers(8, 600, 3000), strict=True))
-    ],
-)
-SMALL = {"backlog": 60, "length_scale": 0.05, "capacity_caps": (8, 16), "capacity_rounds": 1, "sweep_caps": (8, 16), "period_s": 2.0}
 POLICIES = (BASELINE, "edf", "sjf")
 
 
 def settings(blocks=2):
-    made = live_settings(POLICIES, seconds=4.0, blocks=blocks, load=1.0, seed=3)
-    return msgspec.structs.replace(made, field=msgspec.structs.replace(made.field, **SMALL))
-
-
-class Engine:
-    """Runs in virtual time; those named in `spoilt` come back as if the machine had stood still, so many times."""
-
-    def __init__(self, spoilt=()):
-        self.variants = []
-        self.spoilt = Counter(dict(spoilt))
-
-    async def __call__(self, variant, arrivals, span, *, agents=False):
-        assert not agents
-        self.variants.append((variant, arrivals))
-        results, end_s = run_virtual(arrivals, PROFILE, variant, engines=1)
-        self.spoilt[variant.name] -= 1
-        return LiveRun(
-            variant=variant,
-            score=score(results, warmup_s=span.warmup_s, arrivals_end_s=span.duration_s, run_end_s=end_s),
-            summary=RunSummary(
-                started_s=0.0,
-                elapsed_s=end_s,
-                max_gap_s=0.31 if self.spoilt[variant.name] >= 0 else 0.29,
-                cpu_s=0.0,
-                output_tokens=sum(r.output_tokens for r in results),
-                outcomes=count_outcomes(results),
-            ),
-            results=results,
-            samples=[],
-            decisions=[],
-            verdicts=[],
-            actions=0,
-            status={},
-            broken=[],
-        )
+    return small(live_settings(POLICIES, seconds=4.0, blocks=blocks, load=1.0, seed=3))
 
 
 async def study(engine, blocks=2):
     chosen = settings(blocks)
-    load = SharedLoad(TRACE, chosen.field, *load_mixture())
-    said = []
-    runs = PolicyRuns(chosen, FieldRuns(engine, chosen.field, load, said.append), load, say=said.append, stage=said.append)
-    ground = await runs.ground()
-    made = [await runs.block(number, ground) for number in range(blocks)]
-    document = runs.document(ground, made, {"elapsed_s": 0.0})
+    document = await document_of(contest(chosen), engine)
     return document | {"summary": summary(document["blocks"], chosen.policies)}
 
 
@@ -92,6 +34,7 @@ async def test_blocks_hold_every_policy_and_the_baseline_twice_on_the_same_arriv
     document = await study(engine)
     assert json.loads(json.dumps(document)) == json.loads(json.dumps(await study(Engine())))
     assert document["complete"]
+    assert engine.with_agents == []
     for block in document["blocks"]:
         assert sorted(block["order"]) == sorted([*POLICIES, TWIN])
         assert set(block["runs"]) == set(block["order"])
@@ -183,8 +126,7 @@ def test_runs_score_whole_periods_of_the_seconds_that_were_asked_for():
 
 def test_the_expected_time_grows_with_policies_and_blocks():
     def total(policies, blocks):
-        field = live_settings(policies, seconds=32.0, blocks=blocks, load=1.0, seed=1).field
-        return sum(length for _, length in seconds_of(field, STAGES, treatments=1, runs=len(policies) + 1))
+        return sum(length for _, length in seconds_of(contest(live_settings(policies, seconds=32.0, blocks=blocks, load=1.0, seed=1))))
 
     assert total(POLICIES, 2) - total(POLICIES, 1) == pytest.approx(20.0 + 4 * 49.0)
     assert total(POLICIES, 1) > total(POLICIES[:2], 1)

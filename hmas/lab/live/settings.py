@@ -5,15 +5,15 @@ import msgspec
 from controller.core.errors import ConfigError
 from controller.scheduling.pool import POLICIES
 from hmas.demo.field_settings import FieldSettings
-from hmas.demo.virtual import Overdue, Variant
+from hmas.demo.virtual import Variant
+from hmas.lab.onvllm.comparison import Windows
+from hmas.lab.onvllm.settings import field_settings
 
 DEFAULT, CAP, STRONG, OURS = "engine-default", "fcfs-cap", "fcfs-cap-shed", "h-mas"
 TWIN = f"{STRONG}-again"
 """The strong baseline once more in every block: how far two runs of one configuration lie apart is the noise that others are judged by."""
 FIXED = ("fcfs", "edf", "sjf", "two-lane", "wfq")
-PERIOD_S = 16.0
 HIGH, LOW = 1.8, 0.2
-CAPS = (16, 24, 32, 48)
 PACE = {
     "meta_period_s": 4.0,
     "meta_dwell_s": 10.0,
@@ -44,24 +44,11 @@ class LiveSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def live_settings(fixed: tuple[str, ...], *, seconds: float, blocks: int, load: float, seed: int) -> LiveSettings:
-    """Settings for runs that score so many seconds each: whole periods of about sixteen seconds."""
-    periods = max(1, round(seconds / PERIOD_S))
-    field = FieldSettings(
-        seed=seed,
-        load=load,
-        period_s=seconds / periods,
-        high=HIGH,
-        low=LOW,
-        periods=periods,
-        # The window of the baselines is not to be chosen on less than they are judged by.
-        sweep_periods=periods,
-        sweep_caps=CAPS,
-        blocks=blocks,
-    )
-    return LiveSettings(fixed=fixed, field=field)
+    """Settings for runs that score so many seconds each."""
+    return LiveSettings(fixed=fixed, field=field_settings(seconds=seconds, blocks=blocks, load=load, seed=seed, high=HIGH, low=LOW))
 
 
-def variant_of(name: str, windows: dict[Overdue, int], prefix: str) -> Variant:
+def variant_of(name: str, windows: Windows, prefix: str) -> Variant:
     """The static configuration of an arm; `windows` are the best ones by treatment of late requests."""
     run = f"{prefix}-{name}"
     if name == DEFAULT:

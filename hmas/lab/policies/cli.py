@@ -6,11 +6,10 @@ from typing import Any
 
 import click
 
-from hmas.cli.output import EXIT_FAILED, complain, duration_words, hint, json_option, say, say_json, table
-from hmas.demo.field_cli import default_trace
-from hmas.demo.vllm_engine import VllmServer
+from hmas.cli.output import EXIT_FAILED, complain, hint, json_option, say, say_json, table
+from hmas.lab.onvllm.cli import engine_options, page_option, run_contest
 from hmas.lab.page import LIVE, SIMULATED
-from hmas.lab.policies.live import STAGES, PolicyRuns
+from hmas.lab.policies.live import contest
 from hmas.lab.policies.live_figures import summary
 from hmas.lab.policies.page import write_page
 from hmas.lab.policies.plots import live_plot, simulated_plot
@@ -18,22 +17,14 @@ from hmas.lab.policies.settings import SimulatedSettings, live_settings, read_lo
 from hmas.lab.policies.simulate import SimulatedStudy
 from hmas.lab.policies.tables import live_table, live_verdict, simulated_tables, simulated_verdicts, wins_table
 from hmas.lab.result_files import write_result
-from hmas.lab.shared_vllm import compare_on_vllm, seconds_of
 from hmas.lab.studies.backends import on_cores
 from hmas.lab.tables import Table
-from hmas.lab.traces import read_trace
 
 DEFAULT = SimulatedSettings(policies=())
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command()
-@click.option("--vllm-python", type=click.Path(path_type=Path), help="Live: interpreter of the environment that holds vLLM.")
-@click.option("--model", type=click.Path(path_type=Path), help="Live: model directory (scripts/build_tiny_model.py).")
-@click.option("--trace", type=FILE, help="Live: trace with times and lengths; default: Azure's under HMAS_DATA_DIR, else drawn.")
-@click.option("--seconds", type=click.FloatRange(4, 600), default=32.0, show_default=True, help="Live: scored seconds of one run.")
-@click.option("--blocks", type=click.IntRange(1, 20), default=5, show_default=True, help="Live: repetitions of all runs.")
-@click.option("--load", type=click.FloatRange(0.1, 2.0), default=1.0, show_default=True, help="Live: mean rate over measured capacity.")
+@engine_options(seconds=32.0, load=1.0, when="Live: ")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=1, show_default=True, help="Live: texts, tenants and order of the runs.")
 @click.option("--simulate", is_flag=True, help="In virtual time, slice by slice, instead of live.")
 @click.option("--slices", default=",".join(DEFAULT.slices), show_default=True, help="Simulation: which.")
@@ -42,7 +33,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--duration", type=click.FloatRange(20, 86_400), default=DEFAULT.duration_s, show_default=True, help="Simulation: seconds.")
 @click.option("--fleet", default=DEFAULT.fleet, show_default=True, help="Simulation: engines, as `hmas simulate` takes them.")
 @click.option("--workers", type=click.IntRange(1, 256), default=2, show_default=True, help="Simulation: processes.")
-@click.option("--page", type=FILE, help="Run nothing: write what lies in --out into this page, between its markers.")
+@page_option
 @click.option("--policies", default="", help="Only these, with commas between; fcfs is always there. Default: the whole pool.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("build/policies"), show_default=True, help="Results.")
 @json_option
@@ -100,26 +91,13 @@ def _live(chosen: tuple[str, ...], out: Path, options: Mapping[str, Any]) -> dic
     if options["vllm_python"] is None or options["model"] is None:
         raise click.UsageError("--vllm-python and --model go together")
     settings = live_settings(chosen, seconds=options["seconds"], blocks=options["blocks"], load=options["load"], seed=options["seed"])
-    rows = read_trace(options["trace"]) if options["trace"] else default_trace()
-    phases = seconds_of(settings.field, STAGES, treatments=1, runs=len(chosen) + 1)
-    hint(f"about {duration_words(sum(length for _, length in phases))}: {len(chosen) + 1} runs a block")
-    out.mkdir(parents=True, exist_ok=True)
 
     def keep(document: dict[str, Any]) -> None:
         document["summary"] = summary(document["blocks"], settings.policies)
         write_result(out / f"{LIVE}.json", document)
         live_plot(out / f"{LIVE}.svg", document)
 
-    server = VllmServer(python=options["vllm_python"], model=options["model"])
-    document = compare_on_vllm(
-        lambda runs, load, reporter: PolicyRuns(settings, runs, load, say=reporter.say, stage=reporter.phase),
-        settings.field,
-        server,
-        rows,
-        out / "live",
-        phases=phases,
-        on_block=keep,
-    )
+    document = run_contest(contest(settings), options, out / "live", on_block=keep)
     keep(document)
     hint(f"written to {out / LIVE}.json and .svg")
     return document

@@ -9,6 +9,7 @@ from controller.core.errors import ConfigError
 from controller.scheduling.pool import POLICIES
 from hmas.demo.field_settings import FieldSettings
 from hmas.demo.virtual import Overdue
+from hmas.lab.onvllm.settings import field_settings
 from hmas.lab.studies.names import read_names
 
 BASELINE = "fcfs"
@@ -16,11 +17,8 @@ TWIN = "fcfs-again"
 """The baseline once more in every block: how far two runs of the same configuration lie apart is the noise that others are judged by."""
 LATE: Overdue = "shed"
 """What becomes of a request that has passed its TTFT deadline while it waits, under every policy alike."""
-PERIOD_S = 16.0
 HIGH, LOW = 1.6, 0.4
 """Rates of the two halves of a period over the mean. Other than the demo's 1.8 and 0.2 the low half leaves the steady tenants a load."""
-WINDOWS = (16, 24, 32, 48)
-"""Windows that the baseline is tuned over."""
 SLICES = ("steady", "burst", "drift", "shift")
 
 
@@ -69,21 +67,8 @@ class SimulatedSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def live_settings(policies: tuple[str, ...], *, seconds: float, blocks: int, load: float, seed: int) -> LiveSettings:
-    """Settings for runs that score so many seconds each: whole periods of about sixteen seconds."""
-    periods = max(1, round(seconds / PERIOD_S))
-    field = FieldSettings(
-        seed=seed,
-        load=load,
-        period_s=seconds / periods,
-        high=HIGH,
-        low=LOW,
-        periods=periods,
-        # The window that all runs share is not to be chosen on less than they are judged by.
-        sweep_periods=periods,
-        sweep_caps=WINDOWS,
-        blocks=blocks,
-    )
-    return LiveSettings(policies=policies, field=field)
+    """Settings for runs that score so many seconds each."""
+    return LiveSettings(policies=policies, field=field_settings(seconds=seconds, blocks=blocks, load=load, seed=seed, high=HIGH, low=LOW))
 
 
 def read_policies(text: str) -> tuple[str, ...]:
@@ -92,11 +77,7 @@ def read_policies(text: str) -> tuple[str, ...]:
     Raises:
         ConfigError: A name is not in the pool, or none but the baseline is left.
     """
-    wanted = {name.strip() for name in text.split(",") if name.strip()} or set(POLICIES)
-    unknown = sorted(wanted - set(POLICIES))
-    if unknown:
-        raise ConfigError(f"policies: {', '.join(unknown)}; allowed: {', '.join(POLICIES)}")
-    chosen = tuple(name for name in POLICIES if name in wanted and name != BASELINE)
+    chosen = tuple(name for name in read_names("policies", text, tuple(POLICIES)) if name != BASELINE)
     if not chosen:
         raise ConfigError(f"policies: {text!r} leaves none to compare with {BASELINE}; allowed: at least one of {', '.join(POLICIES)}")
     return (BASELINE, *chosen)

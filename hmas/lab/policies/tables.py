@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hmas.lab.onvllm.tenants import BURSTING, STEADY
 from hmas.lab.policies.settings import BASELINE, TWIN
 from hmas.lab.policies.sim_figures import MEASURES
-from hmas.lab.policies.tenants import BURSTING, STEADY
 from hmas.lab.tables import Table, plus_minus
 
 Document = Mapping[str, Any]
