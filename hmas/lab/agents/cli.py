@@ -17,6 +17,7 @@ from hmas.lab.agents.rows import KeptRows
 from hmas.lab.agents.settings import AblationSettings, read_beliefs, read_ways
 from hmas.lab.agents.simulate import SimulatedAblation
 from hmas.lab.agents.tables import live_table, short_table, simulated_tables
+from hmas.lab.onvllm.cli import engine_options, page_option
 from hmas.lab.page import LIVE, SIMULATED
 from hmas.lab.policies.settings import read_loads
 from hmas.lab.result_files import write_result
@@ -24,16 +25,11 @@ from hmas.lab.studies.backends import on_cores
 
 DEFAULT = AblationSettings()
 PERIOD_S = 16.0
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
 @click.command()
-@click.option("--vllm-python", type=click.Path(path_type=Path), help="Live: interpreter of the environment that holds vLLM.")
-@click.option("--model", type=click.Path(path_type=Path), help="Live: model directory (scripts/build_tiny_model.py).")
-@click.option("--seconds", type=click.FloatRange(4, 600), default=32.0, show_default=True, help="Live: scored seconds of one run.")
-@click.option("--blocks", type=click.IntRange(1, 20), default=5, show_default=True, help="Live: repetitions of all runs.")
-@click.option("--load", type=click.FloatRange(0.1, 2.0), default=1.0, show_default=True, help="Live: mean rate over measured capacity.")
+@engine_options(seconds=32.0, load=1.0, trace=False, when="Live: ")
 @click.option("--length-scale", type=click.FloatRange(0.01, 1), default=0.25, show_default=True, help="Live: answers over their lengths.")
 @click.option("--seed", type=click.IntRange(0, 1_000_000), default=1, show_default=True, help="Live: prompts and order of the runs.")
 @click.option("--simulate", is_flag=True, help="In virtual time, instead of live.")
@@ -51,7 +47,7 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 @click.option("--net", type=FOLDER, help="Simulation: length model in place of the shipped one (see --training-data).")
 @click.option("--training-data", type=click.Path(file_okay=False, path_type=Path), help="Run nothing: write what a model may see to here.")
 @click.option("--workers", type=click.IntRange(1, 256), default=2, show_default=True, help="Simulation: processes.")
-@click.option("--page", type=FILE, help="Run nothing: write what lies in --out into this page, between its markers.")
+@page_option
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("build/agents"), show_default=True, help="Results.")
 @json_option
 @click.pass_context
