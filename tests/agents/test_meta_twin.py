@@ -1,11 +1,11 @@
 """The digital twin: the past replayed under candidates, what is made of it, and when it is silent."""
 
-import msgspec
 import pytest
 from control_kit import long_view
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from twin_kit import EDF, FCFS, PLAIN, SHORT, SJF, blocked, completion, looked, outlook, plant, told, world
+from msgspec.structs import replace
+from twin_kit import EDF, FCFS, LONG, PLAIN, SHORT, SJF, blocked, completion, looked, outlook, plant, told, world
 
 from agents.meta.candidate import Candidate
 from agents.meta.judge import TOLERANCE, Judge
@@ -36,12 +36,13 @@ def test_the_order_that_saves_the_short_ones_is_found():
 def test_a_replay_is_the_same_every_time_and_scores_what_came_after_the_lead_in():
     window = blocked()
     assert looked(EDF, window=window) == looked(EDF, window=window)
-    late = looked(EDF, window=window, from_s=window[0].arrival_s + 30.0)
-    assert late.requests == sum(one.arrival_s >= window[0].arrival_s + 30.0 for one in window)
+    late = looked(EDF, window=window, from_s=window[0].request.arrival_s + 30.0)
+    assert late.requests == sum(one.request.arrival_s >= window[0].request.arrival_s + 30.0 for one in window)
 
 
 def test_tenants_count_by_their_weights():
-    window = [msgspec.structs.replace(one, tenant="vip" if one.output_tokens == SHORT else "batch") for one in blocked()]
+    tenants = {SHORT: "vip", LONG: "batch"}
+    window = [replace(one, request=replace(one.request, tenant=tenants[one.output_tokens])) for one in blocked()]
     even, weighted = looked(FCFS, window=window), looked(FCFS, window=window, weights={"vip": 4.0})
     assert weighted.good < even.good - 0.05, "first come first served misses the short ones' targets, and theirs count more now"
 
@@ -63,9 +64,9 @@ def test_a_fleet_of_equals_is_sampled_by_instances_and_one_instance_by_time():
     few = part.of(window)
     assert (len(part.plants), part.share) == (2, 0.25)
     assert len(few) == pytest.approx(len(window) / 4, rel=0.1)
-    assert few[0].arrival_s < window[40].arrival_s, "all of the window, not its end"
+    assert few[0].request.arrival_s < window[40].request.arrival_s, "all of the window, not its end"
     assert part_of([plant()], len(window), 100).of(window) == window
-    unlike = [plant(), msgspec.structs.replace(plant("b"), models=frozenset({"other"}))]
+    unlike = [plant(), replace(plant("b"), models=frozenset({"other"}))]
     assert part_of(unlike, len(window), 100).share == 1.0
 
 
@@ -77,11 +78,11 @@ def test_what_a_span_finds_there_comes_with_it():
     later = completion(4, 111.0, 500)
     for one in (waits, runs, gone, later):
         traffic.completion(one)
-    found = {one.request_id: one for one in traffic.carried(110.0)}
+    found = {one.request.id: one for one in traffic.carried(110.0)}
     assert found.keys() == {"r1", "r2"}
-    assert all(one.arrival_s == 110.0 for one in found.values())
-    assert (found["r1"].prompt_tokens, found["r1"].output_tokens, found["r1"].slo.ttft_ms) == (200, 500, 5_000.0)
-    assert (found["r2"].prompt_tokens, found["r2"].output_tokens) == (1, 250)
+    assert all(one.request.arrival_s == 110.0 for one in found.values())
+    assert (found["r1"].request.prompt_tokens, found["r1"].output_tokens, found["r1"].believed.slo.ttft_ms) == (200, 500, 5_000.0)
+    assert (found["r2"].request.prompt_tokens, found["r2"].output_tokens) == (1, 250)
 
 
 # -- evidence
@@ -165,7 +166,7 @@ def twin_of(window, **more) -> tuple[Twin, float]:
     )
     for one in window:
         twin.traffic._keep(one)
-    now_s = window[-1].arrival_s
+    now_s = window[-1].request.arrival_s
     twin.hear(told(now_s, n_run=32, capacity_n_run=32))
     return twin, now_s
 
@@ -175,13 +176,12 @@ def lived(window) -> list[Asked]:
     _, records = replay(world(window), FCFS)
     of = {record.request_id: record for record in records}
     return [
-        msgspec.structs.replace(
+        replace(
             one,
-            good=of[one.request_id].slo_met,
-            served_tpot_ms=max(0.0, of[one.request_id].tpot_ms),
-            known=True,
-            dispatched_s=one.arrival_s + of[one.request_id].queue_ms / 1000.0,
-            ended_s=one.arrival_s + of[one.request_id].total_ms / 1000.0,
+            good=of[one.request.id].slo_met,
+            served_tpot_ms=max(0.0, of[one.request.id].tpot_ms),
+            dispatched_s=one.request.arrival_s + of[one.request.id].queue_ms / 1000.0,
+            ended_s=one.request.arrival_s + of[one.request.id].total_ms / 1000.0,
         )
         for one in window
     ]
@@ -218,7 +218,7 @@ def test_the_twin_proposes_what_would_have_served_better_and_says_how_sure():
 
 
 def test_a_twin_whose_replay_is_not_what_happened_is_silent_and_rules_speak():
-    window = [msgspec.structs.replace(one, good=not one.good) for one in lived(blocked())]
+    window = [replace(one, good=not one.good) for one in lived(blocked())]
     twin, now_s = twin_of(window)
     found = chosen(twin, now_s)
     assert found.source == "rules"

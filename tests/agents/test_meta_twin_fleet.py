@@ -115,8 +115,8 @@ def test_what_has_ended_has_its_true_length_and_is_bounded():
         traffic.completion(completion(number, 100.0 + number, 500))
     assert len(traffic) == 10
     window = traffic.window(0.0, 1e9, 100)
-    assert [one.request_id for one in window] == [f"r{n}" for n in range(90, 100)]
-    assert (window[0].output_tokens, window[0].good, window[0].known) == (500, True, True)
+    assert [one.request.id for one in window] == [f"r{n}" for n in range(90, 100)]
+    assert (window[0].output_tokens, window[0].good, window[0].served_tpot_ms > 0.0) == (500, True, True)
 
 
 @settings(max_examples=100, deadline=None)

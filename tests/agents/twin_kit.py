@@ -8,7 +8,7 @@ from agents.meta.twin.fleet import SAMPLES_MIN, FleetModel
 from agents.meta.twin.replay import Outlook, Plant, World, replay
 from agents.meta.twin.traffic import Asked
 from controller.core.messages import Completion
-from controller.core.types import OutcomeKind, Slo
+from controller.core.types import Estimates, OutcomeKind, Request, Slo
 from controller.scheduling.outcomes import SchedulerSettings
 from engines.base import EngineSnapshot
 from engines.sim.profile import load_profile
@@ -18,12 +18,14 @@ SHORT, LONG = 40, 1200
 FCFS, EDF, SJF = (Candidate(policy=name) for name in ("fcfs", "edf", "sjf"))
 
 
-def asked(number: int, arrival_s: float, output: int, *, ttft_ms: float = 2000.0, **more) -> Asked:
-    fields = {
-        "request_id": f"r{number}", "tenant": "t", "model": "m", "arrival_s": arrival_s, "prompt_tokens": 200, "output_tokens": output,
-        "believed_tokens": float(output), "upper_tokens": 1.5 * output, "slo": Slo(ttft_ms=ttft_ms, tpot_ms=500.0),
-    }  # fmt: skip
-    return Asked(**(fields | more))
+def asked(number: int, arrival_s: float, output: int, *, ttft_ms: float = 2000.0) -> Asked:
+    return Asked(
+        request=Request(id=f"r{number}", tenant="t", model="m", arrival_s=arrival_s, prompt_tokens=200),
+        believed=Estimates(
+            slo=Slo(ttft_ms=ttft_ms, tpot_ms=500.0), output_tokens=output, output_tokens_upper=1.5 * output, ttft_ms=0.0, tpot_ms=0.0
+        ),
+        output_tokens=output,
+    )
 
 
 def blocked(rate: float = 4.0, seconds: float = 120.0, seed: int = 1) -> list[Asked]:
@@ -41,7 +43,7 @@ def plant(name: str = "a", n_run: int = 32) -> Plant:
 
 def world(window=None, **more) -> World:
     window = tuple(window or blocked())
-    return World(**({"asked": window, "plants": (plant(),), "settings": PLAIN, "from_s": window[0].arrival_s} | more))
+    return World(**({"asked": window, "plants": (plant(),), "settings": PLAIN, "from_s": window[0].request.arrival_s} | more))
 
 
 def looked(candidate: Candidate, **more) -> Outlook:

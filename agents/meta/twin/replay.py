@@ -124,10 +124,10 @@ def replay(world: World, candidate: Candidate) -> tuple[Outlook, list[RequestRec
                 regulated[plant.name] = n_run
                 scheduler.set_controls(plant.name, Controls(n_run=n_run))
 
-    regulate(world.asked[0].arrival_s)
+    regulate(world.asked[0].request.arrival_s)
     moving = not candidate.n_run and any(len(plant.windows) > 1 for plant in world.plants)
     controls = [Periodic(every_s=REGULATED_S, run=lambda now_s, _scheduler, _engines: regulate(now_s))] if moving else []
-    result = simulate(_arrivals(world), engines, scheduler, controls=controls, until_s=world.asked[-1].arrival_s + GRACE_S)
+    result = simulate(_arrivals(world), engines, scheduler, controls=controls, until_s=world.asked[-1].request.arrival_s + GRACE_S)
     return outlook_of(candidate, result.records, world.weights, from_s=world.from_s), result.records
 
 
@@ -156,10 +156,10 @@ def _arrivals(world: World) -> Iterator[Arrival]:
     for one in world.asked:
         estimates = one.estimates(UNTOLD)
         yield Arrival(
-            request=one.request(),
+            request=one.again(),
             estimate=partial(_told, estimates),
             output_tokens=one.output_tokens,
-            weight=world.weights.get(one.tenant, 1.0),
+            weight=world.weights.get(one.request.tenant, 1.0),
         )
 
 

@@ -29,7 +29,7 @@ class Part:
     def of(self, asked: Iterable[Asked]) -> list[Asked]:
         """The requests that fall to this part: always the same ones."""
         threshold = int(WHOLE * self.share)
-        return [one for one in asked if crc32(one.request_id.encode()) < threshold] if self.share < 1.0 else list(asked)
+        return [one for one in asked if crc32(one.request.id.encode()) < threshold] if self.share < 1.0 else list(asked)
 
 
 def part_of(plants: Sequence[Plant], asked: int, most: int) -> Part:

@@ -6,11 +6,13 @@ believed. So the newest part of a window is as doubtful as the scheduler's own k
 
 from collections import OrderedDict
 from math import inf, isfinite
+from operator import attrgetter
 
 import msgspec
+from msgspec.structs import replace
 
 from controller.core.messages import Completion, RequestFeatures
-from controller.core.types import Estimates, OutcomeKind, Request, Slo, TaskType
+from controller.core.types import Estimates, OutcomeKind, Request, Slo
 
 REMEMBERED = 20_000
 """Requests remembered: the newest, about half a KB each."""
@@ -27,59 +29,42 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One request of the past.
 
     Attributes:
+        request: As it came, as far as a replay asks.
+        believed: What the scheduler knew of it; its costs are 0 where nobody told them.
         output_tokens: True length where it completed, else the believed one.
-        believed_tokens, upper_tokens: Median and upper bound that the scheduler had of it.
-        known: Whether its true length is known.
         good: Whether it met both targets in truth; None where its end is not known, or was its client's doing.
         served_tpot_ms: Its time per output token in truth, 0 where it is not known.
         dispatched_s, ended_s: When it was sent to an engine, and when it ended; infinite where that is not known.
-        service_ttft_ms, tpot_ms: What was believed of its cost; 0 where nothing was.
     """
 
-    request_id: str
-    tenant: str
-    model: str
-    arrival_s: float
-    prompt_tokens: int
+    request: Request
+    believed: Estimates
     output_tokens: int
-    believed_tokens: float
-    upper_tokens: float
-    slo: Slo
-    task_type: TaskType = TaskType.UNKNOWN
-    importance: float = 0.75
-    max_output_tokens: int = 0
-    session: str = ""
-    service_ttft_ms: float = 0.0
-    tpot_ms: float = 0.0
-    known: bool = False
     good: bool | None = None
     served_tpot_ms: float = 0.0
     dispatched_s: float = inf
     ended_s: float = inf
 
-    def request(self) -> Request:
+    def again(self) -> Request:
         """As the scheduler takes it in; without a deadline, for what clients did under another order says nothing about this one."""
-        return Request(
-            id=self.request_id,
-            tenant=self.tenant,
-            model=self.model,
-            arrival_s=self.arrival_s,
-            prompt_tokens=self.prompt_tokens,
-            max_output_tokens=self.max_output_tokens or None,
-            declared_slo=self.slo,
-            session=self.session,
+        return replace(
+            self.request,
+            max_output_tokens=self.request.max_output_tokens or None,
+            declared_slo=self.believed.slo,
+            deadline_s=inf,
+            priority=0,
+            min_output_tokens=0,
+            stream=True,
         )
 
-    def estimates(self, otherwise: "Estimates") -> Estimates:
+    def estimates(self, otherwise: Estimates) -> Estimates:
         """What was believed of it; costs that nobody told are `otherwise`'s."""
-        return Estimates(
-            slo=self.slo,
-            task_type=self.task_type,
-            importance=self.importance,
-            output_tokens=self.believed_tokens,
-            output_tokens_upper=max(self.believed_tokens, self.upper_tokens),
-            ttft_ms=self.service_ttft_ms or otherwise.ttft_ms,
-            tpot_ms=self.tpot_ms or otherwise.tpot_ms,
+        believed = self.believed
+        return replace(
+            believed,
+            output_tokens_upper=max(believed.output_tokens, believed.output_tokens_upper),
+            ttft_ms=believed.ttft_ms or otherwise.ttft_ms,
+            tpot_ms=believed.tpot_ms or otherwise.tpot_ms,
             source="history",
         )
 
@@ -113,43 +98,22 @@ class Traffic:
         """A request has been read: it came a moment ago. What has ended by now stays as it ended."""
         if said.request_id in self._asked or not said.ttft_slo_ms > 0.0 or not said.tpot_slo_ms > 0.0:
             return
-        self._keep(
-            Asked(
-                request_id=said.request_id,
-                tenant=said.tenant,
-                model=said.model,
-                arrival_s=said.sent_s,
-                prompt_tokens=said.prompt_tokens,
-                output_tokens=max(1, round(said.output_tokens)),
-                believed_tokens=said.output_tokens,
-                upper_tokens=said.output_tokens_p90,
+        self.came(
+            Request(id=said.request_id, tenant=said.tenant, model=said.model, arrival_s=said.sent_s, prompt_tokens=said.prompt_tokens),
+            Estimates(
                 slo=Slo(ttft_ms=said.ttft_slo_ms, tpot_ms=said.tpot_slo_ms),
                 task_type=said.task_type,
                 importance=said.importance,
-            )
+                output_tokens=said.output_tokens,
+                output_tokens_upper=said.output_tokens_p90,
+                ttft_ms=0.0,
+                tpot_ms=0.0,
+            ),
         )
 
     def came(self, request: Request, believed: Estimates) -> None:
         """A request has come, with what is believed of it: what `features` says where there is no perception."""
-        self._keep(
-            Asked(
-                request_id=request.id,
-                tenant=request.tenant,
-                model=request.model,
-                arrival_s=request.arrival_s,
-                prompt_tokens=request.prompt_tokens,
-                output_tokens=max(1, round(believed.output_tokens)),
-                believed_tokens=believed.output_tokens,
-                upper_tokens=believed.output_tokens_upper,
-                slo=believed.slo,
-                task_type=believed.task_type,
-                importance=believed.importance,
-                max_output_tokens=request.max_output_tokens or 0,
-                session=request.session,
-                service_ttft_ms=believed.ttft_ms,
-                tpot_ms=believed.tpot_ms,
-            )
-        )
+        self._keep(Asked(request=request, believed=believed, output_tokens=max(1, round(believed.output_tokens))))
 
     def completion(self, ended: Completion) -> None:
         """A request has ended: its arrival, targets and beliefs are the gateway's own, its length is true where it completed."""
@@ -158,25 +122,30 @@ class Traffic:
             return
         before = self._asked.get(ended.request_id)
         known = ended.outcome is OutcomeKind.COMPLETED and ended.output_tokens > 0
-        believed = ended.predicted_output_tokens or (before.believed_tokens if before is not None else float(max(1, ended.output_tokens)))
+        tokens = ended.predicted_output_tokens or (
+            before.believed.output_tokens if before is not None else float(max(1, ended.output_tokens))
+        )
         self._keep(
             Asked(
-                request_id=ended.request_id,
-                tenant=ended.tenant,
-                model=ended.model,
-                arrival_s=ended.arrival_s,
-                prompt_tokens=ended.prompt_tokens,
-                output_tokens=ended.output_tokens if known else max(1, round(believed), ended.output_tokens),
-                believed_tokens=believed,
-                upper_tokens=before.upper_tokens if before is not None else LONG * believed,
-                slo=Slo(ttft_ms=ended.ttft_slo_ms, tpot_ms=ended.tpot_slo_ms),
-                task_type=ended.task_type,
-                importance=before.importance if before is not None else 0.75,
-                max_output_tokens=ended.max_output_tokens,
-                session=ended.session,
-                service_ttft_ms=max(0.0, ended.predicted_ttft_ms),
-                tpot_ms=max(0.0, ended.predicted_tpot_ms),
-                known=known,
+                request=Request(
+                    id=ended.request_id,
+                    tenant=ended.tenant,
+                    model=ended.model,
+                    arrival_s=ended.arrival_s,
+                    prompt_tokens=ended.prompt_tokens,
+                    max_output_tokens=ended.max_output_tokens,
+                    session=ended.session,
+                ),
+                believed=Estimates(
+                    slo=Slo(ttft_ms=ended.ttft_slo_ms, tpot_ms=ended.tpot_slo_ms),
+                    task_type=ended.task_type,
+                    importance=before.believed.importance if before is not None else 0.75,
+                    output_tokens=tokens,
+                    output_tokens_upper=before.believed.output_tokens_upper if before is not None else LONG * tokens,
+                    ttft_ms=max(0.0, ended.predicted_ttft_ms),
+                    tpot_ms=max(0.0, ended.predicted_tpot_ms),
+                ),
+                output_tokens=ended.output_tokens if known else max(1, round(tokens), ended.output_tokens),
                 good=None if ended.outcome is OutcomeKind.CANCELLED else ended.slo_met,
                 served_tpot_ms=max(0.0, ended.tpot_ms) if known else 0.0,
                 dispatched_s=ended.arrival_s + ended.queue_ms / 1000.0 if ended.queue_ms >= 0.0 else inf,
@@ -186,7 +155,8 @@ class Traffic:
 
     def window(self, start_s: float, end_s: float, most: int) -> list[Asked]:
         """What came in a span, by arrival; of more than `most` the newest."""
-        found = sorted((asked for asked in self._asked.values() if start_s <= asked.arrival_s < end_s), key=lambda asked: asked.arrival_s)
+        found = [asked for asked in self._asked.values() if start_s <= asked.request.arrival_s < end_s]
+        found.sort(key=attrgetter("request.arrival_s"))
         return found[-most:] if most else []
 
     def carried(self, start_s: float) -> list[Asked]:
@@ -194,27 +164,28 @@ class Traffic:
 
         What waited has the time that was left to its target, what ran the tokens that were left to make.
         """
-        return [
-            _rest_of(asked, start_s) for asked in self._asked.values() if start_s - CARRIED_S <= asked.arrival_s < start_s < asked.ended_s
-        ]
+        first_s = start_s - CARRIED_S
+        return [_rest_of(asked, start_s) for asked in self._asked.values() if first_s <= asked.request.arrival_s < start_s < asked.ended_s]
 
     def _keep(self, asked: Asked) -> None:
-        self._asked[asked.request_id] = asked
-        self._asked.move_to_end(asked.request_id)
-        self.heard_s = max(self.heard_s, asked.arrival_s)
+        self._asked[asked.request.id] = asked
+        self._asked.move_to_end(asked.request.id)
+        self.heard_s = max(self.heard_s, asked.request.arrival_s)
         while len(self._asked) > self._limit:
             self._asked.popitem(last=False)
 
 
 def _rest_of(asked: Asked, start_s: float) -> Asked:
     """What is left of a request at a moment at which it waited or ran."""
+    request, believed, tokens = asked.request, asked.believed, asked.output_tokens
     if asked.dispatched_s > start_s:
-        left_ms = max(1.0, asked.slo.ttft_ms - 1000.0 * (start_s - asked.arrival_s))
-        return msgspec.structs.replace(asked, arrival_s=start_s, slo=Slo(ttft_ms=left_ms, tpot_ms=asked.slo.tpot_ms), good=None)
-    span_s = asked.ended_s - asked.dispatched_s
-    left = (asked.ended_s - start_s) / span_s if isfinite(span_s) and span_s > 0.0 else 0.5
-    tokens = max(1, round(left * asked.output_tokens))
-    # Its prompt has been computed; that it holds KV blocks for it is left out.
-    return msgspec.structs.replace(
-        asked, arrival_s=start_s, prompt_tokens=1, output_tokens=tokens, believed_tokens=float(tokens), good=None
-    )
+        left_ms = max(1.0, believed.slo.ttft_ms - 1000.0 * (start_s - request.arrival_s))
+        believed = replace(believed, slo=Slo(ttft_ms=left_ms, tpot_ms=believed.slo.tpot_ms))
+    else:
+        span_s = asked.ended_s - asked.dispatched_s
+        left = (asked.ended_s - start_s) / span_s if isfinite(span_s) and span_s > 0.0 else 0.5
+        tokens = max(1, round(left * tokens))
+        believed = replace(believed, output_tokens=float(tokens))
+        # Its prompt has been computed; that it holds KV blocks for it is left out.
+        request = replace(request, prompt_tokens=1)
+    return replace(asked, request=replace(request, arrival_s=start_s), believed=believed, output_tokens=tokens, good=None)

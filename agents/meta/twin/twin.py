@@ -166,10 +166,10 @@ class Twin:
         asked = part.of(asked)[-most:]
         if not asked:
             return "no request falls to the part of the fleet that could be replayed"
-        first_s = asked[0].arrival_s
+        first_s = asked[0].request.arrival_s
         # What was there when it began comes with it, in the same sample.
         carried = part.of(self.traffic.carried(first_s))[-most:]
-        from_s = first_s + LEAD / (1.0 + LEAD) * (asked[-1].arrival_s - first_s)
+        from_s = first_s + LEAD / (1.0 + LEAD) * (asked[-1].request.arrival_s - first_s)
         world = World(
             asked=(*carried, *asked),
             plants=part.plants,
@@ -206,7 +206,7 @@ class Twin:
 
 def held_against_truth(world: World, records: Sequence[RequestRecord]) -> Check:
     """Compares a replay of what ran with how the same requests ended."""
-    of = {one.request_id: one for one in world.asked}
+    of = {one.request.id: one for one in world.asked}
     replayed = true = requests = tokens = 0
     replayed_ms = true_ms = 0.0
     for record in records:
