@@ -30,6 +30,14 @@ def complain(text: str) -> None:
     click.echo(f"hmas: {text}" if "\n" not in text else f"hmas:\n{text}", err=True)
 
 
+def exit_where_broken(ctx: click.Context, broken: Sequence[str]) -> None:
+    """Complains about each thing that must not be; where there is any, the command ends with exit code 1."""
+    for text in broken:
+        complain(f"broken: {text}")
+    if broken:
+        ctx.exit(EXIT_FAILED)
+
+
 def hint(text: str) -> None:
     """Writes something useful that is no result."""
     click.echo(text, err=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from hmas.cli.output import EXIT_FAILED, complain, hint, say
+from hmas.cli.output import exit_where_broken, hint, say
 from hmas.demo.outcome import OURS, chosen_decisions, decision_line, document, headline, rounds_table, text_table
 from hmas.demo.page import page
 from hmas.demo.settings import DemoSettings
@@ -62,8 +62,4 @@ def demo(ctx: click.Context, *, seed: int, quick: bool, out: Path, rounds: int, 
     repeated = [name for result in results for name in result.repeated]
     if repeated:
         hint(f"made again because the machine stood still under them: {', '.join(repeated)}")
-    broken = [text for result in results for text in result.broken]
-    for text in broken:
-        complain(f"broken: {text}")
-    if broken:
-        ctx.exit(EXIT_FAILED)
+    exit_where_broken(ctx, [text for result in results for text in result.broken])

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from hmas.cli.output import EXIT_FAILED, complain, hint, say
+from hmas.cli.output import exit_where_broken, hint, say
 from hmas.demo.field import FieldStudy
 from hmas.demo.field_load import KIND
 from hmas.demo.field_outcome import document, headline, text_table
@@ -70,10 +70,7 @@ def demo_vllm(
     say("")
     say(headline(result))
     hint(f"figures: {out / 'demo-vllm.json'}   {msgspec.json.encode(round(result.elapsed_s)).decode()} s in all")
-    for text in result.broken:
-        complain(f"broken: {text}")
-    if result.broken:
-        ctx.exit(EXIT_FAILED)
+    exit_where_broken(ctx, result.broken)
 
 
 def default_trace() -> Trace:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hmas.cli.output import EXIT_FAILED, complain, duration_words, hint, json_option, say, say_json, table
+from hmas.cli.output import duration_words, exit_where_broken, hint, json_option, say, say_json, table
 from hmas.demo.field_settings import FieldSettings
 from hmas.demo.vllm_engine import VllmServer
 from hmas.lab.agents.asked import LENGTHS, PROMPTS, TYPED, read_pool, write_without
@@ -84,10 +84,7 @@ def agents(ctx: click.Context, /, *, page: Path | None, simulate: bool, out: Pat
         say_json(document)
     else:
         say("\n\n".join(f"{one.title}\n{table(one.head, one.rows)}" for one in tables))
-    for text in document["broken"]:
-        complain(f"broken: {text}")
-    if document["broken"]:
-        ctx.exit(EXIT_FAILED)
+    exit_where_broken(ctx, document["broken"])
 
 
 def _need_data(data: Path | None) -> None:

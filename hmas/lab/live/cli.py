@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hmas.cli.output import EXIT_FAILED, complain, json_option, say, say_json, table
+from hmas.cli.output import exit_where_broken, json_option, say, say_json, table
 from hmas.lab.live.settings import PACE, live_settings, read_fixed
 from hmas.lab.live.study import contest
 from hmas.lab.live.tables import arms_table, body, goals_table
@@ -48,10 +48,7 @@ def live(ctx: click.Context, /, *, page: Path | None, out: Path, as_json: bool, 
     else:
         for found in (goals_table(document), arms_table(document)):
             say(f"{found.title}\n{table(found.head, found.rows)}\n")
-    for text in document["broken"]:
-        complain(f"broken: {text}")
-    if document["broken"]:
-        ctx.exit(EXIT_FAILED)
+    exit_where_broken(ctx, document["broken"])
 
 
 def _run(out: Path, options: Mapping[str, Any]) -> dict[str, Any]:

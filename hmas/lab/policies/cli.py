@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hmas.cli.output import EXIT_FAILED, complain, hint, json_option, say, say_json, table
+from hmas.cli.output import exit_where_broken, hint, json_option, say, say_json, table
 from hmas.lab.onvllm.cli import engine_options, page_option, run_contest
 from hmas.lab.page import LIVE, SIMULATED
 from hmas.lab.policies.live import contest
@@ -66,10 +66,7 @@ def policies(ctx: click.Context, /, *, page: Path | None, simulate: bool, out: P
     else:
         say(simulated_text(document) if simulate else live_text(document))
     trouble = [f"{p['slice']}: {name} failed: {e}" for p in document["summary"] for name, e in p["failed"].items()] if simulate else []
-    for text in trouble or document.get("broken", []):
-        complain(f"broken: {text}")
-    if trouble or document.get("broken"):
-        ctx.exit(EXIT_FAILED)
+    exit_where_broken(ctx, trouble or document.get("broken", []))
 
 
 def live_text(document: Mapping[str, Any]) -> str:
