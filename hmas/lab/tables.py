@@ -30,3 +30,13 @@ def plus_minus(value: Mapping[str, Any], digits: int) -> str:
     """A `mean` with half the width of its confidence interval (`half`), where there is one."""
     half = value.get("half")
     return f"{value['mean']:.{digits}f}" + (f" ± {half:.{digits}f}" if half else "")
+
+
+def cell(value: float | None, digits: int) -> str:
+    """A figure; empty where there is none."""
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def min_max(value: Mapping[str, Any], digits: int) -> str:
+    """The `min` and the `max` of repeated runs."""
+    return f"{value['min']:.{digits}f}..{value['max']:.{digits}f}"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hmas.lab.agents.settings import ORACLE, RULES, TRAINED
-from hmas.lab.tables import Table, plus_minus
+from hmas.lab.tables import Table, cell, min_max, plus_minus
 
 Document = Mapping[str, Any]
 HEAD = (
@@ -103,9 +103,8 @@ def _live_row(row: Mapping[str, Any]) -> tuple[str, ...]:
     cells = [row["arm"]]
     for key, digits in (("goodput_rps", 2), ("esg_rate", 0)):
         value, over = row[key]["spread"], row[key]["over_rules"]
-        cells += [f"{value['median']:.{digits}f}", f"{over['median']:.3f}", f"{over['min']:.3f}..{over['max']:.3f}", row[key]["verdict"]]
-    ttft, tpot = row["ttft_ms_started_p95"], row["tpot_ms_p95"]
-    return (*cells, "" if ttft is None else f"{ttft:.0f}", "" if tpot is None else f"{tpot:.1f}", str(row["runs"]))
+        cells += [f"{value['median']:.{digits}f}", f"{over['median']:.3f}", min_max(over, 3), row[key]["verdict"]]
+    return (*cells, cell(row["ttft_ms_started_p95"], 0), cell(row["tpot_ms_p95"], 1), str(row["runs"]))
 
 
 def live_verdict(document: Document) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hmas.lab.live.settings import STRONG
-from hmas.lab.tables import Table, markdown
+from hmas.lab.tables import Table, cell, markdown, min_max
 
 HEAD = (
     *("arm", "goodput/s", "min..max", "over default", "over strong", "min..max", "verdict"),
@@ -33,7 +33,7 @@ def arms_table(document: Document) -> Table:
 def goals_table(document: Document) -> Table:
     """What was wanted of H-MAS, and what came."""
     rows: list[tuple[str, ...]] = [
-        (one["goal"], f"{one['wanted']:g}", f"{one['found']['median']:.3f}", _range(one["found"], 3), "yes" if one["reached"] else "no")
+        (one["goal"], f"{one['wanted']:g}", f"{one['found']['median']:.3f}", min_max(one["found"], 3), "yes" if one["reached"] else "no")
         for one in document["summary"]["goals"]
     ]
     return Table("H-MAS against its goals, ratios within blocks", GOALS_HEAD, rows)
@@ -47,17 +47,9 @@ def body(document: Document) -> str:
 def _row(row: Mapping[str, Any]) -> tuple[str, ...]:
     classes = {name.rpartition("-")[2]: value for name, value in row["classes"].items()}
     return (
-        *(row["arm"], f"{row['goodput_rps']['median']:.2f}", _range(row["goodput_rps"], 2)),
-        *(f"{row['over_default']['median']:.3f}", f"{row['over_strong']['median']:.3f}", _range(row["over_strong"], 3), row["verdict"]),
-        *(_number(classes.get(name), 3) for name in ("short", "long")),
-        *(_number(row["jain_tenants"], 3), _number(row["ttft_ms_started_p95"], 0), _number(row["tpot_ms_p95"], 1)),
-        *(_number(row["shed_rate"], 3), f"{row['esg_rate']['median']:.0f}", str(row["runs"])),
+        *(row["arm"], f"{row['goodput_rps']['median']:.2f}", min_max(row["goodput_rps"], 2)),
+        *(f"{row['over_default']['median']:.3f}", f"{row['over_strong']['median']:.3f}", min_max(row["over_strong"], 3), row["verdict"]),
+        *(cell(classes.get(name), 3) for name in ("short", "long")),
+        *(cell(row["jain_tenants"], 3), cell(row["ttft_ms_started_p95"], 0), cell(row["tpot_ms_p95"], 1)),
+        *(cell(row["shed_rate"], 3), f"{row['esg_rate']['median']:.0f}", str(row["runs"])),
     )
-
-
-def _range(value: Mapping[str, Any], digits: int) -> str:
-    return f"{value['min']:.{digits}f}..{value['max']:.{digits}f}"
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "" if value is None else f"{value:.{digits}f}"

@@ -6,7 +6,7 @@ from typing import Any
 from hmas.lab.onvllm.tenants import BURSTING, STEADY
 from hmas.lab.policies.settings import BASELINE, TWIN
 from hmas.lab.policies.sim_figures import MEASURES
-from hmas.lab.tables import Table, plus_minus
+from hmas.lab.tables import Table, cell, min_max, plus_minus
 
 Document = Mapping[str, Any]
 LIVE_HEAD = (
@@ -39,12 +39,12 @@ def _live_row(row: Mapping[str, Any]) -> tuple[str, ...]:
     goodput, ratio = row["goodput_rps"], row["over_baseline"]
     classes = {name.rpartition("-")[2]: value for name, value in row["classes"].items()}
     return (
-        *(f"{row['policy']}", f"{goodput['median']:.2f}", f"{goodput['min']:.2f}..{goodput['max']:.2f}"),
-        *(f"{ratio['median']:.3f}", f"{ratio['min']:.3f}..{ratio['max']:.3f}", row["verdict"]),
-        *(_share(classes.get(name)) for name in ("short", "long")),
-        *(_share(row["tenants"].get(name)) for name in (*STEADY, BURSTING)),
-        *(_share(row["service_jain"]), _share(row["service_max_min"]), _number(row["ttft_ms_started_p99"])),
-        *(_number(row["tpot_ms_p95"], 1), _share(row["shed_rate"]), str(row["runs"])),
+        *(f"{row['policy']}", f"{goodput['median']:.2f}", min_max(goodput, 2)),
+        *(f"{ratio['median']:.3f}", min_max(ratio, 3), row["verdict"]),
+        *(cell(classes.get(name), 3) for name in ("short", "long")),
+        *(cell(row["tenants"].get(name), 3) for name in (*STEADY, BURSTING)),
+        *(cell(row["service_jain"], 3), cell(row["service_max_min"], 3), cell(row["ttft_ms_started_p99"], 0)),
+        *(cell(row["tpot_ms_p95"], 1), cell(row["shed_rate"], 3), str(row["runs"])),
     )
 
 
@@ -138,11 +138,3 @@ def _winner(won: Mapping[str, Any]) -> str:
 
 def _with_ratios(rows: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(f"{row['policy']} {row['over_baseline']['median']:.3f}" for row in rows)
-
-
-def _share(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"
-
-
-def _number(value: float | None, digits: int = 0) -> str:
-    return "" if value is None else f"{value:.{digits}f}"
