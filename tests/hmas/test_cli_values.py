@@ -2,11 +2,12 @@
 
 import click
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engines.sim.profile import load_profile
-from hmas.cli.output import clock_words, duration_words, table
+from hmas.cli.output import clock_words, duration_words, exit_where_broken, table
 from hmas.cli.pace import faster
 from hmas.cli.targets import parse_targets
 from hmas.cli.values import Duration, Pair
@@ -102,3 +103,14 @@ def test_a_faster_engine_keeps_its_sizes():
     assert quick.kv_capacity_tokens == profile.kv_capacity_tokens
     assert "4 times faster" in quick.source
     assert faster(profile, 1.0) is profile
+
+
+@pytest.mark.parametrize(("broken", "code", "said"), [([], 0, ""), (["a", "b"], 1, "hmas: broken: a\nhmas: broken: b\n")])
+def test_what_broke_is_said_and_ends_the_command(broken, code, said):
+    @click.command()
+    @click.pass_context
+    def command(ctx):
+        exit_where_broken(ctx, broken)
+
+    found = CliRunner().invoke(command)
+    assert (found.exit_code, found.output) == (code, said)
