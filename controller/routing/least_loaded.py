@@ -7,9 +7,12 @@ from controller.core.placement import Choice, InstanceState, Routable
 
 
 class LeastLoaded:
-    """The lowest share of the window after taking the request; then the fewest tokens in flight; then the order given.
+    """The lowest share of the window after taking the request, to within a request; then the fewest tokens per slot; then the order given.
 
-    The share, not the count, so that a large and a small engine fill alike.
+    The share, not the count, so that a large and a small engine fill alike. To within a request: an instance that lies below the lowest
+    such share without the request is as empty as any. For equal windows that is the fewest in flight. The windows that an agent sets differ
+    by a few between engines of a kind, and their shares are hardly ever the same number: compared as numbers, the wider window would win
+    each time, however many tokens its requests have.
     """
 
     name: ClassVar[str] = "least-loaded"
@@ -19,12 +22,11 @@ class LeastLoaded:
         if not instances:
             return None
         # One list and one look at its least, not a comparison of tuples each: among hundreds of instances this is what a dispatch costs.
-        loads = [(instance.in_flight + 1) / instance.n_run for instance in instances]
-        least = min(loads)
-        emptiest = [instance for instance, load in zip(instances, loads, strict=True) if load == least]
+        least = min([(instance.in_flight + 1) / instance.n_run for instance in instances])
+        emptiest = [instance for instance in instances if instance.in_flight / instance.n_run < least]
         best = emptiest[0] if len(emptiest) == 1 else min(emptiest, key=_tokens)
         return Choice(best.name, f"window {best.in_flight}/{best.n_run}, the emptiest of {len(instances)}")
 
 
-def _tokens(instance: InstanceState) -> int:
-    return instance.in_flight_tokens
+def _tokens(instance: InstanceState) -> float:
+    return instance.in_flight_tokens / instance.n_run

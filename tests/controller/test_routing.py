@@ -4,6 +4,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from controller.core.errors import PolicyError
 from controller.core.types import Estimates, Request, Slo
@@ -44,6 +46,37 @@ def test_least_loaded_goes_by_share_of_the_window_then_tokens_then_order():
         router.choose(ENTRY, [State("a", in_flight=1, in_flight_tokens=900), State("b", in_flight=1, in_flight_tokens=20)]).instance == "b"
     )
     assert router.choose(ENTRY, [State("b"), State("a")]).instance == "b"
+
+
+def test_least_loaded_does_not_prefer_the_wider_of_two_windows_by_less_than_a_request():
+    """Windows of 19 and 21 with as many in flight: the one with fewer tokens takes it, whichever that is."""
+    router = make_router("least-loaded")
+    for tokens, name in ((9000, "wide"), (100, "narrow")):
+        narrow, wide = (
+            State("narrow", n_run=19, in_flight=5, in_flight_tokens=tokens),
+            State("wide", n_run=21, in_flight=5, in_flight_tokens=900),
+        )
+        assert router.choose(ENTRY, [narrow, wide]).instance == name
+    assert (
+        router.choose(ENTRY, [State("narrow", n_run=19, in_flight=7), State("wide", n_run=21, in_flight=5, in_flight_tokens=900)]).instance
+        == "wide"
+    )
+
+
+@given(loads=st.lists(st.tuples(st.integers(0, 60), st.integers(0, 9)), min_size=1, max_size=8), n_run=st.integers(1, 60))
+def test_least_loaded_among_equal_windows_takes_the_fewest_in_flight_then_tokens(loads, n_run):
+    states = [State(str(place), n_run=n_run, in_flight=count, in_flight_tokens=tokens) for place, (count, tokens) in enumerate(loads)]
+    best = min(states, key=lambda state: (state.in_flight, state.in_flight_tokens))
+    assert make_router("least-loaded").choose(ENTRY, states).instance == best.name
+
+
+@given(loads=st.lists(st.tuples(st.integers(0, 60), st.integers(1, 60), st.integers(0, 9)), min_size=1, max_size=8))
+def test_least_loaded_never_takes_one_where_another_is_emptier_by_a_request(loads):
+    states = [
+        State(str(place), n_run=n_run, in_flight=count, in_flight_tokens=tokens) for place, (count, n_run, tokens) in enumerate(loads)
+    ]
+    chosen = next(state for state in states if state.name == make_router("least-loaded").choose(ENTRY, states).instance)
+    assert all(chosen.in_flight * state.n_run <= (state.in_flight + 1) * chosen.n_run for state in states)
 
 
 def test_round_robin_takes_turns_and_passes_over_the_missing():
