@@ -1,10 +1,11 @@
-"""What may be in force: a queueing policy with its hints, and who sets the windows."""
+"""What may be in force: a queueing policy with its hints, the TPOT guard's share among them, and who sets the windows."""
 
 from collections.abc import Mapping
 
 import msgspec
 
 from controller.core.messages import label_of
+from controller.scheduling.pool import GUARD, own_hints
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +28,14 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     def window(self, n_run: int) -> "Candidate":
         """The same with another window."""
         return msgspec.structs.replace(self, n_run=n_run)
+
+    def guarded(self, share: float | None) -> "Candidate":
+        """The same with another share of the TPOT guard, None for the configured one."""
+        return msgspec.structs.replace(self, hints=own_hints(self.hints) | ({} if share is None else {GUARD: share}))
+
+    def under(self, policy: str) -> "Candidate":
+        """Another policy, as it comes, with the same windows and guard."""
+        return msgspec.structs.replace(self, policy=policy, hints={GUARD: self.hints[GUARD]} if GUARD in self.hints else {})
 
 
 def candidate(policy: str, hints: Mapping[str, float] | None = None, n_run: int = 0) -> Candidate:

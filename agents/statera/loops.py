@@ -15,6 +15,8 @@ from agents.statera.target import Target
 OPEN_FACTOR_PER_S = 1.25
 """Factor by which a full window opens per second while requests wait and utilization is below the band, whatever the model says: pressure
 shows with a delay of about two seconds, so that it goes beyond the band by half at most before it is seen."""
+PATIENCE_S = 5.0
+"""For how long requests have to wait at a full window until it opens within the band, too: two times that delay."""
 RISE_FACTOR_PER_S = 2.0
 """Largest factor by which a window grows per second, by whatever cause. `FALL_FACTOR_PER_S`: by which it shrinks."""
 FALL_FACTOR_PER_S = 4.0
@@ -44,6 +46,10 @@ class Band:
         held = max(1e-3, u)
         return max(-1.0, min(1.0, math.log(held / min(self.high, max(self.low, held)))))
 
+    def room(self, u: float) -> float:
+        """How far `u` lies below the upper edge, on a log scale over the band's width: 1 at the lower edge, 0 from the upper on."""
+        return max(0.0, min(1.0, math.log(self.high / max(1e-3, u)) / max(1e-6, math.log(self.high / max(1e-3, self.low)))))
+
     def raised(self, pressure: float) -> "Band":
         """The band with its upper edge moved up so that it holds an expected `pressure`, within bounds; never moved down."""
         return Band(self.low, self.high * min(BAND_RAISE_MAX, max(1.0, BAND_ROOM * pressure / self.high)))
@@ -58,12 +64,14 @@ class Load:
         waits: Whether requests wait for a place.
         ceiling: Largest window that makes sense.
         safe: Window up to which no target is in danger (`headroom`), 0 where that is not known.
+        room: How far utilization is below the band's upper edge (`Band.room`).
     """
 
     in_flight: int
     waits: bool
     ceiling: int
     safe: int = 0
+    room: float = 0.0
 
 
 @dataclass(slots=True)
@@ -80,6 +88,7 @@ class WindowLoop:
         cold_low: Smallest window before there is a target. What a first burst does to TPOT while all its prompts are being read says little
             about the window, and one that has fallen too far costs the burst.
         gains: How fast it moves.
+        held_s: For how long requests have waited at a full window without a break.
     """
 
     low: int
@@ -87,6 +96,7 @@ class WindowLoop:
     cold_low: float
     gains: Gains = field(default_factory=Gains)
     trim: float = 0.0
+    held_s: float = 0.0
     errors: deque[float] = field(default_factory=lambda: deque(maxlen=VIEWS))
 
     @classmethod
@@ -127,9 +137,12 @@ class WindowLoop:
             self._follow(target, error, load, dt)
         limited = self._rate_limited(now, dt) if target is None else self.base * math.exp(self.trim)
         limited = max(limited, min(float(load.safe), self._highest(now, dt)))
-        if error < 0:
-            # Requests wait at a full window and nobody is pressed: what the model has not seen yet must not hold them back.
-            limited = max(limited, now * math.pow(OPEN_FACTOR_PER_S, dt))
+        self.held_s = self.held_s + dt if full and load.waits else 0.0
+        # Requests wait at a full window and nobody is pressed: what the model has not seen yet must not hold them back. Below the band at
+        # once; within it, where a burst may be over before it counts, after a while, and the slower the closer to its upper edge.
+        room = 1.0 if error < 0 else load.room if self.held_s > PATIENCE_S else 0.0
+        if room > 0.0:
+            limited = max(limited, now * math.pow(OPEN_FACTOR_PER_S, dt * room))
         # Back-calculation: the state is what was put out, so nothing stands behind the limits waiting to be unwound.
         self.base = max(float(min(self.low, load.ceiling)), min(float(load.ceiling), limited)) * math.exp(-self.trim)
 

@@ -3,6 +3,7 @@
 (A, B) Output lengths are bounded by bucketed conformal calibration (`conformal`). (C) The inner loop sets the token budget in proportion to
 the band error where an engine has that knob; the outer loop sets n_run (`loops`). As soon as enough requests have been measured, the window
 with the highest expected goodput (`target`) leads, computed from a fitted model of the instance (`plant`), and the outer loop corrects it.
+A third loop sets how strict the gateway's TPOT guard is (`strictness`).
 (D) The band [u_low, u_high] is the configured one, moved up by a bounded factor where that optimum gives up the strictest targets.
 """
 
@@ -17,6 +18,7 @@ from agents.statera.gains import Gains
 from agents.statera.headroom import Headroom
 from agents.statera.loops import Band, Load, WindowLoop
 from agents.statera.plant import Plant
+from agents.statera.strictness import Strictness
 from agents.statera.target import Target, best_window
 from agents.statera.tuning import EVERY
 from controller.core.messages import Completion, ControlAction, InstanceView, ShortView
@@ -42,11 +44,12 @@ class Station:
     budget: BudgetLaw = field(default_factory=BandBudget)
     plant: Plant = field(default_factory=Plant)
     headroom: Headroom = field(default_factory=Headroom)
+    strictness: Strictness = field(default_factory=Strictness)
     target: Target | None = None
     updated_s: float = float("-inf")
     pressed_s: float = float("-inf")
     sent_s: float = float("-inf")
-    sent: tuple[int, int] = (0, 0)
+    sent: tuple[int, int, float] = (0, 0, 1.0)
     started: bool = False
 
 
@@ -103,7 +106,9 @@ class StateraModel:
             self._seen.discard(self._seen_order.popleft())
         self._lengths.learn(completion)
         if completion.instance in self._stations:
-            self._stations[completion.instance].plant.learn(completion)
+            station = self._stations[completion.instance]
+            station.plant.learn(completion)
+            station.strictness.learn(completion)
         else:
             self._early.append(completion)
 
@@ -140,7 +145,9 @@ class StateraModel:
                 start = self._start(instance)
                 gains = self._gains.get(instance.name) or self._gains.get(EVERY) or Gains()
                 loop = WindowLoop(self._n_run_min, float(start), cold_low=start / 2, gains=gains)
-                station = self._stations[instance.name] = Station(loop, budget=self._budget_law())
+                restored = self._restored.get(instance.name)
+                strictness = Strictness() if restored is None else Strictness(restored.guard)
+                station = self._stations[instance.name] = Station(loop, budget=self._budget_law(), strictness=strictness)
                 for completion in self._early:
                     if completion.instance == instance.name:
                         station.plant.learn(completion)
@@ -175,8 +182,16 @@ class StateraModel:
             return None
         elapsed_s = now_s - station.updated_s
         station.updated_s = now_s
-        load = Load(in_flight=instance.in_flight, waits=view.queued > 0, ceiling=ceiling, safe=station.headroom.n_run)
-        station.loop.update(load, target, elapsed_s if math.isfinite(elapsed_s) else self._period_s)
+        elapsed_s = elapsed_s if math.isfinite(elapsed_s) else self._period_s
+        load = Load(
+            in_flight=instance.in_flight,
+            waits=view.queued > 0,
+            ceiling=ceiling,
+            safe=station.headroom.n_run,
+            room=self._band.room(max(view.utilization.get(instance.name, 0.0), instance.tpot_pressure)),
+        )
+        station.loop.update(load, target, elapsed_s)
+        station.strictness.update(now_s, elapsed_s)
         if instance.max_token_budget > 0:
             error = band.error(max(0.0, instance.tpot_pressure))
             station.budget.update(_seen(instance, error, station.loop.n_run(ceiling)))
@@ -220,7 +235,7 @@ class StateraModel:
     ) -> ControlAction | None:
         """The action, where it says something new, was not taken up, or is due as a sign of life."""
         n_run = station.loop.n_run(max(1, instance.capacity_n_run))
-        controls = (n_run, station.budget.budget if instance.max_token_budget > 0 else 0)
+        controls = (n_run, station.budget.budget if instance.max_token_budget > 0 else 0, station.strictness.factor)
         since_s = now_s - station.sent_s
         is_new = changes and controls != station.sent
         is_lost = changes and instance.n_run != n_run and since_s >= 2 * self._period_s
@@ -233,6 +248,7 @@ class StateraModel:
             instance=instance.name,
             n_run=controls[0],
             token_budget=controls[1],
+            guard=controls[2],
             length_bounds=self._lengths.bounds(),
             utilization=u,
             error=self._band.error(u),

@@ -127,8 +127,10 @@ class Controls(msgspec.Struct, frozen=True, kw_only=True):
         n_run: Requests that may be in flight on the instance, 1 or more.
         token_budget: Tokens per engine step, None to leave the engine's own.
         long_prefill_tokens: Prompts longer than this are computed in pieces of it, 0 for none; None to leave the engine's own.
+        guard: Factor on the share that the TPOT guard lets a prompt take here, above 0 to 1.
     """
 
     n_run: int
     token_budget: int | None = None
     long_prefill_tokens: int | None = None
+    guard: float = 1.0

@@ -79,6 +79,9 @@ class Control:
             text = f"n_run {action.n_run} and token_budget {action.token_budget}; allowed: n_run 1 or more, token_budget 0 or more"
             self._reject("statera", action.instance, text)
             return
+        if not 0.0 < action.guard <= 1.0:
+            self._reject("statera", action.instance, f"guard is {action.guard}; allowed: above 0 to 1")
+            return
         self.statera[action.instance] = Heard(self._said(action.sent_s), action)
         self.apply()
 

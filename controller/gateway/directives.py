@@ -5,7 +5,7 @@ longer than `stale_after_s` is not believed any more: its settings fall back to 
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, Literal, TypeVar
 
 import msgspec
@@ -13,11 +13,13 @@ import msgspec
 from controller.config.overrides import knobs_for
 from controller.core.messages import ControlAction, LengthBound, MetaDecision, OverrideNotice
 from controller.core.types import Controls
+from controller.scheduling.pool import GUARD
 from controller.scheduling.tenancy import NO_LIMITS, TenantLimits
 
 Source = Literal["configured", "meta", "statera", "bypass", "operator", "fallback"]
 BYPASS_POLICY = "fcfs"
 ENGINES_OWN = "engine's own"
+KNOBS = ("n_run", "token_budget", "long_prefill_tokens", "guard")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,7 @@ class InstanceDirective:
     n_run: Setting
     token_budget: Setting
     long_prefill_tokens: Setting
+    guard: Setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +151,7 @@ def resolve(
     for name, ceiling in ceilings.items():
         base = _base_controls(configured, ceiling, fresh.get(name), silent=name in statera, stale_after_s=stale_after_s)
         if decision is not None and decision.n_run > 0:
-            base = _Base(min(decision.n_run, ceiling.n_run), base.token_budget, "meta", decision.reason)
+            base = replace(base, n_run=min(decision.n_run, ceiling.n_run), source="meta", reason=decision.reason)
         instances[name] = _instance(base, ceiling, bypass, override, name)
     newest = max((heard for heard in fresh.values() if heard.word.length_bounds), key=lambda heard: heard.said_s, default=None)
     return Directives(
@@ -180,7 +183,7 @@ def changes(before: Directives, after: Directives) -> Iterable[Change]:
         yield Change("policy", "policy", _policy_text(before), _policy_text(after), policy.source, policy.reason, policy.decision_id)
     for name, new in after.instances.items():
         old = before.instances.get(name)
-        for knob in ("n_run", "token_budget", "long_prefill_tokens"):
+        for knob in KNOBS:
             now: Setting = getattr(new, knob)
             then: Setting | None = getattr(old, knob) if old else None
             if then is None or (then.value, then.source) != (now.value, now.source):
@@ -226,13 +229,14 @@ class _Base:
     token_budget: int
     source: Source
     reason: str = ""
+    guard: float = 1.0
 
 
 def _base_controls(
     configured: Configured, ceiling: Ceiling, heard: Heard[ControlAction] | None, *, silent: bool, stale_after_s: float
 ) -> _Base:
     if heard is not None:
-        return _Base(heard.word.n_run, heard.word.token_budget, "statera", heard.word.reason)
+        return _Base(heard.word.n_run, heard.word.token_budget, "statera", heard.word.reason, heard.word.guard)
     n_run = configured.n_run or ceiling.n_run
     if silent:
         return _Base(n_run, 0, "fallback", f"no word from statera for more than {stale_after_s:g} s")
@@ -240,12 +244,16 @@ def _base_controls(
 
 
 def _instance(base: _Base, ceiling: Ceiling, bypass: MetaDecision | None, override: OverrideNotice, name: str) -> InstanceDirective:
-    n_run, budget = base.n_run, base.token_budget
+    n_run, budget, guard = base.n_run, base.token_budget, base.guard
     run_origin: tuple[Source, str, str] = (base.source, base.reason, "")
     budget_origin = run_origin
     if bypass is not None:
-        n_run, budget = ceiling.n_run, 0
+        n_run, budget, guard = ceiling.n_run, 0, 1.0
         run_origin = budget_origin = ("bypass", bypass.reason, bypass.decision_id)
+    # Who names the guard's share wants that share.
+    guard_origin: tuple[Source, str, str] = run_origin
+    if GUARD in override.hints:
+        guard, guard_origin = 1.0, ("operator", _operator_reason(override), "")
     forced = knobs_for(override, name)
     if forced.n_run is not None:
         n_run, run_origin = forced.n_run, ("operator", _operator_reason(override), "")
@@ -260,10 +268,11 @@ def _instance(base: _Base, ceiling: Ceiling, bypass: MetaDecision | None, overri
     if ceiling.token_budget:
         budget = min(budget, ceiling.token_budget)
     return InstanceDirective(
-        controls=Controls(n_run=n_run, token_budget=budget or None, long_prefill_tokens=prefill),
+        controls=Controls(n_run=n_run, token_budget=budget or None, long_prefill_tokens=prefill, guard=guard),
         n_run=Setting(str(n_run), *run_origin),
         token_budget=Setting(str(budget) if budget else ENGINES_OWN, *budget_origin),
         long_prefill_tokens=Setting(ENGINES_OWN if prefill is None else str(prefill), *prefill_origin),
+        guard=Setting(f"{guard:g}", *guard_origin),
     )
 
 

@@ -13,7 +13,7 @@ from controller.core.errors import AdminError, SchedulingError
 from controller.core.messages import InstanceView
 from controller.core.types import OutcomeKind
 from controller.gateway.core import Gateway
-from controller.gateway.directives import Setting
+from controller.gateway.directives import KNOBS, Setting
 from controller.gateway.fleet import Instance
 from controller.gateway.story import told, unknown
 from controller.scheduling.pool import BUILT_IN, POLICIES
@@ -81,12 +81,7 @@ class GatewayOperations:
 
     def knobs(self) -> dict[str, Any]:
         """See `Operations.knobs`."""
-        return {
-            "instances": [
-                {key: item[key] for key in ("name", "n_run", "token_budget", "long_prefill_tokens", "ceiling", "control")}
-                for item in self.engines()
-            ]
-        }
+        return {"instances": [{key: item[key] for key in ("name", *KNOBS, "ceiling", "control")} for item in self.engines()]}
 
     def engines(self) -> list[dict[str, Any]]:
         """See `Operations.engines`."""
@@ -192,6 +187,7 @@ class GatewayOperations:
             "long_prefill_tokens": self._knob(
                 instance, "long_prefill_tokens", directive.controls.long_prefill_tokens, directive.long_prefill_tokens
             ),
+            "guard": self._knob(instance, "guard", directive.controls.guard, directive.guard),
             "kv_usage": snapshot.kv_usage if snapshot is not None else None,
             "kv_committed": view.kv_committed,
             "engine_running": snapshot.running if snapshot is not None else 0,
@@ -214,9 +210,11 @@ class GatewayOperations:
             for name in sorted({*directives.weights, *directives.limits})
         ]
 
-    def _knob(self, instance: Instance, name: str, value: int | None, setting: Setting) -> dict[str, Any]:
-        """One knob with its source and where it takes effect: in the engine itself, in the gateway's window, or nowhere."""
-        if name in instance.engine.capabilities.live_knobs and name not in instance.refused:
+    def _knob(self, instance: Instance, name: str, value: float | None, setting: Setting) -> dict[str, Any]:
+        """One knob with its source and where it takes effect: in the engine itself, in the gateway's window or guard, or nowhere."""
+        if name == "guard":
+            acts = "TPOT guard"
+        elif name in instance.engine.capabilities.live_knobs and name not in instance.refused:
             acts = "engine and window" if name == "n_run" else "engine"
         else:
             acts = "window" if name == "n_run" else "nowhere: the engine has no such live knob"

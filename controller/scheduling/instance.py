@@ -78,6 +78,7 @@ class Instance:
         name: The spec's name.
         spec: What was configured. `models`: those it serves now, None for any.
         n_run: Window in force. `token_budget`: tokens per step in force, None for the engine's own.
+        guard: Factor on the TPOT guard's share.
         capacity_n_run: Ceiling of the window: what the engine states, the spec's until it states something.
         max_token_budget: Ceiling of tokens per step as the engine states it, 0 until then.
         running: In flight, by request id.
@@ -103,6 +104,7 @@ class Instance:
         "_fresh_version",
         "_on_time_s",
         "_prefill_until_s",
+        "_reading",
         "_sampled",
         "_seq_s",
         "_since_s",
@@ -112,6 +114,7 @@ class Instance:
         "draining",
         "engine",
         "fence",
+        "guard",
         "in_flight",
         "in_flight_tokens",
         "max_token_budget",
@@ -136,6 +139,7 @@ class Instance:
         self.spec = spec
         self.n_run = spec.capacity_n_run
         self.token_budget: int | None = None
+        self.guard = 1.0
         self.capacity_n_run = spec.capacity_n_run
         self.max_token_budget = 0
         margin = margin if spec.fence_margin is None else spec.fence_margin
@@ -154,6 +158,7 @@ class Instance:
         self._sampled = 0
         self._seq_s = 0.0
         self._since_s = 0.0
+        self._reading = False
         self._fresh_s = float("-inf")
         self._fresh_version = -1
         self._awaiting: dict[str, Running] = {}
@@ -224,6 +229,7 @@ class Instance:
         """Takes new controls; those in flight stay."""
         self.n_run = controls.n_run
         self.token_budget = controls.token_budget
+        self.guard = controls.guard
         self._controlled = True
         self._turn()
 
@@ -272,6 +278,7 @@ class Instance:
             other.alone = False
         if request.stream:
             self._awaiting[request.id] = run
+            self._reading = True
         self._prefill_until_s = max(now_s, self._prefill_until_s) + self.prefill_ms(entry) / 1000.0
         self.running[request.id] = run
         self.in_flight += 1
@@ -321,7 +328,8 @@ class Instance:
         decoded = self._decoded if self.source is None else self.source.generated(now_s) - self._first_tokens
         tokens = decoded - self._sampled
         if tokens >= _SAMPLE_TOKENS:
-            self.pace.decoded(1000.0 * self._seq_s / tokens)
+            self.pace.decoded(1000.0 * self._seq_s / tokens, quiet=not self._reading)
+            self._reading = bool(self._awaiting)
             self._sampled, self._seq_s = decoded, 0.0
 
     def _tally(self, now_s: float) -> None:

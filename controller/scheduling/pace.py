@@ -11,7 +11,8 @@ class Pace:
 
     Attributes:
         token_ms: Time per output token over recent samples, None before the first.
-        floor_ms: About the 5 % quantile of the same, the instance's pace when it has little to do; None before the first.
+        floor_ms: About the 5 % quantile of the samples into which no prompt fell, the instance's pace when it has little to do; None
+            before the first of those.
     """
 
     __slots__ = ("_prefill_ms", "_prefill_tokens", "floor_ms", "token_ms")
@@ -22,12 +23,17 @@ class Pace:
         self._prefill_ms = 0.0
         self._prefill_tokens = 0.0
 
-    def decoded(self, ms_per_token: float) -> None:
-        """Those that decode got their tokens at this pace since the last sample, on average."""
-        if self.token_ms is None or self.floor_ms is None:
-            self.token_ms = self.floor_ms = ms_per_token
+    def decoded(self, ms_per_token: float, *, quiet: bool = True) -> None:
+        """Those that decode got their tokens at this pace since the last sample, on average.
+
+        `quiet`: no prompt was being read meanwhile. An instance that is never without prompts shows nothing of its best pace.
+        """
+        self.token_ms = ms_per_token if self.token_ms is None else self.token_ms + _SAMPLE_STEP * (ms_per_token - self.token_ms)
+        if not quiet:
             return
-        self.token_ms += _SAMPLE_STEP * (ms_per_token - self.token_ms)
+        if self.floor_ms is None:
+            self.floor_ms = ms_per_token
+            return
         # A step down for values below it and a 19 times smaller one up for values above: settles at the 5 % quantile.
         self.floor_ms += _FLOOR_STEP * self.floor_ms * (0.05 if ms_per_token > self.floor_ms else -0.95)
 

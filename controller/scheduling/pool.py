@@ -47,6 +47,11 @@ POLICIES: Mapping[str, type[QueuePolicy]] = MappingProxyType(_pool)
 """Policies by the name that configuration, operators and meta use: the project's own, then a user's in the order of registration."""
 
 
+GUARD = "tpot_guard"
+COMMON_HINTS: Mapping[str, tuple[float, float]] = MappingProxyType({GUARD: (0.0, 1.0)})
+"""Hints that go with any policy, and their ranges; where one is not given, what is configured stays."""
+
+
 def register(policy: type[QueuePolicy]) -> None:
     """Adds a user's own policy to the pool. Registering the same class again changes nothing.
 
@@ -62,7 +67,7 @@ def register(policy: type[QueuePolicy]) -> None:
 
 
 def check_hints(name: str, hints: Mapping[str, float] | None) -> dict[str, float]:
-    """The complete hints of a policy: those given, the rest by default.
+    """The complete hints of a policy: those given, its own by default, and those of `COMMON_HINTS` that are given.
 
     Raises:
         PolicyError: The policy is unknown, it does not take one of the hints, or a value is out of range.
@@ -70,12 +75,11 @@ def check_hints(name: str, hints: Mapping[str, float] | None) -> dict[str, float
     if name not in POLICIES:
         raise PolicyError(f"policy {name!r} is unknown; allowed: {', '.join(POLICIES)}")
     policy = POLICIES[name]
-    complete = dict(policy.default_hints)
+    complete, ranges = dict(policy.default_hints), {**policy.hint_ranges, **COMMON_HINTS}
     for hint, value in (hints or {}).items():
-        if hint not in complete:
-            allowed = ", ".join(complete) or "none"
-            raise PolicyError(f"hint {hint!r} is unknown to policy {name!r}; allowed: {allowed}")
-        low, high = policy.hint_ranges[hint]
+        if hint not in ranges:
+            raise PolicyError(f"hint {hint!r} is unknown to policy {name!r}; allowed: {', '.join(ranges)}")
+        low, high = ranges[hint]
         if isinstance(value, bool) or not low <= value <= high:  # NaN compares false and is refused too
             raise PolicyError(f"hint {hint!r} of policy {name!r} is {value!r}; allowed: a number from {low:g} to {high:g}")
         complete[hint] = float(value)
@@ -89,7 +93,12 @@ def make_policy(name: str, hints: Mapping[str, float] | None = None) -> QueuePol
         PolicyError: As `check_hints`.
     """
     complete = check_hints(name, hints)
-    return POLICIES[name](complete)
+    return POLICIES[name](own_hints(complete))
+
+
+def own_hints(complete: Mapping[str, float]) -> dict[str, float]:
+    """Those of complete hints that the policy itself takes."""
+    return {hint: value for hint, value in complete.items() if hint not in COMMON_HINTS}
 
 
 def rebuild(old: QueuePolicy, new: QueuePolicy, now_s: float) -> QueuePolicy:

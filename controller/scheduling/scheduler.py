@@ -11,6 +11,7 @@ from controller.scheduling import accounts, endings
 from controller.scheduling.entrance import Entrance
 from controller.scheduling.instance import Instance
 from controller.scheduling.outcomes import Counts, Dispatch, Dropped, Ended, InstanceSpec, Refusal, SchedulerSettings
+from controller.scheduling.pool import check_hints, own_hints
 from controller.scheduling.queue_entry import QueueEntry
 from controller.scheduling.steering import Steering
 from controller.scheduling.tenancy import RateState, Tenancy, TenantLimits
@@ -57,16 +58,18 @@ class Scheduler(Steering):
             made[spec.name] = Instance(spec, fenced=settings.fence, margin=settings.fence_margin, credit=settings.fence_prefix_credit)
         tenancy = Tenancy(tenants or {}, tuple(made.values()))
         weights: dict[str, float] = {}
+        complete = check_hints(policy, hints)
         room = WaitingRoom(
             tuple(made.values()),
             policy=policy,
-            hints=hints,
+            hints=own_hints(complete),
             demoting=settings.overdue != "keep",
             service_share=settings.overdue_service_share,
             tenancy=tenancy,
             weights=weights,
         )
         super().__init__(made, Walk(settings, router, tenancy), room, weights, tenancy)
+        self._hint_guard(complete)
         self._entrance = Entrance(settings, room, tenancy)
         self._given_up: list[Dropped] = []
         self._seq = 0

@@ -6,6 +6,7 @@ from controller.core.errors import SchedulingError
 from controller.core.messages import LengthBound
 from controller.core.types import Controls
 from controller.scheduling.instance import Instance, Running
+from controller.scheduling.pool import GUARD, check_hints, own_hints
 from controller.scheduling.tenancy import Tenancy, TenantLimits
 from controller.scheduling.token_source import TokenSource
 from controller.scheduling.waiting_room import WaitingRoom
@@ -26,6 +27,8 @@ class Steering:
         self._weights = weights
         self._tenancy = tenancy
         self._running: dict[str, Running] = {}
+        self._configured_guard = walk.guard.share
+        self._guard: dict[str, float] = {}
 
     @property
     def policy(self) -> str:
@@ -44,19 +47,27 @@ class Steering:
 
     @property
     def hints(self) -> Mapping[str, float]:
-        """Its hints, defaults filled in."""
-        return self._room.queues.hints
+        """Its hints, defaults filled in, and those that go with any policy where they are given."""
+        return {**self._room.queues.hints, **self._guard}
 
     def set_policy(self, name: str, now_s: float, hints: Mapping[str, float] | None = None) -> bool:
         """Puts the queue under another policy or other hints, losing nothing (H-MAS C.1). False where it is what was asked for last.
 
         At once where few wait (`waiting_room.AT_ONCE`), and for arrival order; else the old policy rules until `settle` has built the
-        new one's structure. Asked for again before that, the newest counts.
+        new one's structure. Asked for again before that, the newest counts. The TPOT guard's share, a hint of any policy, holds at once.
 
         Raises:
             PolicyError: The policy or a hint is not allowed; the old one stays in force.
         """
-        return self._room.queues.set_policy(name, hints, now_s)
+        complete = check_hints(name, hints)
+        changed = self._room.queues.set_policy(name, own_hints(complete), now_s)
+        return self._hint_guard(complete) or changed
+
+    def _hint_guard(self, hints: Mapping[str, float]) -> bool:
+        """Takes the guard's share from hints, the configured one where they have none; whether that is another."""
+        before, self._guard = self._guard, {GUARD: hints[GUARD]} if GUARD in hints else {}
+        self._walk.guard.share = self._guard.get(GUARD, self._configured_guard)
+        return self._guard != before
 
     def settle(self, limit: int, now_s: float) -> bool:
         """Carries on what touches all that wait, past `limit` of them at most; True while some of it is left.
@@ -72,26 +83,29 @@ class Steering:
         return self._room.settled
 
     def set_controls(self, instance: str, controls: Controls) -> None:
-        """Sets window and token budget of an instance; a smaller window evicts nobody.
+        """Sets window, token budget and strictness of the TPOT guard of an instance; a smaller window evicts nobody.
 
         Raises:
-            SchedulingError: Unknown instance, or a value below 1.
+            SchedulingError: Unknown instance, or a value out of its range.
         """
         if controls.n_run < 1:
             raise SchedulingError(f"n_run of instance {instance!r} is {controls.n_run}; allowed: 1 or more")
         if controls.token_budget is not None and controls.token_budget < 1:
             raise SchedulingError(f"token_budget of instance {instance!r} is {controls.token_budget}; allowed: 1 or more")
+        if not 0.0 < controls.guard <= 1.0:
+            raise SchedulingError(f"guard of instance {instance!r} is {controls.guard}; allowed: above 0 to 1")
         self._instance(instance).control(controls)
 
     def set_tpot_guard(self, share: float) -> None:
-        """Sets the share of `TpotGuard`; 0 switches it off.
+        """Sets the configured share of `TpotGuard`; 0 switches it off. A hint in force goes before it.
 
         Raises:
             SchedulingError: The share is not from 0 to 1.
         """
         if not 0.0 <= share <= 1.0:
             raise SchedulingError(f"tpot_guard is {share!r}; allowed: 0 to 1")
-        self._walk.guard.share = share
+        self._configured_guard = share
+        self._hint_guard(self._guard)
 
     def set_length_bounds(self, bounds: Sequence[LengthBound]) -> None:
         """Takes new conformal bounds (Eq. 4), for what waits and for what runs. O(running)."""

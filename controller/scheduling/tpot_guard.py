@@ -22,7 +22,8 @@ class TpotGuard:
     tight target could hold up all others to its end.
 
     Attributes:
-        share: Share of the least room that a prefill may take, above 0 to 1; 0 switches the guard off.
+        share: Share of the least room that a prefill may take, above 0 to 1; 0 switches the guard off. An instance's own factor
+            goes on it (`Instance.guard`).
     """
 
     __slots__ = ("_denied_since_s", "_least", "share")
@@ -37,7 +38,7 @@ class TpotGuard:
         if self.share <= 0.0 or not instance.in_flight:
             return True
         stop_ms = instance.prefill_ms(entry)
-        if stop_ms <= self.share * self._least_room_ms(instance, now_s) and (late or self._keeps_own(entry, instance)):
+        if stop_ms <= self.share * instance.guard * self._least_room_ms(instance, now_s) and (late or self._keeps_own(entry, instance)):
             return True
         if late:
             return False
@@ -50,11 +51,12 @@ class TpotGuard:
 
     def _keeps_own(self, entry: QueueEntry, instance: Instance) -> bool:
         token_ms, floor_ms = instance.pace.token_ms, instance.pace.floor_ms
-        if token_ms is None or floor_ms is None:
-            return True
         needed_ms = entry.estimates.slo.tpot_ms / _OWN_MARGIN
-        # A target below the instance's best pace is lost whenever it goes: no reason to wait.
-        return token_ms <= needed_ms or floor_ms > needed_ms
+        if token_ms is None or token_ms <= needed_ms:
+            return True
+        # A target below the instance's best pace is lost whenever it goes: no reason to wait. That pace has to have been seen: else an
+        # instance that was flooded once passes for a slow one, takes everybody that it cannot serve in time, and never recovers.
+        return floor_ms is not None and floor_ms > needed_ms
 
     def _least_room_ms(self, instance: Instance, now_s: float) -> float:
         """Least room of those in flight that have any; O(in flight), once for each state of the instance."""

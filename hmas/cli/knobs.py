@@ -106,7 +106,7 @@ def release(client: AdminClient, ctx: click.Context, *, instance: str, as_json: 
 def _knob_table(document: dict[str, Any]) -> str:
     rows = []
     for item in document["instances"]:
-        for name in ("n_run", "token_budget", "long_prefill_tokens"):
+        for name in ("n_run", "token_budget", "long_prefill_tokens", "guard"):
             knob = item[name]
             rows.append((item["name"], name, knob["value"], item["ceiling"].get(name), knob["source"], knob["acts"], knob["reason"]))
     return table(["instance", "knob", "value", "ceiling", "by", "acts on", "why"], rows)

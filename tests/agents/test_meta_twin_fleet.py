@@ -13,6 +13,7 @@ from agents.meta.twin.fleet import FleetModel
 from agents.meta.twin.plant import Step, StepFit, WorkLog, least_squares
 from agents.meta.twin.traffic import Traffic
 from controller.core.messages import OPEN_WINDOW, ControlAction
+from controller.core.types import Controls
 from engines.sim.profile import load_profile
 
 
@@ -70,7 +71,7 @@ def test_an_instance_is_known_by_its_profile_or_by_what_it_has_shown():
     (found,), why = fleet.plants(now_s, 60.0)
     assert why == ""
     assert found.profile.step_ms + 10 * found.profile.decode_ms_per_seq == pytest.approx(20.0, rel=0.05)
-    assert (found.windows[-1][1], found.ceiling) == (12, 64)
+    assert (found.regulated[-1][1].n_run, found.ceiling) == (12, 64)
     known = FleetModel({"a": load_profile("demo-small")})
     known.observe(told(0.0))
     assert known.plants(0.0, 60.0)[0][0].profile == load_profile("demo-small")
@@ -85,16 +86,19 @@ def test_a_drained_or_dead_instance_is_not_replayed():
 def test_stateras_windows_are_replayed_as_they_were_given():
     fleet, now_s = served_fleet()
     for at_s, n_run in ((now_s - 90.0, 99), (now_s - 60.0, 10), (now_s - 30.0, 30)):
-        fleet.regulated(ControlAction(sent_s=at_s, instance="a", n_run=n_run))
+        fleet.regulated(ControlAction(sent_s=at_s, instance="a", n_run=n_run, guard=n_run / 100.0))
     (found,), _ = fleet.plants(now_s, 60.0)
-    assert [n_run for _, n_run in found.windows] == [10, 30]
+    assert [controls.n_run for _, controls in found.regulated] == [10, 30]
     regulated = Candidate(policy="edf")
-    assert [found.window(regulated, now_s - ago_s) for ago_s in (80.0, 45.0, 10.0)] == [10, 10, 30]
-    assert found.window(regulated.window(OPEN_WINDOW), now_s) == found.ceiling
+    taken = [found.controls(regulated, now_s - ago_s) for ago_s in (80.0, 45.0, 10.0)]
+    assert taken == [Controls(n_run=n_run, guard=n_run / 100.0) for n_run in (10, 10, 30)]
+    # A candidate's own window takes the place of statera's, and nothing else.
+    assert found.controls(regulated.window(OPEN_WINDOW), now_s) == Controls(n_run=found.ceiling, guard=0.3)
 
 
 def test_a_window_that_moved_binds_in_the_replay_when_it_did():
-    moved = msgspec.structs.replace(plant(), windows=((0.0, 256), (1040.0, 4), (1080.0, 256)))
+    given = tuple((at_s, Controls(n_run=n_run)) for at_s, n_run in ((0.0, 256), (1040.0, 4), (1080.0, 256)))
+    moved = msgspec.structs.replace(plant(), regulated=given)
     wide, tight, found = (looked(FCFS, plants=(one,)) for one in (plant(n_run=256), plant(n_run=4), moved))
     assert tight.good < found.good - 0.05
     assert found.good < wide.good - 0.05

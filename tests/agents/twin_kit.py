@@ -8,7 +8,7 @@ from agents.meta.twin.fleet import SAMPLES_MIN, FleetModel
 from agents.meta.twin.replay import Outlook, Plant, World, replay
 from agents.meta.twin.traffic import Asked
 from controller.core.messages import Completion
-from controller.core.types import Estimates, OutcomeKind, Request, Slo
+from controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from controller.scheduling.outcomes import SchedulerSettings
 from engines.base import EngineSnapshot
 from engines.sim.profile import load_profile
@@ -38,7 +38,7 @@ def blocked(rate: float = 4.0, seconds: float = 120.0, seed: int = 1) -> list[As
 
 
 def plant(name: str = "a", n_run: int = 32) -> Plant:
-    return Plant(name=name, profile=load_profile("demo-small"), windows=((0.0, n_run),), ceiling=256)
+    return Plant(name=name, profile=load_profile("demo-small"), regulated=((0.0, Controls(n_run=n_run)),), ceiling=256)
 
 
 def world(window=None, **more) -> World:

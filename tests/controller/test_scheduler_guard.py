@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.core.errors import SchedulingError
+from controller.core.errors import PolicyError, SchedulingError
 from controller.core.types import Controls, Estimates, Request, Slo
 from controller.routing import make_router
 from controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
@@ -153,6 +153,31 @@ def test_pace_learns_floor_mean_and_prefill():
     assert pace.prefill_ms(5000, 0.0) == pytest.approx(5000 * 220 / 1020, rel=0.05)
 
 
+def test_the_best_pace_is_learned_where_no_prompt_is_read_meanwhile():
+    pace = Pace()
+    for _ in range(100):
+        pace.decoded(120.0, quiet=False)
+    assert (pace.token_ms, pace.floor_ms) == (120.0, None)
+    pace.decoded(20.0)
+    assert pace.floor_ms == 20.0
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_flooded_instance_does_not_pass_for_a_slow_one(quiet):
+    """It works at 100 ms a token. Where a prompt is always being read, nobody knows what it could do: who needs 40 ms waits for that."""
+    made = build()
+    submit(made, 0, prompt=100, tpot_slo_ms=1000.0)
+    made.dispatch(0.0)
+    if not quiet:
+        submit(made, 1, prompt=100, tpot_slo_ms=1000.0)
+        assert ids(made.dispatch(0.0)) == ["001"]
+    decode(made, 0, from_s=0.1, tokens=40, every_s=0.1)
+    submit(made, 2, prompt=10, tpot_slo_ms=40.0)
+    assert ids(made.dispatch(4.1)) == (["002"] if quiet else [])
+    # Nor for ever: the guard gives way.
+    assert ids(made.dispatch(7.2)) == ([] if quiet else ["002"])
+
+
 def test_a_prefill_beside_another_teaches_nothing():
     made = build(0.0)
     submit(made, 0)
@@ -161,6 +186,34 @@ def test_a_prefill_beside_another_teaches_nothing():
     decode(made, 0, from_s=9.0, tokens=1)
     decode(made, 1, from_s=9.0, tokens=1)
     assert made._instances["i0"].pace.prefill_ms(1000, 55.0) == 55.0
+
+
+def test_the_share_is_a_hint_of_any_policy_and_goes_before_what_is_configured():
+    made = build(0.5)
+    assert made._walk.guard.share == 0.5
+    assert made.set_policy("edf", 0.0, {"tpot_guard": 0.2})
+    assert (made._walk.guard.share, made.hints["tpot_guard"]) == (0.2, 0.2)
+    assert not made.set_policy("edf", 0.0, {"tpot_guard": 0.2})
+    made.set_tpot_guard(0.7)
+    assert made._walk.guard.share == 0.2
+    assert made.set_policy("edf", 0.0)
+    assert (made._walk.guard.share, "tpot_guard" in made.hints) == (0.7, False)
+    assert made.set_policy("two-lane", 0.0, {"tpot_guard": 0.1, "threshold_ms": 900.0})
+    assert (made._walk.guard.share, made.hints["threshold_ms"]) == (0.1, 900.0)
+    with pytest.raises(PolicyError, match=r"'tpot_guard' of policy 'edf' is 1\.5; allowed: a number from 0 to 1"):
+        made.set_policy("edf", 0.0, {"tpot_guard": 1.5})
+    assert (made.policy, made._walk.guard.share) == ("two-lane", 0.1)
+
+
+def test_a_hint_of_the_share_holds_from_the_start():
+    made = Scheduler(
+        settings=SchedulerSettings(tpot_guard=0.5),
+        instances=[InstanceSpec(name="i0", capacity_n_run=64)],
+        router=make_router("least-loaded"),
+        policy="edf",
+        hints={"tpot_guard": 0.1},
+    )
+    assert made._walk.guard.share == 0.1
 
 
 def test_nobody_is_condemned_by_a_prediction_slower_than_what_was_shown():

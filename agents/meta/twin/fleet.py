@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from agents.meta.twin.plant import Step, StepFit
 from agents.meta.twin.replay import Plant
 from controller.core.messages import OPEN_WINDOW, Completion, ControlAction, InstanceView, SystemSnapshot
+from controller.core.types import Controls
 from engines.sim.profile import Profile
 
 SAMPLES_MIN = 30
@@ -19,29 +20,29 @@ BUDGET = 2048
 """Tokens a step where the engine does not say."""
 FRESH_S = 15.0
 """Age beyond which a snapshot is no picture of the fleet any more."""
-WINDOWS_KEPT = 1_024
+CONTROLS_KEPT = 1_024
 STRETCH_MOST = 2.0
 """Factor by which a fleet may be taken as slower, or faster, than its steps say, to agree with what happened."""
 STRETCH_STEP = 0.2
 """Share of a found disagreement that is taken over at once."""
 
 
-class Windows:
-    """Windows that statera gave an instance: a replay takes them, as they were given, for the regulator."""
+class Regulated:
+    """Windows, and factors on the guard, that statera gave an instance: a replay takes them, as they were given, for the regulator."""
 
     def __init__(self) -> None:
-        self._given: deque[tuple[float, int]] = deque(maxlen=WINDOWS_KEPT)
+        self._given: deque[tuple[float, Controls]] = deque(maxlen=CONTROLS_KEPT)
 
-    def add(self, at_s: float, n_run: int) -> None:
-        """A window that holds from now on."""
-        if not self._given or self._given[-1][1] != n_run:
-            self._given.append((at_s, n_run))
+    def add(self, at_s: float, controls: Controls) -> None:
+        """What holds from now on."""
+        if not self._given or self._given[-1][1] != controls:
+            self._given.append((at_s, controls))
 
-    def since(self, from_s: float) -> tuple[tuple[float, int], ...]:
-        """Those that held from a moment on, the one then in force first: when each began, and the window."""
-        found: list[tuple[float, int]] = []
-        for at_s, n_run in reversed(self._given):
-            found.append((at_s, n_run))
+    def since(self, from_s: float) -> tuple[tuple[float, Controls], ...]:
+        """What held from a moment on, the one then in force first: when each began, and the controls."""
+        found: list[tuple[float, Controls]] = []
+        for at_s, controls in reversed(self._given):
+            found.append((at_s, controls))
             if at_s <= from_s:
                 break
         return tuple(reversed(found))
@@ -62,7 +63,7 @@ class FleetModel:
         self._seen_s = float("-inf")
         self._fits: dict[str, StepFit] = {}
         self._log_stretch = 0.0
-        self._windows: dict[str, Windows] = {}
+        self._regulated: dict[str, Regulated] = {}
 
     @property
     def stretch(self) -> float:
@@ -76,7 +77,7 @@ class FleetModel:
         names = {view.name for view in snapshot.instances}
         for gone in self._fits.keys() - names:
             del self._fits[gone]
-            self._windows.pop(gone, None)
+            self._regulated.pop(gone, None)
         for view in snapshot.instances:
             fit = self._fits.setdefault(view.name, StepFit())
             if view.engine is not None and view.engine.kv_usage is not None:
@@ -88,9 +89,10 @@ class FleetModel:
             self._fits[ended.instance].learn(ended)
 
     def regulated(self, action: ControlAction) -> None:
-        """Statera has given an instance a window, whether or not that is what is in force."""
+        """Statera has given an instance controls, whether or not they are what is in force."""
         if action.instance in self._fits:
-            self._windows.setdefault(action.instance, Windows()).add(action.sent_s, action.n_run)
+            given = Controls(n_run=action.n_run, guard=action.guard)
+            self._regulated.setdefault(action.instance, Regulated()).add(action.sent_s, given)
 
     def correct(self, ratio: float) -> None:
         """Takes in how much slower than replayed the same requests were in truth, as a factor."""
@@ -118,9 +120,9 @@ class FleetModel:
                 Plant(
                     name=view.name,
                     profile=profile,
-                    windows=self._windows[view.name].since(now_s - window_s)
-                    if view.name in self._windows
-                    else ((now_s, max(1, view.n_run)),),
+                    regulated=self._regulated[view.name].since(now_s - window_s)
+                    if view.name in self._regulated
+                    else ((now_s, Controls(n_run=max(1, view.n_run))),),
                     ceiling=max(1, min(OPEN_WINDOW, view.capacity_n_run)),
                     token_budget=view.token_budget if 0 < view.token_budget <= CONTEXT else None,
                     models=self._models.get(view.name),

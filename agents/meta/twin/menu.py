@@ -1,8 +1,8 @@
 """Which candidates a replay is worth: few enough for its time, and every one of the pool in its turn. Pure.
 
-Always there: what runs, one policy of each kind, the other windows for what runs, and the plain baseline (first come first served with the
-best static window). What is far behind what runs is only looked at in its turn, and so are all others of the pool. The best static window
-is searched for from replay to replay: beside the best so far one neighbour is tried.
+Always there: what runs, one policy of each kind, the other windows for what runs, the TPOT guard as configured and a stricter one, and the
+plain baseline (first come first served with the best static window). What is far behind what runs is only looked at in its turn, and so are
+all others of the pool. The best static window is searched for from replay to replay: beside the best so far one neighbour is tried.
 """
 
 from collections.abc import Callable, Collection
@@ -13,6 +13,10 @@ from controller.core.messages import OPEN_WINDOW
 
 FAMILIES = ("fcfs", "edf", "sjf", "two-lane", "wfq")
 """One policy of each kind (H-MAS C.2)."""
+STRICT = 0.25
+"""Share of the TPOT guard that is always looked at beside the configured one: fewer prompts that hold up others."""
+SHARES = (0.1, 1.0)
+"""Shares that are looked at in their turn."""
 HOPELESS = 3.0
 """Standard errors below what runs at which a candidate is only looked at in its turn."""
 CAPS = (4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -43,8 +47,10 @@ class Menu:
     def choose(self, current: Candidate, pool: Collection[str], gain: GainOf) -> tuple[Candidate, ...]:
         """Candidates for one replay, what runs first."""
         regular = [current.window(n_run) for n_run in (0, OPEN_WINDOW) if n_run != current.n_run]
-        regular += [Candidate(policy=name, n_run=current.n_run) for name in FAMILIES if name in pool and name != current.policy]
-        others = [Candidate(policy=name, n_run=current.n_run) for name in sorted(pool) if name not in FAMILIES and name != current.policy]
+        regular += [one for share in (None, STRICT) if (one := current.guarded(share)) != current]
+        regular += [current.under(name) for name in FAMILIES if name in pool and name != current.policy]
+        others = [current.under(name) for name in sorted(pool) if name not in FAMILIES and name != current.policy]
+        others += [one for share in SHARES if (one := current.guarded(share)) != current]
         hopeful = [one for one in regular if not _is_hopeless(gain(one, current))]
         rest = [one for one in regular if one not in hopeful] + others
         turns = [rest[(self._turn + place) % len(rest)] for place in range(min(TURNS, len(rest)))]

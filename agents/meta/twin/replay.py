@@ -26,7 +26,7 @@ SLOT_S = 5.0
 GRACE_S = 120.0
 """Virtual time after the last arrival at which a replay ends: what has not come to its end by then counts as missed."""
 REGULATED_S = 0.5
-"""How often statera's windows are taken up in a replay."""
+"""How often statera's controls are taken up in a replay."""
 UNTOLD = Estimates(slo=Slo(ttft_ms=1.0, tpot_ms=1.0))
 """Costs of a request of which nobody has told any."""
 
@@ -36,24 +36,23 @@ class Plant(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         profile: How long its steps take.
-        windows: Those that statera gave it: since when, and the window; at least one. `ceiling`: the largest that it can have.
+        regulated: What statera gave it: since when, and the controls; at least once. `ceiling`: the largest window that it can have.
         token_budget: In force; None leaves the profile's own.
         models: Models that it serves, None for any.
     """
 
     name: str
     profile: Profile
-    windows: tuple[tuple[float, int], ...]
+    regulated: tuple[tuple[float, Controls], ...]
     ceiling: int
     token_budget: int | None = None
     models: frozenset[str] | None = None
 
-    def window(self, candidate: Candidate, at_s: float) -> int:
-        """Its window under a candidate at a moment: a static one, or statera's of that moment."""
-        if candidate.n_run:
-            return min(candidate.n_run, self.ceiling)
-        place = bisect_right(self.windows, at_s, key=itemgetter(0)) - 1
-        return min(self.windows[max(0, place)][1], self.ceiling)
+    def controls(self, candidate: Candidate, at_s: float) -> Controls:
+        """Its controls under a candidate at a moment: statera's of that moment, but for a window that the candidate names."""
+        place = bisect_right(self.regulated, at_s, key=itemgetter(0)) - 1
+        given = self.regulated[max(0, place)][1]
+        return Controls(n_run=min(candidate.n_run or given.n_run, self.ceiling), guard=given.guard)
 
 
 class World(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,19 +114,19 @@ def replay(world: World, candidate: Candidate) -> tuple[Outlook, list[RequestRec
         hints=candidate.hints,
     )
     engines = {plant.name: EngineModel(plant.profile, n_run=plant.ceiling, token_budget=plant.token_budget) for plant in world.plants}
-    regulated: dict[str, int] = {}
+    in_force: dict[str, Controls] = {}
 
     def regulate(now_s: float) -> None:
         for plant in world.plants:
-            n_run = plant.window(candidate, now_s)
-            if regulated.get(plant.name) != n_run:
-                regulated[plant.name] = n_run
-                scheduler.set_controls(plant.name, Controls(n_run=n_run))
+            controls = plant.controls(candidate, now_s)
+            if in_force.get(plant.name) != controls:
+                in_force[plant.name] = controls
+                scheduler.set_controls(plant.name, controls)
 
     regulate(world.asked[0].request.arrival_s)
-    moving = not candidate.n_run and any(len(plant.windows) > 1 for plant in world.plants)
-    controls = [Periodic(every_s=REGULATED_S, run=lambda now_s, _scheduler, _engines: regulate(now_s))] if moving else []
-    result = simulate(_arrivals(world), engines, scheduler, controls=controls, until_s=world.asked[-1].request.arrival_s + GRACE_S)
+    moving = any(len(plant.regulated) > 1 for plant in world.plants)
+    regulator = [Periodic(every_s=REGULATED_S, run=lambda now_s, _scheduler, _engines: regulate(now_s))] if moving else []
+    result = simulate(_arrivals(world), engines, scheduler, controls=regulator, until_s=world.asked[-1].request.arrival_s + GRACE_S)
     return outlook_of(candidate, result.records, world.weights, from_s=world.from_s), result.records
 
 

@@ -29,7 +29,7 @@ AIMED = 0.8
 REQUESTS_MOST = 10_000
 START_MS = 0.3
 """Time to replay one request under one candidate, before it has been measured."""
-MENU_MOST = 9
+MENU_MOST = 10
 """Candidates of one replay, at most about."""
 BIAS_MOST = 0.12
 """Difference between replayed and true share of good requests beyond which the twin is silent."""

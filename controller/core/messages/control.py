@@ -35,7 +35,12 @@ class LengthBound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ControlAction(Message, frozen=True, tag="action"):
-    """Statera's output C_t for one instance (statera -> gateway). An omitted `token_budget` leaves the engine's own."""
+    """Statera's output C_t for one instance (statera -> gateway).
+
+    Attributes:
+        token_budget: 0 leaves the engine's own.
+        guard: Factor on the share that the gateway's TPOT guard lets a prompt take, above 0 to 1.
+    """
 
     sent_s: float
     instance: str
@@ -45,6 +50,7 @@ class ControlAction(Message, frozen=True, tag="action"):
     utilization: float = 0.0
     error: float = 0.0
     reason: str = ""
+    guard: float = 1.0
 
 
 class CandidateOutlook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,0 +1,62 @@
+"""How strict the gateway's TPOT guard is with an instance. Pure and bounded.
+
+The guard lets a prompt join where it fits into a share of the least room of those in flight. How many more prompts come before those end
+nobody knows, so no share is right for all loads: where many long ones come, half of what is left each time uses up everybody's room; where
+few do, less than half keeps prompts waiting for nobody's sake. What tells is the share of requests that begin in time and miss their TPOT
+target all the same. Integral action on the logarithm of a factor on the configured share holds it at `ALLOWED`.
+
+The plant: that share rises by k with each unit of the factor's logarithm, k = 0.12 where it was measured (shift and drift workloads on an
+A100, guard at 0.5 and at 0.2: 0.15 and 0.05), and shows half a span and a request's own length later, D = 12 s. An integrator behind a dead
+time with gain K = 1 / (2 k D) has a phase margin of 61 degrees (SIMC, docs/statera.md).
+"""
+
+import math
+from collections import deque
+
+from controller.core.messages import Completion
+
+ALLOWED = 0.05
+"""Share of TPOT misses among requests that begin in time."""
+GAIN_PER_S = 0.35
+LEAST = 0.2
+"""Smallest factor: below it long prompts would hardly run at all."""
+SPAN_S = 10.0
+"""How far back it looks, and `KEPT` how many requests at most."""
+KEPT = 512
+SAMPLES_MIN = 10
+"""Requests in the span without which the factor goes back to 1, with the time constant `FADE_S`."""
+FADE_S = 60.0
+STEP = 0.05
+"""Factors are told in steps of this: a new one is an event that operators see."""
+
+
+class Strictness:
+    """The factor of one instance."""
+
+    def __init__(self, factor: float = 1.0) -> None:
+        """`factor`: where to begin, 1 for the configured share."""
+        self._log = math.log(min(1.0, max(LEAST, factor)))
+        self._ended: deque[tuple[float, bool]] = deque(maxlen=KEPT)
+
+    @property
+    def factor(self) -> float:
+        """On the guard's share, `LEAST` to 1."""
+        return min(1.0, max(LEAST, STEP * round(math.exp(self._log) / STEP)))
+
+    def learn(self, completion: Completion) -> None:
+        """Takes the end of a request; only one that began in time and has a TPOT to speak of counts."""
+        in_time = 0.0 <= completion.ttft_ms <= completion.ttft_slo_ms
+        if in_time and completion.tpot_ms >= 0.0 and completion.tpot_slo_ms > 0.0:
+            self._ended.append((completion.arrival_s + completion.total_ms / 1000.0, completion.tpot_ms > completion.tpot_slo_ms))
+
+    def update(self, now_s: float, elapsed_s: float) -> None:
+        """One step of at most a second."""
+        dt = min(1.0, max(0.0, elapsed_s))
+        while self._ended and self._ended[0][0] < now_s - SPAN_S:
+            self._ended.popleft()
+        if len(self._ended) < SAMPLES_MIN:
+            self._log *= math.exp(-dt / FADE_S)
+            return
+        missed = sum(missed for _, missed in self._ended) / len(self._ended)
+        # Clipped in the state itself: nothing stands behind the limits waiting to be unwound.
+        self._log = min(0.0, max(math.log(LEAST), self._log - GAIN_PER_S * dt * (missed - ALLOWED)))
