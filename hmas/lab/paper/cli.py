@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 import click
 
-from hmas.cli.output import EXIT_FAILED, complain, hint, json_option, say, say_json, table
+from hmas.cli.output import exit_where_broken, hint, json_option, say, say_json, table
 from hmas.lab.paper.arms import PRODUCT
 from hmas.lab.paper.page import KIND, write_page
 from hmas.lab.paper.plots import draw_all
@@ -63,10 +63,7 @@ def paper(ctx: click.Context, /, *, page: Path | None, out: Path, as_json: bool,
         say_json(document)
     else:
         say("\n\n".join(f"{one.title}\n{table(one.head, one.rows)}" for one in (goals_table(document), hindsight_table(document))))
-    for text in document["broken"]:
-        complain(f"broken: {text}")
-    if document["broken"]:
-        ctx.exit(EXIT_FAILED)
+    exit_where_broken(ctx, document["broken"])
 
 
 def _run(out: Path, options: dict[str, Any]) -> dict[str, Any]:
