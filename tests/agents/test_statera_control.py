@@ -171,6 +171,21 @@ def test_a_forced_knob_is_followed_and_left_without_a_jump():
     assert 4 <= action.n_run <= 10
 
 
+def test_it_makes_the_guard_stricter_where_requests_begin_in_time_and_miss_their_pace():
+    model, factors = StateraModel(period_s=0.25), []
+    for step in range(240):
+        now_s = 0.25 * step
+        ended = [completion(1000 * step + part, now_s, tpot_ms=60.0 if part == 0 else 20.0) for part in range(4)]
+        for action in model.observe(short_view(now_s, utilization={"i0": 0.8}, recent=ended), now_s):
+            factors.append(action.guard)
+    assert factors[0] == 1.0
+    assert factors[-1] == 0.2
+    assert factors == sorted(factors, reverse=True)
+    again = StateraModel(period_s=0.25)
+    again.restore(model.observe(short_view(70.0), 70.0)[0])
+    assert again.observe(short_view(71.0), 71.0)[0].guard == 0.2
+
+
 def test_it_resumes_its_own_window():
     first = StateraModel(period_s=0.25)
     windows = settle(first, slope_ms=0.5, base_ms=10.0, slo_ms=40.0, seconds=30.0)

@@ -105,7 +105,9 @@ async def test_stateras_action_reaches_window_and_engine(tmp_path: Path):
     async with running(tmp_path) as rig:
         bound = LengthBound(prompt_tokens_below=0, add_tokens=30, samples=50)
         rig.bus.post(
-            ControlAction(sent_s=now_s(rig), instance="sim-1", n_run=3, token_budget=128, length_bounds=[bound], reason="KV is full")
+            ControlAction(
+                sent_s=now_s(rig), instance="sim-1", n_run=3, token_budget=128, guard=0.4, length_bounds=[bound], reason="KV is full"
+            )
         )
         await eventually(lambda: rig.sims[0].model.snapshot("x", 0).max_num_batched_tokens == 128)
         assert rig.sims[0].model.snapshot("x", 0).max_num_seqs == 3
@@ -113,14 +115,17 @@ async def test_stateras_action_reaches_window_and_engine(tmp_path: Path):
         status = (await rig.admin("GET", "/admin/status")).json["instances"][0]
     assert (view.n_run, view.token_budget, view.capacity_n_run) == (3, 128, 16)
     assert (status["n_run"]["value"], status["n_run"]["source"], status["n_run"]["acts"]) == (3, "statera", "engine and window")
+    assert (status["guard"]["value"], status["guard"]["source"], status["guard"]["acts"]) == (0.4, "statera", "TPOT guard")
+    assert rig.gateway.scheduler._instances["sim-1"].guard == 0.4
     assert status["ceiling"] == {"n_run": 16, "token_budget": 512}
 
 
 async def test_actions_that_make_no_sense_are_refused(tmp_path: Path):
     async with running(tmp_path) as rig:
-        for fields in ({"instance": "nobody", "n_run": 3}, {"instance": "sim-1", "n_run": 0}):
+        known = {"instance": "sim-1", "n_run": 3}
+        for fields in ({"instance": "nobody", "n_run": 3}, known | {"n_run": 0}, known | {"guard": 0.0}, known | {"guard": 1.5}):
             rig.bus.post(ControlAction(sent_s=now_s(rig), **fields))
-        await eventually(lambda: len(rig.events("agent.rejected")) == 2)
+        await eventually(lambda: len(rig.events("agent.rejected")) == 4)
         assert rig.gateway.control.directives.instances["sim-1"].controls.n_run == 16
 
 

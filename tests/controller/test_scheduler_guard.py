@@ -205,6 +205,23 @@ def test_the_share_is_a_hint_of_any_policy_and_goes_before_what_is_configured():
     assert (made.policy, made._walk.guard.share) == ("two-lane", 0.1)
 
 
+def test_an_instance_has_a_factor_of_its_own_on_the_share():
+    made = build(instances=2)
+    made.set_controls("i0", Controls(n_run=64, guard=0.2))
+    for number in range(2):
+        submit(made, number)
+    assert len(made.dispatch(0.0)) == 2
+    for number in range(2):
+        decode(made, number, from_s=0.2, tokens=1)
+    # A room of 980 ms, half of which is more than the 400 ms of these prompts; a tenth is not.
+    submit(made, 2, prompt=2000)
+    submit(made, 3, prompt=2000)
+    assert [(one.entry.request.id, one.instance) for one in made.dispatch(0.2)] == [("002", "i1")]
+    for guard in (0.0, 1.5):
+        with pytest.raises(SchedulingError, match=r"guard of instance 'i0' is .*; allowed: above 0 to 1"):
+            made.set_controls("i0", Controls(n_run=64, guard=guard))
+
+
 def test_a_hint_of_the_share_holds_from_the_start():
     made = Scheduler(
         settings=SchedulerSettings(tpot_guard=0.5),
