@@ -215,8 +215,9 @@ class MetaModel:
 
     def _held_back(self, wanted: Candidate, now_s: float) -> str:
         """Why a proposal is not followed now, empty where it is."""
-        if now_s < self._banned_until_s.get(wanted.policy, float("-inf")):
-            return f"it was rolled back and is left alone for another {self._banned_until_s[wanted.policy] - now_s:.0f} s"
+        until_s = max(self._banned_until_s.get(name, float("-inf")) for name in (wanted.policy, wanted.label))
+        if now_s < until_s:
+            return f"it was rolled back and is left alone for another {until_s - now_s:.0f} s"
         if now_s - self._switched_s < self._limits.dwell_s:
             return f"{self.policy} has {self._limits.dwell_s - (now_s - self._switched_s):.0f} s of its dwell time left"
         if self._watch is not None:
@@ -304,12 +305,15 @@ class MetaModel:
         self._switched_s = self._since_s = now_s
 
     def _roll_back(self, verdict: Verdict, now_s: float) -> Said:
-        failed = self.policy
+        failed, banned = self.policy, self.policy
+        if self._stable.policy == failed:
+            # What made things worse is the share or the window, not the policy that stays.
+            banned = self.current.label
         self._watch = self.asking = None
         self._put_in_force(self._stable, now_s)
         self._agreed = (self.current, 0)
         self._banned_until_s = {name: until_s for name, until_s in self._banned_until_s.items() if until_s > now_s}
-        self._banned_until_s[failed] = now_s + BAN_DWELLS * self._limits.dwell_s
+        self._banned_until_s[banned] = now_s + BAN_DWELLS * self._limits.dwell_s
         word = Word(f"{failed} made things worse: {verdict.reason}", "rollback", verdict.evidence)
         return self._say(now_s, failed, word, changed=True)
 

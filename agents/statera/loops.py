@@ -121,6 +121,11 @@ class WindowLoop:
         """Takes over a window that someone else holds, without a bump on release and with nothing accumulated."""
         self.base = float(n_run)
         self.trim = 0.0
+        self.pause()
+
+    def pause(self) -> None:
+        """What was seen says nothing of what comes next; the window stays."""
+        self.held_s = 0.0
         self.errors.clear()
 
     def update(self, load: Load, target: Target | None, elapsed_s: float) -> None:
@@ -140,7 +145,7 @@ class WindowLoop:
         self.held_s = self.held_s + dt if full and load.waits else 0.0
         # Requests wait at a full window and nobody is pressed: what the model has not seen yet must not hold them back. Below the band at
         # once; within it, where a burst may be over before it counts, after a while, and the slower the closer to its upper edge.
-        room = 1.0 if error < 0 else load.room if self.held_s > PATIENCE_S else 0.0
+        room = 1.0 if error < 0 else load.room if error == 0 and self.held_s > PATIENCE_S else 0.0
         if room > 0.0:
             limited = max(limited, now * math.pow(OPEN_FACTOR_PER_S, dt * room))
         # Back-calculation: the state is what was put out, so nothing stands behind the limits waiting to be unwound.

@@ -123,13 +123,14 @@ class StateraModel:
         actions: list[ControlAction] = []
         for instance in view.instances:
             station = self._stations[instance.name]
+            station.strictness.update(now_s, heeded=instance.guard > 0.0)
             if _is_held(view, instance):
                 action = self._held(station, instance, view, now_s)
             elif instance in usable:
                 action = self._regulate(station, instance, view, now_s)
             else:
                 # Nobody can be sent there and its figures mean nothing: the window stays for when it is back.
-                station.loop.errors.clear()
+                station.loop.pause()
                 station.headroom.forget()
                 action = self._action(station, instance, view, now_s, "instance is down or draining: window kept", changes=False)
             if action is not None:
@@ -151,6 +152,7 @@ class StateraModel:
                 for completion in self._early:
                     if completion.instance == instance.name:
                         station.plant.learn(completion)
+                        station.strictness.learn(completion)
 
     def _start(self, instance: InstanceView) -> int:
         """Where a window begins: its own last value, else the configured one, else 2 sqrt(ceiling).
@@ -191,7 +193,6 @@ class StateraModel:
             room=self._band.room(max(view.utilization.get(instance.name, 0.0), instance.tpot_pressure)),
         )
         station.loop.update(load, target, elapsed_s)
-        station.strictness.update(now_s, elapsed_s)
         if instance.max_token_budget > 0:
             error = band.error(max(0.0, instance.tpot_pressure))
             station.budget.update(_seen(instance, error, station.loop.n_run(ceiling)))
@@ -275,6 +276,10 @@ def _seen(instance: InstanceView, error: float, n_run: int) -> Seen:
 
 
 def _reason(station: Station, target: Target | None, band: Band) -> str:
+    return "; ".join(filter(None, (_window_reason(station, target, band), station.strictness.account)))
+
+
+def _window_reason(station: Station, target: Target | None, band: Band) -> str:
     average = f"mean log error {station.loop.mean_error:+.2f} of band {band.low:.2f} to {band.high:.2f}"
     if target is None:
         return f"band alone: {average}"

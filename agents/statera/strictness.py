@@ -14,6 +14,7 @@ import math
 from collections import deque
 
 from controller.core.messages import Completion
+from controller.core.types import OutcomeKind
 
 ALLOWED = 0.05
 """Share of TPOT misses among requests that begin in time."""
@@ -37,6 +38,8 @@ class Strictness:
         """`factor`: where to begin, 1 for the configured share."""
         self._log = math.log(min(1.0, max(LEAST, factor)))
         self._ended: deque[tuple[float, bool]] = deque(maxlen=KEPT)
+        self._updated_s = math.inf
+        self._missed = 0
 
     @property
     def factor(self) -> float:
@@ -44,19 +47,30 @@ class Strictness:
         return min(1.0, max(LEAST, STEP * round(math.exp(self._log) / STEP)))
 
     def learn(self, completion: Completion) -> None:
-        """Takes the end of a request; only one that began in time and has a TPOT to speak of counts."""
-        in_time = 0.0 <= completion.ttft_ms <= completion.ttft_slo_ms
+        """Takes the end of a request; only one that completed, began in time and has a TPOT to speak of counts."""
+        in_time = completion.outcome is OutcomeKind.COMPLETED and 0.0 <= completion.ttft_ms <= completion.ttft_slo_ms
         if in_time and completion.tpot_ms >= 0.0 and completion.tpot_slo_ms > 0.0:
             self._ended.append((completion.arrival_s + completion.total_ms / 1000.0, completion.tpot_ms > completion.tpot_slo_ms))
 
-    def update(self, now_s: float, elapsed_s: float) -> None:
-        """One step of at most a second."""
-        dt = min(1.0, max(0.0, elapsed_s))
+    @property
+    def account(self) -> str:
+        """In words, empty where it is as configured."""
+        if self.factor == 1.0:
+            return ""
+        return f"guard x{self.factor:.2f}: {self._missed} of {len(self._ended)} that began in time missed their pace"
+
+    def update(self, now_s: float, *, heeded: bool = True) -> None:
+        """One step of at most a second since the last. `heeded`: whether the factor is in force; where it is not, it begins anew."""
+        dt = min(1.0, max(0.0, now_s - self._updated_s))
+        self._updated_s = now_s
         while self._ended and self._ended[0][0] < now_s - SPAN_S:
             self._ended.popleft()
-        if len(self._ended) < SAMPLES_MIN:
+        self._missed = sum(missed for _, missed in self._ended)
+        if not heeded:
+            self._log = 0.0
+        elif len(self._ended) < SAMPLES_MIN:
             self._log *= math.exp(-dt / FADE_S)
-            return
-        missed = sum(missed for _, missed in self._ended) / len(self._ended)
-        # Clipped in the state itself: nothing stands behind the limits waiting to be unwound.
-        self._log = min(0.0, max(math.log(LEAST), self._log - GAIN_PER_S * dt * (missed - ALLOWED)))
+        else:
+            # Clipped in the state itself: nothing stands behind the limits waiting to be unwound.
+            wanted = self._log - GAIN_PER_S * dt * (self._missed / len(self._ended) - ALLOWED)
+            self._log = min(0.0, max(math.log(LEAST), wanted))

@@ -5,7 +5,7 @@ longer than `stale_after_s` is not believed any more: its settings fall back to 
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
 import msgspec
@@ -13,7 +13,6 @@ import msgspec
 from controller.config.overrides import knobs_for
 from controller.core.messages import ControlAction, LengthBound, MetaDecision, OverrideNotice
 from controller.core.types import Controls
-from controller.scheduling.pool import GUARD
 from controller.scheduling.tenancy import NO_LIMITS, TenantLimits
 
 Source = Literal["configured", "meta", "statera", "bypass", "operator", "fallback"]
@@ -145,14 +144,11 @@ def resolve(
     """
     decision = meta.word if meta is not None and meta.fresh(now_s, stale_after_s) else None
     policy, hints = _policy(configured, meta, decision, override, stale_after_s)
-    bypass = decision if decision is not None and decision.bypass else None
     fresh = {name: heard for name, heard in statera.items() if heard.fresh(now_s, stale_after_s)}
     instances = {}
     for name, ceiling in ceilings.items():
         base = _base_controls(configured, ceiling, fresh.get(name), silent=name in statera, stale_after_s=stale_after_s)
-        if decision is not None and decision.n_run > 0:
-            base = replace(base, n_run=min(decision.n_run, ceiling.n_run), source="meta", reason=decision.reason)
-        instances[name] = _instance(base, ceiling, bypass, override, name)
+        instances[name] = _instance(base, ceiling, decision, override, name)
     newest = max((heard for heard in fresh.values() if heard.word.length_bounds), key=lambda heard: heard.said_s, default=None)
     return Directives(
         policy=policy,
@@ -243,17 +239,15 @@ def _base_controls(
     return _Base(n_run, 0, "configured")
 
 
-def _instance(base: _Base, ceiling: Ceiling, bypass: MetaDecision | None, override: OverrideNotice, name: str) -> InstanceDirective:
+def _instance(base: _Base, ceiling: Ceiling, decision: MetaDecision | None, override: OverrideNotice, name: str) -> InstanceDirective:
     n_run, budget, guard = base.n_run, base.token_budget, base.guard
     run_origin: tuple[Source, str, str] = (base.source, base.reason, "")
-    budget_origin = run_origin
-    if bypass is not None:
+    budget_origin = guard_origin = run_origin
+    if decision is not None and decision.bypass:
         n_run, budget, guard = ceiling.n_run, 0, 1.0
-        run_origin = budget_origin = ("bypass", bypass.reason, bypass.decision_id)
-    # Who names the guard's share wants that share.
-    guard_origin: tuple[Source, str, str] = run_origin
-    if GUARD in override.hints:
-        guard, guard_origin = 1.0, ("operator", _operator_reason(override), "")
+        run_origin = budget_origin = guard_origin = ("bypass", decision.reason, decision.decision_id)
+    elif decision is not None and decision.n_run > 0:
+        n_run, run_origin = min(decision.n_run, ceiling.n_run), ("meta", decision.reason, decision.decision_id)
     forced = knobs_for(override, name)
     if forced.n_run is not None:
         n_run, run_origin = forced.n_run, ("operator", _operator_reason(override), "")

@@ -182,6 +182,8 @@ class Fleet:
     def set_controls(self, name: str, controls: Controls) -> None:
         """What the directives want of an instance; its live knobs follow at once."""
         instance = self.instances[name]
+        # How strict the guard is concerns nobody but the gateway: the engine has no such knob.
+        controls = msgspec.structs.replace(controls, guard=1.0)
         if instance.wanted != controls:
             instance.wanted = controls
             instance.refused.clear()

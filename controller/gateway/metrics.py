@@ -79,6 +79,12 @@ class Metrics:
         self.token_budget = Gauge(
             "hmas_token_budget", "Tokens per engine step in force; 0 the engine's own.", ["instance"], registry=registry
         )
+        self.guard = Gauge(
+            "hmas_tpot_guard_factor",
+            "Factor on the TPOT guard's share; 0 where the share is named for all.",
+            ["instance"],
+            registry=registry,
+        )
         self.up = Gauge("hmas_engine_up", "1 where the engine answers.", ["instance"], registry=registry)
         self.kv_usage = Gauge("hmas_kv_usage_ratio", "Share of KV blocks in use.", ["instance"], registry=registry)
         self.kv_committed = Gauge("hmas_kv_committed_ratio", "Share of the admission fence taken.", ["instance"], registry=registry)
@@ -141,6 +147,7 @@ class Metrics:
             self.in_flight.labels(view.name).set(view.in_flight)
             self.n_run.labels(view.name).set(view.n_run)
             self.token_budget.labels(view.name).set(view.token_budget)
+            self.guard.labels(view.name).set(view.guard)
             self.kv_committed.labels(view.name).set(view.kv_committed)
             engine = view.engine
             self.up.labels(view.name).set(1 if engine is not None and engine.healthy else 0)

@@ -16,7 +16,7 @@ from controller.gateway.core import Gateway
 from controller.gateway.directives import KNOBS, Setting
 from controller.gateway.fleet import Instance
 from controller.gateway.story import told, unknown
-from controller.scheduling.pool import BUILT_IN, POLICIES
+from controller.scheduling.pool import BUILT_IN, COMMON_HINTS, POLICIES
 from controller.scheduling.queue_entry import QueuePolicy
 from controller.scheduling.tenancy import NO_LIMITS
 
@@ -284,6 +284,7 @@ def described(policy: type[QueuePolicy]) -> dict[str, Any]:
         "summary": policy.summary,
         "hints": dict(policy.default_hints),
         "hint_ranges": dict(policy.hint_ranges),
+        "common_hints": dict(COMMON_HINTS),
         "signals": [{"name": one.name, "freshness": one.freshness, "fallback": one.fallback} for one in policy.signals],
         "starvation": policy.starvation,
         "complexity": policy.complexity,

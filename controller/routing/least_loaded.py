@@ -5,6 +5,9 @@ from typing import ClassVar
 
 from controller.core.placement import Choice, InstanceState, Routable
 
+LIKE = 1.25
+"""Windows of engines of a kind differ by no more than this factor."""
+
 
 class LeastLoaded:
     """The lowest share of the window after taking the request, to within a request; then the fewest tokens per slot; then the order given.
@@ -12,7 +15,8 @@ class LeastLoaded:
     The share, not the count, so that a large and a small engine fill alike. To within a request: an instance that lies below the lowest
     such share without the request is as empty as any. For equal windows that is the fewest in flight. The windows that an agent sets differ
     by a few between engines of a kind, and their shares are hardly ever the same number: compared as numbers, the wider window would win
-    each time, however many tokens its requests have.
+    each time, however many tokens its requests have. Windows that differ by more than `LIKE` are compared as numbers: a request is next to
+    nothing in a wide window and all of a narrow one.
     """
 
     name: ClassVar[str] = "least-loaded"
@@ -22,8 +26,15 @@ class LeastLoaded:
         if not instances:
             return None
         # One list and one look at its least, not a comparison of tuples each: among hundreds of instances this is what a dispatch costs.
-        least = min([(instance.in_flight + 1) / instance.n_run for instance in instances])
-        emptiest = [instance for instance in instances if instance.in_flight / instance.n_run < least]
+        loads = [(instance.in_flight + 1) / instance.n_run for instance in instances]
+        least = min(loads)
+        window = instances[loads.index(least)].n_run
+        low, high = window / LIKE, window * LIKE
+        emptiest = [
+            instance
+            for instance, load in zip(instances, loads, strict=True)
+            if load == least or (instance.in_flight / instance.n_run < least and low <= instance.n_run <= high)
+        ]
         best = emptiest[0] if len(emptiest) == 1 else min(emptiest, key=_tokens)
         return Choice(best.name, f"window {best.in_flight}/{best.n_run}, the emptiest of {len(instances)}")
 

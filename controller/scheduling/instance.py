@@ -78,7 +78,7 @@ class Instance:
         name: The spec's name.
         spec: What was configured. `models`: those it serves now, None for any.
         n_run: Window in force. `token_budget`: tokens per step in force, None for the engine's own.
-        guard: Factor on the TPOT guard's share.
+        guard: Factor on the TPOT guard's share. `guard_is_moot`: whether someone has named the share, so that it holds for all alike.
         capacity_n_run: Ceiling of the window: what the engine states, the spec's until it states something.
         max_token_budget: Ceiling of tokens per step as the engine states it, 0 until then.
         running: In flight, by request id.
@@ -115,6 +115,7 @@ class Instance:
         "engine",
         "fence",
         "guard",
+        "guard_is_moot",
         "in_flight",
         "in_flight_tokens",
         "max_token_budget",
@@ -140,6 +141,7 @@ class Instance:
         self.n_run = spec.capacity_n_run
         self.token_budget: int | None = None
         self.guard = 1.0
+        self.guard_is_moot = False
         self.capacity_n_run = spec.capacity_n_run
         self.max_token_budget = 0
         margin = margin if spec.fence_margin is None else spec.fence_margin
@@ -152,12 +154,8 @@ class Instance:
         self.pace = Pace()
         self.source: TokenSource | None = None
         self.version = 0
-        self._decoding = 0
-        self._decoded = 0
-        self._first_tokens = 0
-        self._sampled = 0
-        self._seq_s = 0.0
-        self._since_s = 0.0
+        self._decoding = self._decoded = self._first_tokens = self._sampled = 0
+        self._seq_s = self._since_s = 0.0
         self._reading = False
         self._fresh_s = float("-inf")
         self._fresh_version = -1
@@ -278,7 +276,7 @@ class Instance:
             other.alone = False
         if request.stream:
             self._awaiting[request.id] = run
-            self._reading = True
+        self._reading = True
         self._prefill_until_s = max(now_s, self._prefill_until_s) + self.prefill_ms(entry) / 1000.0
         self.running[request.id] = run
         self.in_flight += 1
@@ -389,6 +387,7 @@ class Instance:
             in_flight_tokens=sum(run.entry.request.prompt_tokens + run.tokens for run in self.running.values()),
             n_run=self.n_run,
             token_budget=self.token_budget or 0,
+            guard=0.0 if self.guard_is_moot else self.guard,
             kv_committed=self.fence.share,
             tpot_pressure=self.tpot_pressure(now_s),
             capacity_n_run=self.capacity_n_run,

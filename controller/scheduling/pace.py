@@ -29,7 +29,8 @@ class Pace:
         `quiet`: no prompt was being read meanwhile. An instance that is never without prompts shows nothing of its best pace.
         """
         self.token_ms = ms_per_token if self.token_ms is None else self.token_ms + _SAMPLE_STEP * (ms_per_token - self.token_ms)
-        if not quiet:
+        # Below what was known, it is a better pace whoever else was there.
+        if not quiet and (self.floor_ms is None or ms_per_token >= self.floor_ms):
             return
         if self.floor_ms is None:
             self.floor_ms = ms_per_token

@@ -61,6 +61,8 @@ def register(policy: type[QueuePolicy]) -> None:
         PolicyError: Something of the contract is missing or wrong, or the name is taken; the pool has not changed then.
     """
     check_policy(policy)
+    if taken := COMMON_HINTS.keys() & policy.default_hints.keys():
+        raise PolicyError(f"hint {min(taken)!r} of policy {policy.name!r} is taken: it goes with any policy; give it another name")
     if _pool.get(policy.name, policy) is not policy:
         raise PolicyError(f"policy name {policy.name!r} is taken by {_pool[policy.name].__module__}.{_pool[policy.name].__qualname__}")
     _pool[policy.name] = policy

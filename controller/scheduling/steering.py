@@ -67,6 +67,8 @@ class Steering:
         """Takes the guard's share from hints, the configured one where they have none; whether that is another."""
         before, self._guard = self._guard, {GUARD: hints[GUARD]} if GUARD in hints else {}
         self._walk.guard.share = self._guard.get(GUARD, self._configured_guard)
+        for instance in self._instances.values():
+            instance.guard_is_moot = bool(self._guard)
         return self._guard != before
 
     def settle(self, limit: int, now_s: float) -> bool:

@@ -22,8 +22,8 @@ class TpotGuard:
     tight target could hold up all others to its end.
 
     Attributes:
-        share: Share of the least room that a prefill may take, above 0 to 1; 0 switches the guard off. An instance's own factor
-            goes on it (`Instance.guard`).
+        share: Share of the least room that a prefill may take, above 0 to 1; 0 switches the guard off. Each instance has a factor of its
+            own on it (`Instance.guard`), unless someone has named the share.
     """
 
     __slots__ = ("_denied_since_s", "_least", "share")
@@ -38,7 +38,8 @@ class TpotGuard:
         if self.share <= 0.0 or not instance.in_flight:
             return True
         stop_ms = instance.prefill_ms(entry)
-        if stop_ms <= self.share * instance.guard * self._least_room_ms(instance, now_s) and (late or self._keeps_own(entry, instance)):
+        share = self.share if instance.guard_is_moot else self.share * instance.guard
+        if stop_ms <= share * self._least_room_ms(instance, now_s) and (late or self._keeps_own(entry, instance)):
             return True
         if late:
             return False

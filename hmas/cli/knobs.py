@@ -1,4 +1,4 @@
-"""`hmas knobs`: concurrency, token budget and prefill pieces per instance."""
+"""`hmas knobs`: concurrency, token budget and prefill pieces per instance, and how strict the TPOT guard is there."""
 
 from typing import Any
 
@@ -107,6 +107,7 @@ def _knob_table(document: dict[str, Any]) -> str:
     rows = []
     for item in document["instances"]:
         for name in ("n_run", "token_budget", "long_prefill_tokens", "guard"):
-            knob = item[name]
+            if (knob := item.get(name)) is None:
+                continue
             rows.append((item["name"], name, knob["value"], item["ceiling"].get(name), knob["source"], knob["acts"], knob["reason"]))
     return table(["instance", "knob", "value", "ceiling", "by", "acts on", "why"], rows)

@@ -161,9 +161,10 @@ def policy_page(item: dict[str, Any]) -> str:
         facts.append(("plugin", item["from"]))
     signals = [(one["name"], one["freshness"], one["fallback"]) for one in item["signals"]]
     parts = [table([item["name"], ""], facts), table(["looks at", "as of", "without it"], signals)]
-    if item["hints"]:
-        ranges = item["hint_ranges"]
-        rows = [(hint, f"{value:g}", f"{ranges[hint][0]:g} to {ranges[hint][1]:g}") for hint, value in item["hints"].items()]
+    ranges, common = item["hint_ranges"], item.get("common_hints", {})
+    rows = [(hint, f"{value:g}", f"{ranges[hint][0]:g} to {ranges[hint][1]:g}") for hint, value in item["hints"].items()]
+    rows += [(hint, "as configured", f"{low:g} to {high:g}") for hint, (low, high) in common.items()]
+    if rows:
         parts.append(table(["hint", "default", "range"], rows))
     return "\n\n".join(parts)
 

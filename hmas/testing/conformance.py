@@ -12,7 +12,7 @@ from controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from controller.routing import make_router
 from controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
 from controller.scheduling.policy_check import check_policy
-from controller.scheduling.pool import BUILT_IN, check_hints, register
+from controller.scheduling.pool import BUILT_IN, check_hints, own_hints, register
 from controller.scheduling.queue_entry import QueueEntry, QueuePolicy
 from controller.scheduling.scheduler import Scheduler
 from hmas.testing.queue_script import START_S, NonConformance, QueueScript, make_entry, make_estimates
@@ -37,7 +37,7 @@ class Subject:
 
     def make(self) -> QueuePolicy:
         """An empty one."""
-        return self.policy({**self.policy.default_hints, **self.hints})
+        return self.policy({**self.policy.default_hints, **own_hints(self.hints)})
 
     def fail(self, words: str) -> NonConformance:
         """What is wrong with it."""

@@ -211,3 +211,33 @@ def test_a_completion_that_comes_twice_counts_once():
         twice.learn(message)
     view = short_view(300.0)
     assert [a.length_bounds for a in once.observe(view, 300.0)] == [a.length_bounds for a in twice.observe(view, 300.0)]
+
+
+def test_a_full_window_does_not_open_while_targets_are_missed():
+    """Utilization is within the band, and a fifth misses its pace all the same: what waits is no reason to let more in."""
+    model, windows, n_run = StateraModel(period_s=0.25, n_run_start=64), [], 64
+    for step in range(160):
+        now_s = 0.25 * step
+        seen = instance(n_run=n_run, in_flight=n_run, tpot_pressure=0.85)
+        view = short_view(now_s, instances=[seen], queued=50, utilization={"i0": 0.85}, ended=50, tpot_violation_rate=0.3)
+        n_run = last_n_run(model.observe(view, now_s), n_run)
+        windows.append(n_run)
+    assert max(windows) <= 64
+    assert windows[-1] < 64
+
+
+def test_a_full_window_within_the_band_opens_after_a_while_and_not_beyond_the_band():
+    def serve(pressure, seconds):
+        model, windows, n_run = StateraModel(period_s=0.25, n_run_start=64), [], 64
+        for step in range(4 * seconds):
+            now_s = 0.25 * step
+            seen = instance(n_run=n_run, in_flight=n_run, tpot_pressure=pressure)
+            view = short_view(now_s, instances=[seen], queued=50, utilization={"i0": pressure})
+            n_run = last_n_run(model.observe(view, now_s), n_run)
+            windows.append(n_run)
+        return windows
+
+    within = serve(0.8, 10)
+    assert within[4 * 4] == 64
+    assert within[-1] > 80
+    assert max(serve(0.93, 10)) <= 64

@@ -8,6 +8,7 @@ from control_kit import completion
 
 from agents.statera.strictness import ALLOWED, KEPT, LEAST, SAMPLES_MIN, STEP, Strictness
 from controller.core.messages import Completion
+from controller.core.types import OutcomeKind
 
 
 def ended(number, at_s, *, tpot_ms=20.0, tpot_slo_ms=50.0, **changes):
@@ -25,7 +26,7 @@ def serve(loop, seconds, miss_of, *, rate=10, from_s=0.0, seed=0, delay_s=0.0):
             told.append((now_s + delay_s, ended(number, now_s + delay_s, tpot_ms=90.0 if late else 20.0)))
         while told and told[0][0] <= now_s:
             loop.learn(told.pop(0)[1])
-        loop.update(now_s, 0.5)
+        loop.update(now_s)
         factors.append(loop.factor)
     return factors
 
@@ -62,20 +63,34 @@ def test_only_those_that_began_in_time_and_had_a_target_count():
         loop.learn(ended(number, 1.0, tpot_ms=90.0, ttft_ms=-1.0))
         loop.learn(ended(number, 1.0, tpot_ms=90.0, tpot_slo_ms=0.0))
         loop.learn(ended(number, 1.0, tpot_ms=-1.0))
-    loop.update(2.0, 1.0)
-    assert loop.factor == 1.0
+        loop.learn(ended(number, 1.0, tpot_ms=90.0, outcome=OutcomeKind.CANCELLED))
+    for step in range(4):
+        loop.update(1.0 + step)
+    assert (loop.factor, loop.account) == (1.0, "")
     for number in range(SAMPLES_MIN):
-        loop.learn(ended(number, 1.0, tpot_ms=90.0))
-    for _ in range(3):
-        loop.update(2.0, 1.0)
+        loop.learn(ended(number, 2.0, tpot_ms=90.0))
+    for step in range(4):
+        loop.update(5.0 + step)
     assert loop.factor < 0.5
+    assert loop.account == f"guard x{loop.factor:.2f}: 10 of 10 that began in time missed their pace"
+
+
+def test_a_factor_that_is_not_in_force_does_not_wind_up():
+    loop = Strictness()
+    for second in range(60):
+        for number in range(10):
+            loop.learn(ended(100 * second + number, float(second), tpot_ms=90.0))
+        loop.update(float(second), heeded=False)
+    assert loop.factor == 1.0
+    loop.update(60.0)
+    assert 0.6 < loop.factor < 1.0
 
 
 def test_too_few_requests_let_it_fade_and_its_memory_is_bounded():
     loop = Strictness(0.3)
     assert loop.factor == pytest.approx(0.3)
     for second in range(600):
-        loop.update(float(second), 1.0)
+        loop.update(float(second))
     assert loop.factor == 1.0
     for number in range(10 * KEPT):
         loop.learn(ended(number, 1.0))

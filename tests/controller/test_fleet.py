@@ -86,6 +86,9 @@ async def test_a_refused_knob_is_tried_again_but_not_at_every_poll():
     await fleet.poll_all()
     assert len(engine.orders) == 2
     assert [event["kind"] for event in journal.newest(10)].count("knobs.refused") == 1, "the same reason is told once"
+    fleet.set_controls("e", Controls(n_run=8, guard=0.5))
+    await fleet.poll_all()
+    assert len(engine.orders) == 2, "how strict the guard is concerns no engine"
     engine.busy = False
     clock.s += RETRY_REFUSED_S
     await fleet.poll_all()

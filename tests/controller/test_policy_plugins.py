@@ -8,6 +8,7 @@ import sys
 import tomllib
 from importlib.metadata import distributions
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -68,6 +69,21 @@ def test_a_name_that_is_taken_is_refused_and_the_pool_stays():
     with pytest.raises(PolicyError, match=r"'edf' is taken by controller\.scheduling\.policies\.edf\.Edf"):
         register(Other)
     assert POLICIES["edf"] is Edf
+
+
+def test_a_hint_that_goes_with_any_policy_is_taken():
+    class Guarded(Fcfs):
+        name = "guarded"
+        default_hints: ClassVar = {"tpot_guard": 0.3}
+        hint_ranges: ClassVar = {"tpot_guard": (0.0, 1.0)}
+
+        def __init__(self, hints):
+            super().__init__(hints)
+            self.hints = dict(hints)
+
+    with pytest.raises(PolicyError, match=r"hint 'tpot_guard' of policy 'guarded' is taken: it goes with any policy"):
+        register(Guarded)
+    assert "guarded" not in POLICIES
 
 
 @pytest.mark.parametrize(

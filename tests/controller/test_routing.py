@@ -63,6 +63,14 @@ def test_least_loaded_does_not_prefer_the_wider_of_two_windows_by_less_than_a_re
     )
 
 
+def test_least_loaded_compares_unlike_windows_as_numbers():
+    """A request is next to nothing in a wide window and all of a narrow one."""
+    router = make_router("least-loaded")
+    assert router.choose(ENTRY, [State("one", n_run=1), State("wide", n_run=64, in_flight=1, in_flight_tokens=900)]).instance == "wide"
+    narrow, wide = State("narrow", n_run=4, in_flight=3, in_flight_tokens=0), State("wide", n_run=64, in_flight=50, in_flight_tokens=90_000)
+    assert router.choose(ENTRY, [narrow, wide]).instance == "wide"
+
+
 @given(loads=st.lists(st.tuples(st.integers(0, 60), st.integers(0, 9)), min_size=1, max_size=8), n_run=st.integers(1, 60))
 def test_least_loaded_among_equal_windows_takes_the_fewest_in_flight_then_tokens(loads, n_run):
     states = [State(str(place), n_run=n_run, in_flight=count, in_flight_tokens=tokens) for place, (count, tokens) in enumerate(loads)]

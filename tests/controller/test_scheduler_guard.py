@@ -158,8 +158,12 @@ def test_the_best_pace_is_learned_where_no_prompt_is_read_meanwhile():
     for _ in range(100):
         pace.decoded(120.0, quiet=False)
     assert (pace.token_ms, pace.floor_ms) == (120.0, None)
-    pace.decoded(20.0)
-    assert pace.floor_ms == 20.0
+    pace.decoded(60.0)
+    assert pace.floor_ms == 60.0
+    # A better pace counts whoever else was there.
+    for _ in range(100):
+        pace.decoded(12.0, quiet=False)
+    assert pace.floor_ms == pytest.approx(12.0, rel=0.1)
 
 
 @pytest.mark.parametrize("quiet", [False, True])
@@ -217,6 +221,13 @@ def test_an_instance_has_a_factor_of_its_own_on_the_share():
     submit(made, 2, prompt=2000)
     submit(made, 3, prompt=2000)
     assert [(one.entry.request.id, one.instance) for one in made.dispatch(0.2)] == [("002", "i1")]
+    assert [view.guard for view in made.snapshot(0.2, "g").instances] == [0.2, 1.0]
+    # Whoever names the share means it: no factor goes on it.
+    made.set_policy("fcfs", 0.2, {"tpot_guard": 0.5})
+    assert [(one.entry.request.id, one.instance) for one in made.dispatch(0.2)] == [("003", "i0")]
+    assert [view.guard for view in made.snapshot(0.2, "g").instances] == [0.0, 0.0]
+    made.set_policy("fcfs", 0.2)
+    assert [view.guard for view in made.snapshot(0.2, "g").instances] == [0.2, 1.0]
     for guard in (0.0, 1.5):
         with pytest.raises(SchedulingError, match=r"guard of instance 'i0' is .*; allowed: above 0 to 1"):
             made.set_controls("i0", Controls(n_run=64, guard=guard))

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from agents.meta.candidate import Candidate
 from controller.core.errors import HmasError, PolicyError
-from controller.scheduling.pool import POLICIES, check_hints
+from controller.scheduling.pool import COMMON_HINTS, POLICIES, check_hints
 
 HINTS_MOST = 4
 REASON_CHARS = 120
@@ -73,7 +73,7 @@ def schema(allowed: Sequence[str]) -> dict[str, Any]:
     Args:
         allowed: Policies that may be proposed, at least one.
     """
-    hints = sorted({hint for name in allowed for hint in POLICIES[name].default_hints})
+    hints = sorted({hint for name in allowed for hint in POLICIES[name].default_hints} | COMMON_HINTS.keys())
     hint = _closed({"name": {"type": "string", "enum": hints}, "value": {"type": "string", "pattern": NUMBER}})
     most = HINTS_MOST if hints else 0
     # Plain characters only: a length bound that every engine's grammar knows, and nothing that a log or a terminal would act on.

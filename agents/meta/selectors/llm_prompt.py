@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from agents.meta.selectors.base import Reward, Situation
 from agents.meta.selectors.rules import figures
 from controller.core.messages import LongView
-from controller.scheduling.pool import POLICIES
+from controller.scheduling.pool import COMMON_HINTS, POLICIES
 
 TASK = """You choose the queueing policy of a gateway in front of language model servers. A request is good when its first token (TTFT) and
 the pace of the others (TPOT) both keep their targets. Choose the policy under which most requests of the coming minutes will be good. A
@@ -44,7 +44,7 @@ def question(situation: Situation, lately: Sequence[Reward]) -> str:
     now = [f"- in force: {situation.current.label}, for {_span(situation.now_s - situation.since_s)}"]
     now += [f"- configured: {situation.start.label}"]
     now += [f"- telemetry contradicts itself: {', '.join(situation.anomalies) or 'no'}"]
-    parts = ["Policies that you may choose:", *(_policy(name) for name in situation.allowed), ""]
+    parts = ["Policies that you may choose:", *(_policy(name) for name in situation.allowed), _common(), ""]
     parts += ["Now:", *now, "", f"The last {situation.view.window_s:.0f} s:", *_figures(situation.view)]
     if lately:
         parts += ["", "What came of late, oldest first:"]
@@ -59,6 +59,11 @@ def _policy(name: str) -> str:
         for hint, value in policy.default_hints.items()
     ]
     return f"- {name}: {policy.summary}" + (f" (hints: {'; '.join(ranges)})" if ranges else "")
+
+
+def _common() -> str:
+    told = "; ".join(f"{hint} {low:g} to {high:g}" for hint, (low, high) in COMMON_HINTS.items())
+    return f"- hints of any policy, as configured where not given: {told} (share of the room of those running that a prompt may take)"
 
 
 def _figures(view: LongView) -> list[str]:

@@ -44,13 +44,13 @@ class Menu:
         """The plain baseline, with the best static window so far."""
         return Candidate(policy="fcfs", n_run=CAPS[self.cap])
 
-    def choose(self, current: Candidate, pool: Collection[str], gain: GainOf) -> tuple[Candidate, ...]:
-        """Candidates for one replay, what runs first."""
+    def choose(self, current: Candidate, pool: Collection[str], gain: GainOf, *, guarded: bool = True) -> tuple[Candidate, ...]:
+        """Candidates for one replay, what runs first. `guarded`: whether there is a TPOT guard; one that is switched off stays off."""
         regular = [current.window(n_run) for n_run in (0, OPEN_WINDOW) if n_run != current.n_run]
-        regular += [one for share in (None, STRICT) if (one := current.guarded(share)) != current]
+        regular += [one for share in (None, STRICT) if guarded and (one := current.guarded(share)) != current]
         regular += [current.under(name) for name in FAMILIES if name in pool and name != current.policy]
         others = [current.under(name) for name in sorted(pool) if name not in FAMILIES and name != current.policy]
-        others += [one for share in SHARES if (one := current.guarded(share)) != current]
+        others += [one for share in SHARES if guarded and (one := current.guarded(share)) != current]
         hopeful = [one for one in regular if not _is_hopeless(gain(one, current))]
         rest = [one for one in regular if one not in hopeful] + others
         turns = [rest[(self._turn + place) % len(rest)] for place in range(min(TURNS, len(rest)))]

@@ -142,7 +142,7 @@ class Twin:
 
     def candidates(self, current: Candidate, pool: Collection[str]) -> tuple[Candidate, ...]:
         """What to look at this time, what runs first (see `Menu`)."""
-        return self.menu.choose(current, pool, self.gain)
+        return self.menu.choose(current, pool, self.gain, guarded=self._settings.admission.tpot_guard > 0.0)
 
     def question(self, candidates: Sequence[Candidate], since_s: float, now_s: float) -> Question | str:
         """What to replay of late; in words why nothing can be, where nothing can.

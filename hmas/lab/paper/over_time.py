@@ -174,7 +174,8 @@ def in_phases(results: Sequence[Result], from_s: float, to_s: float, phases: int
     shares = [goodput_rate(sum(map(is_good, parts[number])), len(parts[number])) for number in range(phases)]
     found = {f"phase{number}": share for number, share in enumerate(shares, 1)}
     if phases == 3:
-        found["drop_1_3"] = (shares[0] - shares[2]) / shares[0] if shares[0] else 0.0
+        # Where nothing was good from the beginning, all of it is lost.
+        found["drop_1_3"] = (shares[0] - shares[2]) / shares[0] if shares[0] else 1.0
         found["recovery_3_2"] = shares[2] / shares[1] if shares[1] else 0.0
     return found
 

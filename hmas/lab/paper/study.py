@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from hmas.lab.compare import plain
-from hmas.lab.paper.arms import ARMS, DEFAULT, FIXED, PRODUCT, SGLANG, STRONG
+from hmas.lab.paper.arms import ARMS, DEFAULT, FEW_FIXED, FIXED, PRODUCT, SGLANG, STRONG
 from hmas.lab.paper.figures import summary
 from hmas.lab.paper.goals import goals
 from hmas.lab.paper.ground import TUNING_SEED, Ground, Grounds, lender
@@ -72,7 +72,7 @@ class PaperStudy:
         }
 
     def _screened(self, grounds: Sequence[Ground]) -> dict[tuple[str, str], list[str]]:
-        """Fixed policies that go on, by model and scenario: the best on a shorter workload that is not scored."""
+        """Fixed policies that go on, by model and scenario: the best on a shorter workload that is not scored, and the paper's subset."""
         tried = [
             (ground, arm)
             for ground in grounds
@@ -88,7 +88,8 @@ class PaperStudy:
         found = {}
         for ground in grounds:
             mine = goodput.get((ground.model, lender(ground, grounds) or ground.scenario), {})
-            found[ground.model, ground.scenario] = sorted(mine, key=lambda arm: -mine[arm])[:GO_ON]
+            best = sorted(mine, key=lambda arm: -mine[arm])
+            found[ground.model, ground.scenario] = best[:GO_ON] + [arm for arm in best[GO_ON:] if arm in FEW_FIXED]
         return found
 
     def _task(self, ground: Ground, arm: str, seed: int) -> Task:
