@@ -17,7 +17,7 @@ from agents.meta.selectors.base import Proposal
 from agents.meta.twin.evidence import Gain
 from controller.core.messages import MetaDecision
 from controller.core.types import OutcomeKind
-from controller.scheduling.pool import POLICIES
+from controller.scheduling.pool import COMMON_HINTS, POLICIES
 from hmas.lab.studies.case import Case
 from hmas.lab.studies.fleet import read_fleet
 from hmas.lab.studies.running import Run, run_case
@@ -53,7 +53,7 @@ def random_words(seed: int) -> Behave:
         name = rng.choice(form["policy"]["enum"])
         hints = [
             {"name": hint, "value": f"{rng.uniform(*bounds):.4f}"}
-            for hint, bounds in POLICIES[name].hint_ranges.items()
+            for hint, bounds in {**POLICIES[name].hint_ranges, **COMMON_HINTS}.items()
             if rng.random() < 0.5
         ]
         raw(handler, text_of(answer(name, hints=hints[:4], bypass=rng.random() < 0.2, confidence=rng.random())))
@@ -70,12 +70,14 @@ def in_turn(*names: str) -> Behave:
 HUGE = [{"name": "aging_ms_per_s", "value": "999999"}]
 NONSENSE = {
     # The worst by the load's own figures (`test_the_worst_orders_do_hurt_where_nobody_guards`), with all the confidence there is.
-    **{f"always {name}": says(answer(name)) for name in ("mlfq", "lottery", "sjf", "fcfs")},
+    **{f"always {name}": says(answer(name)) for name in ("mlfq", "rr", "sjf", "fcfs")},
     "widest hints": says(answer("sjf", hints=[{"name": "aging_ms_per_s", "value": "0.0"}])),
+    "no guard": says(answer("edf", hints=[{"name": "tpot_guard", "value": "0.0"}])),
+    "hardly a prompt": says(answer("edf", hints=[{"name": "tpot_guard", "value": "0.01"}])),
     "bypass": says(answer("fcfs", bypass=True)),
     "random 1": random_words(1),
     "random 2": random_words(2),
-    "in turn": in_turn("mlfq", "lottery", "edf"),
+    "in turn": in_turn("mlfq", "rr", "edf"),
     "huge hints": says(answer("sjf", hints=HUGE)),
     "not in the pool": says(answer("nonsense")),
     "10 MB": says("x" * (10 << 20)),
@@ -124,7 +126,7 @@ def test_an_endpoint_that_does_not_answer_costs_nothing(name):
 @pytest.mark.slow
 def test_the_worst_orders_do_hurt_where_nobody_guards():
     """What the other tests would not notice if these did no harm."""
-    for name in ("mlfq", "lottery"):
+    for name in ("mlfq", "rr"):
         assert good(run({}, policy=name, agents=("statera",))) < with_rules() - 3 * HURT, name
 
 
