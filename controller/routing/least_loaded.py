@@ -25,15 +25,17 @@ class LeastLoaded:
         """The emptiest of `instances`, None where there is none."""
         if not instances:
             return None
-        # One list and one look at its least, not a comparison of tuples each: among hundreds of instances this is what a dispatch costs.
+        # One list, its least, and one number to compare with, no tuples: among hundreds of instances this is what a dispatch costs.
         loads = [(instance.in_flight + 1) / instance.n_run for instance in instances]
         least = min(loads)
         window = instances[loads.index(least)].n_run
         low, high = window / LIKE, window * LIKE
+        # No window that is like this one is within a request of the least beyond that.
+        near = least + 1.0 / low
         emptiest = [
             instance
             for instance, load in zip(instances, loads, strict=True)
-            if load == least or (instance.in_flight / instance.n_run < least and low <= instance.n_run <= high)
+            if load <= near and (load == least or (instance.in_flight / instance.n_run < least and low <= instance.n_run <= high))
         ]
         best = emptiest[0] if len(emptiest) == 1 else min(emptiest, key=_tokens)
         return Choice(best.name, f"window {best.in_flight}/{best.n_run}, the emptiest of {len(instances)}")
