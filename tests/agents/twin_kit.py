@@ -43,7 +43,9 @@ def plant(name: str = "a", n_run: int = 32) -> Plant:
 
 def world(window=None, **more) -> World:
     window = tuple(window or blocked())
-    return World(**({"asked": window, "plants": (plant(),), "settings": PLAIN, "from_s": window[0].request.arrival_s} | more))
+    first_s, last_s = (window[place].request.arrival_s for place in (0, -1))
+    told = {"asked": window, "plants": (plant(),), "settings": PLAIN, "from_s": first_s, "until_s": last_s + 300.0}
+    return World(**(told | more))
 
 
 def looked(candidate: Candidate, **more) -> Outlook:
@@ -70,7 +72,7 @@ def engine(now_s: float, prompt: int = 0, generated: int = 0, **more) -> EngineS
     return EngineSnapshot(**({"engine": "a", "taken_s": now_s, "healthy": True} | told | more))
 
 
-def told(now_s: float, engine_snapshot: EngineSnapshot | None = None, **more):
+def told(now_s: float, engine_snapshot: EngineSnapshot | None = None, overdue: int = 0, **more):
     view = {
         "name": "a",
         "in_flight": 6,
@@ -80,7 +82,7 @@ def told(now_s: float, engine_snapshot: EngineSnapshot | None = None, **more):
         "tpot_pressure": 0.2,
         "capacity_n_run": 64,
     }
-    return system_snapshot(instance_view(**(view | {"engine": engine_snapshot} | more)), sent_s=now_s)
+    return system_snapshot(instance_view(**(view | {"engine": engine_snapshot} | more)), sent_s=now_s, overdue=overdue)
 
 
 def served_fleet(rate_s: float = 0.02) -> tuple[FleetModel, float]:

@@ -36,10 +36,11 @@ class TwinSelector:
         self._twin = twin
         self._instead = instead
         self._clock = clock
+        self._wished: Candidate | None = None
 
     def propose(self, situation: Situation) -> Proposal | Pending:
         """Replays what came of late, or says why not."""
-        candidates = self._twin.candidates(situation.current, situation.allowed)
+        candidates = self._twin.candidates(situation.current, situation.allowed, self._wished)
         question = self._twin.question(candidates, situation.since_s, situation.now_s)
         if isinstance(question, str):
             return self._stand_in(situation, question)
@@ -58,22 +59,22 @@ class TwinSelector:
         return msgspec.structs.replace(said, reason=f"{said.reason}; the twin is silent: {why}")
 
     def _choose(self, situation: Situation, answer: Answer) -> Proposal:
-        self._twin.take(answer)
-        current = situation.current
-        outlooks = outlooks_of(self._twin, [outlook.candidate for outlook in answer.outlooks], current)
-        if self._twin.silence:
-            return msgspec.structs.replace(self._stand_in(situation, self._twin.silence), candidates=outlooks)
-        best, gain = self._best(situation, answer)
+        twin, current = self._twin, situation.current
+        twin.take(answer)
+        outlooks = outlooks_of(twin, twin.evidence.fresh(), current)
+        best, gain = self._best(situation)
+        worth = gain is not None and self._is_worth_it(best, gain)
+        self._wished = best if worth else None
+        if twin.silence and not worth:
+            return msgspec.structs.replace(self._stand_in(situation, twin.silence), candidates=outlooks)
         told = f"{answer.requests} requests replayed under {len(answer.outlooks)} policies"
-        evidence = self._evidence(current) | {"replay_s": answer.took_s}
         if gain is None or gain.share <= 0.0:
             reason = f"{told}: none is expected to do better"
-            return Proposal(candidate=current, reason=reason, source=self.name, candidates=outlooks, evidence=evidence)
-        against = f"{best.label} {gain.good:.1%} good against {gain.other_good:.1%}, {points(gain)}"
-        if not _is_worth_it(best, gain, plain=self._twin.menu.plain):
-            reason = f"{told}: {against}: less than {MARGIN:.0%} or than chance"
-            return Proposal(candidate=current, reason=reason, source=self.name, candidates=outlooks, evidence=evidence)
-        return Proposal(candidate=best, reason=f"{told}: {against}", source=self.name, candidates=outlooks, evidence=evidence)
+        else:
+            reason = f"{told}: {best.label} {gain.good:.1%} good against {gain.other_good:.1%}, {points(gain)}"
+            reason += "" if worth else f": less than {MARGIN:.0%} or than chance"
+        evidence = self._evidence(current) | {"replay_s": answer.took_s}
+        return Proposal(candidate=best if worth else current, reason=reason, source=self.name, candidates=outlooks, evidence=evidence)
 
     def _evidence(self, current: Candidate) -> dict[str, float]:
         """What the twin stands on: how far its replay of what ran is from the truth, and how the plain baseline would have done."""
@@ -86,23 +87,29 @@ class TwinSelector:
             found |= {"plain_good": plain.good, "plain_gain": plain.share, "plain_n_run": float(twin.menu.plain.n_run)}
         return found
 
-    def _best(self, situation: Situation, answer: Answer) -> tuple[Candidate, Gain | None]:
-        """The candidate with the highest gain that is sure, else the highest gain at all."""
-        found = [
-            (outlook.candidate, gain)
-            for outlook in answer.outlooks[1:]
-            if (gain := self._twin.gain(outlook.candidate, situation.current)) is not None
-        ]
+    def _best(self, situation: Situation) -> tuple[Candidate, Gain | None]:
+        """Of those that were replayed of late the one with the highest gain that is worth it, else the highest gain at all.
+
+        What was wished last time is wished on where it is as good within its error, so that of several good ones one comes into force.
+        """
+        current, twin = situation.current, self._twin
+        allowed = [one for one in twin.evidence.fresh() if one != current and one.policy in situation.allowed]
+        found = [(one, gain) for one in allowed if (gain := twin.gain(one, current)) is not None]
         if not found:
-            return situation.current, None
-        sure = [pair for pair in found if _is_worth_it(*pair, plain=self._twin.menu.plain)]
-        return max(sure or found, key=lambda pair: pair[1].share)
+            return current, None
+        worth = [pair for pair in found if self._is_worth_it(*pair)]
+        best = max(worth or found, key=lambda pair: pair[1].share)
+        again = (pair for pair in worth if pair[0] == self._wished and pair[1].share >= best[1].share - best[1].error)
+        return next(again, best)
 
+    def _is_worth_it(self, candidate: Candidate, gain: Gain) -> bool:
+        """Whether a change is sure, and wins a margin: more than what the replay is off, where that is much.
 
-def _is_worth_it(candidate: Candidate, gain: Gain, *, plain: Candidate) -> bool:
-    """Whether a change is: sure, and worth a margin; the plain baseline needs none, for what does not beat it has no place."""
-    sure = gain.error < 1.0 and gain.share >= SURE * gain.error
-    return sure and (gain.share >= MARGIN or (candidate == plain and gain.share > 0.0))
+        The plain baseline needs none, for what does not beat it has no place.
+        """
+        check, plain = self._twin.check, self._twin.menu.plain
+        margin = abs(check.bias) if self._twin.silence and check is not None else 0.0 if candidate == plain else MARGIN
+        return gain.error < 1.0 and gain.share > 0.0 and gain.share >= max(margin, SURE * gain.error)
 
 
 def outlooks_of(twin: Twin, candidates: list[Candidate], current: Candidate) -> tuple[CandidateOutlook, ...]:

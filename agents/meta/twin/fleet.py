@@ -54,12 +54,17 @@ class FleetModel:
     Args:
         profiles: Profiles by instance, where the configuration knows them; they are taken at their word until completions say more.
         models: Models by instance, of those that do not serve all.
+
+    Attributes:
+        overdue: Requests that waited at the last snapshot although their first token was due.
+        in_flight: Requests that ran then.
     """
 
     def __init__(self, profiles: Mapping[str, Profile] | None = None, models: Mapping[str, frozenset[str]] | None = None) -> None:
         self._profiles = dict(profiles or {})
         self._models = dict(models or {})
         self._views: list[InstanceView] = []
+        self.overdue = self.in_flight = 0
         self._seen_s = float("-inf")
         self._fits: dict[str, StepFit] = {}
         self._log_stretch = 0.0
@@ -73,6 +78,7 @@ class FleetModel:
     def observe(self, snapshot: SystemSnapshot) -> None:
         """How the instances stand."""
         self._views = snapshot.instances
+        self.overdue, self.in_flight = snapshot.overdue, sum(view.in_flight for view in snapshot.instances)
         self._seen_s = snapshot.sent_s
         names = {view.name for view in snapshot.instances}
         for gone in self._fits.keys() - names:

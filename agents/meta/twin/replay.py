@@ -62,13 +62,16 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
         asked: Requests by rising arrival, at least one.
         plants: The fleet, at least one instance.
         settings, routing, weights: The gateway's own admission settings, router, and tenants' weights (1 where none is told).
-        from_s: What came before fills the queue and is not scored.
+        from_s, until_s: What came before fills the queue, and what comes from the moment of asking on keeps up the load; neither is scored.
+        overdue: Requests that had missed their first token's time by then and still waited.
     """
 
     asked: tuple[Asked, ...]
     plants: tuple[Plant, ...]
     settings: SchedulerSettings
     from_s: float
+    until_s: float
+    overdue: float = 0.0
     routing: str = "least-loaded"
     weights: Mapping[str, float] = {}
 
@@ -127,17 +130,17 @@ def replay(world: World, candidate: Candidate) -> tuple[Outlook, list[RequestRec
     moving = any(len(plant.regulated) > 1 for plant in world.plants)
     regulator = [Periodic(every_s=REGULATED_S, run=lambda now_s, _scheduler, _engines: regulate(now_s))] if moving else []
     result = simulate(_arrivals(world), engines, scheduler, controls=regulator, until_s=world.asked[-1].request.arrival_s + GRACE_S)
-    return outlook_of(candidate, result.records, world.weights, from_s=world.from_s), result.records
+    return outlook_of(candidate, result.records, world), result.records
 
 
-def outlook_of(candidate: Candidate, records: Sequence[RequestRecord], weights: Mapping[str, float], *, from_s: float) -> Outlook:
-    """Adds records up by slots."""
+def outlook_of(candidate: Candidate, records: Sequence[RequestRecord], world: World) -> Outlook:
+    """Adds what is scored of a replay's records up by slots."""
     slots: dict[int, tuple[float, float]] = {}
     requests = 0
     for record in records:
-        if record.arrival_s < from_s:
+        if not world.from_s <= record.arrival_s < world.until_s:
             continue
-        slot, weight = int(record.arrival_s // SLOT_S), weights.get(record.tenant, 1.0)
+        slot, weight = int(record.arrival_s // SLOT_S), world.weights.get(record.tenant, 1.0)
         good, asked = slots.get(slot, (0.0, 0.0))
         slots[slot] = (good + weight * is_good(record), asked + weight)
         requests += 1

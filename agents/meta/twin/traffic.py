@@ -16,8 +16,8 @@ from controller.core.types import Estimates, OutcomeKind, Request, Slo
 
 REMEMBERED = 20_000
 """Requests remembered: the newest, about half a KB each."""
-CARRIED_S = 180.0
-"""Age at the begin of a span beyond which a request that has not ended is taken for lost sight of."""
+LOST_S = 600.0
+"""Age beyond which a request that has not ended is taken for lost sight of."""
 TOKENS_MOST = 1 << 21
 """Tokens of a prompt or an answer beyond which a figure is nonsense. `MS_MOST`: milliseconds, eleven days."""
 MS_MOST = 1e9
@@ -44,6 +44,11 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     served_tpot_ms: float = 0.0
     dispatched_s: float = inf
     ended_s: float = inf
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its end is known, however it ended."""
+        return isfinite(self.ended_s)
 
     def again(self) -> Request:
         """As the scheduler takes it in; without a deadline, for what clients did under another order says nothing about this one."""
@@ -159,13 +164,12 @@ class Traffic:
         found.sort(key=attrgetter("request.arrival_s"))
         return found[-most:] if most else []
 
-    def carried(self, start_s: float) -> list[Asked]:
-        """What a span finds there when it begins, as requests that come at its very start: a queue and engines are seldom empty.
-
-        What waited has the time that was left to its target, what ran the tokens that were left to make.
-        """
-        first_s = start_s - CARRIED_S
-        return [_rest_of(asked, start_s) for asked in self._asked.values() if first_s <= asked.request.arrival_s < start_s < asked.ended_s]
+    def there(self, start_s: float) -> list[Asked]:
+        """What a span finds there when it begins, by arrival: what had come and not ended, unless it is so old that its end was missed."""
+        first_s = start_s - LOST_S
+        found = [asked for asked in self._asked.values() if first_s <= asked.request.arrival_s < start_s < asked.ended_s]
+        found.sort(key=attrgetter("request.arrival_s"))
+        return found
 
     def _keep(self, asked: Asked) -> None:
         self._asked[asked.request.id] = asked
@@ -173,19 +177,3 @@ class Traffic:
         self.heard_s = max(self.heard_s, asked.request.arrival_s)
         while len(self._asked) > self._limit:
             self._asked.popitem(last=False)
-
-
-def _rest_of(asked: Asked, start_s: float) -> Asked:
-    """What is left of a request at a moment at which it waited or ran."""
-    request, believed, tokens = asked.request, asked.believed, asked.output_tokens
-    if asked.dispatched_s > start_s:
-        left_ms = max(1.0, believed.slo.ttft_ms - 1000.0 * (start_s - request.arrival_s))
-        believed = replace(believed, slo=Slo(ttft_ms=left_ms, tpot_ms=believed.slo.tpot_ms))
-    else:
-        span_s = asked.ended_s - asked.dispatched_s
-        left = (asked.ended_s - start_s) / span_s if isfinite(span_s) and span_s > 0.0 else 0.5
-        tokens = max(1, round(left * tokens))
-        believed = replace(believed, output_tokens=float(tokens))
-        # Its prompt has been computed; that it holds KV blocks for it is left out.
-        request = replace(request, prompt_tokens=1)
-    return replace(asked, request=replace(request, arrival_s=start_s), believed=believed, output_tokens=tokens, good=None)

@@ -8,29 +8,34 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
+from msgspec.structs import replace
 
 from agents.meta.candidate import Candidate
+from agents.meta.twin.carried import carried, open_of
 from agents.meta.twin.evidence import Evidence, Gain
 from agents.meta.twin.fleet import FleetModel
-from agents.meta.twin.menu import Menu
+from agents.meta.twin.lengths import Lengths
+from agents.meta.twin.menu import MOST, Menu
 from agents.meta.twin.replay import Outlook, World, is_good, replay
 from agents.meta.twin.sample import part_of
-from agents.meta.twin.traffic import Traffic, is_possible
+from agents.meta.twin.traffic import Asked, Traffic, is_possible
 from controller.core.messages import Completion, ControlAction, Message, RequestFeatures, SystemSnapshot
 from controller.scheduling.outcomes import SchedulerSettings
 from controller.simulation import RequestRecord
 
 LEAD = 0.2
-"""Share of the window that only fills the queue."""
+"""Share of the window, before it, that only fills the queue. `TAIL`: of what comes after it, as it came last, so that nobody's end is eased
+by a queue that runs dry: who puts off work would seem to get it done."""
+TAIL = 0.2
 REQUESTS_MIN = 60
 """Requests without which nothing is said."""
 AIMED = 0.8
 """Share of the time allowed that a replay is made for: half of them take longer than expected."""
 REQUESTS_MOST = 10_000
-START_MS = 0.3
-"""Time to replay one request under one candidate, before it has been measured."""
-MENU_MOST = 10
-"""Candidates of one replay, at most about."""
+START_MS = 0.15
+"""Time to replay one request under one candidate, before it has been measured: compiled code's."""
+CARRIED_MOST = 0.3
+"""Share of what is replayed that may have been there when it began."""
 BIAS_MOST = 0.12
 """Difference between replayed and true share of good requests beyond which the twin is silent."""
 CHECKED_MIN = 30
@@ -58,8 +63,8 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     """A replay of what ran, held against what happened.
 
     Attributes:
-        requests: Of known end.
-        replayed, true: Share of good ones.
+        requests: Of which it is known that they have ended in truth, or wait in vain.
+        replayed, true: Share of all that had not missed their targets by the end of the window.
         slower: How much longer a token took in truth, as a factor of means; 0 where too few are known.
     """
 
@@ -112,7 +117,7 @@ class Twin:
     """See the module.
 
     Attributes:
-        fleet, traffic, evidence, menu: See their classes.
+        fleet, traffic, lengths, evidence, menu: See their classes.
         check: The last replay that was held against the truth.
         silence: Why the twin does not speak; empty where it does.
     """
@@ -120,6 +125,7 @@ class Twin:
     def __init__(self, fleet: FleetModel, settings: TwinSettings) -> None:
         self.fleet = fleet
         self.traffic = Traffic()
+        self.lengths = Lengths()
         self.evidence = Evidence()
         self.menu = Menu()
         self.check: Check | None = None
@@ -136,13 +142,14 @@ class Twin:
         elif isinstance(message, Completion):
             if is_possible(message):
                 self.fleet.learn(message)
+                self.lengths.learn(message)
                 self.traffic.completion(message)
         elif isinstance(message, RequestFeatures):
             self.traffic.features(message)
 
-    def candidates(self, current: Candidate, pool: Collection[str]) -> tuple[Candidate, ...]:
-        """What to look at this time, what runs first (see `Menu`)."""
-        return self.menu.choose(current, pool, self.gain, guarded=self._settings.admission.tpot_guard > 0.0)
+    def candidates(self, current: Candidate, pool: Collection[str], wished: Candidate | None = None) -> tuple[Candidate, ...]:
+        """What to look at this time, what runs first and `wished` in any case (see `Menu`)."""
+        return self.menu.choose(current, pool, self.gain, wished, guarded=self._settings.admission.tpot_guard > 0.0)
 
     def question(self, candidates: Sequence[Candidate], since_s: float, now_s: float) -> Question | str:
         """What to replay of late; in words why nothing can be, where nothing can.
@@ -161,20 +168,26 @@ class Twin:
         if len(asked) < REQUESTS_MIN:
             return f"{len(asked)} requests within {now_s - start_s:.0f} s are too few to replay"
         # By a fixed number of candidates: replays that are compared with each other have to be of the same sample.
-        most = max(REQUESTS_MIN, int(1000.0 * AIMED * settings.budget_s / (self._request_ms * MENU_MOST)))
-        part = part_of(plants, len(asked), most)
-        asked = part.of(asked)[-most:]
+        most = max(REQUESTS_MIN, int(1000.0 * AIMED * settings.budget_s / (self._request_ms * MOST * (1.0 + TAIL))))
+        newest = int((1.0 - CARRIED_MOST) * most)
+        part = part_of(plants, len(asked), newest)
+        asked = part.of(asked)[-newest:]
         if not asked:
             return "no request falls to the part of the fleet that could be replayed"
         first_s = asked[0].request.arrival_s
-        # What was there when it began comes with it, in the same sample.
-        carried = part.of(self.traffic.carried(first_s))[-most:]
+        # What was there when it began comes with it, in the same sample, and what comes last comes once more.
+        fleet, traffic = self.fleet, self.traffic
+        makes_way = settings.admission.overdue != "keep"
+        still = open_of(traffic.there(now_s), now_s, in_flight=fleet.in_flight, overdue=fleet.overdue, makes_way=makes_way)
+        there, left_out = carried(part.of(traffic.there(first_s)), first_s, most - newest, still)
         from_s = first_s + LEAD / (1.0 + LEAD) * (asked[-1].request.arrival_s - first_s)
         world = World(
-            asked=(*carried, *asked),
+            asked=(*self.lengths.draw((*there, *asked, *_once_more(asked, now_s, TAIL * settings.window_s)), still.running),),
             plants=part.plants,
             settings=settings.admission,
             from_s=from_s,
+            until_s=now_s,
+            overdue=max(0.0, part.share * fleet.overdue - left_out),
             routing=settings.routing,
             weights=settings.weights,
         )
@@ -184,9 +197,8 @@ class Twin:
         """An answer has come: it becomes evidence, and says how far the twin may be believed."""
         if answer.took_s > 0.0:
             self._request_ms = max(1e-3, 1000.0 * answer.took_s / (answer.requests * len(answer.outlooks)))
-        for outlook in answer.outlooks:
-            self.evidence.add(outlook)
-        self.menu.learn(self.gain)
+        self.evidence.add(answer.outlooks)
+        self.menu.learn([outlook.candidate for outlook in answer.outlooks], self.gain)
         check = answer.check
         if check is None or check.requests < CHECKED_MIN:
             return
@@ -196,7 +208,7 @@ class Twin:
         self.silence = ""
         if abs(check.bias) > BIAS_MOST:
             self.silence = (
-                f"its replay of what ran has {check.replayed:.0%} good, in truth there were {check.true:.0%} of {check.requests} requests"
+                f"in its replay of what ran {1.0 - check.replayed:.0%} have missed their targets by now, in truth {1.0 - check.true:.0%}"
             )
 
     def gain(self, one: Candidate, other: Candidate) -> Gain | None:
@@ -204,21 +216,48 @@ class Twin:
         return self.evidence.gain(one, other)
 
 
+def _once_more(asked: Sequence[Asked], now_s: float, span_s: float) -> list[Asked]:
+    """What came in the newest span, as what will come in the next: its ends are unknown."""
+    return [
+        replace(one, request=replace(one.request, id=f"{one.request.id}+", arrival_s=one.request.arrival_s + span_s), good=None)
+        for one in asked
+        if one.request.arrival_s >= now_s - span_s
+    ]
+
+
 def held_against_truth(world: World, records: Sequence[RequestRecord]) -> Check:
-    """Compares a replay of what ran with how the same requests ended."""
+    """Compares a replay of what ran with how the same requests fared, both as they stood at the end of the window.
+
+    Who waits in vain is a known miss. To ask only those that have ended would flatter the truth where many wait: the quick ones are known
+    first, and who waits is not known at all.
+    """
     of = {one.request.id: one for one in world.asked}
-    replayed = true = requests = tokens = 0
+    missed, truly_missed, known = 0, world.overdue, world.overdue
+    everyone = tokens = 0
     replayed_ms = true_ms = 0.0
     for record in records:
         one = of[record.request_id]
-        if record.arrival_s < world.from_s or one.good is None:
+        scored = record.arrival_s >= world.from_s
+        if record.arrival_s >= world.until_s or (one.has_ended and (one.good is None or not scored)):
             continue
-        requests += 1
-        replayed += is_good(record)
-        true += one.good
+        everyone += 1
+        ended = record.total_ms >= 0.0 and record.arrival_s + record.total_ms / 1000.0 <= world.until_s
+        missed += not is_good(record) if ended else _waits_in_vain(record, one, world.until_s)
+        if one.good is None:
+            continue
+        known += 1
+        truly_missed += not one.good
         if record.tpot_ms > 0.0 and one.served_tpot_ms > 0.0:
             tokens += 1
             replayed_ms += record.tpot_ms
             true_ms += one.served_tpot_ms
     slower = true_ms / replayed_ms if tokens >= CHECKED_MIN else 0.0
-    return Check(requests=requests, replayed=replayed / max(1, requests), true=true / max(1, requests), slower=slower)
+    most = max(1, everyone)
+    return Check(requests=round(known), replayed=1.0 - missed / most, true=max(0.0, 1.0 - truly_missed / most), slower=slower)
+
+
+def _waits_in_vain(record: RequestRecord, one: Asked, now_s: float) -> bool:
+    """Whether it was not sent by a moment at which it should have had its first token."""
+    if record.queue_ms >= 0.0 and record.arrival_s + record.queue_ms / 1000.0 <= now_s:
+        return False
+    return record.arrival_s + one.believed.slo.ttft_ms / 1000.0 <= now_s

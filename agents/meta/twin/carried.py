@@ -1,0 +1,99 @@
+"""What a replay finds there when it begins: engines at work and a queue, as requests that come at its very start. Pure.
+
+Telemetry says when a request has ended, and only then when it was sent. Of those that are still open it is known how many wait although
+their first token is due (the gateway counts them); the others of that age must be running.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import inf, isfinite
+
+from msgspec.structs import replace
+
+from agents.meta.twin.traffic import Asked
+from controller.core.types import Slo
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Requests that have not ended at a moment.
+
+    Attributes:
+        running: Share of them that runs on an engine.
+        late_from_s, late_until_s: Of those whose first token is due the ones that came in between run; the others wait in vain.
+    """
+
+    running: float = 0.0
+    late_from_s: float = inf
+    late_until_s: float = inf
+
+    def runs(self, one: Asked) -> bool:
+        """Whether one whose first token is due runs."""
+        return self.late_from_s < one.request.arrival_s < self.late_until_s
+
+
+def open_of(there: Iterable[Asked], now_s: float, *, in_flight: int, overdue: int, makes_way: bool) -> Open:
+    """How open requests stand.
+
+    Args:
+        there: What had come and not ended at `now_s`, by arrival.
+        now_s: As of the last snapshot.
+        in_flight: Requests that run.
+        overdue: Requests that wait although their first token is due.
+        makes_way: Whether those let all others go first: then they are the oldest, else the newest of their kind.
+    """
+    opened = [one for one in there if not one.has_ended]
+    running = min(1.0, in_flight / max(1, len(opened)))
+    late = [one.request.arrival_s for one in opened if _is_due(one, now_s)]
+    if makes_way:
+        return Open(running=running, late_from_s=late[overdue - 1] if 0 < overdue <= len(late) else inf if overdue else -inf)
+    return Open(running=running, late_from_s=-inf, late_until_s=late[-overdue] if 0 < overdue <= len(late) else -inf if overdue else inf)
+
+
+def carried(there: Sequence[Asked], start_s: float, most: int, still: Open) -> tuple[list[Asked], int]:
+    """What is left of requests at the moment at which a replay begins: what ran, then what waited, by arrival.
+
+    What waited has the time that was left to its target, what ran the tokens that were left to make.
+
+    Args:
+        there: What had come by then and not ended, by arrival.
+        start_s: The moment.
+        most: As many at most; what ran goes first, then the newest of what waited, for old ones are the last to be served.
+        still: How those stand that are open to this day.
+
+    Returns:
+        Those, and how many open ones are left out.
+    """
+    ran: list[Asked] = []
+    waited: list[Asked] = []
+    for one in there:
+        (ran if _ran(one, start_s, still) else waited).append(one)
+    ran = ran[-most:]
+    kept = waited[len(waited) - min(len(waited), most - len(ran)) :]
+    left_out = sum(not one.has_ended for one in there) - sum(not one.has_ended for one in (*ran, *kept))
+    return [*(_running(one, start_s) for one in ran), *(_waiting(one, start_s) for one in kept)], left_out
+
+
+def _is_due(one: Asked, now_s: float) -> bool:
+    return one.request.arrival_s + one.believed.slo.ttft_ms / 1000.0 <= now_s
+
+
+def _ran(one: Asked, start_s: float, still: Open) -> bool:
+    """Whether it had been sent by then, for all that is known."""
+    return one.dispatched_s <= start_s if one.has_ended else _is_due(one, start_s) and still.runs(one)
+
+
+def _running(one: Asked, start_s: float) -> Asked:
+    span_s = one.ended_s - one.dispatched_s
+    left = (one.ended_s - start_s) / span_s if isfinite(span_s) and span_s > 0.0 else 0.5
+    tokens = max(1, round(left * one.output_tokens))
+    # Its prompt has been computed; that it holds KV blocks for it is left out.
+    request = replace(one.request, prompt_tokens=1, arrival_s=start_s)
+    return replace(one, request=request, believed=replace(one.believed, output_tokens=float(tokens)), output_tokens=tokens, good=None)
+
+
+def _waiting(one: Asked, start_s: float) -> Asked:
+    slo = one.believed.slo
+    left_ms = max(1.0, slo.ttft_ms - 1000.0 * (start_s - one.request.arrival_s))
+    believed = replace(one.believed, slo=Slo(ttft_ms=left_ms, tpot_ms=slo.tpot_ms))
+    return replace(one, request=replace(one.request, arrival_s=start_s), believed=believed, good=None)

@@ -1,0 +1,128 @@
+"""What the digital twin makes of the past: what ran and waited when a replay begins, and how long the open answers will get."""
+
+from collections import Counter
+from statistics import fmean
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+from twin_kit import asked, completion
+
+from agents.meta.twin.carried import Open, carried, open_of
+from agents.meta.twin.lengths import KINDS_MOST, LIKE, Lengths
+from agents.meta.twin.traffic import LOST_S, Traffic
+
+# -- what is there when a replay begins
+
+
+def test_what_a_span_finds_there_comes_with_it():
+    traffic = Traffic()
+    waits = completion(1, 100.0, 500, queue_ms=20_000.0, total_ms=40_000.0, ttft_slo_ms=15_000.0)
+    runs = completion(2, 100.0, 500, queue_ms=0.0, total_ms=20_000.0)
+    gone = completion(3, 100.0, 500, queue_ms=0.0, total_ms=9_000.0)
+    later = completion(4, 111.0, 500)
+    for one in (waits, runs, gone, later):
+        traffic.completion(one)
+    kept, left_out = carried(traffic.there(110.0), 110.0, 10, Open())
+    found = {one.request.id: one for one in kept}
+    assert found.keys() == {"r1", "r2"}
+    assert left_out == 0
+    assert all(one.request.arrival_s == 110.0 for one in kept)
+    assert (found["r1"].request.prompt_tokens, found["r1"].output_tokens, found["r1"].believed.slo.ttft_ms) == (200, 500, 5_000.0)
+    assert (found["r2"].request.prompt_tokens, found["r2"].output_tokens) == (1, 250)
+    assert traffic.there(100.0 + LOST_S + 1.0) == []
+
+
+def opened(number: int):
+    """Requests that came one a second, each with 2 s for its first token."""
+    return [asked(n, 100.0 + n, 50) for n in range(number)]
+
+
+@pytest.mark.parametrize(
+    ("makes_way", "overdue", "running"),
+    [
+        (True, 4, ["r4", "r5", "r6", "r7"]),
+        (True, 0, [f"r{n}" for n in range(8)]),
+        (True, 99, []),
+        (False, 4, ["r0", "r1", "r2", "r3"]),
+        (False, 0, [f"r{n}" for n in range(8)]),
+        (False, 99, []),
+    ],
+)
+def test_who_is_due_and_not_overdue_must_be_running(makes_way, overdue, running):
+    there = opened(10)
+    still = open_of(there, 109.0, in_flight=5, overdue=overdue, makes_way=makes_way)
+    assert still.running == 0.5
+    # Seen from the moment itself: the last two came too late to be due.
+    kept, _ = carried(there, 109.5, 100, still)
+    assert [one.request.id for one in kept if one.request.prompt_tokens == 1] == running
+    assert [one.request.id for one in kept if one.request.prompt_tokens > 1] == [f"r{n}" for n in range(10) if f"r{n}" not in running]
+
+
+def test_what_has_no_room_is_the_oldest_that_waits():
+    there = opened(10)
+    still = open_of(there, 109.0, in_flight=2, overdue=6, makes_way=True)
+    kept, left_out = carried(there, 109.5, 5, still)
+    assert [one.request.id for one in kept] == ["r6", "r7", "r5", "r8", "r9"]
+    assert left_out == 5
+    assert carried(there, 109.5, 1, still)[0][0].request.id == "r7"
+
+
+# -- lengths
+
+
+def learned(lengths: Lengths, number: int, tokens, *, seed: int = 0, **more) -> None:
+    rng = np.random.default_rng(seed)
+    for n in range(number):
+        lengths.learn(completion(n, 0.0, tokens(rng), **more))
+
+
+def drawn(lengths: Lengths, window, running: float = 0.0) -> list[int]:
+    return [one.output_tokens for one in lengths.draw(window, running)]
+
+
+def test_open_requests_get_the_lengths_of_their_kind():
+    lengths = Lengths()
+    # All are believed to make 70 tokens: those that may wait make 400.
+    learned(lengths, 200, lambda rng: int(rng.integers(30, 80)), ttft_slo_ms=4_000.0)
+    learned(lengths, 200, lambda rng: int(rng.integers(300, 500)), ttft_slo_ms=16_000.0)
+    hurried = drawn(lengths, [asked(n, 0.0, 70, ttft_ms=4_500.0) for n in range(200)])
+    patient = drawn(lengths, [asked(n, 0.0, 70, ttft_ms=15_000.0) for n in range(200)])
+    assert 30 <= min(hurried) <= max(hurried) < 80
+    assert 300 <= min(patient) <= max(patient) < 500
+    assert fmean(patient) == pytest.approx(400, rel=0.05)
+    other = drawn(lengths, [asked(n, 0.0, 70, ttft_ms=64_000.0) for n in range(200)])
+    assert len({value > 200 for value in other}) == 2, "a kind that has not been seen is drawn from all"
+
+
+def test_beliefs_that_tell_lengths_apart_are_followed():
+    lengths = Lengths()
+    for n in range(200):
+        believed = 50 if n % 2 else 500
+        lengths.learn(completion(n, 0.0, believed + n % 7, predicted_output_tokens=float(believed), ttft_slo_ms=2_000.0))
+    assert max(drawn(lengths, [asked(n, 0.0, 60) for n in range(50)])) < 60
+    # Beliefs have risen since: the nearest are the longest there were.
+    assert min(drawn(lengths, [asked(n, 0.0, 900) for n in range(50)])) >= 500
+
+
+def test_what_runs_is_the_longer_part():
+    lengths = Lengths()
+    learned(lengths, 250, lambda rng: int(rng.exponential(100.0)) + 1, ttft_slo_ms=2_000.0)
+    window = [asked(n, 0.0, 70) for n in range(2_000)]
+    waiting, running = fmean(drawn(lengths, window)), fmean(drawn(lengths, window, 1.0))
+    # Of exponential lengths those that are met running are twice as long in the mean.
+    assert running == pytest.approx(2.0 * waiting, rel=0.25)
+
+
+def test_lengths_are_kept_where_they_are_known_and_bounded():
+    lengths = Lengths()
+    window = [asked(n, 0.0, 70) for n in range(20)]
+    assert drawn(lengths, window) == [70] * 20, "nothing is known yet"
+    learned(lengths, LIKE, lambda _rng: 900, ttft_slo_ms=2_000.0)
+    assert drawn(lengths, [replace(window[0], ended_s=3.0)]) == [70]
+    limited = replace(window[0], request=replace(window[0].request, max_output_tokens=300))
+    assert drawn(lengths, [limited]) == [300]
+    assert drawn(lengths, window) == drawn(lengths, window[:10]) + drawn(lengths, window[10:]), "the same for the same request"
+    for kind in range(2 * KINDS_MOST):
+        lengths.learn(completion(kind, 0.0, 5, ttft_slo_ms=2.0 ** (kind / 4.0), task_type=f"t{kind}"))
+    assert Counter(drawn(lengths, window)) == {900: 20}
