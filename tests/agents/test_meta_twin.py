@@ -164,7 +164,7 @@ def test_the_best_static_window_is_searched_for_from_replay_to_replay():
 
     def gain(one, other):
         worth = {window: -abs(place - best) for place, window in enumerate(CAPS)}
-        return found(worth[one.n_run] - worth[other.n_run]) if one.n_run and other.n_run else None
+        return found(worth[one.n_run] - worth[other.n_run]) if {one.n_run, other.n_run} <= worth.keys() else None
 
     looked_at = []
     for _ in range(200):
@@ -175,6 +175,7 @@ def test_the_best_static_window_is_searched_for_from_replay_to_replay():
         assert not beside or plain in looked_at
         menu.learn(looked_at, gain)
     assert menu.plain.n_run == 128
+    assert {one.n_run for one in menu.choose(menu.plain, POLICIES, gain)} & {96, 192}, "it is searched on while the baseline itself runs"
     before = menu.cap
     menu.learn([EDF], lambda _one, _other: found(1.0))
     assert menu.cap == before, "a window that was not looked at says nothing"

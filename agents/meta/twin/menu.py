@@ -83,7 +83,7 @@ class Menu:
             overdue[wished.label] = inf
         # Of equals the first named goes first.
         chosen = sorted(overdue, key=lambda label: -overdue[label])[: MOST - 1]
-        if self.plain.label in chosen:
+        if self.plain.label in (current.label, *chosen):
             # A window is only better or worse than another on the same traffic.
             periods[self._neighbour.label] = (self._neighbour, SELDOM)
             chosen = list(dict.fromkeys((*chosen[: MOST - 2], self.plain.label, self._neighbour.label)))
