@@ -4,7 +4,8 @@ python benchmarks/bench_twin.py      # prints, and writes build/bench/twin.json
 
 `hmas up` with two embedded engines serves a steady load, with all agents. In half of the runs meta goes by the rule map alone, in the other
 half by the twin, in the order A B B A; nothing else differs. Compared are the gateway's own overhead (`x-hmas-overhead-ms`) and TTFT as the
-client sees it, as ratios within each pair of runs. How long a replay of all candidates took stands in the decisions themselves.
+client sees it, as ratios within each pair of runs. How long a round of replays took stands in the decisions themselves, and how many
+candidates were weighed: those of the last rounds.
 """
 
 import argparse
@@ -63,9 +64,9 @@ def told(pairs: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
     """Medians over pairs; ratios are the twin's over the rule map's in the same pair."""
     replays = [seconds for pair in pairs for seconds in pair["twin"]["replays_s"]]
     figures = {
-        "replay of all candidates, s, median": median(replays) if replays else float("nan"),
-        "replay of all candidates, s, longest": max(replays, default=float("nan")),
-        "candidates of a replay, median": median(number for pair in pairs for number in pair["twin"]["candidates"]) if replays else 0.0,
+        "round of replays, s, median": median(replays) if replays else float("nan"),
+        "round of replays, s, longest": max(replays, default=float("nan")),
+        "candidates weighed, median": median(number for pair in pairs for number in pair["twin"]["candidates"]) if replays else 0.0,
     }
     for name in ("overhead_ms_p50", "overhead_ms_p99", "ttft_ms_p50", "ttft_ms_p99"):
         figures[f"{name}, rules"] = median(pair["rules"][name] for pair in pairs)
