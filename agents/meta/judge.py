@@ -10,7 +10,7 @@ from math import sqrt
 from typing import Any
 
 from agents.meta.candidate import Candidate
-from agents.meta.selectors.twin import MARGIN, outlooks_of, points
+from agents.meta.selectors.twin import MARGIN, outlooks_of, points, weigh
 from agents.meta.twin.twin import Answer, Question, Twin
 from controller.core.messages import CandidateOutlook
 
@@ -68,7 +68,7 @@ class Judge:
             sure: Whether it has to be better, by the margin of the twin's own proposals and beyond chance (`SURE_OF_ALL`).
         """
         self._twin.take(answer)
-        outlooks = outlooks_of(self._twin, [current, proposed], current)
+        outlooks = outlooks_of(weigh(self._twin, [current, proposed], current), current)
         if self._twin.silence:
             return Ruling(None, f"the twin is silent: {self._twin.silence}", outlooks)
         gain = self._twin.gain(proposed, current)

@@ -4,7 +4,8 @@ A simulation of the past is no proof of the future. So a change has to be worth 
 say, the rule map stands in for it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import inf
 
 import msgspec
 
@@ -18,6 +19,9 @@ MARGIN = 0.01
 """Share of requests that a change has to win."""
 SURE = 2.0
 """Standard errors that a gain must exceed."""
+
+Weighed = tuple[Candidate, Gain]
+"""A candidate, and what is known of it against what runs."""
 
 
 class TwinSelector:
@@ -61,8 +65,9 @@ class TwinSelector:
     def _choose(self, situation: Situation, answer: Answer) -> Proposal:
         twin, current = self._twin, situation.current
         twin.take(answer)
-        outlooks = outlooks_of(twin, twin.evidence.fresh(), current)
-        best, gain = self._best(situation)
+        weighed = weigh(twin, twin.evidence.fresh(), current)
+        outlooks = outlooks_of(weighed, current)
+        best, gain = self._best(situation, weighed)
         worth = gain is not None and self._is_worth_it(best, gain)
         self._wished = best if worth else None
         if twin.silence and not worth:
@@ -87,14 +92,13 @@ class TwinSelector:
             found |= {"plain_good": plain.good, "plain_gain": plain.share, "plain_n_run": float(twin.menu.plain.n_run)}
         return found
 
-    def _best(self, situation: Situation) -> tuple[Candidate, Gain | None]:
-        """Of those that were replayed of late the one with the highest gain that is worth it, else the highest gain at all.
+    def _best(self, situation: Situation, weighed: Sequence[Weighed]) -> tuple[Candidate, Gain | None]:
+        """The candidate with the highest gain that is worth it, else the highest gain at all.
 
         What was wished last time is wished on where it is as good within its error, so that of several good ones one comes into force.
         """
-        current, twin = situation.current, self._twin
-        allowed = [one for one in twin.evidence.fresh() if one != current and one.policy in situation.allowed]
-        found = [(one, gain) for one in allowed if (gain := twin.gain(one, current)) is not None]
+        current = situation.current
+        found = [pair for pair in weighed if pair[0] != current and pair[0].policy in situation.allowed]
         if not found:
             return current, None
         worth = [pair for pair in found if self._is_worth_it(*pair)]
@@ -103,31 +107,36 @@ class TwinSelector:
         return next(again, best)
 
     def _is_worth_it(self, candidate: Candidate, gain: Gain) -> bool:
-        """Whether a change is sure, and wins a margin: more than what the replay is off, where that is much.
+        """Whether a change is sure, and wins a margin: where the twin is silent, more than its replay is off.
 
         The plain baseline needs none, for what does not beat it has no place.
         """
         check, plain = self._twin.check, self._twin.menu.plain
-        margin = abs(check.bias) if self._twin.silence and check is not None else 0.0 if candidate == plain else MARGIN
+        margin = 0.0 if candidate == plain else MARGIN
+        if self._twin.silence:
+            # Never held against the truth, it may be off by anything.
+            margin = abs(check.bias) if check is not None else inf
         return gain.error < 1.0 and gain.share > 0.0 and gain.share >= max(margin, SURE * gain.error)
 
 
-def outlooks_of(twin: Twin, candidates: list[Candidate], current: Candidate) -> tuple[CandidateOutlook, ...]:
+def weigh(twin: Twin, candidates: Sequence[Candidate], current: Candidate) -> list[Weighed]:
+    """What is known of each against what runs; those of which nothing is are left out."""
+    return [(one, gain) for one in candidates if (gain := twin.gain(one, current)) is not None]
+
+
+def outlooks_of(weighed: Sequence[Weighed], current: Candidate) -> tuple[CandidateOutlook, ...]:
     """What is expected of each, best first."""
-    found = []
-    for one in candidates:
-        gain = twin.gain(one, current)
-        if gain is not None:
-            found.append(
-                CandidateOutlook(
-                    policy=one.policy,
-                    hints=one.hints,
-                    n_run=one.n_run,
-                    good=round(gain.good, 4),
-                    gain=round(gain.share, 4),
-                    error=0.0 if one == current else round(gain.error, 4),
-                )
-            )
+    found = [
+        CandidateOutlook(
+            policy=one.policy,
+            hints=one.hints,
+            n_run=one.n_run,
+            good=round(gain.good, 4),
+            gain=round(gain.share, 4),
+            error=0.0 if one == current else round(gain.error, 4),
+        )
+        for one, gain in weighed
+    ]
     return tuple(sorted(found, key=lambda outlook: -outlook.gain))
 
 

@@ -45,9 +45,12 @@ def open_of(there: Iterable[Asked], now_s: float, *, in_flight: int, overdue: in
     opened = [one for one in there if not one.has_ended]
     running = min(1.0, in_flight / max(1, len(opened)))
     late = [one.request.arrival_s for one in opened if _is_due(one, now_s)]
+    waiting = min(overdue, len(late))
+    if not waiting:
+        return Open(running=running, late_from_s=-inf)
     if makes_way:
-        return Open(running=running, late_from_s=late[overdue - 1] if 0 < overdue <= len(late) else inf if overdue else -inf)
-    return Open(running=running, late_from_s=-inf, late_until_s=late[-overdue] if 0 < overdue <= len(late) else -inf if overdue else inf)
+        return Open(running=running, late_from_s=late[waiting - 1])
+    return Open(running=running, late_from_s=-inf, late_until_s=late[-waiting])
 
 
 def carried(there: Sequence[Asked], start_s: float, most: int, still: Open) -> tuple[list[Asked], int]:
@@ -69,7 +72,7 @@ def carried(there: Sequence[Asked], start_s: float, most: int, still: Open) -> t
     for one in there:
         (ran if _ran(one, start_s, still) else waited).append(one)
     ran = ran[-most:]
-    kept = waited[len(waited) - min(len(waited), most - len(ran)) :]
+    kept = waited[max(0, len(ran) + len(waited) - most) :]
     left_out = sum(not one.has_ended for one in there) - sum(not one.has_ended for one in (*ran, *kept))
     return [*(_running(one, start_s) for one in ran), *(_waiting(one, start_s) for one in kept)], left_out
 

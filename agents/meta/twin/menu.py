@@ -26,7 +26,7 @@ HOPELESS = 3.0
 CAPS = (4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 """Static windows that are tried."""
 MOST = 7
-"""Candidates of one replay, what runs among them."""
+"""Candidates of one replay, what runs among them; one more where the plain baseline comes with its neighbour."""
 REGULAR, SELDOM = 2, 8
 """Replays after which a candidate is to be looked at again: one of the regular ones or one that is ahead, and any other."""
 

@@ -1,7 +1,8 @@
 """The twin as meta asks it: hears telemetry, says what to replay and what came of it. Pure; the replays themselves run wherever asked.
 
-It speaks only where it has shown that it may: the replay of what ran must give about the share of good requests that really was, else it is
-silent and says by how much it is off. What is left of a disagreement in speed is taken over as a stretch of the fitted steps.
+It speaks only where it has shown that it may: in the replay of what ran about as many requests must have missed their targets as really
+have, else it is silent and says by how much it is off. What is left of a disagreement in speed is taken over as a stretch of the fitted
+steps.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -37,7 +38,7 @@ START_MS = 0.15
 CARRIED_MOST = 0.3
 """Share of what is replayed that may have been there when it began."""
 BIAS_MOST = 0.12
-"""Difference between replayed and true share of good requests beyond which the twin is silent."""
+"""Difference between the replayed and the true share that missed their targets beyond which the twin is silent."""
 CHECKED_MIN = 30
 """Requests of known end without which a replay is not held against the truth."""
 
