@@ -34,6 +34,7 @@ SIMULATION = (
     "controller/scheduling/queue_entry.py",
     "controller/scheduling/queues.py",
     "controller/scheduling/retired.py",
+    "controller/scheduling/running.py",
     "controller/scheduling/scheduler.py",
     "controller/scheduling/service_split.py",
     "controller/scheduling/shards.py",

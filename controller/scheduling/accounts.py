@@ -4,8 +4,9 @@ from collections.abc import Collection, Iterable, Sequence
 
 from controller.core.errors import SchedulingError
 from controller.core.messages import SystemSnapshot
-from controller.scheduling.instance import Instance, Running
+from controller.scheduling.instance import Instance
 from controller.scheduling.outcomes import Counts
+from controller.scheduling.running import Running
 from controller.scheduling.waiting_room import WaitingRoom
 
 

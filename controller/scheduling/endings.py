@@ -4,9 +4,10 @@ from controller.core.messages import Completion
 from controller.core.objectives import slo_met
 from controller.core.session import session_digest
 from controller.core.types import OutcomeKind, Request
-from controller.scheduling.instance import Instance, Running
+from controller.scheduling.instance import Instance
 from controller.scheduling.outcomes import Ended, Refusal
 from controller.scheduling.queue_entry import QueueEntry
+from controller.scheduling.running import Running
 from controller.scheduling.tenancy import OverQuota
 
 

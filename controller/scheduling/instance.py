@@ -1,15 +1,15 @@
-"""The scheduler's account of one engine instance and of what runs there."""
+"""The scheduler's account of one engine instance."""
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
 
 from controller.core.messages import InstanceView, LengthBound
-from controller.core.types import Controls, Estimates, Request
+from controller.core.types import Controls, Request
 from controller.scheduling.admission import Fence, upper_tokens
 from controller.scheduling.outcomes import InstanceSpec
 from controller.scheduling.pace import Pace
 from controller.scheduling.prefix_credit import PrefixCredit, prefix_key
 from controller.scheduling.queue_entry import QueueEntry
+from controller.scheduling.running import Running
 from controller.scheduling.slots import Slots
 from controller.scheduling.token_source import TokenSource
 from engines.base import EngineSnapshot
@@ -19,56 +19,6 @@ _LULL_S = 5.0
 _BUSY_DECAY = 0.99
 _SAMPLE_TOKENS = 8
 """Tokens that a sample of the pace needs: a read of a stream may bring several at once, or a part of one."""
-
-
-@dataclass
-class Running:
-    """A request in flight.
-
-    Attributes:
-        predicted: Estimates at dispatch.
-        running: Requests in flight on the instance when this one came; `kv_usage` likewise, -1 where nothing is known.
-        tokens: Output tokens so far.
-        first_s: When the first token came, None before it. `last_s`: when the latest came.
-        alone: Whether no other prompt was waiting for its first token beside this one.
-        expected_tokens: Prompt and expected output at dispatch.
-        streams, tpot_slo_ms, tpot_ms, length: Whether it streams, its TPOT target, predicted TPOT and predicted output length.
-    """
-
-    entry: QueueEntry
-    instance: "Instance"
-    policy: str
-    dispatched_s: float
-    predicted: Estimates
-    running: int
-    kv_usage: float
-    tokens: int = 0
-    first_s: float | None = None
-    last_s: float = 0.0
-    alone: bool = True
-    expected_tokens: int = 0
-    streams: bool = field(init=False)
-    tpot_slo_ms: float = field(init=False)
-    tpot_ms: float = field(init=False)
-    length: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.streams = self.entry.request.stream
-        self.believe(self.entry.estimates)
-
-    def believe(self, estimates: Estimates) -> None:
-        """Takes new estimates. What the guard reads of them stands by itself: it reads it for all in flight at every dispatch."""
-        self.entry.estimates = estimates
-        self.tpot_slo_ms = estimates.slo.tpot_ms
-        self.tpot_ms = estimates.tpot_ms
-        self.length = estimates.output_tokens
-
-    def tpot_over_slo(self, now_s: float) -> float | None:
-        """Mean TPOT so far over its target, None before two tokens. A stream that has stopped counts as slow while it stands."""
-        if self.first_s is None or self.tokens < 2:
-            return None
-        mean_s = max((self.last_s - self.first_s) / (self.tokens - 1), (now_s - self.first_s) / self.tokens)
-        return 1000.0 * mean_s / self.tpot_slo_ms
 
 
 class Instance:

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from controller.core.errors import SchedulingError
 from controller.core.messages import LengthBound
 from controller.core.types import Controls
-from controller.scheduling.instance import Instance, Running
+from controller.scheduling.instance import Instance
 from controller.scheduling.pool import GUARD, check_hints, own_hints
+from controller.scheduling.running import Running
 from controller.scheduling.tenancy import Tenancy, TenantLimits
 from controller.scheduling.token_source import TokenSource
 from controller.scheduling.waiting_room import WaitingRoom

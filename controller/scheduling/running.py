@@ -1,0 +1,60 @@
+"""The scheduler's account of one request in flight."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from controller.core.types import Estimates
+from controller.scheduling.queue_entry import QueueEntry
+
+if TYPE_CHECKING:
+    from controller.scheduling.instance import Instance
+
+
+@dataclass
+class Running:
+    """A request in flight.
+
+    Attributes:
+        predicted: Estimates at dispatch.
+        running: Requests in flight on the instance when this one came; `kv_usage` likewise, -1 where nothing is known.
+        tokens: Output tokens so far.
+        first_s: When the first token came, None before it. `last_s`: when the latest came.
+        alone: Whether no other prompt was waiting for its first token beside this one.
+        expected_tokens: Prompt and expected output at dispatch.
+        streams, tpot_slo_ms, tpot_ms, length: Whether it streams, its TPOT target, predicted TPOT and predicted output length.
+    """
+
+    entry: QueueEntry
+    instance: "Instance"
+    policy: str
+    dispatched_s: float
+    predicted: Estimates
+    running: int
+    kv_usage: float
+    tokens: int = 0
+    first_s: float | None = None
+    last_s: float = 0.0
+    alone: bool = True
+    expected_tokens: int = 0
+    streams: bool = field(init=False)
+    tpot_slo_ms: float = field(init=False)
+    tpot_ms: float = field(init=False)
+    length: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.streams = self.entry.request.stream
+        self.believe(self.entry.estimates)
+
+    def believe(self, estimates: Estimates) -> None:
+        """Takes new estimates. What the guard reads of them stands by itself: it reads it for all in flight at every dispatch."""
+        self.entry.estimates = estimates
+        self.tpot_slo_ms = estimates.slo.tpot_ms
+        self.tpot_ms = estimates.tpot_ms
+        self.length = estimates.output_tokens
+
+    def tpot_over_slo(self, now_s: float) -> float | None:
+        """Mean TPOT so far over its target, None before two tokens. A stream that has stopped counts as slow while it stands."""
+        if self.first_s is None or self.tokens < 2:
+            return None
+        mean_s = max((self.last_s - self.first_s) / (self.tokens - 1), (now_s - self.first_s) / self.tokens)
+        return 1000.0 * mean_s / self.tpot_slo_ms
