@@ -28,6 +28,7 @@ SIMULATION = (
     "controller/scheduling/endings.py",
     "controller/scheduling/group.py",
     "controller/scheduling/instance.py",
+    "controller/scheduling/lateness.py",
     "controller/scheduling/lazy_heap.py",
     "controller/scheduling/pace.py",
     "controller/scheduling/prefix_credit.py",

@@ -193,6 +193,15 @@ class SchedulerConfig(Section, frozen=True):
             "once its deadline has passed, with 1 the prediction is taken at its word"
         ),
     ] = 0.5
+    overdue_confidence: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=0.99,
+            description="how sure it must be, by what engines have shown of late, that a request sent now would have its first token in "
+            "time: one of which it is not is overdue; 0 goes by `overdue_service_share` alone",
+        ),
+    ] = 0.9
     tpot_guard: Annotated[
         Share,
         Meta(

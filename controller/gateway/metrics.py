@@ -85,6 +85,12 @@ class Metrics:
             ["instance"],
             registry=registry,
         )
+        self.lead = Gauge(
+            "hmas_first_token_lead_seconds",
+            "What a first token mostly takes beyond its prompt's own prefill; 0 where that is not known yet.",
+            ["instance"],
+            registry=registry,
+        )
         self.up = Gauge("hmas_engine_up", "1 where the engine answers.", ["instance"], registry=registry)
         self.kv_usage = Gauge("hmas_kv_usage_ratio", "Share of KV blocks in use.", ["instance"], registry=registry)
         self.kv_committed = Gauge("hmas_kv_committed_ratio", "Share of the admission fence taken.", ["instance"], registry=registry)
@@ -148,6 +154,7 @@ class Metrics:
             self.n_run.labels(view.name).set(view.n_run)
             self.token_budget.labels(view.name).set(view.token_budget)
             self.guard.labels(view.name).set(view.guard)
+            self.lead.labels(view.name).set(view.lead_ms / 1000.0)
             self.kv_committed.labels(view.name).set(view.kv_committed)
             engine = view.engine
             self.up.labels(view.name).set(1 if engine is not None and engine.healthy else 0)

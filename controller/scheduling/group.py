@@ -128,11 +128,25 @@ class Group:
         """
         if len(self.instances) <= _FEW:
             return min((instance.prefill_ms(entry) for instance in self.instances), default=entry.estimates.ttft_ms)
+        return self._sampled(entry).prefill_ms(entry)
+
+    def first_token_ms(self, entry: QueueEntry) -> float | None:
+        """Within what time such a request's first token mostly comes where it comes soonest, None where no instance has shown it.
+
+        With many instances it is that of the one which reads prompts fastest, as above.
+        """
+        if len(self.instances) > _FEW:
+            return self._sampled(entry).first_token_ms(entry)
+        shown = [took_ms for instance in self.instances if (took_ms := instance.first_token_ms(entry)) is not None]
+        return min(shown, default=None)
+
+    def _sampled(self, entry: QueueEntry) -> Instance:
+        """The fastest of many, as of a while ago."""
         self._asked -= 1
         if self._fastest is None or self._asked <= 0:
             self._asked = len(self.instances)
             self._fastest = min(self.instances, key=lambda instance: instance.prefill_ms(entry))
-        return self._fastest.prefill_ms(entry)
+        return self._fastest
 
     def __iter__(self) -> Iterator[Waiting]:
         """All in the register, which may not change meanwhile."""

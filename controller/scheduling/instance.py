@@ -5,6 +5,7 @@ from collections.abc import Hashable, Sequence
 from controller.core.messages import InstanceView, LengthBound
 from controller.core.types import Controls, Request
 from controller.scheduling.admission import Fence, upper_tokens
+from controller.scheduling.lateness import Lead
 from controller.scheduling.outcomes import InstanceSpec
 from controller.scheduling.pace import Pace
 from controller.scheduling.prefix_credit import PrefixCredit, prefix_key
@@ -35,6 +36,7 @@ class Instance:
         in_flight, in_flight_tokens, prefill_tokens: As in `InstanceState`.
         source: Who is asked for tokens, None where each is reported by `progress`.
         pace: How fast it works.
+        lead: What a first token takes here beyond the prompt's own prefill, None where nobody asks for it.
         prefixes: What requests have been found to share, None where the fence gives no credit for it.
         version: Grows with every start, first token and end.
         probe_limit: Most in flight while it is tried whether it serves again, None where that is not in question.
@@ -68,6 +70,7 @@ class Instance:
         "guard_is_moot",
         "in_flight",
         "in_flight_tokens",
+        "lead",
         "max_token_budget",
         "models",
         "n_run",
@@ -84,7 +87,7 @@ class Instance:
         "version",
     )
 
-    def __init__(self, spec: InstanceSpec, *, fenced: bool, margin: float, credit: bool = False) -> None:
+    def __init__(self, spec: InstanceSpec, *, fenced: bool, margin: float, credit: bool = False, confidence: float = 0.0) -> None:
         self.name = spec.name
         self.models = spec.models
         self.spec = spec
@@ -102,6 +105,7 @@ class Instance:
         self.in_flight_tokens = 0
         self.prefill_tokens = 0
         self.pace = Pace()
+        self.lead = Lead(confidence, spec.lead_ms) if confidence > 0.0 else None
         self.source: TokenSource | None = None
         self.version = 0
         self._decoding = self._decoded = self._first_tokens = self._sampled = 0
@@ -152,12 +156,20 @@ class Instance:
     def late_window(self, share: float, now_s: float) -> float:
         """Requests in flight up to which a demoted one may join.
 
-        Where requests in time have come within the last 5 s: `share` of what they have lately filled, so that a burst finds
+        Where requests in time have come, or would have, within the last 5 s: `share` of what they have lately filled, so that a burst finds
         slots free and an engine that is not slowed down. Else the whole window.
         """
         if now_s - self._on_time_s > _LULL_S:
             return self.n_run
         return max(1.0, share * min(self.n_run, self._busy))
+
+    def wanted(self, now_s: float) -> None:
+        """A request in time would have come, and was held back for its own TPOT target or those of others in flight.
+
+        To demoted requests it leaves their share of the window as if it had come. Else they would fill an instance that they themselves
+        have slowed down, and those in time would be held back until they are late, too.
+        """
+        self._on_time_s = now_s
 
     @property
     def awaiting(self) -> int:
@@ -218,10 +230,7 @@ class Instance:
         if usage is None:
             usage = self.fence.share if self.fence.capacity_tokens else -1.0
         request = entry.request
-        expected = request.prompt_tokens + int(entry.estimates.output_tokens)
-        run = Running(
-            entry, self, policy, now_s, entry.estimates, self.in_flight, usage, alone=not self._awaiting, expected_tokens=expected
-        )
+        run = Running(entry, self, policy, now_s, kv_usage=usage, alone=not self._awaiting)
         for other in self._awaiting.values():
             other.alone = False
         if request.stream:
@@ -231,7 +240,7 @@ class Instance:
         self.running[request.id] = run
         self.in_flight += 1
         self._turn()
-        self.in_flight_tokens += expected
+        self.in_flight_tokens += run.expected_tokens
         self.prefill_tokens += request.prompt_tokens
         self.fence.commit(request.id, tokens, *self._shared(request))
         self.version += 1
@@ -304,6 +313,11 @@ class Instance:
         """How long the request's prompt would take here, and so hold up those that decode."""
         return self.pace.prefill_ms(entry.request.prompt_tokens, entry.estimates.ttft_ms)
 
+    def first_token_ms(self, entry: QueueEntry) -> float | None:
+        """Within what time its first token would mostly come if it were sent here, None where nothing is known."""
+        lead_ms = None if self.lead is None else self.lead.ms
+        return None if lead_ms is None else self.prefill_ms(entry) + lead_ms
+
     def pending_prefill_ms(self, now_s: float) -> float:
         """Prefill still to come of what has been sent, by estimate; 0 once all have their first token."""
         return 1000.0 * max(0.0, self._prefill_until_s - now_s)
@@ -312,8 +326,11 @@ class Instance:
         request = run.entry.request
         if self._awaiting.pop(request.id, None) is None:
             return
+        took_ms = 1000.0 * (now_s - run.dispatched_s)
+        if self.lead is not None:
+            self.lead.shown(took_ms - self.pace.prefill_ms(request.prompt_tokens, took_ms))
         if run.alone:
-            self.pace.prefilled(1000.0 * (now_s - run.dispatched_s), request.prompt_tokens)
+            self.pace.prefilled(took_ms, request.prompt_tokens)
         if not self._awaiting:
             self._prefill_until_s = now_s
 
@@ -340,6 +357,7 @@ class Instance:
             guard=0.0 if self.guard_is_moot else self.guard,
             kv_committed=self.fence.share,
             tpot_pressure=self.tpot_pressure(now_s),
+            lead_ms=0.0 if self.lead is None else self.lead.ms or 0.0,
             capacity_n_run=self.capacity_n_run,
             max_token_budget=self.max_token_budget,
             draining=self.draining,

@@ -22,6 +22,8 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
         fence_prefix_credit: Whether tokens that requests in flight are expected to share are booked once.
         overdue_service_share: Share of the service TTFT that must still fit before the deadline, 0 to 1; of the prediction and what
             the instances have shown, the shorter counts. 0: overdue means that the deadline has passed.
+        overdue_confidence: How sure it must be that a request sent now would have its first token in time for it not to be overdue, 0 to
+            below 1, as far as instances have shown it (see `controller.scheduling.lateness`). 0: the share alone counts.
         late_share: While requests come in time, demoted ones fill an instance only up to this share of what those in time have
             lately filled, 0 to 1.
         tpot_guard: Share of the room of those in flight that a new prompt may take (see `controller.scheduling.tpot_guard`),
@@ -35,6 +37,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     fence_margin: float = 0.05
     fence_prefix_credit: bool = False
     overdue_service_share: float = 0.0
+    overdue_confidence: float = 0.0
     late_share: float = 0.25
     tpot_guard: float = 0.0
 
@@ -49,6 +52,7 @@ class InstanceSpec(msgspec.Struct, frozen=True, kw_only=True):
         kv_bytes_per_token: KV bytes of one token.
         models: Models it serves, None for any.
         fence_margin: delta_frag of this instance, None for that of the settings.
+        lead_ms: What a first token takes beyond its prompt's own prefill, where that is known beforehand; 0 where it is not.
     """
 
     name: str
@@ -57,6 +61,7 @@ class InstanceSpec(msgspec.Struct, frozen=True, kw_only=True):
     kv_bytes_per_token: int = 131_072
     models: frozenset[str] | None = None
     fence_margin: float | None = None
+    lead_ms: float = 0.0
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,6 +1,5 @@
 """The scheduler's account of one request in flight."""
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from controller.core.types import Estimates
@@ -10,7 +9,6 @@ if TYPE_CHECKING:
     from controller.scheduling.instance import Instance
 
 
-@dataclass
 class Running:
     """A request in flight.
 
@@ -24,26 +22,41 @@ class Running:
         streams, tpot_slo_ms, tpot_ms, length: Whether it streams, its TPOT target, predicted TPOT and predicted output length.
     """
 
-    entry: QueueEntry
-    instance: "Instance"
-    policy: str
-    dispatched_s: float
-    predicted: Estimates
-    running: int
-    kv_usage: float
-    tokens: int = 0
-    first_s: float | None = None
-    last_s: float = 0.0
-    alone: bool = True
-    expected_tokens: int = 0
-    streams: bool = field(init=False)
-    tpot_slo_ms: float = field(init=False)
-    tpot_ms: float = field(init=False)
-    length: float = field(init=False)
+    # Written out, not a dataclass: compiled, that would want the class of `instance` before its module is there.
+    __slots__ = (
+        "alone",
+        "dispatched_s",
+        "entry",
+        "expected_tokens",
+        "first_s",
+        "instance",
+        "kv_usage",
+        "last_s",
+        "length",
+        "policy",
+        "predicted",
+        "running",
+        "streams",
+        "tokens",
+        "tpot_ms",
+        "tpot_slo_ms",
+    )
 
-    def __post_init__(self) -> None:
-        self.streams = self.entry.request.stream
-        self.believe(self.entry.estimates)
+    def __init__(self, entry: QueueEntry, instance: "Instance", policy: str, dispatched_s: float, *, kv_usage: float, alone: bool) -> None:
+        self.entry = entry
+        self.instance = instance
+        self.policy = policy
+        self.dispatched_s = dispatched_s
+        self.predicted = entry.estimates
+        self.running = instance.in_flight
+        self.kv_usage = kv_usage
+        self.tokens = 0
+        self.first_s: float | None = None
+        self.last_s = 0.0
+        self.alone = alone
+        self.expected_tokens = entry.request.prompt_tokens + int(entry.estimates.output_tokens)
+        self.streams = entry.request.stream
+        self.believe(entry.estimates)
 
     def believe(self, estimates: Estimates) -> None:
         """Takes new estimates. What the guard reads of them stands by itself: it reads it for all in flight at every dispatch."""

@@ -55,7 +55,13 @@ class Scheduler(Steering):
         for spec in instances:
             if spec.capacity_n_run < 1:
                 raise SchedulingError(f"capacity_n_run of instance {spec.name!r} is {spec.capacity_n_run}; allowed: 1 or more")
-            made[spec.name] = Instance(spec, fenced=settings.fence, margin=settings.fence_margin, credit=settings.fence_prefix_credit)
+            made[spec.name] = Instance(
+                spec,
+                fenced=settings.fence,
+                margin=settings.fence_margin,
+                credit=settings.fence_prefix_credit,
+                confidence=settings.overdue_confidence,
+            )
         tenancy = Tenancy(tenants or {}, tuple(made.values()))
         weights: dict[str, float] = {}
         complete = check_hints(policy, hints)
@@ -65,6 +71,7 @@ class Scheduler(Steering):
             hints=own_hints(complete),
             demoting=settings.overdue != "keep",
             service_share=settings.overdue_service_share,
+            shown=settings.overdue_confidence > 0.0,
             tenancy=tenancy,
             weights=weights,
         )

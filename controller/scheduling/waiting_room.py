@@ -8,6 +8,7 @@ from controller.core.types import Estimates
 from controller.scheduling.backlog import Backlog
 from controller.scheduling.group import Group, Waiting
 from controller.scheduling.instance import Instance
+from controller.scheduling.lateness import first_look_s, needed_ms
 from controller.scheduling.lazy_heap import LazyHeap
 from controller.scheduling.policies.two_lane import TwoLane
 from controller.scheduling.queue_entry import QueueEntry
@@ -44,11 +45,13 @@ class WaitingRoom:
         hints: Mapping[str, float] | None,
         demoting: bool,
         service_share: float,
+        shown: bool = False,
         tenancy: Tenancy | None = None,
         weights: Mapping[str, float] | None = None,
     ) -> None:
         self._demoting = demoting
         self._service_share = service_share
+        self._shown = shown
         self._waiting: Shards[Waiting] = Shards()
         self._overdue_at: LazyHeap[Waiting] = LazyHeap()
         self._deadlines: LazyHeap[Waiting] = LazyHeap()
@@ -114,7 +117,7 @@ class WaitingRoom:
         self.backlog.put(entry, group.work, overdue=False)
         group.join(waiting, front=returned)
         group.put(waiting, now_s)
-        self._overdue_at.push(request_id, self._latest_start_s(waiting), entry.seq, waiting)
+        self._watch(waiting)
         if entry.request.deadline_s != float("inf"):
             self._deadlines.push(request_id, entry.request.deadline_s, entry.seq, waiting)
         self._split.learn(entry.estimates.total_ms)
@@ -137,7 +140,7 @@ class WaitingRoom:
             waiting.overdue = False
             self.overdue -= 1
         if not waiting.overdue:
-            self._overdue_at.push(request_id, latest_s, entry.seq, waiting)
+            self._watch(waiting)
         self.backlog.put(entry, waiting.group.work, overdue=waiting.overdue)
         if waiting.place == "ready":
             waiting.group.rekey(waiting, now_s)
@@ -181,6 +184,10 @@ class WaitingRoom:
             if due is None or due[0] >= now_s:
                 break
             waiting = due[1]
+            latest_s = self._latest_start_s(waiting)
+            if latest_s >= now_s:
+                overdue.push(waiting.entry.request.id, latest_s, waiting.entry.seq, waiting)
+                continue
             overdue.discard(waiting.entry.request.id)
             waiting.overdue = True
             self.overdue += 1
@@ -272,14 +279,23 @@ class WaitingRoom:
         self._count_long(waiting)
 
     def _latest_start_s(self, waiting: Waiting) -> float:
-        """When it must be dispatched to meet its TTFT target.
-
-        Of prediction and of what the instances have shown when a prompt had the prefill to itself, the fastest counts: a
-        request that is condemned wrongly would have made it.
-        """
+        """When it must be dispatched to meet its TTFT target, by what instances show now."""
         entry = waiting.entry
-        service_ms = waiting.group.prefill_ms(entry)
-        return entry.ttft_deadline_s - self._service_share * min(service_ms, entry.estimates.ttft_ms) / 1000.0
+        shown_ms = waiting.group.first_token_ms(entry) if self._shown else None
+        return entry.ttft_deadline_s - needed_ms(self._least_ms(waiting), shown_ms, entry.estimates.slo.ttft_ms) / 1000.0
+
+    def _least_ms(self, waiting: Waiting) -> float:
+        """What its first token takes at least; of prediction and of prompts that had the prefill to themselves, the shorter counts."""
+        return self._service_share * min(waiting.group.prefill_ms(waiting.entry), waiting.entry.estimates.ttft_ms)
+
+    def _watch(self, waiting: Waiting) -> None:
+        """Looks at it when it may have become overdue for the first time."""
+        entry = waiting.entry
+        if self._shown:
+            look_s = first_look_s(entry.ttft_deadline_s, self._least_ms(waiting), entry.estimates.slo.ttft_ms)
+        else:
+            look_s = self._latest_start_s(waiting)
+        self._overdue_at.push(entry.request.id, look_s, entry.seq, waiting)
 
     def _count_long(self, waiting: Waiting) -> None:
         is_long = self._split.is_long(waiting.entry.estimates.total_ms)

@@ -126,6 +126,8 @@ class Walk:
             if chosen.fence_admits(entry.request, tokens):
                 if self.guard.admits(entry, chosen, now_s, late=late):
                     return choice
+                if not late:
+                    chosen.wanted(now_s)
                 reason = GUARD
             candidates.remove(chosen)
         entry.hold(reason)

@@ -163,7 +163,11 @@ async def running_gateway(
 def gateway_config(site: Site, variant: Variant, address: GatewayAddress, folder: Path, more: Mapping[str, Any]) -> dict[str, Any]:
     """One run's configuration document."""
     # A baseline drops what HAS passed its deadline and has no fence; foresight is what H-MAS adds.
-    fixed = {} if address.bus_url or variant.foresight else {"fence": False, "overdue_service_share": 0.0, "tpot_guard": 0.0}
+    fixed = (
+        {}
+        if address.bus_url or variant.foresight
+        else {"fence": False, "overdue_service_share": 0.0, "overdue_confidence": 0.0, "tpot_guard": 0.0}
+    )
     document: dict[str, Any] = {
         "state_dir": str(folder),
         "gateway": {"port": _port(address.url), "admin_port": _port(address.admin_url), "drain_s": 2.0},

@@ -6,14 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import nnls
-from twin_kit import FCFS, completion, engine, looked, plant, served_fleet, told
+from twin_kit import FCFS, asked, completion, engine, looked, plant, served_fleet, told, world
 
 from agents.meta.candidate import Candidate
 from agents.meta.twin.fleet import FleetModel
 from agents.meta.twin.plant import Step, StepFit, WorkLog, least_squares
+from agents.meta.twin.replay import replay
 from agents.meta.twin.traffic import Traffic
 from controller.core.messages import OPEN_WINDOW, ControlAction
 from controller.core.types import Controls
+from controller.scheduling.outcomes import SchedulerSettings
 from engines.sim.profile import load_profile
 
 
@@ -81,6 +83,20 @@ def test_a_drained_or_dead_instance_is_not_replayed():
     fleet, now_s = served_fleet()
     fleet.observe(told(now_s + 0.1, engine(now_s + 0.1, healthy=False)))
     assert fleet.plants(now_s + 0.1, 60.0) == ([], "no engine is healthy")
+
+
+def test_an_instances_lead_goes_with_it_into_the_replay():
+    crowd = [asked(number, 1000.0, 2, ttft_ms=1000.0) for number in range(100)]
+    patient = [asked(number, 1000.0, 2, ttft_ms=60_000.0) for number in range(100, 110)]
+    sure, waited_ms = SchedulerSettings(overdue_confidence=0.9, fence=False), {}
+    for told_ms in (0.0, 200.0, 1e9):
+        fleet = FleetModel({"a": load_profile("demo-small")})
+        fleet.observe(told(0.0, lead_ms=told_ms, n_run=1))
+        plants, _ = fleet.plants(0.0, 60.0)
+        records = replay(world(crowd + patient, plants=tuple(plants), settings=sure), FCFS)[1]
+        waited_ms[told_ms] = min(record.queue_ms for record in records if record.slo.ttft_ms > 1000.0)
+    # The patient go first once the rest of the crowd is too late: that is sooner where first tokens take their time. Nonsense is ignored.
+    assert waited_ms[0.0] == waited_ms[1e9] > waited_ms[200.0] + 50.0
 
 
 def test_stateras_windows_are_replayed_as_they_were_given():

@@ -21,6 +21,8 @@ BUDGET = 2048
 FRESH_S = 15.0
 """Age beyond which a snapshot is no picture of the fleet any more."""
 CONTROLS_KEPT = 1_024
+LEAD_MS_MOST = 600_000.0
+"""What is said to take longer from dispatch to first token is nonsense."""
 STRETCH_MOST = 2.0
 """Factor by which a fleet may be taken as slower, or faster, than its steps say, to agree with what happened."""
 STRETCH_STEP = 0.2
@@ -132,6 +134,7 @@ class FleetModel:
                     ceiling=max(1, min(OPEN_WINDOW, view.capacity_n_run)),
                     token_budget=view.token_budget if 0 < view.token_budget <= CONTEXT else None,
                     models=self._models.get(view.name),
+                    lead_ms=view.lead_ms if 0.0 < view.lead_ms < LEAD_MS_MOST else 0.0,
                 )
             )
         return plants, ""

@@ -39,6 +39,7 @@ class Plant(msgspec.Struct, frozen=True, kw_only=True):
         regulated: What statera gave it: since when, and the controls; at least once. `ceiling`: the largest window that it can have.
         token_budget: In force; None leaves the profile's own.
         models: Models that it serves, None for any.
+        lead_ms: Within what time a first token has mostly come beyond its prompt's own prefill, 0 where that is not known.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Plant(msgspec.Struct, frozen=True, kw_only=True):
     ceiling: int
     token_budget: int | None = None
     models: frozenset[str] | None = None
+    lead_ms: float = 0.0
 
     def controls(self, candidate: Candidate, at_s: float) -> Controls:
         """Its controls under a candidate at a moment: statera's of that moment, but for a window that the candidate names."""
@@ -109,6 +111,7 @@ def replay(world: World, candidate: Candidate) -> tuple[Outlook, list[RequestRec
                 kv_capacity_tokens=plant.profile.kv_capacity_tokens,
                 kv_bytes_per_token=plant.profile.kv_bytes_per_token,
                 models=plant.models,
+                lead_ms=plant.lead_ms,
             )
             for plant in world.plants
         ],

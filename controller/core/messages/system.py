@@ -15,6 +15,7 @@ class InstanceView(msgspec.Struct, frozen=True, kw_only=True):
         n_run, token_budget: Controls in force (token_budget 0: the engine's own).
         kv_committed: Share of the KV fence taken by calibrated upper bounds, 0 to 1.
         tpot_pressure: 90 % quantile over in-flight requests of current TPOT over its SLO; 0 with none decoding.
+        lead_ms: Within what time a first token mostly comes beyond its prompt's own prefill; 0 where that is not known.
         guard: Factor on the TPOT guard's share in force; 0 where someone has named the share, which then holds for all instances.
         capacity_n_run: Largest n_run that makes sense (the engine's own maximum, else the configured one).
         engine: The engine's last snapshot, None where there is none yet.
@@ -32,6 +33,7 @@ class InstanceView(msgspec.Struct, frozen=True, kw_only=True):
     draining: bool = False
     engine: EngineSnapshot | None = None
     guard: float = 1.0
+    lead_ms: float = 0.0
 
 
 class SystemSnapshot(Message, frozen=True, tag="system"):

@@ -66,7 +66,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         overdue: As in the scheduler's settings.
         requests: Length of the trace; `seed` makes it.
         rate: Mean arrivals per second outside bursts.
-        queue_limit, tpot_guard, overdue_service_share, routing: As in the configuration.
+        queue_limit, tpot_guard, overdue_service_share, overdue_confidence, routing: As in the configuration.
         timeout_s: Deadline of a request from its arrival, waiting or running.
     """
 
@@ -80,6 +80,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     queue_limit: int = 120
     tpot_guard: float = 0.5
     overdue_service_share: float = 0.5
+    overdue_confidence: float = 0.9
     timeout_s: float = 4.0
     routing: str = "least-loaded"
 
@@ -158,6 +159,7 @@ def config_of(scenario: Scenario, urls: Mapping[str, str], folder: str) -> Confi
                 "queue_limit": scenario.queue_limit,
                 "tpot_guard": scenario.tpot_guard,
                 "overdue_service_share": scenario.overdue_service_share,
+                "overdue_confidence": scenario.overdue_confidence,
                 "routing": scenario.routing,
                 "tick_s": scenario.tick_s,
             },

@@ -18,7 +18,7 @@ from hmas.lab.studies.fleet import Fleet
 Agent = Literal["statera", "meta"]
 AGENTS: tuple[Agent, ...] = get_args(Agent)
 
-GATEWAY = SchedulerSettings(overdue="demote", overdue_service_share=0.5, tpot_guard=0.5, fence=True)
+GATEWAY = SchedulerSettings(overdue="demote", overdue_service_share=0.5, overdue_confidence=0.9, tpot_guard=0.5, fence=True)
 """What a gateway does whose configuration says nothing else."""
 PRESETS = {
     "gateway": GATEWAY,
@@ -29,6 +29,7 @@ PRESETS = {
 _SHORT = {
     "overdue": "overdue",
     "share": "overdue_service_share",
+    "sure": "overdue_confidence",
     "guard": "tpot_guard",
     "late": "late_share",
     "fence": "fence",
@@ -138,6 +139,7 @@ def read_admission(text: str) -> SchedulerSettings:
         raise ConfigError(f"admission {text!r}: {error}") from error
     ranges = (
         ("share", settings.overdue_service_share, 1.0),
+        ("sure", settings.overdue_confidence, 0.99),
         ("guard", settings.tpot_guard, 1.0),
         ("late", settings.late_share, 1.0),
         ("margin", settings.fence_margin, 0.99),
