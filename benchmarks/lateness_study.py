@@ -1,6 +1,6 @@
 """What it is worth to judge lateness by what engines show: the same arrivals with `overdue_confidence` at 0 and at 0.9, in virtual time.
 
-Loads and targets are about those of `hmas lab paper` (docs/results-hmas.md), no agents. Two seeds take some minutes, compiled a third of that:
+Loads and targets are about those of `hmas lab paper` (docs/results-hmas.md), no agents. Two seeds take some minutes:
 
     python benchmarks/lateness_study.py --seeds 2
     make compile && PYTHONPATH=build/compiled python -P benchmarks/lateness_study.py --policies edf,fcfs,slack
