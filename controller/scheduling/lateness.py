@@ -24,7 +24,7 @@ class Lead:
     """Online quantile of what a first token takes beyond the prompt's own prefill, on one instance.
 
     In the logarithm, a step up by a tenth of the quantile for a value above it, and one down by a tenth of the rest for any other. Whatever
-    comes and in whatever order, the share of values above it passes the wanted one after n of them by at most 10 (R + 0.1) / n, with R the
+    comes and in whatever order, the share of values above it is off the wanted one after n of them by at most 10 (R + 0.1) / n, with R the
     range of the logarithms: adaptive conformal inference (Gibbs and Candès 2021, proposition 4.1) on the score itself.
 
     Args:
@@ -51,7 +51,7 @@ class Lead:
         elif value > self._log_ms:
             self._log_ms += _STEP * self._quantile
         else:
-            self._log_ms = max(0.0, self._log_ms - _STEP * (1.0 - self._quantile))
+            self._log_ms -= _STEP * (1.0 - self._quantile)
         self._seen += 1
         if self._seen >= LEAST:
             self.ms = math.exp(self._log_ms)

@@ -43,7 +43,7 @@ class SystemSnapshot(Message, frozen=True, tag="system"):
         queued: Waiting requests; `queued_tokens` the prompt tokens among them.
         oldest_wait_ms: Age of the oldest waiting request.
         queued_long: Waiting requests on the slow side of the two-lane threshold.
-        overdue: Waiting requests that have already missed their TTFT target.
+        overdue: Waiting requests that can no longer meet their TTFT target, as the scheduler judges it.
         arrived_total, dispatched_total, ended: Counters since the gateway started; `ended` by outcome.
         forced: Names of what operators hold (`policy`, `knobs`), so that agents stop arguing.
         queued_by_task: Waiting requests by task type, as far as it is known yet; types of which none waits are left out.
