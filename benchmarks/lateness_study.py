@@ -1,4 +1,4 @@
-"""What it is worth to judge lateness by what engines show: the same arrivals with `overdue_confidence` at 0 and at 0.9, in virtual time.
+"""What it is worth to judge lateness by what engines show: the same arrivals, `overdue_confidence` at 0 and as shipped, in virtual time.
 
 Loads and targets are about those of `hmas lab paper` (docs/results-hmas.md), no agents. Two seeds take some minutes:
 
@@ -16,6 +16,7 @@ from hmas.lab.studies.report import make_report
 from hmas.lab.studies.running import run_case
 
 PLACES = {
+    "demo-small, bursts": ("1xdemo-small", "gamma:rate=2.6,cv=2.5,duration=200", 30.0),
     "Qwen3-8B, load-30": ("2xa100-qwen3-8b", "poisson:rate=11.58,duration=600,slo_scale=0.848", 60.0),
     "Qwen3-8B, load-40": ("2xa100-qwen3-8b", "poisson:rate=15.44,duration=600,slo_scale=0.848", 60.0),
     "Qwen3-8B, load-50": ("2xa100-qwen3-8b", "poisson:rate=19.30,duration=600,slo_scale=0.848", 60.0),
@@ -27,7 +28,7 @@ PLACES = {
     "Qwen3-30B, shift": ("1xa100-qwen3-30b-a3b-tp2", "shift:rate=20.50,duration=240,slo_scale=1.256", 24.0),
 }
 """Fleet, workload and warm-up by name."""
-SHARE_ALONE, LEAD = "sure=0", "sure=0.9"
+SHARE_ALONE, LEAD = "sure=0", "gateway"
 
 
 def in_vain(record: RequestRecord) -> bool:

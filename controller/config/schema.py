@@ -201,7 +201,7 @@ class SchedulerConfig(Section, frozen=True):
             description="how sure it must be, by what engines have shown of late, that a request sent now would have its first token in "
             "time: one of which it is not is overdue; 0 goes by `overdue_service_share` alone",
         ),
-    ] = 0.9
+    ] = 0.5
     tpot_guard: Annotated[
         Share,
         Meta(

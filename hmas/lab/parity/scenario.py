@@ -80,7 +80,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     queue_limit: int = 120
     tpot_guard: float = 0.5
     overdue_service_share: float = 0.5
-    overdue_confidence: float = 0.9
+    overdue_confidence: float = 0.5
     timeout_s: float = 4.0
     routing: str = "least-loaded"
 
