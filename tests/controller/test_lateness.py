@@ -83,34 +83,32 @@ def serve(made, name, *, at_s, took_ms, tokens=2):
     made.end(name, OutcomeKind.COMPLETED, at_s + took_ms / 1000.0, tokens)
 
 
-def warmed(*, took_ms, since_s=0.0, **more):
+def warmed(*, took_ms, **more):
     """An instance on which prompts alone take 20 ms, and whose first tokens came after `took_ms` of late."""
     made = build(**more)
     for number in range(60):
-        serve(made, f"w{number}", at_s=since_s + number, took_ms=20.0 if number < 40 else took_ms)
+        serve(made, f"w{number}", at_s=float(number), took_ms=20.0 if number < 40 else took_ms)
     return made
 
 
-def test_a_request_at_the_brink_goes_after_those_that_can_still_be_in_time():
-    made = warmed(took_ms=180.0)
-    submit(made, "brink", at_s=100.0, ttft_ms=1000.0)
+def goes_first(made, *, ttft_ms, after_ms):
+    """Which of two goes: one with that target, when so much of it is over, or one behind it that has time."""
+    submit(made, "brink", at_s=100.0, ttft_ms=ttft_ms)
     submit(made, "after", at_s=100.0, ttft_ms=5000.0)
-    # 100 ms are left of 1000, and first tokens take more than that; by the half of the shortest that was ever seen it would have gone.
-    made.expire(100.9)
-    assert made.dispatch(100.9)[0].entry.request.id == "after"
-    loose = warmed(took_ms=180.0, overdue_confidence=0.0, overdue_service_share=0.5)
-    submit(loose, "brink", at_s=100.0, ttft_ms=1000.0)
-    submit(loose, "after", at_s=100.0, ttft_ms=5000.0)
-    loose.expire(100.9)
-    assert loose.dispatch(100.9)[0].entry.request.id == "brink"
+    now_s = 100.0 + after_ms / 1000.0
+    made.expire(now_s)
+    return made.dispatch(now_s)[0].entry.request.id
+
+
+def test_a_request_at_the_brink_goes_after_those_that_can_still_be_in_time():
+    # 100 ms are left of 1000, and first tokens take more than that; by the half of the shortest that was ever seen it goes.
+    assert goes_first(warmed(took_ms=180.0), ttft_ms=1000.0, after_ms=900.0) == "after"
+    by_share = warmed(took_ms=180.0, overdue_confidence=0.0, overdue_service_share=0.5)
+    assert goes_first(by_share, ttft_ms=1000.0, after_ms=900.0) == "brink"
 
 
 def test_no_target_is_too_tight_to_wait_at_all():
-    made = warmed(took_ms=900.0)
-    submit(made, "tight", at_s=100.0, ttft_ms=500.0)
-    submit(made, "after", at_s=100.0, ttft_ms=5000.0)
-    made.expire(100.3)
-    assert made.dispatch(100.3)[0].entry.request.id == "tight"
+    assert goes_first(warmed(took_ms=900.0), ttft_ms=500.0, after_ms=300.0) == "brink"
 
 
 def test_what_instances_show_while_a_request_waits_counts():
