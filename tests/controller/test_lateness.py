@@ -91,6 +91,12 @@ def warmed(*, took_ms, **more):
     return made
 
 
+def show(made, beyond_ms):
+    """First tokens come so late for a while."""
+    for _ in range(60):
+        made._instances["a"].lead.shown(beyond_ms)
+
+
 def goes_first(made, *, ttft_ms, after_ms):
     """Which of two goes: one with that target, when so much of it is over, or one behind it that has time."""
     submit(made, "brink", at_s=100.0, ttft_ms=ttft_ms)
@@ -103,21 +109,24 @@ def goes_first(made, *, ttft_ms, after_ms):
 def test_a_request_at_the_brink_goes_after_those_that_can_still_be_in_time():
     # 100 ms are left of 1000, and first tokens take more than that; by the half of the shortest that was ever seen it goes.
     assert goes_first(warmed(took_ms=180.0), ttft_ms=1000.0, after_ms=900.0) == "after"
+    assert goes_first(warmed(took_ms=20.0), ttft_ms=1000.0, after_ms=900.0) == "brink", "enough where first tokens come at once"
     by_share = warmed(took_ms=180.0, overdue_confidence=0.0, overdue_service_share=0.5)
     assert goes_first(by_share, ttft_ms=1000.0, after_ms=900.0) == "brink"
 
 
 def test_no_target_is_too_tight_to_wait_at_all():
-    assert goes_first(warmed(took_ms=900.0), ttft_ms=500.0, after_ms=300.0) == "brink"
+    made = warmed(took_ms=900.0)
+    show(made, 900.0)
+    assert goes_first(made, ttft_ms=500.0, after_ms=300.0) == "brink", "first tokens take longer than the whole target"
+    assert goes_first(warmed(took_ms=900.0), ttft_ms=500.0, after_ms=490.0) == "after"
 
 
 def test_what_instances_show_while_a_request_waits_counts():
     made = warmed(took_ms=20.0)
     submit(made, "brink", at_s=100.0, ttft_ms=2000.0)
     submit(made, "after", at_s=100.0, ttft_ms=9000.0)
-    for number in range(60):
-        made._instances["a"].lead.shown(400.0)
-        made.expire(100.0 + 0.01 * number)
+    made.expire(100.1)
+    show(made, 400.0)
     made.expire(101.8)
     assert made.dispatch(101.8)[0].entry.request.id == "after"
 
