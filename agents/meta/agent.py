@@ -1,5 +1,6 @@
 """Meta on the bus: views in, policy decisions out; telemetry and features for its twin, whose replays run beside the loop."""
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -24,10 +25,9 @@ from controller.core.messages import (
     SystemSnapshot,
 )
 
-DECISION_FRESH_S = 600.0
-"""Age beyond which its own last decision is not resumed: the workload it was made for has passed."""
 REPLAY = 5_000
-"""Newest entries read at start, for the twin."""
+"""Newest entries of a stream read at start."""
+log = logging.getLogger(__name__)
 
 
 class MetaAgent:
@@ -45,10 +45,9 @@ class MetaAgent:
         self.follows: tuple[str, ...] = (TELEMETRY, FEATURES, ACTIONS) if meta.twin is not None else ()
 
     async def recover(self, bus: Bus, now_s: float) -> None:
-        """Resumes its own last decision, and fills the twin's window."""
-        for message in await bus.latest(DECISIONS, REPLAY):
-            if isinstance(message, MetaDecision) and now_s - message.sent_s <= DECISION_FRESH_S:
-                self.model.restore(message, now_s)
+        """Goes on from its own last decisions, and fills the twin's window."""
+        said = await bus.latest(DECISIONS, REPLAY)
+        self.model.restore([message for message in said if isinstance(message, MetaDecision)], now_s)
         for stream in self.follows:
             for message in await bus.latest(stream, REPLAY):
                 self._hear(message)
@@ -99,6 +98,9 @@ def _guarded(asking: Asking) -> Any:
             return _Found(asking.compute())
         except HmasError as error:
             return _Found(fault=str(error) or type(error).__name__)
+        except Exception as error:  # a user's own policy, an answer that nobody thought of: who stands in for it decides
+            log.exception("meta: work that a decision waited for broke")
+            return _Found(fault=f"{type(error).__name__}: {error}")
 
     return compute
 

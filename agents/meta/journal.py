@@ -3,13 +3,14 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from agents.meta.candidate import Candidate
 from agents.meta.twin.evidence import Hindsight
 from controller.core.messages import DecisionOutcome, LongView, MetaDecision
 
-PENDING_MOST = 64
-"""Decisions that wait for their outcome."""
+PENDING = (64, 4_096)
+"""Decisions that wait for their outcome: as many as twice the span asks for, within these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +27,17 @@ class DecisionJournal:
     Args:
         span_s: By what a decision is judged: what is settled so long after it. The long view's window, so that its figures are those of
             the span.
+        period_s: How often a decision is made, for how many are remembered.
         hindsight: What replays say of a span: who was best in it, and how the chosen one did; None where nobody replays.
     """
 
-    def __init__(self, span_s: float, hindsight: Callable[[Candidate, float, float], Hindsight | None] | None = None) -> None:
+    def __init__(
+        self, span_s: float, hindsight: Callable[[Candidate, float, float], Hindsight | None] | None = None, *, period_s: float = 10.0
+    ) -> None:
+        least, most = PENDING
         self._span_s = span_s
         self._hindsight = hindsight
-        self._open: deque[_Open] = deque(maxlen=PENDING_MOST)
+        self._open: deque[_Open] = deque(maxlen=min(most, max(least, ceil(2.0 * span_s / period_s))))
 
     def made(self, decision: MetaDecision, candidate: Candidate) -> None:
         """A decision of its own has been said."""

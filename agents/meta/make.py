@@ -93,7 +93,9 @@ def make_meta(config: Config, *, admission: SchedulerSettings | None = None, rou
         limits=limits,
         selector=_selector(config, twin, clock),
         judge=Judge(twin, clock) if twin is not None and agents.meta_judge else None,
-        journal=DecisionJournal(agents.qos_long_window_s, twin.evidence.hindsight if twin is not None else None),
+        journal=DecisionJournal(
+            agents.qos_long_window_s, twin.evidence.hindsight if twin is not None else None, period_s=agents.meta_period_s
+        ),
     )
     return Meta(model, twin)
 

@@ -7,15 +7,17 @@ that changes nothing is repeated at a slow pace, so that the gateway sees that s
 """
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from agents.meta.asking import Asking, Said, Word
+from agents.meta.bans import Bans
 from agents.meta.candidate import Candidate, candidate
 from agents.meta.guards import BypassGuard, RollbackWindow, Verdict, baseline, recent
 from agents.meta.journal import DecisionJournal
 from agents.meta.judge import Judge, Ruling
 from agents.meta.limits import Limits
+from agents.meta.past import past_of
 from agents.meta.probation import Probation
 from agents.meta.selectors.base import Pending, Proposal, Reward, Selector, Situation
 from agents.meta.selectors.rules import RuleSelector
@@ -63,6 +65,7 @@ class MetaModel:
         self._pool = frozenset(pool) | {start}
         self._limits = limits or Limits()
         self._settle_s = min(self._limits.settle_s, self._limits.rollback_window_s / 2)
+        self._ban_s = BAN_DWELLS * self._limits.dwell_s
         self._rules = RuleSelector()
         self._selector: Selector = selector or self._rules
         self._judge = judge
@@ -74,7 +77,7 @@ class MetaModel:
         self._since_s = self._switched_s = self._evaluated_s = self._sent_s = float("-inf")
         self._switches: deque[float] = deque()
         self._agreed: tuple[Candidate, int] = (self._start, 0)
-        self._banned_until_s: dict[str, float] = {}
+        self._bans = Bans()
         self._watch: RollbackWindow | None = None
         self._bypass = BypassGuard()
         self._short: deque[ShortView] = deque(maxlen=SHORT_MAX)
@@ -93,15 +96,15 @@ class MetaModel:
         """Whether the emergency bypass is on."""
         return self._bypass.active
 
-    def restore(self, decision: MetaDecision, now_s: float) -> None:
-        """Takes its own last decision from before a restart: policy and bypass go on; dwell begins anew."""
-        if decision.bypass:
-            self._bypass.resume(now_s)
-        policy = decision.previous if decision.bypass else decision.policy
-        if policy not in self._pool:
-            return
-        self.current = self._stable = candidate(policy) if decision.bypass else candidate(policy, decision.hints, decision.n_run)
-        self._switched_s = self._since_s = now_s
+    def restore(self, decisions: Sequence[MetaDecision], now_s: float) -> None:
+        """Goes on from its own last decisions, the oldest first; dwell begins anew."""
+        past = past_of(decisions, self._pool, now_s, ban_s=self._ban_s, span_s=HOUR_S)
+        self._bans, self._switches = past.bans, deque(past.switches)
+        if past.bypass_s is not None:
+            self._bypass.resume(past.bypass_s)
+        if past.current is not None:
+            self.current = self._stable = past.current
+            self._switched_s = self._since_s = now_s
 
     def on_short(self, view: ShortView, now_s: float) -> Said:
         """Guards: bypass and rollback; and the sign of life between long views."""
@@ -141,7 +144,7 @@ class MetaModel:
             self._agreed = (self.current, 0)
             return self._say(now_s, self.policy, Word("keep: no engine is healthy, so nothing can be judged", "hold"))
         outcomes: Said = list(self._journal.ended(view, self.current, self._since_s, now_s)) if self._journal is not None else []
-        if self._situation is not None and self._situation.current == self.current:
+        if self._situation is not None and self._situation.current == self.current and view.ended:
             self._selector.learn(Reward(situation=self._situation, good=view.goodput_rate, requests=view.ended))
         self._situation = situation = self._look(view, now_s)
         if self._probation is not None:
@@ -157,7 +160,7 @@ class MetaModel:
             view=view,
             current=self.current,
             start=self._start,
-            allowed=tuple(name for name in sorted(self._pool) if now_s >= self._banned_until_s.get(name, float("-inf"))),
+            allowed=tuple(name for name in sorted(self._pool) if self._bans.allows(name, now_s)),
             since_s=self._since_s,
             now_s=now_s,
             anomalies=tuple(self._short[-1].anomalies) if self._short else (),
@@ -165,6 +168,8 @@ class MetaModel:
 
     def _ask(self, pending: Pending, situation: Situation, now_s: float) -> None:
         def finish(result: Any, at_s: float) -> Said:
+            # Given up first: a selector that breaks over its own answer is asked anew at the next evaluation, not at once.
+            self.asking = None
             return self._answered(pending.finish(result), situation, at_s)
 
         def failed(why: str, at_s: float) -> Said:
@@ -215,7 +220,7 @@ class MetaModel:
 
     def _held_back(self, wanted: Candidate, now_s: float) -> str:
         """Why a proposal is not followed now, empty where it is."""
-        until_s = max(self._banned_until_s.get(name, float("-inf")) for name in (wanted.policy, wanted.label))
+        until_s = self._bans.until_s(wanted)
         if now_s < until_s:
             return f"it was rolled back and is left alone for another {until_s - now_s:.0f} s"
         if now_s - self._switched_s < self._limits.dwell_s:
@@ -249,9 +254,13 @@ class MetaModel:
             self.asking = None
             return [] if self._bypass.active or self.current != current else then(ruling, at_s)
 
+        def answered(answer: Any, at_s: float) -> Said:
+            self.asking = None
+            return ruled(judge.rule(current, other, answer, sure=sure), at_s)
+
         self.asking = Asking(
             judge.compute(case),
-            lambda answer, at_s: ruled(judge.rule(current, other, answer, sure=sure), at_s),
+            answered,
             lambda why, at_s: ruled(Ruling(None, f"the twin is silent: the replay broke: {why}"), at_s),
             now_s,
         )
@@ -305,15 +314,12 @@ class MetaModel:
         self._switched_s = self._since_s = now_s
 
     def _roll_back(self, verdict: Verdict, now_s: float) -> Said:
-        failed, banned = self.policy, self.policy
-        if self._stable.policy == failed:
-            # What made things worse is the share or the window, not the policy that stays.
-            banned = self.current.label
+        failed = self.policy
+        self._bans.forget(now_s)
+        self._bans.add(self.current, self._stable, now_s + self._ban_s)
         self._watch = self.asking = None
         self._put_in_force(self._stable, now_s)
         self._agreed = (self.current, 0)
-        self._banned_until_s = {name: until_s for name, until_s in self._banned_until_s.items() if until_s > now_s}
-        self._banned_until_s[banned] = now_s + BAN_DWELLS * self._limits.dwell_s
         word = Word(f"{failed} made things worse: {verdict.reason}", "rollback", verdict.evidence)
         return self._say(now_s, failed, word, changed=True)
 
@@ -353,7 +359,10 @@ class MetaModel:
             return []
         said = self._said
         word = Word(reason or said.reason or f"keep: {self.policy}", said.source, said.evidence, said.confidence)
-        return [self._decision(now_s, self.policy, word, repeats=self._own_id)]
+        decision = self._decision(now_s, self.policy, word, repeats=self._own_id)
+        # The first word after a start may be a sign of life: it is the one that the later ones repeat.
+        self._own_id = self._own_id or decision.decision_id
+        return [decision]
 
     def _say(self, now_s: float, previous: str, word: Word, *, changed: bool = False) -> Said:
         self._said = word

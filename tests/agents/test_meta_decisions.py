@@ -109,7 +109,7 @@ def test_it_goes_on_after_a_restart():
     first = model()
     last = [d for d in live(first, 15.0, long=UNEVEN) if d.policy == "wfq"][-1]
     second = model()
-    second.restore(last, 16.0)
+    second.restore([last], 16.0)
     assert second.policy == "wfq"
     assert all(d.policy == "wfq" for d in live(second, 30.0, from_s=16.0, long=UNEVEN))
 

@@ -205,6 +205,7 @@ BROKEN = {
     "redirect": (lambda handler, _: raw(handler, b"", status=302), "HTTP 302", False),
     "html": (lambda handler, _: raw(handler, b"<html>login</html>", kind="text/html"), "not a chat completion", False),
     "binary": (lambda handler, _: raw(handler, bytes(range(256))), "not a chat completion", False),
+    "brackets": (lambda handler, _: raw(handler, b'{"usage":' + b"[" * 5_000), "not a chat completion", False),
     "no choice": (lambda handler, _: raw(handler, b'{"choices": []}'), "without a choice", False),
     "cut off": (says(answer("sjf")[:30], "length"), "cut off", False),
     "endless": (endless, f"more than {MAX_BYTES} bytes", False),

@@ -70,7 +70,7 @@ class ChatEndpoint:
             raise AnswerError(f"HTTP {status}: {_shown(data)!r}")
         try:
             choices = msgspec.json.decode(data, type=_Completion).choices
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise AnswerError(f"not a chat completion: {error}: {_shown(data)!r}") from error
         if not choices:
             raise AnswerError("a chat completion without a choice")
