@@ -35,7 +35,7 @@ def read_tuning(path: Path) -> Tuning:
         tuning = msgspec.json.decode(path.read_bytes(), type=Tuning)
     except OSError as error:
         raise ConfigError(f"statera tuning {path}: {error.strerror}; `hmas tune statera` writes one") from error
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ConfigError(f"statera tuning {path}: {error}") from error
     for name, gains in tuning.gains.items():
         if problem := gains.problem():
@@ -49,7 +49,7 @@ def gains_of(path: str) -> Mapping[str, Gains]:
     Raises:
         ConfigError: As `read_tuning`.
     """
-    return read_tuning(Path(path)).gains if path else {}
+    return read_tuning(Path(path).expanduser()).gains if path else {}
 
 
 def write_tuning(path: Path, tuning: Tuning) -> None:
@@ -59,6 +59,7 @@ def write_tuning(path: Path, tuning: Tuning) -> None:
         ConfigError: It cannot be written.
     """
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(msgspec.json.format(msgspec.json.encode(tuning), indent=2) + b"\n")
     except OSError as error:
         raise ConfigError(f"statera tuning {path}: {error.strerror}; choose another --out") from error

@@ -1,6 +1,7 @@
 """Mistakes that only show between settings, once each of them is right by itself."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from controller.config.check import Problem
@@ -128,6 +129,17 @@ def _bus(config: Config) -> Iterator[Problem]:
 
 def _agents(config: Config) -> Iterator[Problem]:
     agents = config.agents
+    unknown = [name for name in (part.strip() for part in agents.meta_policies.split(",")) if name and name not in POLICIES]
+    if unknown:
+        yield Problem(("agents", "meta_policies"), f"got {', '.join(map(repr, unknown))}; allowed: {', '.join(POLICIES)}")
+    for setting in ("meta_table", "statera_tuning"):
+        file = getattr(agents, setting)
+        if file and not Path(file).expanduser().is_file():
+            yield Problem(("agents", setting), f"got {file!r}; allowed: a file that is there, or an empty text")
+    for setting in ("meta_model", "prediction_model"):
+        folder = getattr(agents, setting)
+        if folder and not Path(folder).expanduser().is_dir():
+            yield Problem(("agents", setting), f"got {folder!r}; allowed: a folder that is there, or an empty text")
     address = agents.perception_reader.startswith(("http://", "https://"))
     if address and not agents.perception_endpoint_model:
         yield Problem(

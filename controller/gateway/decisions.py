@@ -36,13 +36,16 @@ class DecisionLog:
         found = [decision for decision in self._kept.values() if not changes or _is_change(decision)]
         return [self._told(decision) for decision in found[-limit:]] if limit > 0 else []
 
-    def find(self, decision_id: str) -> dict[str, Any] | None:
-        """One decision by its id or the unique end of it; None where there is none, or more than one."""
-        found = [decision for name, decision in self._kept.items() if name == decision_id or name.endswith(decision_id)]
-        exact = [decision for decision in found if decision.decision_id == decision_id]
-        if exact or len(found) == 1:
-            return self._told((exact or found)[0])
-        return None
+    def find(self, decision_id: str) -> list[dict[str, Any]]:
+        """Decisions that an id may mean, the newest last: the one that has it, else that with this number, else all that end so.
+
+        Of several with one number, of a meta before and after a restart, the newest is meant.
+        """
+        if decision_id in self._kept:
+            return [self._told(self._kept[decision_id])]
+        numbered = [decision for name, decision in self._kept.items() if name.rsplit("-", 1)[-1] == decision_id]
+        found = numbered[-1:] or [decision for name, decision in self._kept.items() if name.endswith(decision_id)]
+        return [self._told(decision) for decision in found]
 
     def _told(self, decision: MetaDecision) -> dict[str, Any]:
         document: dict[str, Any] = msgspec.structs.asdict(decision)

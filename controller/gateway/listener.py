@@ -11,6 +11,7 @@ from controller.core.messages import (
     COSTS,
     DECISIONS,
     FEATURES,
+    MAXLEN,
     MODELS,
     ControlAction,
     DecisionOutcome,
@@ -29,7 +30,6 @@ from controller.runtime.clock import Clock
 STREAMS = (FEATURES, COSTS, ACTIONS, DECISIONS, MODELS)
 RETRY_S = 1.0
 RESUMED_ACTIONS = 64
-RESUMED_DECISIONS = 512
 log = logging.getLogger(__name__)
 
 
@@ -51,7 +51,7 @@ class Listener:
 
     async def resume(self) -> None:
         """Takes up what statera and meta last said before this process started."""
-        said = await self._bus.latest(DECISIONS, RESUMED_DECISIONS)
+        said = await self._bus.latest(DECISIONS, MAXLEN[DECISIONS])
         for message in said:
             if isinstance(message, MetaDecision | DecisionOutcome):
                 self._decisions.hear(message)

@@ -22,6 +22,8 @@ from controller.scheduling.tenancy import NO_LIMITS
 
 POSITION_UP_TO = 10_000
 """Waiting requests up to which an exact position is worked out for whoever asks: 1 ms."""
+SHOWN_IDS = 3
+"""Decisions that are named where an id may mean several."""
 AGENTS = ("perception", "prediction", "qos", "meta", "statera")
 
 
@@ -99,9 +101,12 @@ class GatewayOperations:
     def decision(self, decision_id: str) -> dict[str, Any]:
         """See `Operations.decision`."""
         found = self._gateway.decisions.find(decision_id)
-        if found is None:
+        if not found:
             raise AdminError(f"decision {decision_id!r} is not known, or not any more; `hmas decisions` lists the newest")
-        return found
+        if len(found) > 1:
+            ids = ", ".join(one["decision_id"] for one in found[-SHOWN_IDS:])
+            raise AdminError(f"decision {decision_id!r} may be any of {len(found)}, the newest of them {ids}; give more of the id")
+        return found[0]
 
     def request(self, request_id: str) -> dict[str, Any]:
         """See `Operations.request`."""

@@ -3,6 +3,7 @@
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from controller.admin.client import AdminClient
 from hmas.cli.admin import takes_client
@@ -30,6 +31,7 @@ def decisions(ctx: click.Context, /, client: AdminClient, *, limit: int, changes
       hmas decisions explain 41
     """  # noqa: D301 - click reads \b as "do not rewrap"
     if ctx.invoked_subcommand is not None:
+        _refuse_options_before(ctx)
         return
     found = client.decisions(limit, changes=changes)
     if as_json:
@@ -58,6 +60,13 @@ def explain(client: AdminClient, *, decision_id: str, as_json: bool) -> None:
         say(page(document))
 
 
+def _refuse_options_before(ctx: click.Context) -> None:
+    """Those of the list do not reach a subcommand: dropped without a word, another gateway might be asked."""
+    for option in ctx.command.params:
+        if ctx.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{option.opts[0]} stands before {ctx.invoked_subcommand}; allowed: after it")
+
+
 def page(document: dict[str, Any]) -> str:
     """A decision as text."""
     change = f"{document['previous']} -> {_in_force(document)}" if document["changed"] else f"{_in_force(document)}, as before"
@@ -82,6 +91,8 @@ def _outcome(document: dict[str, Any]) -> str:
     if outcome is None:
         return "what came of it is not known: its span is not over yet, or something else replaced it within it"
     expected = f", expected {_share(outcome['expected'])}" if outcome["expected"] >= 0 else ""
+    if not outcome["requests"]:
+        return f"what came of it: nothing ended in its span{expected}"
     text = f"what came of it: {_share(outcome['good'])} of {outcome['requests']} requests good{expected}"
     if outcome["regret"] is None:
         return text
@@ -100,7 +111,7 @@ def _row(one: dict[str, Any]) -> tuple[str, ...]:
         ("* " if one["changed"] else "") + _in_force(one),
         one["source"],
         _share(expected) if expected >= 0 else "",
-        _share(outcome["good"]) if outcome else "",
+        (_share(outcome["good"]) if outcome["requests"] else "none ended") if outcome else "",
         f"{100 * regret:.1f}" if regret is not None else "",
         reason,
     )

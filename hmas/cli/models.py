@@ -7,6 +7,7 @@ from typing import Any
 import click
 import msgspec
 
+from agents.meta.selectors.classifier import KIND as META
 from agents.models.card import read_card, verified
 from agents.models.store import KINDS, SHIPPED, ModelStore
 from controller.config.paths import models_dir
@@ -24,7 +25,8 @@ kind_argument = click.argument("kind", type=click.Choice(KINDS))
 def models() -> None:
     """List the agents' trained models, put one in force, go back, or try one in the shadow.
 
-    They lie in `models` under the state directory. Running agents notice a change within seconds and need no restart.
+    They lie in `models` under the state directory. Running agents notice a change within seconds and need no restart; only meta takes its
+    classifier at its start.
     """
 
 
@@ -119,7 +121,7 @@ def use(*, kind: str, version: str, as_json: bool, config_file: str | None) -> N
     store = _store(config_file)
     before = store.choice(kind).current or SHIPPED
     store.use(kind, version)
-    _warn_of_pin(kind, config_file)
+    warn_of_settings(kind, config_file)
     text = f"{kind}: {before} -> {version}; `hmas models rollback {kind}` goes back"
     _say_done({"kind": kind, "before": before, "version": version}, text, as_json=as_json)
 
@@ -157,6 +159,8 @@ def shadow(*, kind: str, version: str | None, off: bool, as_json: bool, config_f
     """  # noqa: D301 - click reads \b as "do not rewrap"
     if bool(version) is off:
         raise click.UsageError("name a version, or give --off")
+    if kind == META:
+        raise click.UsageError("nothing reads along for meta: its selectors are held against the twin; allowed: perception, prediction")
     _store(config_file).set_shadow(kind, version or "")
     text = f"{kind} {version} reads along; `hmas models list {kind}` shows how it compares" if version else f"{kind}: nothing reads along"
     _say_done({"kind": kind, "shadow": version or ""}, text, as_json=as_json)
@@ -204,11 +208,21 @@ def _flat(metrics: dict[str, Any], before: str = "") -> list[tuple[str, Any]]:
     return found
 
 
-def _warn_of_pin(kind: str, config_file: str | None) -> None:
-    """Where the configuration names a model itself, the store's choice changes nothing."""
-    pinned = read_config(config_file).agents.perception_reader
-    if kind == "perception" and pinned != "store":
-        hint(f"agents.perception_reader is {pinned!r}, which stands above the store: set it to 'store' for the choice to count")
+def warn_of_settings(kind: str, config_file: str | None) -> None:
+    """Says where the store's choice counts only later, or not at all as things are configured."""
+    agents = read_config(config_file).agents
+    if kind == "perception" and agents.perception_reader != "store":
+        hint(_stands_above("perception_reader", agents.perception_reader, "set it to 'store'"))
+    elif kind == META and agents.meta_selector != "classifier":
+        hint(_stands_above("meta_selector", agents.meta_selector, "set it to 'classifier'"))
+    elif kind == META and agents.meta_model:
+        hint(_stands_above("meta_model", agents.meta_model, "empty it"))
+    elif kind == META:
+        hint("meta takes it at its next start: restart the agent meta")
+
+
+def _stands_above(setting: str, value: str, remedy: str) -> str:
+    return f"agents.{setting} is {value!r}, which stands above the store: {remedy} for the choice to count"
 
 
 def _say_done(document: dict[str, Any], text: str, *, as_json: bool) -> None:

@@ -14,6 +14,7 @@ from agents.models.store import ModelStore
 from controller.config.paths import models_dir
 from controller.core.errors import TraceError
 from controller.runtime.clock import SystemClock
+from hmas.cli.models import warn_of_settings
 from hmas.cli.output import hint, json_option, say, say_json, table
 from hmas.cli.settings import config_option, read_config
 from hmas.lab.meta.draws import SEED, draw
@@ -31,7 +32,7 @@ ABOUT = "Found by hmas train meta on simulated workloads; what is in no regime k
 @click.option("--rows", type=click.Path(dir_okay=False, path_type=Path), help="Keeps what was simulated, and goes on from what is there.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder to write; default: a new version in the store.")
 @click.option("--table", "table_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the change-point selector's table too.")
-@click.option("--use", is_flag=True, help="Put the new version in force at once.")
+@click.option("--use", is_flag=True, help="Put the new version in force: meta takes it at its next start.")
 @config_option
 @json_option
 def train_meta(
@@ -58,6 +59,8 @@ def train_meta(
     """  # noqa: D301 - click reads \b as "do not rewrap"
     if out is not None and use:
         raise click.UsageError("--use needs a version in the store; allowed: either --out or --use")
+    # What simulating cannot mend is found before it.
+    store = ModelStore(models_dir(read_config(config_file)))
     try:
         labelled = gather([draw(number, seed) for number in range(workloads)], rows, hint)
     except msgspec.DecodeError as error:
@@ -74,12 +77,12 @@ def train_meta(
         card = save(model, out, card)
         hint(f"written to {out}; agents.meta_model takes the folder")
     else:
-        store = ModelStore(models_dir(read_config(config_file)))
         with tempfile.TemporaryDirectory() as folder:
             save(model, Path(folder), card)
             version = store.add(KIND, Path(folder), card)
         if use:
             store.use(KIND, version)
+            warn_of_settings(KIND, config_file)
         card = msgspec.structs.replace(card, version=version)
         hint(f"stored as {version}{' and put in force' if use else f'; hmas models use {KIND} {version} puts it in force'}")
     if as_json:

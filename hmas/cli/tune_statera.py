@@ -75,11 +75,12 @@ def tune_statera(
     else:
         rungs = simulated(load_profile(engine), ladder, load)
     found = identify(rungs, tpot_ms=tpot_ms, period_s=period, tick_s=tick)
-    write_tuning(out, before.with_engine(name, found.plant, found.gains))
+    # Told first: what was measured is not lost where the file cannot be written after all.
     if as_json:
         say_json(msgspec.to_builtins(found))
     else:
         say(_report(found))
+    write_tuning(out, before.with_engine(name, found.plant, found.gains))
     hint(f"written to {out}; name it in the configuration: agents.statera_tuning: {out}")
 
 

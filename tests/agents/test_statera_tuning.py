@@ -141,7 +141,18 @@ def test_a_bad_file_is_refused_in_words(tmp_path, text, complaint):
     with pytest.raises(ConfigError, match="hmas tune statera"):
         read_tuning(tmp_path / "none.json")
     with pytest.raises(ConfigError, match="--out"):
-        write_tuning(tmp_path / "no" / "such.json", Tuning())
+        write_tuning(path / "under-a-file.json", Tuning())
+    path.write_bytes(b'{"gains":{"\xff":{}}}')
+    with pytest.raises(ConfigError, match="statera tuning"):
+        read_tuning(path)
+
+
+def test_what_was_measured_is_told_though_it_cannot_be_written(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(["tune", "statera", "demo-small", "--ladder", "1,4,8", "--out", str(tmp_path / "file" / "a.json")]) == 2
+    said = capsys.readouterr()
+    assert "elasticity" in said.out
+    assert "choose another --out" in said.err
 
 
 def test_it_prints_json(tmp_path, capsys):

@@ -11,6 +11,7 @@ from gateway_kit import eventually, running
 
 from controller.core.messages import OPEN_WINDOW, CandidateOutlook, ControlAction, DecisionOutcome, MetaDecision
 from controller.gateway.decisions import KEPT, DecisionLog
+from hmas.cli.decisions import page
 from hmas.cli.main import cli
 
 
@@ -41,16 +42,21 @@ def test_decisions_are_kept_with_their_outcomes_and_signs_of_life_are_not():
     assert len(log.newest(10)) == 2, "what is delivered twice counts once"
 
 
-def test_a_decision_is_found_by_the_end_of_its_id_where_that_is_unique():
+def test_a_decision_is_found_by_its_id_its_number_or_the_end_of_its_id():
     log = DecisionLog()
     for number in (1, 11, 21):
         log.hear(decision(number))
-    found = log.find("-11")
-    assert found is not None
-    assert found["decision_id"] == "meta-abc-11"
-    assert log.find("1") is None
-    assert log.find("meta-abc-1") is not None
-    assert log.find("nothing") is None
+    log.hear(decision(5, decision_id="meta-abd-11", reason="after a restart"))
+
+    def ids(given: str) -> list[str]:
+        return [one["decision_id"] for one in log.find(given)]
+
+    assert ids("meta-abc-11") == ["meta-abc-11"]
+    assert ids("1") == ["meta-abc-1"], "its number, though others end so"
+    assert ids("11") == ["meta-abd-11"], "the newest of that number"
+    assert ids("abc-11") == ["meta-abc-11"]
+    assert ids("-11") == ["meta-abc-11", "meta-abd-11"], "as many as it may mean"
+    assert ids("nothing") == []
 
 
 def test_memory_is_bounded():
@@ -79,6 +85,10 @@ async def test_operators_see_decisions_over_the_api_and_the_cli(tmp_path: Path):
         every = await asyncio.to_thread(invoke, rig.admin_url)
         one = await asyncio.to_thread(invoke, rig.admin_url, "explain", "abc-7")
         as_json = await asyncio.to_thread(invoke, rig.admin_url, "--json", "--changes")
+        rig.bus.post(decision(8, decision_id="meta-abd-7"))
+        await eventually(lambda: len(rig.gateway.decisions.newest(9)) == 2)
+        several = await rig.admin("GET", "/admin/decisions/-7")
+        elsewhere = CliRunner().invoke(cli, ["decisions", "--admin", "http://127.0.0.1:9", "explain", "7"])
         unknown = await rig.admin("GET", "/admin/decisions/nothing")
         refused = await rig.admin("GET", "/admin/decisions?limit=0")
     assert "meta has not decided anything yet" in none.output
@@ -90,6 +100,18 @@ async def test_operators_see_decisions_over_the_api_and_the_cli(tmp_path: Path):
     assert orjson.loads(as_json.stdout)[0]["outcome"]["regret"] == pytest.approx(0.05)
     assert (unknown.status, refused.status) == (404, 400)
     assert "hmas decisions" in unknown.json["error"]["message"]
+    assert "may be any of 2, the newest of them meta-abc-7, meta-abd-7" in several.json["error"]["message"]
+    assert elsewhere.exit_code == 2
+    assert "--admin stands before explain; allowed: after it" in elsewhere.output
+
+
+def test_a_span_in_which_nothing_ended_is_not_told_as_a_failure():
+    log = DecisionLog()
+    log.hear(decision(1))
+    log.hear(outcome(1, requests=0, good=0.0))
+    (told,) = log.newest(1)
+    assert "nothing ended in its span" in page(told)
+    assert "0.0 %" not in page(told)
 
 
 async def test_a_window_that_meta_holds_goes_before_stateras_and_after_an_operators(tmp_path: Path):

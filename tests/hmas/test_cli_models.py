@@ -91,6 +91,7 @@ def test_show_says_where_it_came_from_and_whether_it_is_whole(capsys, trained, t
         (["use", "taste", "v1"], 2, "'perception', 'prediction'"),
         (["shadow", "perception"], 2, "name a version, or give --off"),
         (["shadow", "perception", "v1", "--off"], 2, "name a version, or give --off"),
+        (["shadow", "meta", "v1"], 2, "nothing reads along for meta"),
         (["add", "perception", "/dev"], 1, "card.json"),
     ],
 )
@@ -106,6 +107,22 @@ def test_a_choice_that_the_configuration_overrules_is_pointed_out(capsys, traine
     code, _, err = hmas(capsys, "use", "perception", "v1")
     assert code == 0
     assert "agents.perception_reader is 'rules'" in err
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ({}, "agents.meta_selector is 'twin'"),
+        ({"HMAS_AGENTS__META_SELECTOR": "classifier"}, "meta takes it at its next start"),
+        ({"HMAS_AGENTS__META_SELECTOR": "classifier", "HMAS_AGENTS__META_MODEL": "/"}, "agents.meta_model is '/'"),
+    ],
+)
+def test_when_meta_takes_a_classifier_is_told(capsys, monkeypatch, env, said):
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    code, _, err = hmas(capsys, "use", "meta", "shipped")
+    assert code == 0
+    assert said in err
 
 
 @pytest.mark.parametrize("name", ["list", "show", "add", "use", "rollback", "shadow"])
