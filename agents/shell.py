@@ -18,11 +18,12 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 
 from agents.inbox import Inbox
+from agents.staleness import StaleWatch
 from agents.work import Deferred, Lane
 from controller.bus.base import Bus, Delivery
 from controller.config.schema import Config
 from controller.core.errors import ConfigError
-from controller.core.messages import Event, Message, ModelReport
+from controller.core.messages import Event, Message, ModelReport, Severity
 from controller.runtime.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -147,6 +148,7 @@ class AgentShell:
     _ending: bool = field(default=False, init=False)
     _side: asyncio.Task[None] | None = field(default=None, init=False)
     _inbox: Inbox = field(default_factory=Inbox, init=False)
+    _ages: StaleWatch = field(default_factory=StaleWatch, init=False)
     _lane: Lane = field(init=False)
     _side_lane: Lane = field(init=False)
     _follows: tuple[str, ...] = field(init=False)
@@ -248,10 +250,19 @@ class AgentShell:
         now_s = self.clock.now_s()
         fresh = [delivery for delivery in deliveries if not self._is_stale(delivery.message, now_s)]
         self.counts.stale += len(deliveries) - len(fresh)
+        self._warn_of_age(deliveries, len(deliveries) - len(fresh), now_s)
         if fresh:
             self._post(await self._handle(fresh, now_s))
         await self.bus.ack([delivery for delivery in deliveries if delivery.stream not in self._follows], group=self.agent.name)
         self._inbox.done(deliveries)
+
+    def _warn_of_age(self, deliveries: list[Delivery], stale: int, now_s: float) -> None:
+        """Says so where everything that it hears is too old, or of a time to come."""
+        limited = [delivery.message for delivery in deliveries if type(delivery.message) in self.agent.max_age_s]
+        ages_s = [now_s - float(getattr(message, "sent_s", now_s)) for message in limited]
+        if warning := self._ages.observe(ages_s, len(limited) - stale, now_s):
+            log.warning("%s: %s", self.agent.name, warning)
+            self._post([self._event("clocks_differ", "", warning)])
 
     def _is_stale(self, message: Message, now_s: float) -> bool:
         limit_s = self.agent.max_age_s.get(type(message))
@@ -329,8 +340,10 @@ class AgentShell:
             self.bus.post(signed)
         self.counts.posted += len(messages)
 
-    def _event(self, kind: str, after: str) -> Event:
-        return Event(sent_s=self.clock.now_s(), source=self.agent.name, kind=kind, subject=self.agent.name, after=after)
+    def _event(self, kind: str, after: str, warning: str = "") -> Event:
+        severity: Severity = "warning" if warning else "info"
+        name = self.agent.name
+        return Event(sent_s=self.clock.now_s(), source=name, kind=kind, subject=name, after=after, reason=warning, severity=severity)
 
 
 async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:

@@ -195,7 +195,7 @@ def check_gateway(config: Config, status: dict[str, Any] | None, trouble: str) -
         yield Check("gateway", "FAIL", "not ready: " + "; ".join(status["not_ready_because"]), "see the engines and the gateway's log")
     skew_s = SystemClock().now_s() - (status["started_s"] + status["uptime_s"])
     if abs(skew_s) > MAX_SKEW_S:
-        do = "the machine's clock was set after the gateway started; restart it when convenient"
+        do = "the machine's clock was set after the gateway started: restart gateway and agents, or what one says is too old to another"
         yield Check("clock", "WARN", f"the gateway's clock is {-skew_s:+.1f} s off", do)
     else:
         yield Check("clock", "OK", f"the gateway's clock agrees within {MAX_SKEW_S:g} s")

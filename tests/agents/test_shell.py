@@ -16,6 +16,7 @@ from shell_kit import shells
 
 from agents import shell as shell_module
 from agents.shell import AGENTS, AgentShell, instance_name, make_agent, run_agent
+from agents.staleness import StaleWatch
 from controller.bus.embedded import EmbeddedServer
 from controller.bus.memory_bus import MemoryBus
 from controller.bus.redis_bus import RedisBus
@@ -106,6 +107,30 @@ async def test_old_notices_are_acknowledged_and_counted_but_not_handled(running)
     assert [answer.request_id for answer in await run.answers(1)] == ["new"]
     assert set(agent.seen) == {"new"}
     assert run.shell.counts.stale == 1
+
+
+@pytest.mark.parametrize(("sent_s", "told"), [(940.0, "60.0 s behind"), (1060.0, "60.0 s ahead of")])
+async def test_an_agent_that_hears_only_another_clock_says_so_once(running, caplog, sent_s, told):
+    run = running(Echo())
+    counts = run.shell.counts
+    for step in range(15):
+        run.shell.clock.at_s = 1000.0 + step
+        run.bus.post(notice(f"r{step}", sent_s=sent_s + step))
+        async with asyncio.timeout(5):
+            while counts.stale + counts.handled <= step:  # noqa: ASYNC110 - every message is one batch
+                await asyncio.sleep(0)
+    warned = [event for event in await run.bus.latest(EVENTS, 100) if event.kind == "clocks_differ"]
+    assert [(event.severity, told in event.reason) for event in warned] == [("warning", True)]
+    assert told in caplog.text
+
+
+def test_a_backlog_that_is_worked_off_and_silence_are_no_such_thing():
+    watch = StaleWatch()
+    backlog = [watch.observe([60.0 - step], 0, 1000.0 + step) for step in range(9)]
+    assert not any([*backlog, watch.observe([20.0, 1.0], 1, 1009.0), watch.observe([60.0], 0, 1011.0), watch.observe([], 0, 1030.0)])
+    assert watch.observe([60.0], 0, 1021.0)
+    assert not watch.observe([60.0], 0, 1022.0), "not again at once"
+    assert watch.observe([60.0], 0, 1082.0)
 
 
 async def test_a_restart_recovers_and_takes_up_what_was_not_acknowledged(running):

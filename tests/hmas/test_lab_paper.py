@@ -132,7 +132,7 @@ def test_the_page_shows_every_goal_and_the_plots(whole, tmp_path):
     write_result(tmp_path / "hmas.json", document)
     drawn = draw_all(tmp_path, document)
     assert set(drawn) == set(PLOTS)
-    page = tmp_path / "docs" / "results.md"
+    page = tmp_path / "docs" / "results-larger.md"
     page.parent.mkdir()
     page.write_text("before\n<!-- hmas:begin -->\nold\n<!-- hmas:end -->\nafter\n")
     assert write_page(page, tmp_path) == ["hmas"]
@@ -145,8 +145,9 @@ def test_the_page_shows_every_goal_and_the_plots(whole, tmp_path):
     assert "azure-300" in text
     assert "Not run for what stands here: models qwen3-8b" in text
     for name in drawn:
-        assert (page.parent / f"{name}.svg").read_bytes().startswith(b"<?xml")
-        assert f"({name}.svg)" in text
+        own = name.replace("hmas", "larger")
+        assert (page.parent / f"{own}.svg").read_bytes().startswith(b"<?xml")
+        assert f"({own}.svg)" in text
     before = {name: (tmp_path / f"{name}.svg").read_bytes() for name in drawn}
     draw_all(tmp_path, document)
     assert before == {name: (tmp_path / f"{name}.svg").read_bytes() for name in drawn}

@@ -74,8 +74,10 @@ def write_page(page: Path, results: Path) -> list[str]:
         for name, words in PLOTS.items():
             plot = results / f"{name}.svg"
             if plot.exists():
-                shutil.copyfile(plot, page.parent / plot.name)
-                shown.append(f"![{words}]({plot.name})")
+                # By the page's own name: the results of some models have a page beside that of others.
+                own = plot.name.replace(KIND, page.stem.removeprefix("results-"), 1)
+                shutil.copyfile(plot, page.parent / own)
+                shown.append(f"![{words}]({own})")
         return "\n\n".join([*shown, body(document)])
 
     return pages.write_page(page, results, {KIND: whole}, command="hmas lab paper")
