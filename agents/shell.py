@@ -248,25 +248,28 @@ class AgentShell:
         if not deliveries:
             return
         now_s = self.clock.now_s()
-        fresh = [delivery for delivery in deliveries if not self._is_stale(delivery.message, now_s)]
-        self.counts.stale += len(deliveries) - len(fresh)
-        self._warn_of_age(deliveries, len(deliveries) - len(fresh), now_s)
+        fresh = self._fresh(deliveries, now_s)
         if fresh:
             self._post(await self._handle(fresh, now_s))
         await self.bus.ack([delivery for delivery in deliveries if delivery.stream not in self._follows], group=self.agent.name)
         self._inbox.done(deliveries)
 
-    def _warn_of_age(self, deliveries: list[Delivery], stale: int, now_s: float) -> None:
-        """Says so where everything that it hears is too old, or of a time to come."""
-        limited = [delivery.message for delivery in deliveries if type(delivery.message) in self.agent.max_age_s]
-        ages_s = [now_s - float(getattr(message, "sent_s", now_s)) for message in limited]
-        if warning := self._ages.observe(ages_s, len(limited) - stale, now_s):
+    def _fresh(self, deliveries: list[Delivery], now_s: float) -> list[Delivery]:
+        """Those that are not too old to be handled; says so where everything is, or comes from a time ahead."""
+        fresh: list[Delivery] = []
+        ages_s: list[float] = []
+        for delivery in deliveries:
+            limit_s = self.agent.max_age_s.get(type(delivery.message))
+            if limit_s is not None:
+                ages_s.append(now_s - float(getattr(delivery.message, "sent_s", now_s)))
+            if limit_s is None or ages_s[-1] <= limit_s:
+                fresh.append(delivery)
+        stale = len(deliveries) - len(fresh)
+        self.counts.stale += stale
+        if warning := self._ages.observe(ages_s, len(ages_s) - stale, now_s):
             log.warning("%s: %s", self.agent.name, warning)
             self._post([self._event("clocks_differ", "", warning)])
-
-    def _is_stale(self, message: Message, now_s: float) -> bool:
-        limit_s = self.agent.max_age_s.get(type(message))
-        return limit_s is not None and now_s - float(getattr(message, "sent_s", now_s)) > limit_s
+        return fresh
 
     async def _handle(self, deliveries: list[Delivery], now_s: float) -> list[Message]:
         try:

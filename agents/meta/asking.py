@@ -7,6 +7,8 @@ from typing import Any
 from controller.core.messages import CandidateOutlook, DecisionOutcome, MetaDecision
 
 Said = list[MetaDecision | DecisionOutcome]
+Then = Callable[[Any, float], Said]
+"""What follows from a result, or from an error in words, at a moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +23,8 @@ class Asking:
     """
 
     compute: Callable[[], Any]
-    finish: Callable[[Any, float], Said]
-    failed: Callable[[str, float], Said]
+    finish: Then
+    failed: Then
     asked_s: float
 
 

@@ -128,10 +128,10 @@ class BypassGuard:
         self.active = wanted
         return changed
 
-    def resume(self, now_s: float) -> None:
-        """A bypass from before a restart goes on until its time is up."""
+    def resume(self, seen_s: float) -> None:
+        """A bypass from before a restart, last in force at `seen_s`, goes on until its time is up."""
         self.active = True
-        self._seen_s = now_s
+        self._seen_s = seen_s
 
 
 def recent(views: deque[ShortView], now_s: float, span_s: float) -> list[ShortView]:

@@ -27,8 +27,8 @@ class DecisionJournal:
     Args:
         span_s: By what a decision is judged: what is settled so long after it. The long view's window, so that its figures are those of
             the span.
-        period_s: How often a decision is made, for how many are remembered.
         hindsight: What replays say of a span: who was best in it, and how the chosen one did; None where nobody replays.
+        period_s: How often a decision is made, for how many are remembered.
     """
 
     def __init__(

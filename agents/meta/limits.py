@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+BAN_DWELLS = 8
+"""What was rolled back is left alone for so many dwell times."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -23,3 +26,8 @@ class Limits:
     settle_s: float = 5.0
     keep_alive_s: float = 5.0
     switches_per_hour: int = 30
+
+    @property
+    def ban_s(self) -> float:
+        """How long what was rolled back is left alone."""
+        return BAN_DWELLS * self.dwell_s

@@ -28,7 +28,7 @@ from controller.config.schema import AgentsConfig, Config
 from controller.core.errors import ConfigError, HmasError
 from controller.core.messages import LongView, ShortView
 from controller.scheduling.outcomes import SchedulerSettings
-from controller.scheduling.pool import POLICIES
+from controller.scheduling.pool import POLICIES, named
 from engines.errors import ProfileError
 from engines.sim.profile import Profile, load_profile
 
@@ -101,7 +101,7 @@ def make_meta(config: Config, *, admission: SchedulerSettings | None = None, rou
 
 
 def _whitelist(policies: str) -> tuple[str, ...]:
-    wanted = tuple(name.strip() for name in policies.split(",") if name.strip()) or tuple(POLICIES)
+    wanted = named(policies) or tuple(POLICIES)
     unknown = sorted(set(wanted) - set(POLICIES))
     if unknown:
         raise ConfigError(f"agents.meta_policies names {', '.join(unknown)}; allowed: {', '.join(POLICIES)}")

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from agents.meta.asking import Asking, Said, Word
+from agents.meta.asking import Asking, Said, Then, Word
 from agents.meta.bans import Bans
 from agents.meta.candidate import Candidate, candidate
 from agents.meta.guards import BypassGuard, RollbackWindow, Verdict, baseline, recent
@@ -28,8 +28,6 @@ from controller.scheduling.pool import check_hints
 BYPASS_POLICY = "fcfs"
 AGREE = 2
 """Evaluations in a row that have to propose the same."""
-BAN_DWELLS = 8
-"""A policy that was rolled back is left alone for so many dwell times."""
 SHORT_MAX = 256
 HOUR_S = 3_600.0
 ASKING_MOST_S = 60.0
@@ -65,7 +63,6 @@ class MetaModel:
         self._pool = frozenset(pool) | {start}
         self._limits = limits or Limits()
         self._settle_s = min(self._limits.settle_s, self._limits.rollback_window_s / 2)
-        self._ban_s = BAN_DWELLS * self._limits.dwell_s
         self._rules = RuleSelector()
         self._selector: Selector = selector or self._rules
         self._judge = judge
@@ -98,7 +95,7 @@ class MetaModel:
 
     def restore(self, decisions: Sequence[MetaDecision], now_s: float) -> None:
         """Goes on from its own last decisions, the oldest first; dwell begins anew."""
-        past = past_of(decisions, self._pool, now_s, ban_s=self._ban_s, span_s=HOUR_S)
+        past = past_of(decisions, self._pool, now_s, ban_s=self._limits.ban_s, span_s=HOUR_S)
         self._bans, self._switches = past.bans, deque(past.switches)
         if past.bypass_s is not None:
             self._bypass.resume(past.bypass_s)
@@ -167,19 +164,27 @@ class MetaModel:
         )
 
     def _ask(self, pending: Pending, situation: Situation, now_s: float) -> None:
-        def finish(result: Any, at_s: float) -> Said:
-            # Given up first: a selector that breaks over its own answer is asked anew at the next evaluation, not at once.
-            self.asking = None
-            return self._answered(pending.finish(result), situation, at_s)
+        self._await(
+            pending.compute,
+            lambda found, at_s: self._answered(pending.finish(found), situation, at_s),
+            lambda why, at_s: self._answered(pending.failed(why), situation, at_s),
+            now_s,
+        )
 
-        def failed(why: str, at_s: float) -> Said:
-            return self._answered(pending.failed(why), situation, at_s)
+    def _await(self, compute: Callable[[], Any], finish: Then, failed: Then, now_s: float) -> None:
+        """Asks for work. It is over before its answer is looked at: what breaks over that is tried at the next evaluation, not at once."""
 
-        self.asking = Asking(pending.compute, finish, failed, now_s)
+        def over(then: Then) -> Then:
+            def call(found: Any, at_s: float) -> Said:
+                self.asking = None
+                return then(found, at_s)
+
+            return call
+
+        self.asking = Asking(compute, over(finish), over(failed), now_s)
 
     def _answered(self, proposal: Proposal, situation: Situation, now_s: float) -> Said:
         """A proposal that took a while has come: it counts where what it was made for is still so."""
-        self.asking = None
         if self._bypass.active or situation.current != self.current:
             return []
         return self._consider(proposal, situation, now_s)
@@ -251,16 +256,11 @@ class MetaModel:
             return then(case, now_s)
 
         def ruled(ruling: Ruling, at_s: float) -> Said:
-            self.asking = None
             return [] if self._bypass.active or self.current != current else then(ruling, at_s)
 
-        def answered(answer: Any, at_s: float) -> Said:
-            self.asking = None
-            return ruled(judge.rule(current, other, answer, sure=sure), at_s)
-
-        self.asking = Asking(
+        self._await(
             judge.compute(case),
-            answered,
+            lambda answer, at_s: ruled(judge.rule(current, other, answer, sure=sure), at_s),
             lambda why, at_s: ruled(Ruling(None, f"the twin is silent: the replay broke: {why}"), at_s),
             now_s,
         )
@@ -316,7 +316,7 @@ class MetaModel:
     def _roll_back(self, verdict: Verdict, now_s: float) -> Said:
         failed = self.policy
         self._bans.forget(now_s)
-        self._bans.add(self.current, self._stable, now_s + self._ban_s)
+        self._bans.add(self.current, self._stable, now_s + self._limits.ban_s)
         self._watch = self.asking = None
         self._put_in_force(self._stable, now_s)
         self._agreed = (self.current, 0)

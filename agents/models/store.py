@@ -21,7 +21,9 @@ import msgspec
 from agents.models.card import CARD, ModelCard, files, read_card, verified, write_card
 from controller.core.errors import ModelError
 
-KINDS = ("perception", "prediction", "meta")
+FOLLOWED = ("perception", "prediction")
+"""Kinds whose running agents take a change up, and try others in the shadow; `KINDS`: all, meta's classifier among them."""
+KINDS = (*FOLLOWED, "meta")
 SHIPPED = "shipped"
 """Name of what comes with H-MAS itself: what is in force until a version is chosen."""
 KEPT = 8

@@ -7,7 +7,7 @@ from typing import Any
 from controller.config.check import Problem
 from controller.config.paths import UNIX_PATH_LIMIT, is_loopback
 from controller.config.schema import Config, EngineConfig
-from controller.scheduling.pool import POLICIES
+from controller.scheduling.pool import POLICIES, named
 from engines.errors import ProfileError
 from engines.model_shape import model_kv_bytes
 
@@ -129,7 +129,7 @@ def _bus(config: Config) -> Iterator[Problem]:
 
 def _agents(config: Config) -> Iterator[Problem]:
     agents = config.agents
-    unknown = [name for name in (part.strip() for part in agents.meta_policies.split(",")) if name and name not in POLICIES]
+    unknown = [name for name in named(agents.meta_policies) if name not in POLICIES]
     if unknown:
         yield Problem(("agents", "meta_policies"), f"got {', '.join(map(repr, unknown))}; allowed: {', '.join(POLICIES)}")
     for setting in ("meta_table", "statera_tuning"):

@@ -68,6 +68,11 @@ def register(policy: type[QueuePolicy]) -> None:
     _pool[policy.name] = policy
 
 
+def named(text: str) -> tuple[str, ...]:
+    """Policies as a setting names them, with commas between; none for an empty text. Whether the pool has them is not asked."""
+    return tuple(name for name in (part.strip() for part in text.split(",")) if name)
+
+
 def check_hints(name: str, hints: Mapping[str, float] | None) -> dict[str, float]:
     """The complete hints of a policy: those given, its own by default, and those of `COMMON_HINTS` that are given.
 

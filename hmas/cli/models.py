@@ -7,9 +7,8 @@ from typing import Any
 import click
 import msgspec
 
-from agents.meta.selectors.classifier import KIND as META
 from agents.models.card import read_card, verified
-from agents.models.store import KINDS, SHIPPED, ModelStore
+from agents.models.store import FOLLOWED, KINDS, SHIPPED, ModelStore
 from controller.config.paths import models_dir
 from controller.core.errors import AdminError, ModelError
 from hmas.cli.admin import admin_url_option, connect
@@ -144,7 +143,7 @@ def rollback(*, kind: str, as_json: bool, config_file: str | None) -> None:
 
 
 @models.command("shadow")
-@kind_argument
+@click.argument("kind", type=click.Choice(FOLLOWED))
 @click.argument("version", required=False)
 @click.option("--off", is_flag=True, help="Try none any more.")
 @json_option
@@ -159,8 +158,6 @@ def shadow(*, kind: str, version: str | None, off: bool, as_json: bool, config_f
     """  # noqa: D301 - click reads \b as "do not rewrap"
     if bool(version) is off:
         raise click.UsageError("name a version, or give --off")
-    if kind == META:
-        raise click.UsageError("nothing reads along for meta: its selectors are held against the twin; allowed: perception, prediction")
     _store(config_file).set_shadow(kind, version or "")
     text = f"{kind} {version} reads along; `hmas models list {kind}` shows how it compares" if version else f"{kind}: nothing reads along"
     _say_done({"kind": kind, "shadow": version or ""}, text, as_json=as_json)
@@ -213,11 +210,11 @@ def warn_of_settings(kind: str, config_file: str | None) -> None:
     agents = read_config(config_file).agents
     if kind == "perception" and agents.perception_reader != "store":
         hint(_stands_above("perception_reader", agents.perception_reader, "set it to 'store'"))
-    elif kind == META and agents.meta_selector != "classifier":
+    elif kind == "meta" and agents.meta_selector != "classifier":
         hint(_stands_above("meta_selector", agents.meta_selector, "set it to 'classifier'"))
-    elif kind == META and agents.meta_model:
+    elif kind == "meta" and agents.meta_model:
         hint(_stands_above("meta_model", agents.meta_model, "empty it"))
-    elif kind == META:
+    elif kind == "meta":
         hint("meta takes it at its next start: restart the agent meta")
 
 

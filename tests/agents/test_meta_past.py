@@ -7,9 +7,9 @@ from agents.meta.agent import MetaAgent
 from agents.meta.bans import Bans
 from agents.meta.candidate import Candidate
 from agents.meta.journal import DecisionJournal
-from agents.meta.limits import Limits
+from agents.meta.limits import BAN_DWELLS, Limits
 from agents.meta.make import Meta
-from agents.meta.model import BAN_DWELLS, MetaModel
+from agents.meta.model import MetaModel
 from agents.meta.past import FRESH_S, past_of
 from agents.meta.selectors.base import Pending, Proposal
 from controller.core.messages import DecisionOutcome, MetaDecision

@@ -91,7 +91,7 @@ def test_show_says_where_it_came_from_and_whether_it_is_whole(capsys, trained, t
         (["use", "taste", "v1"], 2, "'perception', 'prediction'"),
         (["shadow", "perception"], 2, "name a version, or give --off"),
         (["shadow", "perception", "v1", "--off"], 2, "name a version, or give --off"),
-        (["shadow", "meta", "v1"], 2, "nothing reads along for meta"),
+        (["shadow", "meta", "v1"], 2, "'meta' is not one of 'perception', 'prediction'"),
         (["add", "perception", "/dev"], 1, "card.json"),
     ],
 )
