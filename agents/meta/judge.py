@@ -6,16 +6,12 @@ proposals have to be better, beyond what chance gives to who asks again and agai
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import sqrt
 from typing import Any
 
 from agents.meta.candidate import Candidate
-from agents.meta.selectors.twin import MARGIN, outlooks_of, points, weigh
+from agents.meta.selectors.twin import MARGIN, TOLERANCE, outlooks_of, points, weigh
 from agents.meta.twin.twin import Answer, Question, Twin
 from controller.core.messages import CandidateOutlook
-
-TOLERANCE = 0.005
-"""Share of requests by which a proposal may look worse and still pass: what the replay cannot tell."""
 
 SURE_OF_ALL = 3.2
 """Standard errors that a proposal must win by which is not trusted. It may be made at every evaluation, and chance passes it some time:
@@ -77,8 +73,6 @@ class Judge:
         against = f"{proposed.label} {gain.good:.1%} good against {gain.other_good:.1%}, {points(gain)}"
         if gain.share < -TOLERANCE:
             return Ruling(False, f"the twin expects it to be worse: {against}", outlooks)
-        # At least `share` of the requests fare otherwise, so their number alone scatters by its root: early on, a few blocks scatter less.
-        error = max(gain.error, sqrt(max(0.0, gain.share) / max(1, answer.requests)))
-        if sure and (gain.share < MARGIN or gain.share < SURE_OF_ALL * error):
+        if sure and (gain.share < MARGIN or gain.share < SURE_OF_ALL * gain.error):
             return Ruling(False, f"the twin is not sure that it is better: {against}", outlooks)
         return Ruling(True, f"the twin does not expect it to be worse: {against}", outlooks)

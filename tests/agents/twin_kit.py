@@ -1,15 +1,24 @@
 """Traffic, worlds and telemetry for the tests of the digital twin."""
 
+from math import inf
+
 import numpy as np
+from control_kit import long_view
 from message_kit import instance_view, system_snapshot
+from msgspec.structs import replace
 
 from agents.meta.candidate import Candidate
+from agents.meta.selectors.base import Pending, Proposal, Situation
+from agents.meta.selectors.twin import TwinSelector
+from agents.meta.twin.evidence import BLOCK_SLOTS
 from agents.meta.twin.fleet import SAMPLES_MIN, FleetModel
 from agents.meta.twin.replay import Outlook, Plant, World, replay
 from agents.meta.twin.traffic import Asked
+from agents.meta.twin.twin import Answer, Check, Twin, TwinSettings
 from controller.core.messages import Completion
 from controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from controller.scheduling.outcomes import SchedulerSettings
+from controller.scheduling.pool import POLICIES
 from engines.base import EngineSnapshot
 from engines.sim.profile import load_profile
 
@@ -94,3 +103,56 @@ def served_fleet(rate_s: float = 0.02) -> tuple[FleetModel, float]:
         fleet.learn(completion(number, start_s, 51, ttft_ms=0.0, total_ms=50 * rate_s * 1000.0))
         fleet.observe(told(now_s, engine(now_s, 0, 500 * (number + 1))))
     return fleet, now_s
+
+
+def twin_of(window, **more) -> tuple[Twin, float]:
+    """A twin that has seen the window served by `demo-small`."""
+    twin = Twin(
+        FleetModel({"a": load_profile("demo-small")}), TwinSettings(**({"admission": PLAIN, "window_s": 120.0, "budget_s": 20.0} | more))
+    )
+    for one in window:
+        twin.traffic._keep(one)
+    now_s = window[-1].request.arrival_s
+    still = [one for one in window if not one.has_ended]
+    overdue = sum(one.dispatched_s > now_s and one.request.arrival_s + one.believed.slo.ttft_ms / 1000.0 <= now_s for one in still)
+    twin.hear(told(now_s, n_run=32, capacity_n_run=32, overdue=overdue))
+    return twin, now_s
+
+
+def lived(window) -> list[Asked]:
+    """The window as it ended under first come first served, as far as it had by the arrival of the last."""
+    _, records = replay(world(window), FCFS)
+    of = {record.request_id: record for record in records}
+    ended = []
+    for one in window:
+        record, came_s = of[one.request.id], one.request.arrival_s
+        sent_s = came_s + record.queue_ms / 1000.0 if record.queue_ms >= 0.0 else inf
+        ended_s = came_s + record.total_ms / 1000.0 if record.total_ms >= 0.0 else inf
+        ended.append(replace(one, good=record.slo_met, served_tpot_ms=max(0.0, record.tpot_ms), dispatched_s=sent_s, ended_s=ended_s))
+    until_s = window[-1].request.arrival_s
+    return [one if one.ended_s <= until_s else replace(one, good=None, ended_s=inf) for one in ended]
+
+
+def situation(now_s: float, current: Candidate = FCFS, since_s: float = float("-inf")) -> Situation:
+    return Situation(
+        view=long_view(now_s, policy=current.policy),
+        current=current,
+        start=FCFS,
+        allowed=tuple(sorted(POLICIES)),
+        since_s=since_s,
+        now_s=now_s,
+    )
+
+
+def told_of(check: Check | None, **good: float) -> Answer:
+    """A round in which so many of ten requests a slot are good under each policy, a bit more and a bit less by turns."""
+    slots = [0.4 if place // BLOCK_SLOTS % 2 else -0.4 for place in range(10 * BLOCK_SLOTS)]
+    outlooks = [outlook(FCFS, [5.0] * len(slots))]
+    outlooks += [outlook(Candidate(policy=name), [value + each for each in slots]) for name, value in good.items()]
+    return Answer(outlooks=tuple(outlooks), check=check, took_s=0.0, requests=400)
+
+
+def answered(selector: TwinSelector, now_s: float, answer: Answer) -> Proposal:
+    said = selector.propose(situation(now_s))
+    assert isinstance(said, Pending)
+    return said.finish(answer)

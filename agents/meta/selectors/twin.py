@@ -1,7 +1,7 @@
 """The digital twin as a selector: the policy that would have served the traffic of late best, where that is sure. Pure.
 
-A simulation of the past is no proof of the future. So a change has to be worth a margin, and more than chance; and where the twin cannot
-say, the rule map stands in for it.
+A simulation of the past is no proof of the future. So a change has to be worth a margin, and more than chance, and must not be worse if
+more comes; and where the twin cannot say, the rule map stands in for it.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,6 +12,8 @@ import msgspec
 from agents.meta.candidate import Candidate
 from agents.meta.selectors.base import Pending, Proposal, Reward, Selector, Situation
 from agents.meta.twin.evidence import Gain
+from agents.meta.twin.menu import MOST
+from agents.meta.twin.pressure import PRESSURE
 from agents.meta.twin.twin import Answer, Twin
 from controller.core.messages import CandidateOutlook
 
@@ -19,9 +21,13 @@ MARGIN = 0.01
 """Share of requests that a change has to win."""
 SURE = 2.0
 """Standard errors that a gain must exceed."""
+TOLERANCE = 0.005
+"""Share of requests by which a candidate may look worse: what the replay cannot tell."""
 
 Weighed = tuple[Candidate, Gain]
 """A candidate, and what is known of it against what runs."""
+NONE = Gain(share=0.0, error=1.0, good=0.0, other_good=0.0)
+"""Nothing is known."""
 
 
 class TwinSelector:
@@ -40,12 +46,15 @@ class TwinSelector:
         self._twin = twin
         self._instead = instead
         self._clock = clock
+        self._ahead: Candidate | None = None
         self._wished: Candidate | None = None
 
     def propose(self, situation: Situation) -> Proposal | Pending:
         """Replays what came of late, or says why not."""
-        candidates = self._twin.candidates(situation.current, situation.allowed, self._wished)
-        question = self._twin.question(candidates, situation.since_s, situation.now_s)
+        pressed = self._to_press(situation.current)
+        # Replays under more load take their places from those that are looked at in turn: a round takes no longer.
+        candidates = self._twin.candidates(situation.current, situation.allowed, self._wished, MOST - len(pressed))
+        question = self._twin.question(candidates, situation.since_s, situation.now_s, pressed)
         if isinstance(question, str):
             return self._stand_in(situation, question)
         return Pending(
@@ -57,6 +66,11 @@ class TwinSelector:
     def learn(self, reward: Reward) -> None:
         """The twin learns from telemetry alone."""
 
+    def _to_press(self, current: Candidate) -> tuple[Candidate, ...]:
+        """What to replay under more load: who led last time, and who was wished, with what runs; nothing where nobody did."""
+        leading = [one for one in (self._ahead, self._wished) if one is not None and one != current]
+        return (current, *leading[: 1 if self._ahead == self._wished else 2]) if leading else ()
+
     def _stand_in(self, situation: Situation, why: str) -> Proposal:
         said = self._instead.propose(situation)
         assert isinstance(said, Proposal), "who stands in for the twin answers at once"
@@ -67,19 +81,33 @@ class TwinSelector:
         twin.take(answer)
         weighed = weigh(twin, twin.evidence.fresh(), current)
         outlooks = outlooks_of(weighed, current)
-        best, gain = self._best(situation, weighed)
-        worth = gain is not None and self._is_worth_it(best, gain)
-        self._wished = best if worth else None
-        if twin.silence and not worth:
+        others = [pair for pair in weighed if pair[0] != current and pair[0].policy in situation.allowed]
+        worth = [pair for pair in others if self._is_worth_it(*pair)]
+        self._ahead = max(worth, key=_share)[0] if worth else None
+        standing = [pair for pair in worth if self._stands_pressure(pair[0], current)]
+        self._wished = self._leader(standing)
+        if twin.silence and self._wished is None:
             return msgspec.structs.replace(self._stand_in(situation, twin.silence), candidates=outlooks)
-        told = f"{answer.requests} requests replayed under {len(answer.outlooks)} policies"
-        if gain is None or gain.share <= 0.0:
-            reason = f"{told}: none is expected to do better"
-        else:
-            reason = f"{told}: {best.label} {gain.good:.1%} good against {gain.other_good:.1%}, {points(gain)}"
-            reason += "" if worth else f": less than {MARGIN:.0%} or than chance"
-        evidence = self._evidence(current) | {"replay_s": answer.took_s}
-        return Proposal(candidate=best if worth else current, reason=reason, source=self.name, candidates=outlooks, evidence=evidence)
+        told = f"{answer.requests} requests replayed under {len(answer.outlooks)} policies: "
+        told += self._told(standing or worth or others, current)
+        return Proposal(
+            candidate=self._wished or current,
+            reason=told,
+            source=self.name,
+            candidates=outlooks,
+            evidence=self._evidence(current) | {"replay_s": answer.took_s},
+        )
+
+    def _told(self, leading: Sequence[Weighed], current: Candidate) -> str:
+        """Who leads, by how much, and why that is too little where it is."""
+        best, gain = next((pair for pair in leading if pair[0] == self._wished), max(leading, key=_share, default=(current, NONE)))
+        if gain.share <= 0.0:
+            return "none is expected to do better"
+        told = f"{best.label} {gain.good:.1%} good against {gain.other_good:.1%}, {points(gain)}"
+        if best not in (self._ahead, self._wished):
+            return f"{told}: less than {MARGIN:.0%} or than chance"
+        under = self._twin.pressed.gain(best, current)
+        return f"{told}; if {PRESSURE:.0%} more came, {points(under)}" if under is not None else told
 
     def _evidence(self, current: Candidate) -> dict[str, float]:
         """What the twin stands on: how far its replay of what ran is from the truth, and how the plain baseline would have done."""
@@ -92,19 +120,21 @@ class TwinSelector:
             found |= {"plain_good": plain.good, "plain_gain": plain.share, "plain_n_run": float(twin.menu.plain.n_run)}
         return found
 
-    def _best(self, situation: Situation, weighed: Sequence[Weighed]) -> tuple[Candidate, Gain | None]:
-        """The candidate with the highest gain that is worth it, else the highest gain at all.
+    def _leader(self, worth: Sequence[Weighed]) -> Candidate | None:
+        """The candidate with the highest gain.
 
         What was wished last time is wished on where it is as good within its error, so that of several good ones one comes into force.
         """
-        current = situation.current
-        found = [pair for pair in weighed if pair[0] != current and pair[0].policy in situation.allowed]
-        if not found:
-            return current, None
-        worth = [pair for pair in found if self._is_worth_it(*pair)]
-        best = max(worth or found, key=lambda pair: pair[1].share)
-        again = (pair for pair in worth if pair[0] == self._wished and pair[1].share >= best[1].share - best[1].error)
-        return next(again, best)
+        if not worth:
+            return None
+        best, most = max(worth, key=_share)
+        again = any(one == self._wished and gain.share >= most.share - most.error for one, gain in worth)
+        return self._wished if again else best
+
+    def _stands_pressure(self, candidate: Candidate, current: Candidate) -> bool:
+        """Whether it is not known to be worse under more load."""
+        under = self._twin.pressed.gain(candidate, current)
+        return under is None or under.share >= -TOLERANCE
 
     def _is_worth_it(self, candidate: Candidate, gain: Gain) -> bool:
         """Whether a change is sure, and wins a margin: where the twin is silent, more than its replay is off.
@@ -117,6 +147,10 @@ class TwinSelector:
             # Never held against the truth, it may be off by anything.
             margin = abs(check.bias) if check is not None else inf
         return gain.error < 1.0 and gain.share > 0.0 and gain.share >= max(margin, SURE * gain.error)
+
+
+def _share(weighed: Weighed) -> float:
+    return weighed[1].share
 
 
 def weigh(twin: Twin, candidates: Sequence[Candidate], current: Candidate) -> list[Weighed]:

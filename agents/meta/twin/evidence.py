@@ -37,7 +37,8 @@ class Gain(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         share: Difference of weighted good requests over those asked, -1 to 1.
-        error: Its standard error, from how the difference scatters over blocks of slots; 1 with fewer than three blocks.
+        error: Its standard error: the larger of how the difference scatters over blocks of slots, and of how a number of so many requests
+            scatters by itself, for a few blocks may agree by chance; 1 with fewer than three blocks.
         good, other_good: Weighted share of good requests of each.
     """
 
@@ -98,6 +99,9 @@ class Evidence:
         error = 1.0
         if len(blocks) >= 3:
             error = sqrt(sum(residual**2 for residual in blocks.values()) * len(blocks) / (len(blocks) - 1)) / total
+            # At least `share` of the requests fare otherwise, whose number scatters by its root.
+            requests = total**2 / sum(weights[slot] ** 2 / theirs[1] for slot, (_, theirs) in pairs.items() if theirs[1] > 0.0)
+            error = max(error, sqrt(abs(share) / requests))
         return Gain(share=share, error=error, good=good, other_good=other_good)
 
     def hindsight(self, chosen: Candidate, from_s: float, until_s: float) -> Hindsight | None:

@@ -52,7 +52,14 @@ class Menu:
         return Candidate(policy="fcfs", n_run=CAPS[self.cap])
 
     def choose(
-        self, current: Candidate, pool: Collection[str], gain: GainOf, wished: Candidate | None = None, *, guarded: bool = True
+        self,
+        current: Candidate,
+        pool: Collection[str],
+        gain: GainOf,
+        wished: Candidate | None = None,
+        *,
+        places: int = MOST,
+        guarded: bool = True,
     ) -> tuple[Candidate, ...]:
         """Candidates for one replay.
 
@@ -61,6 +68,7 @@ class Menu:
             pool: Policies that may be looked at.
             gain: What is known of one candidate against another.
             wished: Who was wished last time, and has to show it again.
+            places: How many to look at, what runs among them; one more where the plain baseline comes with its neighbour.
             guarded: Whether there is a TPOT guard; one that is switched off stays off.
         """
         regular = [current.under(name) for name in OFTEN if name in pool]
@@ -82,11 +90,11 @@ class Menu:
         if wished is not None and wished.label in periods:
             overdue[wished.label] = inf
         # Of equals the first named goes first.
-        chosen = sorted(overdue, key=lambda label: -overdue[label])[: MOST - 1]
+        chosen = sorted(overdue, key=lambda label: -overdue[label])[: places - 1]
         if self.plain.label in (current.label, *chosen):
             # A window is only better or worse than another on the same traffic.
             periods[self._neighbour.label] = (self._neighbour, SELDOM)
-            chosen = list(dict.fromkeys((*chosen[: MOST - 2], self.plain.label, self._neighbour.label)))
+            chosen = list(dict.fromkeys((*chosen[: places - 2], self.plain.label, self._neighbour.label)))
         self._looked_at = {label: self._looked_at[label] for label in periods if label in self._looked_at}
         self._looked_at |= dict.fromkeys(chosen, self._turn)
         return (current, *(periods[label][0] for label in chosen if label != current.label))

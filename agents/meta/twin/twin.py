@@ -17,6 +17,7 @@ from agents.meta.twin.evidence import Evidence, Gain
 from agents.meta.twin.fleet import FleetModel
 from agents.meta.twin.lengths import Lengths
 from agents.meta.twin.menu import MOST, Menu
+from agents.meta.twin.pressure import PRESSURE, pressed
 from agents.meta.twin.replay import Outlook, World, is_good, replay
 from agents.meta.twin.sample import part_of
 from agents.meta.twin.traffic import Asked, Traffic, is_possible
@@ -85,11 +86,13 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         in_force: Whether the first was in force all the while, so that its replay can be held against the truth.
+        pressed: Those that are replayed under more load, too; none, or what runs and others.
     """
 
     world: World
     candidates: tuple[Candidate, ...]
     in_force: bool
+    pressed: tuple[Candidate, ...] = ()
 
     def answer(self, clock: Callable[[], float] | None = None) -> "Answer":
         """Replays them all; what takes long. `clock` tells seconds, to learn what it costs."""
@@ -101,17 +104,25 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
             outlooks.append(outlook)
             if check is None and self.in_force:
                 check = held_against_truth(self.world, records)
+        more = pressed(self.world) if self.pressed else self.world
+        under_pressure = tuple(replay(more, candidate)[0] for candidate in self.pressed)
         took_s = clock() - start_s if clock is not None else 0.0
-        return Answer(outlooks=tuple(outlooks), check=check, took_s=took_s, requests=len(self.world.asked))
+        return Answer(outlooks=tuple(outlooks), check=check, took_s=took_s, requests=len(self.world.asked), pressed=under_pressure)
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a question: outlooks in the candidates' order, the check of the first, and what it cost."""
+    """What came of a question: outlooks in the candidates' order, the check of the first, what it cost, and outlooks under more load."""
 
     outlooks: tuple[Outlook, ...]
     check: Check | None
     took_s: float
     requests: int
+    pressed: tuple[Outlook, ...] = ()
+
+    @property
+    def replayed(self) -> float:
+        """Requests replayed in all."""
+        return self.requests * (len(self.outlooks) + (1.0 + PRESSURE) * len(self.pressed))
 
 
 class Twin:
@@ -119,6 +130,7 @@ class Twin:
 
     Attributes:
         fleet, traffic, lengths, evidence, menu: See their classes.
+        pressed: What replays under more load have said.
         check: The last replay that was held against the truth.
         silence: Why the twin does not speak; empty where it does.
     """
@@ -128,6 +140,7 @@ class Twin:
         self.traffic = Traffic()
         self.lengths = Lengths()
         self.evidence = Evidence()
+        self.pressed = Evidence()
         self.menu = Menu()
         self.check: Check | None = None
         self.silence = "no replay has been held against the truth yet"
@@ -148,17 +161,20 @@ class Twin:
         elif isinstance(message, RequestFeatures):
             self.traffic.features(message)
 
-    def candidates(self, current: Candidate, pool: Collection[str], wished: Candidate | None = None) -> tuple[Candidate, ...]:
+    def candidates(
+        self, current: Candidate, pool: Collection[str], wished: Candidate | None = None, places: int = MOST
+    ) -> tuple[Candidate, ...]:
         """What to look at this time, what runs first and `wished` in any case (see `Menu`)."""
-        return self.menu.choose(current, pool, self.gain, wished, guarded=self._settings.admission.tpot_guard > 0.0)
+        return self.menu.choose(current, pool, self.gain, wished, places=places, guarded=self._settings.admission.tpot_guard > 0.0)
 
-    def question(self, candidates: Sequence[Candidate], since_s: float, now_s: float) -> Question | str:
+    def question(self, candidates: Sequence[Candidate], since_s: float, now_s: float, pressed: Sequence[Candidate] = ()) -> Question | str:
         """What to replay of late; in words why nothing can be, where nothing can.
 
         Args:
             candidates: The first is what runs.
             since_s: Since when it does.
             now_s: End of the window.
+            pressed: What to replay under more load, what runs among it.
         """
         settings = self._settings
         plants, why = self.fleet.plants(now_s, settings.window_s * (1.0 + LEAD))
@@ -192,13 +208,15 @@ class Twin:
             routing=settings.routing,
             weights=settings.weights,
         )
-        return Question(world=world, candidates=tuple(candidates), in_force=since_s <= from_s)
+        return Question(world=world, candidates=tuple(candidates), in_force=since_s <= from_s, pressed=tuple(pressed))
 
     def take(self, answer: Answer) -> None:
         """An answer has come: it becomes evidence, and says how far the twin may be believed."""
         if answer.took_s > 0.0:
-            self._request_ms = max(1e-3, 1000.0 * answer.took_s / (answer.requests * len(answer.outlooks)))
+            self._request_ms = max(1e-3, 1000.0 * answer.took_s / answer.replayed)
         self.evidence.add(answer.outlooks)
+        if answer.pressed:
+            self.pressed.add(answer.pressed)
         self.menu.learn([outlook.candidate for outlook in answer.outlooks], self.gain)
         check = answer.check
         if check is None or check.requests < CHECKED_MIN:
