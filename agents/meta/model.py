@@ -27,7 +27,7 @@ from controller.scheduling.pool import check_hints
 
 BYPASS_POLICY = "fcfs"
 AGREE = 2
-"""Evaluations in a row that have to propose the same."""
+"""Evaluations in a row in which the same voice has to propose the same."""
 SHORT_MAX = 256
 HOUR_S = 3_600.0
 ASKING_MOST_S = 60.0
@@ -73,7 +73,7 @@ class MetaModel:
         self._stable = self._start
         self._since_s = self._switched_s = self._evaluated_s = self._sent_s = float("-inf")
         self._switches: deque[float] = deque()
-        self._agreed: tuple[Candidate, int] = (self._start, 0)
+        self._agreed: tuple[Candidate, str, int] = (self._start, "", 0)
         self._bans = Bans()
         self._watch: RollbackWindow | None = None
         self._bypass = BypassGuard()
@@ -138,7 +138,7 @@ class MetaModel:
         if "policy" in view.forced or self._bypass.active:
             return []
         if self._short and not _has_engine(self._short[-1]):
-            self._agreed = (self.current, 0)
+            self._agreed = (self.current, "", 0)
             return self._say(now_s, self.policy, Word("keep: no engine is healthy, so nothing can be judged", "hold"))
         outcomes: Said = list(self._journal.ended(view, self.current, self._since_s, now_s)) if self._journal is not None else []
         if self._situation is not None and self._situation.current == self.current and view.ended:
@@ -199,7 +199,9 @@ class MetaModel:
         word = Word(proposal.reason, proposal.source, proposal.evidence, proposal.confidence, proposal.candidates)
         if fault:
             return self._keep(word, wanted, fault, now_s)
-        self._agreed = (wanted, self._agreed[1] + 1 if self._agreed[0] == wanted else 1)
+        # Who speaks for another, while that one is silent, does not speak for it when it is not.
+        again = self._agreed[:2] == (wanted, word.source)
+        self._agreed = (wanted, word.source, self._agreed[2] + 1 if again else 1)
         if wanted == self.current:
             return self._say(now_s, self.policy, word)
         held = self._held_back(wanted, now_s)
@@ -232,7 +234,7 @@ class MetaModel:
             return f"{self.policy} has {self._limits.dwell_s - (now_s - self._switched_s):.0f} s of its dwell time left"
         if self._watch is not None:
             return "the last switch is still being watched"
-        if self._agreed[1] < AGREE:
+        if self._agreed[2] < AGREE:
             return "it has been wished only once"
         while self._switches and not 0.0 <= now_s - self._switches[0] < HOUR_S:
             self._switches.popleft()
@@ -277,7 +279,7 @@ class MetaModel:
         self._switches.append(now_s)
         self._put_in_force(reference, now_s)
         self._stable = self.current
-        self._agreed = (self.current, 0)
+        self._agreed = (self.current, "", 0)
         word = Word(f"{was} is not expected to do better than the rule map's choice: {ruling.reason}", "rules", candidates=ruling.outlooks)
         return self._say(now_s, previous, word, changed=True)
 
@@ -319,7 +321,7 @@ class MetaModel:
         self._bans.add(self.current, self._stable, now_s + self._limits.ban_s)
         self._watch = self.asking = None
         self._put_in_force(self._stable, now_s)
-        self._agreed = (self.current, 0)
+        self._agreed = (self.current, "", 0)
         word = Word(f"{failed} made things worse: {verdict.reason}", "rollback", verdict.evidence)
         return self._say(now_s, failed, word, changed=True)
 
@@ -337,7 +339,7 @@ class MetaModel:
 
     def _leave_bypass(self, now_s: float) -> Said:
         self._switched_s = self._since_s = now_s
-        self._agreed = (self.current, 0)
+        self._agreed = (self.current, "", 0)
         reason = f"clear: {', '.join(self._bypass.names) or 'nothing'} not seen any more; back to {self.policy}"
         return self._say(now_s, BYPASS_POLICY, Word(reason, "bypass"), changed=True)
 
@@ -345,7 +347,7 @@ class MetaModel:
         """Nothing is judged while an operator decides: what happens is not this policy's doing."""
         self._watch = self.asking = self._situation = None
         self._stable = self.current
-        self._agreed = (self.current, 0)
+        self._agreed = (self.current, "", 0)
         self._switched_s = self._since_s = now_s
         self._bypass = BypassGuard()
         self._forget_spans()

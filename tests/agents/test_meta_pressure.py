@@ -1,5 +1,7 @@
 """Who leads is replayed under more load, too: what wins only as long as no more comes is not put in force."""
 
+import dataclasses
+
 import pytest
 from msgspec.structs import replace
 from twin_kit import EDF, FCFS, SHORT, SJF, answered, asked, blocked, lived, looked, outlook, situation, told_of, twin_of, world
@@ -7,10 +9,10 @@ from twin_kit import EDF, FCFS, SHORT, SJF, answered, asked, blocked, lived, loo
 from agents.meta.selectors.base import Pending
 from agents.meta.selectors.rules import RuleSelector
 from agents.meta.selectors.twin import TwinSelector
-from agents.meta.twin.evidence import BLOCK_SLOTS
+from agents.meta.twin.evidence import BLOCK_SLOTS, FRESH_ROUNDS
 from agents.meta.twin.menu import MOST
 from agents.meta.twin.pressure import PRESSURE, pressed
-from agents.meta.twin.twin import Answer, Check, Question
+from agents.meta.twin.twin import Answer, Check
 from controller.core.messages import OPEN_WINDOW
 
 RIGHT = Check(requests=500, replayed=0.5, true=0.5, slower=1.0)
@@ -48,16 +50,32 @@ def test_a_window_that_is_just_wide_enough_shows_under_more_load():
     assert looked(narrow, window=more.asked).good < 0.5
 
 
-def test_who_leads_is_pressed_the_next_time_and_a_round_is_no_longer_for_it():
+def asked_of(selector: TwinSelector, now_s: float, **more) -> Answer:
+    """What the selector has replayed."""
+    said = selector.propose(dataclasses.replace(situation(now_s), **more))
+    assert isinstance(said, Pending)
+    return said.compute()
+
+
+def test_who_leads_is_pressed_the_next_time_and_a_round_is_hardly_longer_for_it():
     twin, now_s = twin_of(lived(blocked()))
     selector = TwinSelector(twin, RuleSelector())
+    alone = asked_of(selector, now_s)
+    assert alone.pressed == ()
     assert answered(selector, now_s, told_of(RIGHT, edf=8.0)).candidate == EDF
-    said = selector.propose(situation(now_s))
-    assert isinstance(said, Pending)
-    answer = said.compute()
+    answer = asked_of(selector, now_s)
     assert [one.candidate for one in answer.pressed] == [FCFS, EDF]
-    assert len(answer.outlooks) + len(answer.pressed) <= MOST + 1
-    assert answer.replayed > answer.requests * len(answer.outlooks)
+    assert EDF in [one.candidate for one in answer.outlooks]
+    assert answer.replayed <= answer.requests * (MOST + 1.5)
+    twin.take(replace(answer, took_s=answer.replayed / 1000.0))
+    assert twin._request_ms == pytest.approx(1.0)
+
+
+def test_who_may_not_be_chosen_is_not_pressed():
+    twin, now_s = twin_of(lived(blocked()))
+    selector = TwinSelector(twin, RuleSelector())
+    answered(selector, now_s, told_of(RIGHT, edf=8.0))
+    assert asked_of(selector, now_s, allowed=("fcfs", "sjf")).pressed == ()
 
 
 def test_what_would_be_worse_if_more_came_is_not_wished_and_the_next_best_is():
@@ -68,18 +86,40 @@ def test_what_would_be_worse_if_more_came_is_not_wished_and_the_next_best_is():
     held = answered(selector, now_s, under_pressure(first, edf=4.0))
     assert held.candidate == SJF
     assert "sjf 70.2% good" in held.reason
+    assert "edf, which is ahead, would be worse if 25% more came: -10.0" in held.reason
     both = answered(selector, now_s, under_pressure(first, edf=4.0, sjf=4.0))
     assert both.candidate == FCFS
-    assert "edf 80.2% good against 50.0%" in both.reason
-    assert "if 25% more came, -10.0" in both.reason
-    # It goes on being pressed, and is wished again once it stands that.
-    said = selector.propose(situation(now_s))
-    assert isinstance(said, Pending)
-    assert answered(selector, now_s, under_pressure(first, edf=5.0)).candidate == EDF
+    # Who leads goes on being pressed, and is wished again once it stands that.
+    assert [one.candidate for one in asked_of(selector, now_s).pressed] == [FCFS, EDF]
+    again = answered(selector, now_s, under_pressure(first, edf=5.5))
+    assert again.candidate == EDF
+    assert "if 25% more came, +5.0" in again.reason
 
 
-def test_a_question_presses_nobody_where_nobody_leads():
+def test_a_silent_twin_says_what_it_set_aside():
     twin, now_s = twin_of(lived(blocked()))
-    question = twin.question((FCFS, EDF), float("-inf"), now_s)
-    assert isinstance(question, Question)
-    assert question.answer().pressed == ()
+    selector = TwinSelector(twin, RuleSelector())
+    off = told_of(Check(requests=500, replayed=0.7, true=0.5, slower=1.0), edf=8.0)
+    found = answered(selector, now_s, under_pressure(off, edf=4.0))
+    assert found.source == "rules"
+    assert "edf, which is ahead, would be worse" in found.reason
+
+
+def test_pressure_of_some_rounds_ago_says_nothing_any_more():
+    twin, now_s = twin_of(lived(blocked()))
+    selector = TwinSelector(twin, RuleSelector())
+    first = told_of(RIGHT, edf=8.0)
+    assert answered(selector, now_s, under_pressure(first, edf=4.0)).candidate == FCFS
+    for _ in range(FRESH_ROUNDS - 1):
+        assert answered(selector, now_s, first).candidate == FCFS
+    found = answered(selector, now_s, first)
+    assert found.candidate == EDF, "it will be pressed before it can be wished again"
+    assert "more came" not in found.reason
+
+
+def test_too_few_slots_under_pressure_are_no_word_against_anyone():
+    twin, now_s = twin_of(lived(blocked()))
+    selector = TwinSelector(twin, RuleSelector())
+    first = told_of(RIGHT, edf=8.0)
+    few = replace(first, pressed=(outlook(FCFS, [5.0] * 4), outlook(EDF, [4.0] * 4)))
+    assert answered(selector, now_s, few).candidate == EDF

@@ -93,6 +93,14 @@ def test_a_proposal_is_followed_when_it_has_been_made_twice(later):
     assert said[-1].confidence == 0.7
 
 
+def test_who_stands_in_does_not_speak_for_whom_it_stands_in():
+    class InTurns(Says):
+        def propose(self, situation):
+            return msgspec.structs.replace(super().propose(situation), source="rules" if self._asked % 2 else "says")
+
+    assert switches(live(model(InTurns(SJF)), 60.0)) == []
+
+
 @pytest.mark.parametrize(
     ("passes", "trusted", "expected"),
     [(True, False, ["sjf"]), (True, True, ["sjf"]), (False, True, []), (None, True, ["sjf"]), (None, False, [])],

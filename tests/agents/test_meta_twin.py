@@ -111,11 +111,23 @@ def test_a_gain_needs_more_than_one_burst():
 
 def test_a_gain_of_three_requests_is_chance_however_evenly_they_lie():
     evidence = Evidence()
-    few = [9.8 if place % 10 == 5 else 10.0 for place in range(10 * BLOCK_SLOTS)]
+    few = [9.0 if place in {9, 19, 29} else 10.0 for place in range(10 * BLOCK_SLOTS)]
     evidence.add([outlook(FCFS, few), outlook(EDF, [10.0] * len(few))])
     found = evidence.gain(EDF, FCFS)
     assert found is not None
     assert 0.0 < found.share < 2.0 * found.error
+
+
+@pytest.mark.parametrize("weight", [0.01, 1.0, 1000.0])
+def test_how_sure_a_gain_is_does_not_depend_on_the_scale_of_weights(weight):
+    evidence = Evidence()
+    slots = 10 * BLOCK_SLOTS
+    told = [outlook(one, [weight * good] * slots, asked_each=weight * 10.0) for one, good in ((FCFS, 5.0), (EDF, 6.0))]
+    evidence.add([replace(one, requests=10 * slots) for one in told])
+    found = evidence.gain(EDF, FCFS)
+    assert found is not None
+    assert found.share == pytest.approx(0.1)
+    assert found.error == pytest.approx(0.017, abs=0.002)
 
 
 def test_evidence_is_of_whole_slots_of_the_newest_round_and_gets_old():

@@ -51,9 +51,10 @@ class TwinSelector:
 
     def propose(self, situation: Situation) -> Proposal | Pending:
         """Replays what came of late, or says why not."""
-        pressed = self._to_press(situation.current)
-        # Replays under more load take their places from those that are looked at in turn: a round takes no longer.
-        candidates = self._twin.candidates(situation.current, situation.allowed, self._wished, MOST - len(pressed))
+        leader = self._leading(situation)
+        pressed = () if leader is None else (situation.current, leader)
+        # Replays under more load take the places of some that are looked at in turn.
+        candidates = self._twin.candidates(situation.current, situation.allowed, leader, MOST - len(pressed))
         question = self._twin.question(candidates, situation.since_s, situation.now_s, pressed)
         if isinstance(question, str):
             return self._stand_in(situation, question)
@@ -66,10 +67,10 @@ class TwinSelector:
     def learn(self, reward: Reward) -> None:
         """The twin learns from telemetry alone."""
 
-    def _to_press(self, current: Candidate) -> tuple[Candidate, ...]:
-        """What to replay under more load: who led last time, and who was wished, with what runs; nothing where nobody did."""
-        leading = [one for one in (self._ahead, self._wished) if one is not None and one != current]
-        return (current, *leading[: 1 if self._ahead == self._wished else 2]) if leading else ()
+    def _leading(self, situation: Situation) -> Candidate | None:
+        """Who has to show itself again: who was wished last time, or led where nobody was."""
+        found = self._wished or self._ahead
+        return found if found is not None and found != situation.current and found.policy in situation.allowed else None
 
     def _stand_in(self, situation: Situation, why: str) -> Proposal:
         said = self._instead.propose(situation)
@@ -87,12 +88,11 @@ class TwinSelector:
         standing = [pair for pair in worth if self._stands_pressure(pair[0], current)]
         self._wished = self._leader(standing)
         if twin.silence and self._wished is None:
-            return msgspec.structs.replace(self._stand_in(situation, twin.silence), candidates=outlooks)
-        told = f"{answer.requests} requests replayed under {len(answer.outlooks)} policies: "
-        told += self._told(standing or worth or others, current)
+            return msgspec.structs.replace(self._stand_in(situation, f"{twin.silence}{self._set_aside(current)}"), candidates=outlooks)
+        told = f"{answer.requests} requests replayed under {len(answer.outlooks)} policies: {self._told(standing or others, current)}"
         return Proposal(
             candidate=self._wished or current,
-            reason=told,
+            reason=told + self._set_aside(current),
             source=self.name,
             candidates=outlooks,
             evidence=self._evidence(current) | {"replay_s": answer.took_s},
@@ -106,8 +106,17 @@ class TwinSelector:
         told = f"{best.label} {gain.good:.1%} good against {gain.other_good:.1%}, {points(gain)}"
         if best not in (self._ahead, self._wished):
             return f"{told}: less than {MARGIN:.0%} or than chance"
-        under = self._twin.pressed.gain(best, current)
+        under = self._twin.gain_under_pressure(best, current)
         return f"{told}; if {PRESSURE:.0%} more came, {points(under)}" if under is not None else told
+
+    def _set_aside(self, current: Candidate) -> str:
+        """Who is ahead and yet not wished, and why; empty where that is nobody."""
+        ahead = self._ahead
+        if ahead is None or self._stands_pressure(ahead, current):
+            return ""
+        under = self._twin.gain_under_pressure(ahead, current)
+        assert under is not None, "only what was replayed under more load fails there"
+        return f"; {ahead.label}, which is ahead, would be worse if {PRESSURE:.0%} more came: {points(under)}"
 
     def _evidence(self, current: Candidate) -> dict[str, float]:
         """What the twin stands on: how far its replay of what ran is from the truth, and how the plain baseline would have done."""
@@ -132,8 +141,8 @@ class TwinSelector:
         return self._wished if again else best
 
     def _stands_pressure(self, candidate: Candidate, current: Candidate) -> bool:
-        """Whether it is not known to be worse under more load."""
-        under = self._twin.pressed.gain(candidate, current)
+        """Whether it does not look worse under more load. One that was not replayed so yet is, before it can be wished again."""
+        under = self._twin.gain_under_pressure(candidate, current)
         return under is None or under.share >= -TOLERANCE
 
     def _is_worth_it(self, candidate: Candidate, gain: Gain) -> bool:

@@ -29,7 +29,7 @@ FRESH_ROUNDS = 4
 """Rounds within which a candidate must have been replayed to be chosen."""
 
 Word = tuple[float, float]
-"""Of a slot: the weight of good requests, and of all."""
+"""Of a slot: good requests, and all, each counted by its weight over the mean one of its round."""
 
 
 class Gain(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,18 +57,21 @@ class Hindsight(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Evidence:
-    """Rounds of replays, each of several candidates in the same world."""
+    """Rounds of replays, each of several candidates in the same world; `rounds` of them are kept."""
 
-    def __init__(self) -> None:
-        self._rounds: deque[dict[str, tuple[Candidate, dict[int, Word]]]] = deque(maxlen=ROUNDS_MOST)
+    def __init__(self, rounds: int = ROUNDS_MOST) -> None:
+        self._rounds: deque[dict[str, tuple[Candidate, dict[int, Word]]]] = deque(maxlen=rounds)
         self._newest = 0
 
     def add(self, outlooks: Iterable[Outlook]) -> None:
-        """Takes a round: replays in the same world."""
+        """Takes a round: replays in the same world, or none."""
         told = {}
         for outlook in outlooks:
+            # Tenants' weights say how requests compare, not how many there are.
+            weight = sum(asked for _, asked in outlook.slots.values())
+            one = outlook.requests / weight if weight > 0.0 else 0.0
             # The first and the last slot of a window are cut off: only whole ones are compared.
-            slots = {slot: outlook.slots[slot] for slot in sorted(outlook.slots)[1:-1]}
+            slots = {slot: (good * one, asked * one) for slot, (good, asked) in sorted(outlook.slots.items())[1:-1]}
             told[outlook.candidate.label] = (outlook.candidate, slots)
             self._newest = max(self._newest, max(slots, default=0))
         self._rounds.append(told)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from agents.meta.candidate import Candidate
 from agents.meta.twin.carried import carried, open_of
-from agents.meta.twin.evidence import Evidence, Gain
+from agents.meta.twin.evidence import FRESH_ROUNDS, Evidence, Gain
 from agents.meta.twin.fleet import FleetModel
 from agents.meta.twin.lengths import Lengths
 from agents.meta.twin.menu import MOST, Menu
@@ -130,7 +130,7 @@ class Twin:
 
     Attributes:
         fleet, traffic, lengths, evidence, menu: See their classes.
-        pressed: What replays under more load have said.
+        pressed: What replays under more load have said in the last rounds.
         check: The last replay that was held against the truth.
         silence: Why the twin does not speak; empty where it does.
     """
@@ -140,7 +140,7 @@ class Twin:
         self.traffic = Traffic()
         self.lengths = Lengths()
         self.evidence = Evidence()
-        self.pressed = Evidence()
+        self.pressed = Evidence(rounds=FRESH_ROUNDS)
         self.menu = Menu()
         self.check: Check | None = None
         self.silence = "no replay has been held against the truth yet"
@@ -215,8 +215,7 @@ class Twin:
         if answer.took_s > 0.0:
             self._request_ms = max(1e-3, 1000.0 * answer.took_s / answer.replayed)
         self.evidence.add(answer.outlooks)
-        if answer.pressed:
-            self.pressed.add(answer.pressed)
+        self.pressed.add(answer.pressed)
         self.menu.learn([outlook.candidate for outlook in answer.outlooks], self.gain)
         check = answer.check
         if check is None or check.requests < CHECKED_MIN:
@@ -233,6 +232,11 @@ class Twin:
     def gain(self, one: Candidate, other: Candidate) -> Gain | None:
         """How much better one is expected to do than another."""
         return self.evidence.gain(one, other)
+
+    def gain_under_pressure(self, one: Candidate, other: Candidate) -> Gain | None:
+        """The same if more came; None where the last rounds have not shown it."""
+        found = self.pressed.gain(one, other)
+        return found if found is not None and found.error < 1.0 else None
 
 
 def _once_more(asked: Sequence[Asked], now_s: float, span_s: float) -> list[Asked]:
