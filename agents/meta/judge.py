@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from agents.meta.candidate import Candidate
-from agents.meta.selectors.twin import MARGIN, TOLERANCE, outlooks_of, points, weigh
+from agents.meta.selectors.twin import MARGIN, outlooks_of, points, weigh
 from agents.meta.twin.twin import Answer, Question, Twin
 from controller.core.messages import CandidateOutlook
+
+TOLERANCE = 0.005
+"""Share of requests by which a proposal may look worse and still pass: what the replay cannot tell."""
 
 SURE_OF_ALL = 3.2
 """Standard errors that a proposal must win by which is not trusted. It may be made at every evaluation, and chance passes it some time:

@@ -78,7 +78,7 @@ def test_who_may_not_be_chosen_is_not_pressed():
     assert asked_of(selector, now_s, allowed=("fcfs", "sjf")).pressed == ()
 
 
-def test_what_would_be_worse_if_more_came_is_not_wished_and_the_next_best_is():
+def test_what_would_be_no_better_if_more_came_is_not_wished_and_the_next_best_is():
     twin, now_s = twin_of(lived(blocked()))
     selector = TwinSelector(twin, RuleSelector())
     first = told_of(RIGHT, edf=8.0, sjf=7.0)
@@ -86,8 +86,8 @@ def test_what_would_be_worse_if_more_came_is_not_wished_and_the_next_best_is():
     held = answered(selector, now_s, under_pressure(first, edf=4.0))
     assert held.candidate == SJF
     assert "sjf 70.2% good" in held.reason
-    assert "edf, which is ahead, would be worse if 25% more came: -10.0" in held.reason
-    both = answered(selector, now_s, under_pressure(first, edf=4.0, sjf=4.0))
+    assert "edf, which is ahead, would be no better if 25% more came: -10.0" in held.reason
+    both = answered(selector, now_s, under_pressure(first, edf=4.0, sjf=5.0))
     assert both.candidate == FCFS
     # Who leads goes on being pressed, and is wished again once it stands that.
     assert [one.candidate for one in asked_of(selector, now_s).pressed] == [FCFS, EDF]
@@ -102,7 +102,7 @@ def test_a_silent_twin_says_what_it_set_aside():
     off = told_of(Check(requests=500, replayed=0.7, true=0.5, slower=1.0), edf=8.0)
     found = answered(selector, now_s, under_pressure(off, edf=4.0))
     assert found.source == "rules"
-    assert "edf, which is ahead, would be worse" in found.reason
+    assert "edf, which is ahead, would be no better" in found.reason
 
 
 def test_pressure_of_some_rounds_ago_says_nothing_any_more():

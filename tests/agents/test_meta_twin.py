@@ -27,10 +27,10 @@ from twin_kit import (
 )
 
 from agents.meta.candidate import Candidate
-from agents.meta.judge import Judge
+from agents.meta.judge import TOLERANCE, Judge
 from agents.meta.selectors.base import Pending, Proposal
 from agents.meta.selectors.rules import RuleSelector
-from agents.meta.selectors.twin import TOLERANCE, TwinSelector
+from agents.meta.selectors.twin import TwinSelector
 from agents.meta.twin.evidence import BLOCK_SLOTS, FRESH_ROUNDS, HORIZON_S, Evidence, Gain
 from agents.meta.twin.fleet import FleetModel
 from agents.meta.twin.menu import CAPS, MOST, SELDOM, Menu

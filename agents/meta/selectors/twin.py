@@ -1,7 +1,7 @@
 """The digital twin as a selector: the policy that would have served the traffic of late best, where that is sure. Pure.
 
-A simulation of the past is no proof of the future. So a change has to be worth a margin, and more than chance, and must not be worse if
-more comes; and where the twin cannot say, the rule map stands in for it.
+A simulation of the past is no proof of the future. So a change has to be worth a margin, and more than chance, and to be better if more
+comes, too; and where the twin cannot say, the rule map stands in for it.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,8 +21,6 @@ MARGIN = 0.01
 """Share of requests that a change has to win."""
 SURE = 2.0
 """Standard errors that a gain must exceed."""
-TOLERANCE = 0.005
-"""Share of requests by which a candidate may look worse: what the replay cannot tell."""
 
 Weighed = tuple[Candidate, Gain]
 """A candidate, and what is known of it against what runs."""
@@ -116,7 +114,7 @@ class TwinSelector:
             return ""
         under = self._twin.gain_under_pressure(ahead, current)
         assert under is not None, "only what was replayed under more load fails there"
-        return f"; {ahead.label}, which is ahead, would be worse if {PRESSURE:.0%} more came: {points(under)}"
+        return f"; {ahead.label}, which is ahead, would be no better if {PRESSURE:.0%} more came: {points(under)}"
 
     def _evidence(self, current: Candidate) -> dict[str, float]:
         """What the twin stands on: how far its replay of what ran is from the truth, and how the plain baseline would have done."""
@@ -141,9 +139,9 @@ class TwinSelector:
         return self._wished if again else best
 
     def _stands_pressure(self, candidate: Candidate, current: Candidate) -> bool:
-        """Whether it does not look worse under more load. One that was not replayed so yet is, before it can be wished again."""
+        """Whether it looks better under more load, too. One that was not replayed so yet will be, before it can be wished again."""
         under = self._twin.gain_under_pressure(candidate, current)
-        return under is None or under.share >= -TOLERANCE
+        return under is None or under.share > 0.0
 
     def _is_worth_it(self, candidate: Candidate, gain: Gain) -> bool:
         """Whether a change is sure, and wins a margin: where the twin is silent, more than its replay is off.
