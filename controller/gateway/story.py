@@ -6,6 +6,7 @@ from controller.core.messages import Completion
 from controller.core.types import Estimates
 from controller.gateway.directives import Setting
 from controller.gateway.dossier import Dossier, Sample, Story, Try
+from controller.scheduling.pool import GUARD
 
 SAMPLES_TOLD = 20
 FULL, DOWN = "every window full", "no engine there"
@@ -142,6 +143,9 @@ def _policies(story: Story, dossier: Dossier, end_s: float) -> list[dict[str, An
 def _try(story: Story, one: Try, place: int) -> dict[str, Any]:
     directive = one.directives.instances.get(one.instance)
     knobs = {} if directive is None else {"n_run": _setting(directive.n_run), "token_budget": _setting(directive.token_budget)}
+    # A share that is named holds for all instances alike: then nobody's factor counts.
+    if directive is not None and GUARD not in one.hints:
+        knobs["guard"] = _setting(directive.guard)
     return {
         "after_ms": _after(story, one.at_s),
         "instance": one.instance,

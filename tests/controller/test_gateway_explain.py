@@ -45,6 +45,7 @@ async def test_a_request_that_was_served_at_once(tmp_path: Path):
     assert (sent["instance"], sent["policy"]["name"], sent["policy"]["source"]) == ("sim-1", "fcfs", "configured")
     assert "emptiest of 1" in sent["reason"]
     assert sent["knobs"]["n_run"]["value"] == "16"
+    assert sent["knobs"]["guard"] == {"value": "1", "source": "configured", "reason": ""}
     assert not sent["bypass"]
     assert told["outcome"] == {"kind": "completed", "status": 200, "reason": "", "slo_met": True, "instance": "sim-1"}
     assert told["actual"]["ttft_ms"] > 0
@@ -59,8 +60,10 @@ async def test_a_request_that_waits_and_what_for(tmp_path: Path):
     async with running(tmp_path, scheduler=ONE_AT_A_TIME) as rig:
         blocker = asyncio.create_task(rig.post(chat("long", tokens=3000)))
         await eventually(lambda: rig.sims[0].model.running == 1)
-        waiting = [asyncio.create_task(rig.post(chat("waits", tokens=3), headers={"x-request-id": name})) for name in ("first", "second")]
-        await eventually(lambda: rig.gateway.scheduler.queued == 2)
+        waiting = []
+        for name in ("first", "second"):
+            waiting.append(asyncio.create_task(rig.post(chat("waits", tokens=3), headers={"x-request-id": name})))
+            await eventually(lambda: rig.gateway.scheduler.queued == len(waiting))
         told = await story(rig, "second")
         assert (told["state"], told["outcome"], told["actual"], told["tries"]) == ("waiting", None, None, [])
         assert told["queue"]["position"] == 1
@@ -72,7 +75,8 @@ async def test_a_request_that_waits_and_what_for(tmp_path: Path):
         rig.gateway.desk.hear_cost(
             RequestCost(request_id=told["id"], sent_s=1.0, ttft_ms={"sim-1": 41.0}, tpot_ms={"sim-1": 2.5}, output_tokens=33.0)
         )
-        await rig.admin("POST", "/admin/policy", {"policy": "sjf", "author": "kim", "reason": "short ones first"})
+        hints = {"tpot_guard": 0.25}
+        await rig.admin("POST", "/admin/policy", {"policy": "sjf", "hints": hints, "author": "kim", "reason": "short ones first"})
         blocker.cancel()
         await asyncio.gather(*waiting)
         told = await story(rig, "second")
@@ -82,7 +86,8 @@ async def test_a_request_that_waits_and_what_for(tmp_path: Path):
     assert told["queue"]["waited_for"]["every window full"] >= 1
     assert [(one["policy"], one["source"]) for one in told["policies"]] == [("fcfs", "configured"), ("sjf", "operator")]
     (sent,) = told["tries"]
-    assert sent["policy"]["name"] == "sjf"
+    assert (sent["policy"]["name"], sent["policy"]["hints"]["tpot_guard"]) == ("sjf", 0.25)
+    assert "guard" not in sent["knobs"]  # a share that is named holds for all alike
     assert "short ones first" in sent["policy"]["reason"]
     assert told["queue"]["history"][0]["waiting"] == 2
     text = page(told)
