@@ -15,7 +15,7 @@ from hmas.lab.paper.gates import RATIO_LEAST, RATIO_START, ConservativeGate, Hel
 from hmas.lab.paper.goals import goals
 from hmas.lab.paper.over_time import decomposed, gain, in_phases, mismatches, per_window, rates_over_time, series_of
 from hmas.lab.paper.rows import Row
-from hmas.lab.paper.tables import ratio_words
+from hmas.lab.paper.tables import goals_table, ratio_words
 from hmas.lab.results import Result
 from hmas.lab.studies.fleet import read_fleet
 
@@ -144,12 +144,13 @@ def test_a_ratio_is_of_means_on_the_seeds_that_both_have():
     assert ratio_words(uneven) == f"2.050 ± {uneven['half']:.3f}"
 
 
-def place(scenario, *, default=1.5, best=1.0, sglang=2.0, esg=2.0, ttft=0.9, shifts=False, latency=100.0, direct_rate=0.5):
+def place(scenario, *, default=1.5, best=1.0, sglang=2.0, esg=2.0, ttft=0.9, shifts=False, latency=100.0, direct_rate=0.5, rps=1.0):
     def ratio(mean):
-        return {"mean": mean, "half": 0.01, "verdict": "better", "base_is_zero": False}
+        return {"mean": mean, "half": 0.01, "verdict": "better", "base_is_zero": mean == 0.0}
 
     names = ("ttft_ms_mean", "ttft_ms_p95", "tpot_ms_mean", "tpot_ms_p95")
     figures = {name: {"mean": latency, "half": 0.0} for name in names} | {"ttft_compliance": {"mean": ttft, "half": 0.01}}
+    figures["goodput_rps"] = {"mean": rps, "half": 0.0}
     direct = {name: {"mean": 100.0, "half": 0.0} for name in names} | {"goodput_rate": {"mean": direct_rate, "half": 0.0}}
     ratios = {
         DEFAULT: {"goodput_rps": ratio(default), "esg_rate": ratio(esg)},
@@ -166,6 +167,8 @@ def place(scenario, *, default=1.5, best=1.0, sglang=2.0, esg=2.0, ttft=0.9, shi
     [
         (place("burst"), set()),
         (place("burst", default=1.19), {"goodput over the engine default"}),
+        (place("burst", default=0.0), set()),
+        (place("burst", default=0.0, rps=0.0), {"goodput over the engine default"}),
         (place("burst", best=0.979), {"goodput over the best fixed policy in hindsight"}),
         (place("drift", shifts=True), {"goodput over the best fixed policy in hindsight"}),
         (place("drift", shifts=True, best=1.01), set()),
@@ -184,6 +187,11 @@ def test_a_goal_is_reached_or_missed_by_its_limit(what, missed):
 def test_a_goal_beyond_all_in_time_says_so(share, wanted):
     (told,) = (one["wanted"] for one in goals([place("burst", direct_rate=share)]) if one["goal"] == "goodput over the engine default")
     assert told == wanted
+
+
+def test_a_goal_over_nothing_says_that_the_base_is_nothing():
+    document = {"goals": goals([place("burst", default=0.0)]), "settings": {"seeds": 5}}
+    assert [row[4] for row in goals_table(document).rows if row[1] == "goodput over the engine default"] == ["base is 0"]
 
 
 class Room:

@@ -16,20 +16,21 @@ Places = Sequence[Mapping[str, Any]]
 def goals(places: Places) -> list[dict[str, Any]]:
     """Every goal in every place that it speaks of: `ours` with half its interval where it has one, `wanted`, and whether it is `reached`.
 
-    A goal counts by the mean over seeds.
+    A goal counts by the mean over seeds. Over a base of nothing (`base_is_zero`) anything is enough, and nothing is not.
     """
     return [
         goal for place in places if has(place, PRODUCT) for goal in (*_ratios(place), *_slices(place), *_hindsight(place), *_low(place))
     ]
 
 
-def _goal(place: Mapping[str, Any], name: str, ours: float, half: float | None, wanted: str, *, reached: bool) -> dict[str, Any]:
+def _goal(place: Mapping[str, Any], name: str, found: Mapping[str, Any], wanted: str, *, reached: bool) -> dict[str, Any]:
     return {
         "goal": name,
         "model": place["model"],
         "scenario": place["scenario"],
-        "ours": ours,
-        "half": half,
+        "ours": found["mean"],
+        "half": found.get("half"),
+        "base_is_zero": found.get("base_is_zero", False),
         "wanted": wanted,
         "reached": reached,
     }
@@ -39,15 +40,15 @@ def _ratios(place: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     least = GOODPUT_OVER_ENGINE[0]
     found = of_product(place, DEFAULT, "goodput_rps")
     if found is not None and place["scenario"] != LOW:
-        reached = found["mean"] >= least or found["base_is_zero"]
-        yield _goal(place, "goodput over the engine default", found["mean"], found["half"], _wanted(place, least), reached=reached)
+        reached = found["mean"] >= least or (found["base_is_zero"] and value(place, PRODUCT, "goodput_rps") > 0.0)
+        yield _goal(place, "goodput over the engine default", found, _wanted(place, least), reached=reached)
     if place["scenario"] != TOP_LOAD:
         return
     for base, words, wanted in ((SGLANG, "SGLang-like", ESG_OVER_SGLANG), (DEFAULT, "the engine default", ESG_OVER_ENGINE)):
         found = of_product(place, base, "esg_rate")
         if found is not None:
             reached = found["mean"] >= wanted
-            yield _goal(place, f"ESG over {words} at the top load", found["mean"], found["half"], f"{wanted:g} or more", reached=reached)
+            yield _goal(place, f"ESG over {words} at the top load", found, f"{wanted:g} or more", reached=reached)
 
 
 def _wanted(place: Mapping[str, Any], least: float) -> str:
@@ -62,9 +63,7 @@ def _slices(place: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     if published is not None:
         wanted = published[PRODUCT].ttft_compliance
         ours = place["arms"][PRODUCT]["figures"]["ttft_compliance"]
-        yield _goal(
-            place, "TTFT compliance on the slice", ours["mean"], ours["half"], f"{wanted:.2%} or more", reached=ours["mean"] >= wanted
-        )
+        yield _goal(place, "TTFT compliance on the slice", ours, f"{wanted:.2%} or more", reached=ours["mean"] >= wanted)
 
 
 def _hindsight(place: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -74,10 +73,10 @@ def _hindsight(place: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         return
     name = "goodput over the best fixed policy in hindsight"
     if place["shifts"]:
-        yield _goal(place, name, found["mean"], found["half"], "more than 1 (the workload shifts)", reached=found["mean"] > 1.0)
+        yield _goal(place, name, found, "more than 1 (the workload shifts)", reached=found["mean"] > 1.0)
     else:
         reached = found["mean"] >= OF_BEST_FIXED
-        yield _goal(place, name, found["mean"], found["half"], f"{OF_BEST_FIXED:g} or more", reached=reached)
+        yield _goal(place, name, found, f"{OF_BEST_FIXED:g} or more", reached=reached)
 
 
 def _low(place: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -88,4 +87,4 @@ def _low(place: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         more = value(place, PRODUCT, figure) / direct - 1.0 if direct else 0.0
         # A rounding's worth beyond the limit is not beyond it.
         reached = more <= NO_HARM + 1e-9
-        yield _goal(place, f"{words} at low load, over direct", 1.0 + more, None, f"{1.0 + NO_HARM:g} or less", reached=reached)
+        yield _goal(place, f"{words} at low load, over direct", {"mean": 1.0 + more}, f"{1.0 + NO_HARM:g} or less", reached=reached)
