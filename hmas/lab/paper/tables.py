@@ -36,7 +36,7 @@ def goals_table(document: Document) -> Table:
     rows: Rows = [
         (
             *("reached" if goal["reached"] else "MISSED", goal["goal"], goal["model"], goal["scenario"]),
-            *(ratio_words({"mean": goal["ours"], "half": goal["half"], "base_is_zero": goal["base_is_zero"]}), goal["wanted"]),
+            *(ratio_words({"mean": goal["ours"], "half": goal["half"], "base_is_zero": goal.get("base_is_zero", False)}), goal["wanted"]),
         )
         for goal in sorted(document["goals"], key=lambda one: (one["reached"], one["goal"]))
     ]
