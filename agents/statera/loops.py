@@ -65,6 +65,8 @@ class Load:
         ceiling: Largest window that makes sense.
         safe: Window up to which no target is in danger (`headroom`), 0 where that is not known.
         room: How far utilization is below the band's upper edge (`Band.room`).
+        spare: Where requests miss their TTFT target, what those that begin in time leave of the misses of TPOT that they are allowed: 1 for
+            all of it, 0 for nothing, or where TTFT is kept.
     """
 
     in_flight: int
@@ -72,6 +74,7 @@ class Load:
     ceiling: int
     safe: int = 0
     room: float = 0.0
+    spare: float = 0.0
 
 
 @dataclass(slots=True)
@@ -144,8 +147,14 @@ class WindowLoop:
         limited = max(limited, min(float(load.safe), self._highest(now, dt)))
         self.held_s = self.held_s + dt if full and load.waits else 0.0
         # Requests wait at a full window and nobody is pressed: what the model has not seen yet must not hold them back. Below the band at
-        # once; within it, where a burst may be over before it counts, after a while, and the slower the closer to its upper edge.
-        room = 1.0 if error < 0 else load.room if error == 0 and self.held_s > PATIENCE_S else 0.0
+        # once; within it, where a burst may be over before it counts, after a while, and the slower the closer to its upper edge. Where
+        # TTFT is what is being missed and TPOT is not, the band is no reason to wait.
+        if error < 0:
+            room = 1.0
+        elif error == 0 and full and load.waits:
+            room = max(load.spare, load.room if self.held_s > PATIENCE_S else 0.0)
+        else:
+            room = 0.0
         if room > 0.0:
             limited = max(limited, now * math.pow(OPEN_FACTOR_PER_S, dt * room))
         # Back-calculation: the state is what was put out, so nothing stands behind the limits waiting to be unwound.

@@ -18,7 +18,7 @@ from agents.statera.gains import Gains
 from agents.statera.headroom import Headroom
 from agents.statera.loops import Band, Load, WindowLoop
 from agents.statera.plant import Plant
-from agents.statera.strictness import Strictness
+from agents.statera.strictness import ALLOWED, Strictness
 from agents.statera.target import Target, best_window
 from agents.statera.tuning import EVERY
 from controller.core.messages import Completion, ControlAction, InstanceView, ShortView
@@ -191,6 +191,7 @@ class StateraModel:
             ceiling=ceiling,
             safe=station.headroom.n_run,
             room=self._band.room(max(view.utilization.get(instance.name, 0.0), instance.tpot_pressure)),
+            spare=_spare(view, station.strictness),
         )
         station.loop.update(load, target, elapsed_s)
         if instance.max_token_budget > 0:
@@ -259,6 +260,12 @@ class StateraModel:
 
 def _is_held(view: ShortView, instance: InstanceView) -> bool:
     return "knobs" in view.forced or f"knobs:{instance.name}" in view.forced
+
+
+def _spare(view: ShortView, strictness: Strictness) -> float:
+    """What is left of the TPOT misses allowed, as a share of them, where TTFT is being missed for their sake; else 0."""
+    missed = strictness.missed_share
+    return max(0.0, 1.0 - missed / ALLOWED) if missed is not None and view.ttft_violation_rate > ALLOWED else 0.0
 
 
 def _seen(instance: InstanceView, error: float, n_run: int) -> Seen:

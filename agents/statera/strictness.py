@@ -19,6 +19,9 @@ from controller.core.types import OutcomeKind
 ALLOWED = 0.05
 """Share of TPOT misses among requests that begin in time."""
 GAIN_PER_S = 0.35
+ERROR_MOST = 0.1
+"""Misses further above `ALLOWED` count as this. The whole way to `LEAST` mends k log(1 / LEAST) = 0.19 of the share, so what exceeds it
+comes from elsewhere (a burst into a cold engine, a window too wide), and the way back, at `ALLOWED` at most, would take the longer."""
 LEAST = 0.2
 """Smallest factor: below it long prompts would hardly run at all."""
 SPAN_S = 10.0
@@ -53,6 +56,11 @@ class Strictness:
             self._ended.append((completion.arrival_s + completion.total_ms / 1000.0, completion.tpot_ms > completion.tpot_slo_ms))
 
     @property
+    def missed_share(self) -> float | None:
+        """Share of TPOT misses among those that began in time and ended within the span, as of the last step; None where they are few."""
+        return self._missed / len(self._ended) if len(self._ended) >= SAMPLES_MIN else None
+
+    @property
     def account(self) -> str:
         """In words, empty where it is as configured."""
         if self.factor == 1.0:
@@ -72,5 +80,6 @@ class Strictness:
             self._log *= math.exp(-dt / FADE_S)
         else:
             # Clipped in the state itself: nothing stands behind the limits waiting to be unwound.
-            wanted = self._log - GAIN_PER_S * dt * (self._missed / len(self._ended) - ALLOWED)
+            error = min(ERROR_MOST, self._missed / len(self._ended) - ALLOWED)
+            wanted = self._log - GAIN_PER_S * dt * error
             self._log = min(0.0, max(math.log(LEAST), wanted))

@@ -2,13 +2,15 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from controller.bus.redis_bus import RedisBus
-from controller.core.messages import ACTIONS, DECISIONS, MetaDecision
+from controller.core.messages import ACTIONS, DECISIONS, ControlAction, MetaDecision
 from controller.runtime.clock import Clock
+from hmas.demo.controls import Controls, controls_of
 from hmas.demo.settings import Span
 from hmas.demo.site import EVERYBODY, Cast, GatewayAddress, Site, reset_engines, running_gateway
 from hmas.demo.virtual import Variant
@@ -28,7 +30,7 @@ class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         verdicts: What meta decided, also where it kept things as they were.
-        actions: How many control actions statera sent.
+        actions: How many control actions statera sent. `controls`: what they come to over the scored span, None where none was sent.
         slowest_status_s: The longest that the gateway took to tell its operators its state.
         broken: What must not be, in words; empty in a run that counts.
     """
@@ -44,6 +46,7 @@ class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
     status: dict[str, Any]
     broken: list[str]
     slowest_status_s: float = 0.0
+    controls: Controls | None = None
 
     @property
     def stood_still_s(self) -> float:
@@ -94,7 +97,8 @@ async def live_run(
         finally:
             watching.cancel()
         start_s = summary.started_s
-        verdicts, actions = await _from_the_bus(address, start_s)
+        decisions, actions = await _from_the_bus(address)
+    _keep(site.folder / variant.name, decisions, actions)
     figures = score(results, warmup_s=span.warmup_s, arrivals_end_s=span.duration_s, run_end_s=summary.elapsed_s)
     broken = [*site.troubles[troubles:], *_disagreements(results, status, watcher.failures, len(arrivals))]
     return LiveRun(
@@ -104,8 +108,9 @@ async def live_run(
         results=results,
         samples=[msgspec.structs.replace(s, at_s=round(s.at_s + started_s - start_s, 2)) for s in watcher.samples],
         decisions=decisions_of(events, start_s),
-        verdicts=verdicts,
-        actions=actions,
+        verdicts=[_verdict(decision, start_s) for decision in decisions],
+        actions=len(actions),
+        controls=controls_of(actions, from_s=start_s + span.warmup_s, to_s=start_s + span.duration_s),
         status=dict(status),
         slowest_status_s=watcher.slowest_s,
         broken=broken,
@@ -124,10 +129,10 @@ async def _send(
     return read_results(results), summary
 
 
-async def _from_the_bus(address: GatewayAddress, start_s: float) -> tuple[list[Decision], int]:
-    """Meta's decisions and the number of statera's actions, as they lie on the bus."""
+async def _from_the_bus(address: GatewayAddress) -> tuple[list[MetaDecision], list[ControlAction]]:
+    """What meta decided and what statera sent, as it lies on the bus."""
     if not address.bus_url:
-        return [], 0
+        return [], []
     bus = RedisBus(address.bus_url)
     await bus.start()
     try:
@@ -135,7 +140,14 @@ async def _from_the_bus(address: GatewayAddress, start_s: float) -> tuple[list[D
         actions = await bus.latest(ACTIONS, KEPT)
     finally:
         await bus.close()
-    return [_verdict(message, start_s) for message in decisions if isinstance(message, MetaDecision)], len(actions)
+    return [m for m in decisions if isinstance(m, MetaDecision)], [m for m in actions if isinstance(m, ControlAction)]
+
+
+def _keep(folder: Path, decisions: Sequence[MetaDecision], actions: Sequence[ControlAction]) -> None:
+    """Leaves them beside the run's plan and results, a message a line, for whoever asks what the agents did there."""
+    for name, messages in (("decisions", decisions), ("actions", actions)):
+        if messages:
+            (folder / f"{name}.jsonl").write_bytes(msgspec.json.Encoder().encode_lines(messages))
 
 
 def _verdict(decision: MetaDecision, start_s: float) -> Decision:

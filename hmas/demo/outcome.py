@@ -109,6 +109,7 @@ def run_document(run: LiveRun) -> dict[str, Any]:
         "variant": msgspec.to_builtins(run.variant),
         "all_outcomes": outcomes,
         "actions": run.actions,
+        "controls": msgspec.to_builtins(run.controls),
         "max_gap_s": round(run.summary.max_gap_s, 4),
         "slowest_status_s": round(run.slowest_status_s, 4),
         "noisy": run.noisy,

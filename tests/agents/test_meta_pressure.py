@@ -9,13 +9,14 @@ from twin_kit import EDF, FCFS, SHORT, SJF, answered, asked, blocked, lived, loo
 from agents.meta.selectors.base import Pending
 from agents.meta.selectors.rules import RuleSelector
 from agents.meta.selectors.twin import TwinSelector
+from agents.meta.twin.check import Check
 from agents.meta.twin.evidence import BLOCK_SLOTS, FRESH_ROUNDS
 from agents.meta.twin.menu import MOST
 from agents.meta.twin.pressure import PRESSURE, pressed
-from agents.meta.twin.twin import Answer, Check
+from agents.meta.twin.twin import Answer
 from controller.core.messages import OPEN_WINDOW
 
-RIGHT = Check(requests=500, replayed=0.5, true=0.5, slower=1.0)
+RIGHT = Check(requests=500, everyone=500, replayed=0.5, true=0.5)
 
 
 def under_pressure(answer: Answer, **good: float) -> Answer:
@@ -99,7 +100,7 @@ def test_what_would_be_no_better_if_more_came_is_not_wished_and_the_next_best_is
 def test_a_silent_twin_says_what_it_set_aside():
     twin, now_s = twin_of(lived(blocked()))
     selector = TwinSelector(twin, RuleSelector())
-    off = told_of(Check(requests=500, replayed=0.7, true=0.5, slower=1.0), edf=8.0)
+    off = told_of(Check(requests=500, everyone=500, replayed=0.7, true=0.5), edf=8.0)
     found = answered(selector, now_s, under_pressure(off, edf=4.0))
     assert found.source == "rules"
     assert "edf, which is ahead, would be no better" in found.reason

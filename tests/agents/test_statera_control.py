@@ -241,3 +241,22 @@ def test_a_full_window_within_the_band_opens_after_a_while_and_not_beyond_the_ba
     assert within[4 * 4] == 64
     assert within[-1] > 80
     assert max(serve(0.93, 10)) <= 64
+
+
+def test_a_full_window_opens_at_once_where_ttft_is_missed_for_a_tpot_that_is_not():
+    def serve(tpot_ms, missed_ttft=0.3, pressure=0.85):
+        model, n_run = StateraModel(period_s=0.25, n_run_start=64), 64
+        for step in range(16):
+            now_s = 0.25 * step
+            seen = instance(n_run=n_run, in_flight=n_run, tpot_pressure=pressure)
+            ended = [completion(100 * step + part, now_s, tpot_ms=tpot_ms if part == 0 else 20.0) for part in range(4)]
+            view = short_view(
+                now_s, instances=[seen], queued=50, utilization={"i0": pressure}, recent=ended, ttft_violation_rate=missed_ttft
+            )
+            n_run = last_n_run(model.observe(view, now_s), n_run)
+        return n_run
+
+    assert serve(20.0) > 80
+    assert serve(60.0) < 70, "a quarter of those that begin in time miss their TPOT target"
+    assert serve(20.0, missed_ttft=0.0) < 70
+    assert serve(20.0, pressure=0.95) < 70, "above the band"

@@ -10,7 +10,7 @@ from hmas.demo.virtual import Variant
 from hmas.lab.live.figures import summary
 from hmas.lab.live.settings import CAP, DEFAULT, FIXED, OURS, STRONG, TWIN, live_settings, read_fixed, variant_of
 from hmas.lab.live.study import contest
-from hmas.lab.live.tables import arms_table, body, goals_table
+from hmas.lab.live.tables import arms_table, body, controls_table, goals_table
 
 WINDOWS = {"keep": 24, "shed": 32}
 
@@ -19,7 +19,8 @@ def run(goodput: float, long: float = 0.5) -> dict:
     quantiles = {"p50": 1.0, "p95": 2.0, "p99": 3.0}
     return {
         "goodput_rps": goodput, "esg_rate": 10.0, "rejected": 1, "submitted": 10, "jain_tenants": 0.9, "ttft_ms_started": quantiles,
-        "tpot_ms": quantiles, "per_class": {"conv-short": {"goodput_rate": 0.9}, "conv-long": {"goodput_rate": long}}, "broken": [],
+        "tpot_ms": quantiles, "ttft_compliance": 0.9, "tpot_compliance": 0.95,
+        "per_class": {"conv-short": {"goodput_rate": 0.9}, "conv-long": {"goodput_rate": long}}, "broken": [],
     }  # fmt: skip
 
 
@@ -98,7 +99,10 @@ async def test_a_block_holds_every_arm_with_its_own_window_and_only_h_mas_has_it
 
 def test_tables_and_page_tell_all_arms_and_goals():
     found = document([block(1), block(2), block(3)])
+    in_force = {"n_run": {"p10": 20.0, "p50": 32.0, "p90": 48.0}, "guard": {"p10": 0.8, "p50": 0.95, "p90": 1.0}}
+    found["blocks"][1]["runs"][OURS]["controls"] = in_force
     arms, goals = arms_table(found), goals_table(found)
+    assert [row[1:3] for row in controls_table(found).rows] == [("none", "none"), ("20, 32, 48", "0.80, 0.95, 1.00"), ("none", "none")]
     assert [row[0] for row in arms.rows][:2] == [OURS, "fixed-edf"]
     assert "2.5% apart" in arms.title
     assert len(goals.rows) == 4

@@ -13,17 +13,17 @@ from msgspec.structs import replace
 
 from agents.meta.candidate import Candidate
 from agents.meta.twin.carried import carried, open_of
+from agents.meta.twin.check import Check, Checks, held_against_truth
 from agents.meta.twin.evidence import FRESH_ROUNDS, Evidence, Gain
 from agents.meta.twin.fleet import FleetModel
 from agents.meta.twin.lengths import Lengths
 from agents.meta.twin.menu import MOST, Menu
 from agents.meta.twin.pressure import PRESSURE, pressed
-from agents.meta.twin.replay import Outlook, World, is_good, replay
+from agents.meta.twin.replay import Outlook, World, replay
 from agents.meta.twin.sample import part_of
 from agents.meta.twin.traffic import Asked, Traffic, is_possible
 from controller.core.messages import Completion, ControlAction, Message, RequestFeatures, SystemSnapshot
 from controller.scheduling.outcomes import SchedulerSettings
-from controller.simulation import RequestRecord
 
 LEAD = 0.2
 """Share of the window, before it, that only fills the queue. `TAIL`: of what comes after it, as it came last, so that nobody's end is eased
@@ -40,8 +40,6 @@ CARRIED_MOST = 0.3
 """Share of what is replayed that may have been there when it began."""
 BIAS_MOST = 0.12
 """Difference between the replayed and the true share that missed their targets beyond which the twin is silent."""
-CHECKED_MIN = 30
-"""Requests of known end without which a replay is not held against the truth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,26 +57,6 @@ class TwinSettings:
     weights: Mapping[str, float] = field(default_factory=dict)
     window_s: float = 60.0
     budget_s: float = 2.0
-
-
-class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """A replay of what ran, held against what happened.
-
-    Attributes:
-        requests: Of which it is known that they have ended in truth, or wait in vain.
-        replayed, true: Share of all that had not missed their targets by the end of the window.
-        slower: How much longer a token took in truth, as a factor of means; 0 where too few are known.
-    """
-
-    requests: int
-    replayed: float
-    true: float
-    slower: float
-
-    @property
-    def bias(self) -> float:
-        """How much better the replay looks than what happened."""
-        return self.replayed - self.true
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,7 +109,7 @@ class Twin:
     Attributes:
         fleet, traffic, lengths, evidence, menu: See their classes.
         pressed: What replays under more load have said in the last rounds.
-        check: The last replay that was held against the truth.
+        check: The last replays that were held against the truth, as many as it takes.
         silence: Why the twin does not speak; empty where it does.
     """
 
@@ -145,6 +123,7 @@ class Twin:
         self.check: Check | None = None
         self.silence = "no replay has been held against the truth yet"
         self._settings = settings
+        self._checks = Checks()
         self._request_ms = START_MS
 
     def hear(self, message: Message) -> None:
@@ -217,12 +196,15 @@ class Twin:
         self.evidence.add(answer.outlooks)
         self.pressed.add(answer.pressed)
         self.menu.learn([outlook.candidate for outlook in answer.outlooks], self.gain)
-        check = answer.check
-        if check is None or check.requests < CHECKED_MIN:
+        if answer.check is None:
+            return
+        slower = self._checks.add(answer.check)
+        if slower > 0.0:
+            self.fleet.correct(slower)
+        check = self._checks.together()
+        if check is None:
             return
         self.check = check
-        if check.slower > 0.0:
-            self.fleet.correct(check.slower)
         self.silence = ""
         if abs(check.bias) > BIAS_MOST:
             self.silence = (
@@ -246,41 +228,3 @@ def _once_more(asked: Sequence[Asked], now_s: float, span_s: float) -> list[Aske
         for one in asked
         if one.request.arrival_s >= now_s - span_s
     ]
-
-
-def held_against_truth(world: World, records: Sequence[RequestRecord]) -> Check:
-    """Compares a replay of what ran with how the same requests fared, both as they stood at the end of the window.
-
-    Who waits in vain is a known miss. To ask only those that have ended would flatter the truth where many wait: the quick ones are known
-    first, and who waits is not known at all.
-    """
-    of = {one.request.id: one for one in world.asked}
-    missed, truly_missed, known = 0, world.overdue, world.overdue
-    everyone = tokens = 0
-    replayed_ms = true_ms = 0.0
-    for record in records:
-        one = of[record.request_id]
-        scored = record.arrival_s >= world.from_s
-        if record.arrival_s >= world.until_s or (one.has_ended and (one.good is None or not scored)):
-            continue
-        everyone += 1
-        ended = record.total_ms >= 0.0 and record.arrival_s + record.total_ms / 1000.0 <= world.until_s
-        missed += not is_good(record) if ended else _waits_in_vain(record, one, world.until_s)
-        if one.good is None:
-            continue
-        known += 1
-        truly_missed += not one.good
-        if record.tpot_ms > 0.0 and one.served_tpot_ms > 0.0:
-            tokens += 1
-            replayed_ms += record.tpot_ms
-            true_ms += one.served_tpot_ms
-    slower = true_ms / replayed_ms if tokens >= CHECKED_MIN else 0.0
-    most = max(1, everyone)
-    return Check(requests=round(known), replayed=1.0 - missed / most, true=max(0.0, 1.0 - truly_missed / most), slower=slower)
-
-
-def _waits_in_vain(record: RequestRecord, one: Asked, now_s: float) -> bool:
-    """Whether it was not sent by a moment at which it should have had its first token."""
-    if record.queue_ms >= 0.0 and record.arrival_s + record.queue_ms / 1000.0 <= now_s:
-        return False
-    return record.arrival_s + one.believed.slo.ttft_ms / 1000.0 <= now_s

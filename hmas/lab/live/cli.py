@@ -9,7 +9,7 @@ import click
 from hmas.cli.output import exit_where_broken, json_option, say, say_json, table
 from hmas.lab.live.settings import PACE, live_settings, read_fixed
 from hmas.lab.live.study import contest
-from hmas.lab.live.tables import arms_table, body, goals_table
+from hmas.lab.live.tables import arms_table, body, controls_table, goals_table
 from hmas.lab.onvllm.cli import engine_options, page_option, run_contest
 from hmas.lab.page import LIVE, write_page
 from hmas.lab.result_files import write_result
@@ -46,7 +46,7 @@ def live(ctx: click.Context, /, *, page: Path | None, out: Path, as_json: bool, 
     if as_json:
         say_json(document)
     else:
-        for found in (goals_table(document), arms_table(document)):
+        for found in (goals_table(document), arms_table(document), controls_table(document)):
             say(f"{found.title}\n{table(found.head, found.rows)}\n")
     exit_where_broken(ctx, document["broken"])
 

@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-from hmas.lab.live.settings import STRONG
+from hmas.lab.live.settings import OURS, STRONG
 from hmas.lab.tables import Table, cell, markdown, min_max
 
 HEAD = (
     *("arm", "goodput/s", "min..max", "over default", "over strong", "min..max", "verdict"),
     *("short", "long", "Jain", "TTFT p95 started", "TPOT p95 ms", "shed", "ESG/s", "runs"),
 )
+CONTROLS_HEAD = ("block", "window p10, p50, p90", "guard's factor p10, p50, p90", "kept TTFT", "kept TPOT", "TPOT p50 ms")
 GOALS_HEAD = ("goal", "wanted", "median", "min..max", "reached")
 Document = Mapping[str, Any]
 
@@ -39,9 +40,30 @@ def goals_table(document: Document) -> Table:
     return Table("H-MAS against its goals, ratios within blocks", GOALS_HEAD, rows)
 
 
+def controls_table(document: Document) -> Table:
+    """What statera did in H-MAS's run of each block, and how the targets fared."""
+    ours = [(block["number"], block["runs"][OURS]) for block in document["blocks"] if OURS in block["runs"]]
+    rows: list[tuple[str, ...]] = [
+        (
+            *(str(number), *_in_force(run.get("controls"))),
+            *(f"{run['ttft_compliance']:.3f}", f"{run['tpot_compliance']:.3f}", f"{run['tpot_ms']['p50']:.1f}"),
+        )
+        for number, run in ours
+    ]
+    return Table("What statera did under H-MAS, second by second over the scored span", CONTROLS_HEAD, rows)
+
+
+def _in_force(controls: Mapping[str, Any] | None) -> tuple[str, str]:
+    if controls is None:
+        return "none", "none"
+    window, guard = controls["n_run"], controls["guard"]
+    places = ("p10", "p50", "p90")
+    return ", ".join(f"{window[p]:.0f}" for p in places), ", ".join(f"{guard[p]:.2f}" for p in places)
+
+
 def body(document: Document) -> str:
-    """Both tables for the page."""
-    return "\n\n".join([markdown(goals_table(document)), markdown(arms_table(document))])
+    """The tables for the page."""
+    return "\n\n".join(markdown(found(document)) for found in (goals_table, arms_table, controls_table))
 
 
 def _row(row: Mapping[str, Any]) -> tuple[str, ...]:
