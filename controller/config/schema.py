@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from controller.scheduling.pool import DEFAULT_POLICY
+
 Port = Annotated[int, Meta(ge=0, le=65535, description="TCP port; 0 lets the system choose")]
 Name = Annotated[
     str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="letters, digits, dot, underscore, hyphen; 64 at most")
@@ -165,7 +167,7 @@ class SchedulerConfig(Section, frozen=True):
     policy: Annotated[
         PolicyName,
         Meta(description="policy at start, and whenever no agent and no operator names another; `hmas policy list` has the names"),
-    ] = "edf"
+    ] = DEFAULT_POLICY
     n_run: Annotated[int, Meta(ge=0, le=4096, description="requests in flight per instance at start; 0 for the instance's ceiling")] = 0
     queue_limit: Annotated[int, Meta(ge=1, le=1_000_000, description="waiting requests beyond which new ones get 429")] = 10_000
     outrank: Annotated[

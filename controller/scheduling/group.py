@@ -222,6 +222,11 @@ class Group:
         for structure in self._homes(waiting):
             structure.rekey(waiting.entry, now_s)
 
+    def lapsed(self, waiting: Waiting, now_s: float) -> None:
+        """It stands in order and has become too late for its target."""
+        for structure in self._homes(waiting):
+            structure.lapsed(waiting.entry, now_s)
+
     def take(self, waiting: Waiting) -> None:
         """Takes it out of the structure that its place names, if that is one of ours."""
         request_id = waiting.entry.request.id

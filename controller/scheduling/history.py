@@ -10,16 +10,25 @@ from controller.core.types import Estimates, OutcomeKind, Request, Slo, TaskType
 
 BUCKET_EDGES = (64, 256, 1024, 4096, 16_384)
 """Prompt lengths at which one bucket ends and the next begins."""
+TARGET_STEPS = 2
+"""Steps of the TTFT target, a factor of two apart in so many: who declares a nearer target mostly asks for something else."""
 _KEEP = 64
 _LEAST = 8
 _CELLS = 4096
 _UPPER_QUANTILE = 0.9
 _IMPORTANCE = 0.75
+_Key = tuple[str | None, int, int | None]
+"""A tenant or all; a bucket or -1 for all; the step of the target or None for all."""
 
 
 def bucket(prompt_tokens: int) -> int:
     """Number of the prompt-length bucket, 0 for the shortest."""
     return sum(prompt_tokens >= edge for edge in BUCKET_EDGES)
+
+
+def target_step(ttft_ms: float) -> int:
+    """Number of the step that a TTFT target falls in."""
+    return math.floor(TARGET_STEPS * math.log2(max(1.0, ttft_ms)))
 
 
 class _Window:
@@ -72,15 +81,17 @@ class _Cell:
 
 
 class History:
-    """Estimates by tenant and prompt-length bucket, from the last 64 completions of each.
+    """Estimates by tenant, prompt-length bucket and declared target, from the last 64 completions of each.
 
-    Where a tenant's bucket has fewer than 8, the bucket over all tenants stands in, then all requests together, then the
-    fixed defaults of `Estimates`: H-MAS's historical prior for requests without usable semantics (3.2). The table keeps the
-    4096 cells last learned from.
+    A client that declares its targets tells by them what kind of request it sends, without a word of the prompt being read: such
+    a request is taken for one of those with the same target, of its tenant, else of all. Where those are fewer than 8, and for one
+    without a target of its own, the tenant's bucket counts, then the bucket over all tenants, then all requests together, then the
+    fixed defaults of `Estimates`: H-MAS's historical prior for requests without usable semantics (3.2). The table keeps the 4096
+    cells last learned from.
     """
 
     def __init__(self) -> None:
-        self._cells: OrderedDict[tuple[str | None, int], _Cell] = OrderedDict()
+        self._cells: OrderedDict[_Key, _Cell] = OrderedDict()
         self._slo = (1.0, slo_for(TaskType.UNKNOWN, _IMPORTANCE, 1.0))
 
     def __len__(self) -> int:
@@ -91,7 +102,11 @@ class History:
         if completion.outcome is not OutcomeKind.COMPLETED or completion.output_tokens < 1:
             return
         number = bucket(completion.prompt_tokens)
-        for key in ((completion.tenant, number), (None, number), (None, -1)):
+        keys: list[_Key] = [(completion.tenant, number, None), (None, number, None), (None, -1, None)]
+        if completion.ttft_slo_ms > 0.0:
+            step = target_step(completion.ttft_slo_ms)
+            keys += [(completion.tenant, number, step), (None, number, step)]
+        for key in keys:
             cell = self._cells.get(key)
             if cell is None:
                 cell = self._cells[key] = _Cell()
@@ -137,7 +152,11 @@ class History:
 
     def _cell(self, request: Request) -> _Cell | None:
         number = bucket(request.prompt_tokens)
-        for key in ((request.tenant, number), (None, number), (None, -1)):
+        keys: list[_Key] = [(request.tenant, number, None), (None, number, None), (None, -1, None)]
+        if request.declared_slo is not None:
+            step = target_step(request.declared_slo.ttft_ms)
+            keys[:0] = [(request.tenant, number, step), (None, number, step)]
+        for key in keys:
             cell = self._cells.get(key)
             if cell is not None and len(cell.outputs) >= _LEAST:
                 return cell

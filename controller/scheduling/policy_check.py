@@ -18,6 +18,7 @@ METHODS: Mapping[str, int] = {
     "put_back": 2,
     "discard": 1,
     "rekey": 2,
+    "lapsed": 2,
     "served": 3,
     "ahead": 1,
     "entries": 0,

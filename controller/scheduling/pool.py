@@ -12,6 +12,7 @@ from controller.scheduling.policies.llf import Llf
 from controller.scheduling.policies.lottery import Lottery
 from controller.scheduling.policies.mlfq import Mlfq
 from controller.scheduling.policies.priority import Priority
+from controller.scheduling.policies.red import Red
 from controller.scheduling.policies.rr import RoundRobin
 from controller.scheduling.policies.sjf import Sjf
 from controller.scheduling.policies.slack import Slack
@@ -26,6 +27,7 @@ from controller.scheduling.queue_entry import QueuePolicy
 BUILT_IN: tuple[type[QueuePolicy], ...] = (
     Fcfs,
     Edf,
+    Red,
     Llf,
     Slack,
     Sjf,
@@ -41,6 +43,9 @@ BUILT_IN: tuple[type[QueuePolicy], ...] = (
     Mlfq,
 )
 """The project's own: by deadline, by length, by class, fair. One more is one line here."""
+
+DEFAULT_POLICY = Red.name
+"""The order that is shipped: where all can be in time that of deadlines, and in an overload the most of them are."""
 
 _pool: dict[str, type[QueuePolicy]] = {policy.name: policy for policy in BUILT_IN}
 POLICIES: Mapping[str, type[QueuePolicy]] = MappingProxyType(_pool)

@@ -100,6 +100,14 @@ class QueuePolicy(Protocol):
         """The entry's estimates have changed: gives it the place they ask for."""
         ...
 
+    def lapsed(self, entry: QueueEntry, now_s: float) -> None:
+        """An entry that stands here has become too late for its TTFT target (`controller.scheduling.lateness`).
+
+        Told once, while it still stands here. What becomes of it is not the policy's to decide: where late requests are put behind all
+        others, or dropped, it is discarded next.
+        """
+        ...
+
     def served(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
         """A request that ran has ended with so many output tokens: the truth, where the charge at `pop` was a prediction.
 

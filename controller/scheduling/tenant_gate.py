@@ -150,6 +150,11 @@ class Gate(QueuePolicy):
         tenant = self._aside_of.get(entry.request.id)
         (self.inner if tenant is None else self._aside[tenant]).rekey(entry, now_s)
 
+    def lapsed(self, entry: QueueEntry, now_s: float) -> None:
+        """An entry has become too late: told to the queue that it stands in."""
+        tenant = self._aside_of.get(entry.request.id)
+        (self.inner if tenant is None else self._aside[tenant]).lapsed(entry, now_s)
+
     def served(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
         """A request that this policy handed out has ended."""
         self.inner.served(entry, output_tokens, now_s)

@@ -192,6 +192,8 @@ class WaitingRoom:
             waiting.overdue = True
             self.overdue += 1
             self.backlog.put(waiting.entry, waiting.group.work, overdue=True)
+            if waiting.place == "ready":
+                waiting.group.lapsed(waiting, now_s)
             if self._demoting:
                 waiting.group.take(waiting)
                 waiting.place = "late"

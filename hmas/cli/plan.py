@@ -7,6 +7,7 @@ import click
 
 from controller.core.errors import ConfigError
 from controller.routing import ROUTERS
+from controller.scheduling.pool import DEFAULT_POLICY
 from hmas.cli.output import hint, json_option, say, say_json
 from hmas.cli.studies import ADMISSION, FLEET, WORKLOAD, common_settings, study_options
 from hmas.lab.studies.backends import on_cores
@@ -30,7 +31,7 @@ _TRACES = {".csv": "azure", ".jsonl": "mooncake"}
 @click.option("--kinds", default="", help="Kinds that could be added, in the same form; default: those of the fleet.")
 @click.option("--load", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True, help="Wanted load, times the own rate.")
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="Wanted rate, requests/s, instead of --load.")
-@click.option("--policy", default="edf", show_default=True, help="Order of the queue.")
+@click.option("--policy", default=DEFAULT_POLICY, show_default=True, help="Order of the queue.")
 @click.option("--router", type=click.Choice(list(ROUTERS)), default="least-loaded", show_default=True, help="How an instance is chosen.")
 @click.option("--admission", default="gateway", show_default=True, help=ADMISSION)
 @click.option("--tolerance", type=click.FloatRange(0.001, 0.5), default=0.02, show_default=True, help="Of the loads found, relative.")

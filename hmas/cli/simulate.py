@@ -8,6 +8,7 @@ import msgspec
 
 from controller.core.errors import ConfigError
 from controller.routing import ROUTERS
+from controller.scheduling.pool import DEFAULT_POLICY
 from hmas.cli.output import EXIT_FAILED, complain, hint, json_option, say, say_json
 from hmas.cli.studies import ADMISSION, EXIT_INTERRUPTED, FLEET, META, WARMUP, WORKLOAD, common_settings, read_meta, study_options
 from hmas.lab.studies.case import AGENTS, Case, SloTarget, read_admission, read_agents, read_policy, read_slo
@@ -23,7 +24,7 @@ from hmas.lab.studies.words import run_tables
 @click.command()
 @click.option("--workload", required=True, help=WORKLOAD)
 @click.option("--fleet", required=True, help=FLEET)
-@click.option("--policy", default="edf", show_default=True, help="Order of the queue, with hints: two-lane:threshold_ms=500.")
+@click.option("--policy", default=DEFAULT_POLICY, show_default=True, help="Order of the queue, with hints: two-lane:threshold_ms=500.")
 @click.option("--router", type=click.Choice(list(ROUTERS)), default="least-loaded", show_default=True, help="How an instance is chosen.")
 @click.option("--admission", default="gateway", show_default=True, help=ADMISSION)
 @click.option("--agents", default="none", show_default=True, help=f"Who steers: none, all, or some of {', '.join(AGENTS)}.")

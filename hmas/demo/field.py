@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from controller.runtime.clock import SystemClock
+from controller.scheduling.pool import DEFAULT_POLICY
 from hmas.demo.calibration import Calibration, SweepPoint
 from hmas.demo.field_load import FieldLoad
 from hmas.demo.field_runs import FieldRuns, on_site
@@ -135,7 +136,7 @@ class FieldStudy:
             DEFAULT: Variant(name=DEFAULT),
             BASELINE: Variant(name=BASELINE, n_run=best["keep"]),
             BASELINE_SHED: Variant(name=BASELINE_SHED, n_run=best["shed"], overdue="shed"),
-            OURS: Variant(name=OURS, policy="edf", overdue="demote"),
+            OURS: Variant(name=OURS, policy=DEFAULT_POLICY, overdue="demote"),
         }
         runs: dict[str, LiveRun] = {}
         rejected = 0

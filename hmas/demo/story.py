@@ -14,6 +14,7 @@ import msgspec
 
 from controller.core.errors import HmasError
 from controller.runtime.clock import SystemClock
+from controller.scheduling.pool import DEFAULT_POLICY
 from hmas.demo.calibration import SWEEP_CAPS, Calibration, Runner, SweepPoint, Task, TaskResult, calibrate, sweep
 from hmas.demo.live import LiveRun, live_run
 from hmas.demo.outcome import DEFAULT, OURS, DemoResult
@@ -174,7 +175,7 @@ def _variants(best: Mapping[str, int]) -> list[Variant]:
         Variant(name=DEFAULT),
         Variant(name=NAMES[1], n_run=best["keep"]),
         Variant(name=NAMES[2], n_run=best["shed"], overdue="shed"),
-        Variant(name=OURS, policy="edf", overdue="demote"),
+        Variant(name=OURS, policy=DEFAULT_POLICY, overdue="demote"),
     ]
 
 

@@ -50,7 +50,15 @@ class QueueScript:
         order: Ids in the order in which it handed them out.
     """
 
-    SHARES: Mapping[str, float] = {"push": 0.4, "pop": 0.34, "rekey": 0.08, "discard": 0.04, "end": 0.1, "retry": 0.04}
+    SHARES: Mapping[str, float] = {
+        "push": 0.4,
+        "pop": 0.31,
+        "rekey": 0.08,
+        "discard": 0.04,
+        "lapse": 0.05,
+        "end": 0.08,
+        "retry": 0.04,
+    }
     BURST = 24
 
     def __init__(self, policy: QueuePolicy, seed: int, *, probing: bool = False) -> None:
@@ -116,10 +124,14 @@ class QueueScript:
         """A client leaves."""
         entry = self._picked(self.waiting)
         if entry is not None:
-            request_id = entry.request.id
-            del self.waiting[request_id]
-            self.expect(self.policy.discard(request_id) is entry, f"discard of {request_id}, which waits, does not give it")
-            self.expect(self.policy.discard(request_id) is None, f"a second discard of {request_id} gives something")
+            self._leaves(entry.request.id, entry)
+
+    def lapse(self) -> None:
+        """A request has become too late, and is put behind all others elsewhere."""
+        entry = self._picked(self.waiting)
+        if entry is not None:
+            self.policy.lapsed(entry, self.now_s)
+            self._leaves(entry.request.id, entry)
 
     def end(self) -> None:
         """A request that ran has ended."""
@@ -162,6 +174,11 @@ class QueueScript:
         """Raises `NonConformance` unless it holds."""
         if not holds:
             raise NonConformance(f"{type(self.policy).__qualname__}: {otherwise} (seed {self.seed}, step {self._step})")
+
+    def _leaves(self, request_id: str, entry: QueueEntry) -> None:
+        del self.waiting[request_id]
+        self.expect(self.policy.discard(request_id) is entry, f"discard of {request_id}, which waits, does not give it")
+        self.expect(self.policy.discard(request_id) is None, f"a second discard of {request_id} gives something")
 
     def _picked(self, among: Mapping[str, QueueEntry]) -> QueueEntry | None:
         if not among:

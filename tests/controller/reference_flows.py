@@ -62,6 +62,9 @@ class Shared(Listed):
         if flow not in self.waiting():
             self.sleep(flow)
 
+    def lapsed(self, entry, now_s):
+        pass
+
     def served(self, entry, output_tokens, now_s):
         if entry.request.id in self.charged:
             amount, weight = self.charged.pop(entry.request.id)

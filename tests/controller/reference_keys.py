@@ -1,5 +1,7 @@
 """Disciplines by key and by lane a second time, from their definitions: plain lists, all looked at on every call, time where it counts."""
 
+import math
+
 from controller.scheduling.queue_entry import QueueEntry
 
 
@@ -38,6 +40,9 @@ class Listed:
     def rekey(self, entry, now_s):
         pass
 
+    def lapsed(self, entry, now_s):
+        pass
+
     def served(self, entry, output_tokens, now_s):
         pass
 
@@ -57,6 +62,50 @@ def fcfs():
 
 def edf():
     return Listed(lambda entry, now_s: entry.request.arrival_s + entry.estimates.slo.ttft_ms / 1000 + offset_s(entry))
+
+
+class Red(Listed):
+    """Two ranks at the moment of the pop, by a threshold that is worked out in full with every arrival and every lapse."""
+
+    def __init__(self):
+        super().__init__()
+        self.costs, self.log_value, self.gap_s, self.last_s = [], math.inf, 1.0, -math.inf
+        self.bounds = (0.0, math.inf)
+
+    def cost(self, entry):
+        return (entry.request.prompt_tokens + 5 * entry.estimates.output_tokens) / entry.weight
+
+    def push(self, entry, now_s):
+        if self.costs:
+            gap_s = clamp(now_s - self.last_s, 0.0, 1.0)
+            self.gap_s += max(1 / len(self.costs), min(0.125, self.gap_s / 10)) * (gap_s - self.gap_s)
+        self.last_s = now_s
+        self.costs.append(self.cost(entry))
+        if len(self.costs) < 32 or (len(self.costs) - 31) % 32 == 0:
+            lately = sorted(self.costs[-256:])
+            self.bounds = tuple(math.log(lately[int(share * len(lately))]) for share in (0.05, 0.98))
+        self.move(0.5 * self.gap_s * 0.01)
+        self.list.append(entry)
+
+    def move(self, by):
+        low, high = self.bounds
+        if self.log_value < math.inf:
+            self.log_value = max(low, self.log_value + by)
+            self.log_value = math.inf if self.log_value > high else self.log_value
+
+    def lapsed(self, entry, now_s):
+        if math.log(self.cost(entry)) <= self.log_value:
+            self.log_value = min(self.log_value, self.bounds[1])
+            self.move(-0.5 * self.gap_s * 0.99)
+
+    def pop(self, now_s):
+        self.rank = self.by_deadline
+        return super().pop(now_s)
+
+    def by_deadline(self, entry, now_s):
+        deadline_s = entry.request.arrival_s + entry.estimates.slo.ttft_ms / 1000 + offset_s(entry)
+        costly = math.log(self.cost(entry)) > self.log_value
+        return (costly, self.cost(entry) if costly else deadline_s)
 
 
 def whole_deadline_s(entry):

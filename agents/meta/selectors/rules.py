@@ -142,11 +142,11 @@ def _blocked(view: LongView, current: str) -> Wish | None:
 
 
 def _late(view: LongView, current: str) -> Wish | None:
-    """Misses that are deadlines lost in the queue, under an order that does not look at deadlines -> earliest deadline first."""
+    """Misses that are deadlines lost in the queue, under an order that does not look at deadlines -> robust deadline order."""
     if current != "fcfs" or view.deadline_miss_share < 2 * CALM or view.deadline_miss_share < 0.5 * view.violation_rate:
         return None
     lost = f"{view.deadline_miss_share:.0%} miss TTFT while waiting, of {view.violation_rate:.0%} that miss their SLO"
-    return Wish("edf", f"{lost}: deadlines first", "late")
+    return Wish("red", f"{lost}: deadlines first", "late")
 
 
 def _is_uneven(view: LongView) -> bool:

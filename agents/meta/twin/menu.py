@@ -13,9 +13,9 @@ from agents.meta.candidate import Candidate
 from agents.meta.twin.evidence import Gain
 from controller.core.messages import OPEN_WINDOW
 
-FAMILIES = ("fcfs", "edf", "sjf", "two-lane", "wfq")
+FAMILIES = ("fcfs", "red", "sjf", "two-lane", "wfq")
 """One policy of each kind (H-MAS C.2)."""
-OFTEN = ("fcfs", "edf", "sjf", "slack", "two-lane", "wfq")
+OFTEN = ("fcfs", "red", "sjf", "slack", "two-lane", "wfq")
 """Policies that are looked at often: one of each kind, and the paper's own order over the whole answer (Eq. 5)."""
 STRICT = 0.25
 """Share of the TPOT guard that is looked at as often as the configured one: fewer prompts that hold up others."""

@@ -163,6 +163,9 @@ class FlowPolicy(ABC):
     def rekey(self, entry: QueueEntry, now_s: float) -> None:  # noqa: B027  a place by account has no key
         """New estimates change the charge to come, not the place."""
 
+    def lapsed(self, entry: QueueEntry, now_s: float) -> None:  # noqa: B027  no share depends on it
+        """Nothing to learn from it: shares go by service."""
+
     def served(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
         """Corrects the flow's account by what its charge was wrong; nothing where the pop is not remembered."""
         charge = self._charges.take(entry.request.id)

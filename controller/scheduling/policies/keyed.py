@@ -58,6 +58,9 @@ class KeyedPolicy(ABC):
         """Gives the entry the place its new estimates ask for."""
         self.push(entry, now_s)
 
+    def lapsed(self, entry: QueueEntry, now_s: float) -> None:  # noqa: B027  the key of the others does not depend on it
+        """Nothing to learn from it: an order by key alone gives nobody up."""
+
     def served(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:  # noqa: B027  most keys have nothing to learn from it
         """Nothing to correct: an order by key alone charges nobody."""
 

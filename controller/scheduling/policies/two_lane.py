@@ -126,6 +126,9 @@ class TwoLane:
         self.discard(entry.request.id)
         self.push(entry, now_s)
 
+    def lapsed(self, entry: QueueEntry, now_s: float) -> None:
+        """Nothing to learn from it: turns go by dispatches."""
+
     def served(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
         """Nothing to correct: a lane's turn counts as one, however long the request was."""
 

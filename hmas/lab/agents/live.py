@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from controller.scheduling.pool import DEFAULT_POLICY
 from hmas.demo.calibration import Calibration
 from hmas.demo.field_runs import FieldRuns
 from hmas.demo.field_settings import FieldSettings
@@ -167,7 +168,7 @@ class Ablation:
         arrivals = self._load.piece(number + 1, **piece)
         self._write(self._load.truths(number + 1, **piece))
         order = drawn_order(self.names, seed=self._settings.seed, number=number)
-        variants = {name: Variant(name=f"block-{number + 1}-{name}", policy="edf", overdue="demote") for name in order}
+        variants = {name: Variant(name=f"block-{number + 1}-{name}", policy=DEFAULT_POLICY, overdue="demote") for name in order}
         for name, variant in variants.items():
             self._choose(variant.name, name)
         made = await run_each(self._runs, variants, arrivals, span, agents=order, tell=self._tell)

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from controller.scheduling.outcomes import SchedulerSettings
+from controller.scheduling.pool import DEFAULT_POLICY
 from hmas.lab.studies.case import GATEWAY, PRESETS
 from hmas.lab.studies.names import read_names
 
@@ -45,7 +46,7 @@ WAYS: dict[str, Way] = {
     "edf": Way(policy="edf", admission=PRESETS["shed"]),
     "sjf": Way(policy="sjf", admission=PRESETS["shed"]),
     "two-lane": Way(policy="two-lane", admission=PRESETS["shed"]),
-    "hmas": Way(policy="edf", admission=GATEWAY, steered=True),
+    "hmas": Way(policy=DEFAULT_POLICY, admission=GATEWAY, steered=True),
 }
 """Static policies with the window that suits FCFS best and late requests shed, and H-MAS as it is shipped."""
 

@@ -3,7 +3,7 @@
 import msgspec
 
 from controller.core.errors import ConfigError
-from controller.scheduling.pool import POLICIES
+from controller.scheduling.pool import DEFAULT_POLICY, POLICIES
 from hmas.demo.field_settings import FieldSettings
 from hmas.demo.virtual import Variant
 from hmas.lab.onvllm.comparison import Windows
@@ -12,7 +12,7 @@ from hmas.lab.onvllm.settings import field_settings
 DEFAULT, CAP, STRONG, OURS = "engine-default", "fcfs-cap", "fcfs-cap-shed", "h-mas"
 TWIN = f"{STRONG}-again"
 """The strong baseline once more in every block: how far two runs of one configuration lie apart is the noise that others are judged by."""
-FIXED = ("fcfs", "edf", "sjf", "two-lane", "wfq")
+FIXED = ("fcfs", "edf", "red", "sjf", "two-lane", "wfq")
 HIGH, LOW = 1.8, 0.2
 PACE = {
     "meta_period_s": 4.0,
@@ -58,7 +58,7 @@ def variant_of(name: str, windows: Windows, prefix: str) -> Variant:
     if name in {STRONG, TWIN}:
         return Variant(name=run, n_run=windows["shed"], overdue="shed")
     if name == OURS:
-        return Variant(name=run, policy="edf", overdue="demote")
+        return Variant(name=run, policy=DEFAULT_POLICY, overdue="demote")
     return Variant(name=run, policy=name.removeprefix("fixed-"), overdue="demote", foresight=True)
 
 

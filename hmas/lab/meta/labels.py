@@ -9,11 +9,12 @@ from agents.meta.selectors.features import SHORT_LIST, features_of
 from agents.meta.selectors.rules import choose
 from controller.core.messages import LongView, ShortView
 from controller.core.types import OutcomeKind
+from controller.scheduling.pool import DEFAULT_POLICY
 from hmas.lab.meta.draws import Drawn, cases
 from hmas.lab.studies.case import Case
 from hmas.lab.studies.running import Watch, run_case
 
-START = "edf"
+START = DEFAULT_POLICY
 """The configured policy: what is kept unless another is surely better."""
 MARGIN = 0.01
 """Share of requests that another policy has to win, as of the twin."""

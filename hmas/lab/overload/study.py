@@ -13,6 +13,7 @@ from controller.core.types import Estimates, OutcomeKind, Request
 from controller.scheduling.endings import completion_of
 from controller.scheduling.history import History
 from controller.scheduling.outcomes import Ended
+from controller.scheduling.pool import DEFAULT_POLICY
 from controller.simulation import simulate
 from hmas.demo.calibration import middle_rps
 from hmas.lab.studies.backends import Backend
@@ -250,7 +251,7 @@ class Sweep:
         return Case(
             workload=f"poisson:rate={rate:.6f},duration={settings.span_s if not count else 2.0 * count / rate:g}",
             fleet=self._fleet.with_window(window) if window else self._fleet,
-            policy="edf" if product else "fcfs",
+            policy=DEFAULT_POLICY if product else "fcfs",
             admission=GATEWAY if product else SHED if regime == CAP_SHED else OPEN,
             agents=AGENTS if regime == PRODUCT else (),
             warmup_s=settings.warmup_s,

@@ -11,7 +11,7 @@ from controller.config.plugins import load_policies
 from controller.core.errors import ConfigError, PolicyError
 from controller.routing import make_router
 from controller.scheduling.outcomes import SchedulerSettings
-from controller.scheduling.pool import check_hints
+from controller.scheduling.pool import DEFAULT_POLICY, check_hints
 from hmas.lab.studies.faults import Fault
 from hmas.lab.studies.fleet import Fleet
 
@@ -69,7 +69,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     limit: Annotated[int, Meta(ge=0)] = 0
     warmup_s: Annotated[float, Meta(ge=0)] = 0.0
     model: str = ""
-    policy: str = "edf"
+    policy: str = DEFAULT_POLICY
     hints: dict[str, float] = {}
     router: str = "least-loaded"
     admission: SchedulerSettings = GATEWAY

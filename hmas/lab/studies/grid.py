@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from controller.core.errors import ConfigError
+from controller.scheduling.pool import DEFAULT_POLICY
 from hmas.lab.studies.case import Case, SloTarget, read_admission, read_agents, read_policy, read_slo
 from hmas.lab.studies.fleet import read_fleet
 from hmas.lab.studies.loads import states_seed
@@ -27,7 +28,7 @@ class Grid(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     workload: str
     fleet: tuple[str, ...]
     load: tuple[Annotated[float, Meta(gt=0, le=1e6)], ...] = (1.0,)
-    policy: tuple[str, ...] = ("edf",)
+    policy: tuple[str, ...] = (DEFAULT_POLICY,)
     n_run: tuple[Annotated[int, Meta(ge=0)], ...] = (0,)
     router: tuple[str, ...] = ("least-loaded",)
     admission: tuple[str, ...] = ("gateway",)

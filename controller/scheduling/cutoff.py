@@ -1,0 +1,76 @@
+"""What a request may cost to be served in its turn while not all can be: a threshold that follows how many come too late. Pure.
+
+On one machine the fewest jobs are late if, whenever one is going to be, the longest so far is given up (Moore 1968). With a stream of
+requests that is a threshold on cost: in the long run the most are in time if those above it are given up, and it is as high as the load
+allows. What the load allows nobody knows beforehand; it shows in requests below the threshold that come too late all the same.
+"""
+
+import math
+from collections import deque
+
+_KEEP = 256
+_LOOK_EVERY = 32
+_LOW, _HIGH = 0.05, 0.98
+_GAIN_PER_S = 0.5
+"""How fast the logarithm of the threshold falls if all are late. What is decided now shows when those that wait now are due, seconds
+later; with more gain than about one in that time the threshold swings."""
+_RATE_S = 10.0
+_LONGEST_GAP_S = 1.0
+
+
+class Cutoff:
+    """Threshold on cost, by integral control of the share of arrivals that were affordable and too late.
+
+    In logarithms and in time: d ln(value)/dt = gain * (late_share - share late), whatever the rate of arrivals. Between a low and a
+    high quantile of the costs that came last, so that it neither winds up nor stands where nothing comes; above the high one it is
+    off. A request that is above the threshold by now does not count when it comes too late: that is answered already.
+
+    Args:
+        late_share: Share of arrivals that may be affordable and late, above 0 and below 1.
+
+    Attributes:
+        value: The threshold, infinite while all can be served in time.
+    """
+
+    __slots__ = ("_costs", "_gap_s", "_gaps", "_high", "_last_s", "_late_share", "_low", "_since", "value")
+
+    def __init__(self, late_share: float) -> None:
+        self.value = math.inf
+        self._late_share = late_share
+        self._costs: deque[float] = deque(maxlen=_KEEP)
+        self._since = 0
+        self._low = 0.0
+        self._high = math.inf
+        self._gap_s = _LONGEST_GAP_S
+        self._gaps = 0
+        self._last_s = -math.inf
+
+    def arrived(self, cost: float, now_s: float) -> None:
+        """A request of that cost has come: takes note of it, and makes up for the share that may be late."""
+        if self._last_s > -math.inf:
+            gap_s = min(_LONGEST_GAP_S, max(0.0, now_s - self._last_s))
+            self._gaps += 1
+            self._gap_s += (gap_s - self._gap_s) * max(1.0 / self._gaps, min(0.125, self._gap_s / _RATE_S))
+        self._last_s = now_s
+        self.known(cost)
+        if self.value < math.inf:
+            self._move(_GAIN_PER_S * self._gap_s * self._late_share)
+
+    def known(self, cost: float) -> None:
+        """Takes note of a cost that is no arrival."""
+        self._costs.append(cost)
+        self._since += 1
+        if self._since >= _LOOK_EVERY or len(self._costs) < _LOOK_EVERY:
+            self._since = 0
+            ordered = sorted(self._costs)
+            self._low, self._high = ordered[int(_LOW * len(ordered))], ordered[int(_HIGH * len(ordered))]
+
+    def lapsed(self, cost: float) -> None:
+        """A request of that cost has become too late while it waited in its turn."""
+        if cost <= self.value and self._costs:
+            self.value = min(self.value, self._high)
+            self._move(-_GAIN_PER_S * self._gap_s * (1.0 - self._late_share))
+
+    def _move(self, by: float) -> None:
+        value = max(self._low, self.value * math.exp(by))
+        self.value = math.inf if value > self._high else value

@@ -1,0 +1,153 @@
+"""Earliest deadline first that gives up the costliest first while not all can be served in time."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import ClassVar
+
+from controller.scheduling.cutoff import Cutoff
+from controller.scheduling.lazy_heap import LazyHeap
+from controller.scheduling.policies.keyed import priority_offset_s
+from controller.scheduling.queue_entry import QueueEntry
+from controller.scheduling.signals import ARRIVAL, OUTPUT_LENGTH, PRIORITY, PROMPT_LENGTH, TARGETS, Signal
+from controller.scheduling.subclassing import mypyc_attr
+
+_MOVES = 64
+"""Requests that one pop moves at most because the threshold has moved."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Red:
+    """By TTFT deadline over those that are affordable; behind them the others, the cheapest first.
+
+    Deadline order serves all in time where that can be done, and is blind where it cannot: whoever comes too late first is given up,
+    however much or little serving it would have taken. Robust earliest deadline (RED, Buttazzo and Stankovic 1993) keeps the order and
+    chooses whom to reject; here by cost, as Moore (1968) has it for the fewest late jobs, and rejecting means to let all others go first.
+    What is affordable follows the share that comes too late (`Cutoff`); without an overload that is everything, and the order `edf`'s.
+
+    Cost: (prompt tokens + `output_weight` * predicted output tokens) / the tenant's weight. `late_share`: share of arrivals that may be
+    affordable and late all the same; the lower, the more is given up beforehand, and the less in vain.
+
+    Client priority moves the deadline by one second a step.
+    """
+
+    name: ClassVar[str] = "red"
+    summary: ClassVar[str] = (
+        "earliest deadline first that gives up the costliest first when not all can be in time; the most in time in an overload"
+    )
+    default_hints: ClassVar[Mapping[str, float]] = MappingProxyType({"output_weight": 5.0, "late_share": 0.01})
+    hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({"output_weight": (0.0, 100.0), "late_share": (0.001, 0.5)})
+    signals: ClassVar[tuple[Signal, ...]] = (ARRIVAL, TARGETS, PROMPT_LENGTH, OUTPUT_LENGTH, PRIORITY)
+    starvation: ClassVar[str] = "starves: requests above the cost that an overload leaves room for, as long as it lasts; else as edf"
+    complexity: ClassVar[str] = "push, pop, re-key O(log n), removal O(1)"
+    source: ClassVar[str] = "Buttazzo and Stankovic 1993 (RED); Moore 1968"
+
+    def __init__(self, hints: Mapping[str, float]) -> None:
+        self.hints: Mapping[str, float] = dict(hints)
+        self._output_weight = hints["output_weight"]
+        self._cutoff = Cutoff(hints["late_share"])
+        self._in_turn: LazyHeap[QueueEntry] = LazyHeap()
+        self._costly: LazyHeap[QueueEntry] = LazyHeap()
+
+    @property
+    def cutoff(self) -> float:
+        """The highest cost that is affordable now, tokens; infinite where all are."""
+        return self._cutoff.value
+
+    def push(self, entry: QueueEntry, now_s: float) -> None:
+        """Takes a waiting entry in."""
+        self._cutoff.arrived(self._cost(entry), now_s)
+        self._put(entry)
+
+    def load(self, entries: Iterable[QueueEntry], now_s: float) -> None:  # noqa: ARG002  the protocol's argument
+        """Takes many in at once."""
+        in_turn: list[tuple[str, float, int, QueueEntry]] = []
+        costly: list[tuple[str, float, int, QueueEntry]] = []
+        for entry in entries:
+            cost = self._cost(entry)
+            self._cutoff.known(cost)
+            if cost <= self._cutoff.value:
+                in_turn.append((entry.request.id, _deadline_s(entry), entry.seq, entry))
+            else:
+                costly.append((entry.request.id, cost, entry.seq, entry))
+        self._in_turn.load(in_turn)
+        self._costly.load(costly)
+
+    def pop(self, now_s: float) -> QueueEntry | None:  # noqa: ARG002  the protocol's argument
+        """Takes the next entry out, None when empty."""
+        self._sort()
+        entry = self._in_turn.pop()
+        return self._costly.pop() if entry is None else entry
+
+    def put_back(self, entry: QueueEntry, now_s: float) -> None:  # noqa: ARG002  the protocol's argument
+        """Returns a popped entry: deadline, cost and arrival give it the place it had."""
+        self._put(entry)
+
+    def discard(self, request_id: str) -> QueueEntry | None:
+        """Takes an entry out by id, None where it is not here."""
+        entry = self._in_turn.discard(request_id)
+        return self._costly.discard(request_id) if entry is None else entry
+
+    def rekey(self, entry: QueueEntry, now_s: float) -> None:  # noqa: ARG002  the protocol's argument
+        """Gives the entry the place its new estimates ask for."""
+        self.discard(entry.request.id)
+        self._put(entry)
+
+    def lapsed(self, entry: QueueEntry, now_s: float) -> None:  # noqa: ARG002  the protocol's argument
+        """An entry that waits here has become too late: where it stood in turn, less is affordable."""
+        if entry.request.id in self._in_turn:
+            self._cutoff.lapsed(self._cost(entry))
+
+    def served(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
+        """Nothing to correct: nobody is charged."""
+
+    def ahead(self, request_id: str) -> int | None:
+        """How many stand before it by the threshold as it is now, None where it is not here."""
+        entry = self._in_turn.get(request_id)
+        entry = self._costly.get(request_id) if entry is None else entry
+        if entry is None:
+            return None
+        mine = self._rank(entry)
+        return sum(1 for other in self.entries() if self._rank(other) < mine)
+
+    def entries(self) -> Iterator[QueueEntry]:
+        """All waiting entries, in no particular order."""
+        yield from self._in_turn.values()
+        yield from self._costly.values()
+
+    def __len__(self) -> int:
+        return len(self._in_turn) + len(self._costly)
+
+    def _cost(self, entry: QueueEntry) -> float:
+        return max(1.0, entry.request.prompt_tokens + self._output_weight * entry.estimates.output_tokens) / entry.weight
+
+    def _rank(self, entry: QueueEntry) -> tuple[bool, float, int]:
+        cost = self._cost(entry)
+        costly = cost > self._cutoff.value
+        return (costly, cost if costly else _deadline_s(entry), entry.seq)
+
+    def _put(self, entry: QueueEntry) -> None:
+        cost = self._cost(entry)
+        if cost <= self._cutoff.value:
+            self._in_turn.push(entry.request.id, _deadline_s(entry), entry.seq, entry)
+        else:
+            self._costly.push(entry.request.id, cost, entry.seq, entry)
+
+    def _sort(self) -> None:
+        """Moves those at either head that the threshold has come past; those behind are moved when they come up."""
+        value = self._cutoff.value
+        for _ in range(_MOVES):
+            first = self._in_turn.peek()
+            if first is None or (cost := self._cost(first[1])) <= value:
+                break
+            self._in_turn.discard(first[1].request.id)
+            self._costly.push(first[1].request.id, cost, first[1].seq, first[1])
+        for _ in range(_MOVES):
+            cheapest = self._costly.peek()
+            if cheapest is None or cheapest[0] > value:
+                break
+            self._costly.discard(cheapest[1].request.id)
+            self._in_turn.push(cheapest[1].request.id, _deadline_s(cheapest[1]), cheapest[1].seq, cheapest[1])
+
+
+def _deadline_s(entry: QueueEntry) -> float:
+    return entry.ttft_deadline_s + priority_offset_s(entry)
