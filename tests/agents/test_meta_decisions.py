@@ -40,7 +40,7 @@ def switches(said) -> list[str]:
     [
         ({}, "edf", []),
         (UNEVEN, "edf", ["wfq"]),
-        ({"deadline_miss_share": 0.4, "violation_rate": 0.4}, "fcfs", ["edf"]),
+        ({"deadline_miss_share": 0.4, "violation_rate": 0.4}, "fcfs", ["red"]),
         ({"deadline_miss_share": 0.7, "violation_rate": 0.8, "mismatch": 1.2, "late_service": 0.7}, "edf", ["sjf"]),
         ({"ttft_violation_rate": 0.5, "total_cv": 1.4, "queued": 50, "long_backlog": 30, "late_service": 0.4}, "edf", ["two-lane"]),
         ({"deadline_miss_share": 0.7, "violation_rate": 0.8, "mismatch": 1.2, "total_cv": 1.4, "late_service": 0.1}, "edf", []),

@@ -229,7 +229,7 @@ def test_the_twin_proposes_what_would_have_served_better_and_says_how_sure():
     twin, now_s = twin_of(lived(blocked()))
     found = chosen(twin, now_s)
     assert found.source == "twin"
-    assert found.candidate.policy in {"sjf", "srtf", "two-lane", "edf", "llf", "slack"}
+    assert found.candidate.policy in {"sjf", "srtf", "two-lane", "edf", "red", "llf", "slack"}
     assert "points" in found.reason
     assert found.candidates[0].gain >= max(one.gain for one in found.candidates)
     assert twin.check is not None
