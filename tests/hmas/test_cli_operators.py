@@ -13,7 +13,7 @@ from controller.config.schema import AgentsConfig, Config, EngineConfig, Gateway
 from controller.gateway.serve import serve
 from controller.runtime.clock import SystemClock
 from controller.scheduling import pool
-from controller.scheduling.pool import POLICIES
+from controller.scheduling.pool import DEFAULT_POLICY, POLICIES
 from engines.sim.model import EngineModel
 from engines.sim.profile import load_profile
 from engines.sim.server import create_app, start
@@ -108,7 +108,7 @@ def test_status(hmas):
     code, out, err = hmas("status")
     assert (code, err) == (0, "")
     assert "ready" in out
-    assert "policy    edf" in out
+    assert f"policy    {DEFAULT_POLICY} (" in out
     assert "gpu-1" in out
     assert "switched off; policy and windows stay as configured" in out
     document = of(hmas("status", "--json"))
@@ -128,10 +128,10 @@ def test_policy_list_and_show(hmas):
     assert names == list(POLICIES)
     code, out, _ = hmas("policy", "list")
     assert code == 0
-    assert any(line.startswith("*  edf") for line in out.splitlines())
+    assert any(line.startswith(f"*  {DEFAULT_POLICY}") for line in out.splitlines())
     assert any(line.startswith("srtf ") and "starves: long requests" in line for line in out.splitlines())
     assert any(line.startswith("predicted service time T_tot") and "the history of its tenant" in line for line in out.splitlines())
-    assert hmas("policy", "show")[1].startswith("edf")
+    assert hmas("policy", "show")[1].startswith(DEFAULT_POLICY)
 
 
 def test_policy_show_of_one_tells_all_of_it(hmas):
@@ -201,7 +201,7 @@ def test_policy_hints_and_refusals(hmas):
     assert "allowed: a number from" in err
     code, _, err = hmas("policy", "force", "lifo", "--reason", "r")
     assert code == 1
-    assert "$.policy.name: got 'lifo' (a text); allowed: one of fcfs, edf, llf, slack, sjf, srtf, two-lane, priority" in err
+    assert "$.policy.name: got 'lifo' (a text); allowed: one of fcfs, edf, red, llf, slack, sjf, srtf, two-lane, priority" in err
     assert of(hmas("policy", "show", "--json"))["name"] == "two-lane"
 
 
@@ -283,7 +283,7 @@ def test_an_override_that_this_gateway_cannot_apply(hmas, tmp_path):
     code, out, _ = hmas("override", "validate", str(file), "--json")
     assert code == 1
     assert json.loads(out)["valid"] is False
-    assert of(hmas("policy", "show", "--json"))["name"] == "edf"
+    assert of(hmas("policy", "show", "--json"))["name"] == DEFAULT_POLICY
 
 
 def test_a_broken_file_in_the_directory_is_shown(hmas, installation):
@@ -309,7 +309,7 @@ def test_events(hmas):
     hmas("policy", "release")
     code, out, _ = hmas("events", "--limit", "20")
     assert code == 0
-    assert "operator: policy policy: edf" in out
+    assert f"operator: policy policy: {DEFAULT_POLICY}" in out
     assert "for the events" in out
     events = of(hmas("events", "--json", "--limit", "3"))
     assert len(events) == 3
