@@ -26,6 +26,9 @@ PLACES = {
     "Qwen3-30B, load-50": ("1xa100-qwen3-30b-a3b-tp2", "poisson:rate=19.25,duration=600,slo_scale=1.256", 60.0),
     "Qwen3-30B, drift": ("1xa100-qwen3-30b-a3b-tp2", "drift:rate=20.46,duration=240,slo_scale=1.256", 24.0),
     "Qwen3-30B, shift": ("1xa100-qwen3-30b-a3b-tp2", "shift:rate=20.50,duration=240,slo_scale=1.256", 24.0),
+    "Llama-3.3-70B, load-50": ("1xa100-llama-3-70b-tp4", "poisson:rate=4.22,duration=600,slo_scale=1.987", 60.0),
+    "Llama-3.3-70B, drift": ("1xa100-llama-3-70b-tp4", "drift:rate=5.02,duration=240,slo_scale=1.987", 24.0),
+    "Llama-3.3-70B, shift": ("1xa100-llama-3-70b-tp4", "shift:rate=6.12,duration=240,slo_scale=1.987", 24.0),
 }
 """Fleet, workload and warm-up by name."""
 SHARE_ALONE, LEAD = "sure=0", "gateway"

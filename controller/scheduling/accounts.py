@@ -19,6 +19,7 @@ def snapshot(
         sent_s=now_s,
         gateway=gateway,
         policy=room.queues.policy_name,
+        cutoff=room.queues.cutoff,
         queued=counts.queued,
         queued_tokens=room.tokens,
         queued_long=room.long,

@@ -1,16 +1,18 @@
 """All groups under one discipline, and everything that changes them as a whole, a few requests at a time."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from controller.core.errors import SchedulingError
 from controller.scheduling.group import Group, Waiting
 from controller.scheduling.instance import Instance
 from controller.scheduling.policies.fcfs import Fcfs
+from controller.scheduling.policies.red import Red
 from controller.scheduling.pool import check_hints, make_policy
 from controller.scheduling.queue_entry import QueuePolicy
 from controller.scheduling.retired import Retired
 from controller.scheduling.tenancy import Tenancy
-from controller.scheduling.tenant_gate import gated
+from controller.scheduling.tenant_gate import Gate, gated
 
 AT_ONCE = 512
 """Waiting requests up to which every change is made in one go."""
@@ -84,6 +86,16 @@ class Queues:
     def all(self) -> tuple[Group, ...]:
         """Every group that holds requests, those that are left too."""
         return (*self.groups, *self._leaving)
+
+    @property
+    def cutoff(self) -> float:
+        """The cost above which requests are put behind where that is lowest; 0 where none are, or the discipline knows no such cost."""
+        found = math.inf
+        for group in self.groups:
+            policy = group.policy.inner if isinstance(group.policy, Gate) else group.policy
+            if isinstance(policy, Red):
+                found = min(found, policy.cutoff)
+        return found if found < math.inf else 0.0
 
     @property
     def next_policy(self) -> str:

@@ -236,6 +236,11 @@ class Scheduler(Steering):
         self._room.sweep(now_s)
         return accounts.snapshot(self._room, self._instances.values(), self.counts(), now_s=now_s, gateway=gateway, forced=forced)
 
+    @property
+    def cutoff(self) -> float:
+        """The cost above which requests are put behind (see `Queues`). O(groups)."""
+        return self._room.queues.cutoff
+
     def glance(self, model: str) -> tuple[int, int, int, int]:
         """For requests of `model`: how many wait, dispatches so far, and looks that found all windows full and no engine there. O(1)."""
         group = self._room.group_of(model)

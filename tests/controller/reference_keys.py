@@ -1,6 +1,7 @@
 """Disciplines by key and by lane a second time, from their definitions: plain lists, all looked at on every call, time where it counts."""
 
 import math
+from itertools import pairwise
 
 from controller.scheduling.queue_entry import QueueEntry
 
@@ -69,23 +70,30 @@ class Red(Listed):
 
     def __init__(self):
         super().__init__()
-        self.costs, self.log_value, self.gap_s, self.last_s = [], math.inf, 1.0, -math.inf
+        self.costs, self.log_value, self.moments = [], math.inf, []
         self.bounds = (0.0, math.inf)
 
     def cost(self, entry):
-        return (entry.request.prompt_tokens + 5 * entry.estimates.output_tokens) / entry.weight
+        return (entry.request.prompt_tokens + 2 * entry.estimates.output_tokens) / entry.weight
 
     def push(self, entry, now_s):
-        if self.costs:
-            gap_s = clamp(now_s - self.last_s, 0.0, 1.0)
-            self.gap_s += max(1 / len(self.costs), min(0.125, self.gap_s / 10)) * (gap_s - self.gap_s)
-        self.last_s = now_s
+        self.moments.append(max(now_s, self.moments[-1]) if self.moments else now_s)
         self.costs.append(self.cost(entry))
         if len(self.costs) < 32 or (len(self.costs) - 31) % 32 == 0:
             lately = sorted(self.costs[-256:])
             self.bounds = tuple(math.log(lately[int(share * len(lately))]) for share in (0.05, 0.98))
-        self.move(0.5 * self.gap_s * 0.01)
+        self.move(0.5 * self.gap_s() * 0.01)
         self.list.append(entry)
+
+    def gap_s(self):
+        """The moments that are over, but for the first, each with what came then, from the beginning."""
+        gap_s, seen = 1.0, 0
+        at = sorted(set(self.moments))
+        for before, this in pairwise(at[:-1]):
+            many = self.moments.count(this)
+            seen += many
+            gap_s += max(many / seen, min(0.125, many * gap_s / 10)) * (min(1.0, this - before) / many - gap_s)
+        return gap_s
 
     def move(self, by):
         low, high = self.bounds
@@ -94,9 +102,9 @@ class Red(Listed):
             self.log_value = math.inf if self.log_value > high else self.log_value
 
     def lapsed(self, entry, now_s):
-        if math.log(self.cost(entry)) <= self.log_value:
+        if math.log(self.cost(entry)) <= self.log_value and len(set(self.moments)) > 2:
             self.log_value = min(self.log_value, self.bounds[1])
-            self.move(-0.5 * self.gap_s * 0.99)
+            self.move(-0.5 * self.gap_s() * 0.99)
 
     def pop(self, now_s):
         self.rank = self.by_deadline

@@ -97,6 +97,44 @@ def test_one_giant_does_not_set_it():
     assert cutoff.value <= 400.0
 
 
+def test_it_begins_where_it_is_told_to_and_is_bounded_once_costs_are_known():
+    cutoff = Cutoff(0.01, start=500.0)
+    for number in range(20):
+        cutoff.arrived(10.0 + number, 0.1 * number)
+    assert cutoff.value == pytest.approx(500.0, rel=0.02)
+    cutoff.lapsed(20.0)
+    assert 400.0 < cutoff.value < 500.0
+    for number in range(100):
+        cutoff.arrived(10.0 + number % 40, 2.0 + 0.1 * number)
+    assert cutoff.value == math.inf, "above what any of them costs"
+
+
+def test_those_that_come_at_one_moment_are_worth_as_much_as_when_they_come_one_by_one():
+    found = []
+    for batch in (1, 10):
+        cutoff = Cutoff(0.01)
+        for number in range(400):
+            cutoff.arrived(100.0 + number % 300, 0.1 * (number - number % batch))
+        for _ in range(5):
+            cutoff.lapsed(100.0)
+        found.append(cutoff.value)
+    assert found[0] == pytest.approx(found[1], rel=0.05)
+
+
+def test_a_queue_that_is_found_there_says_nothing_of_what_comes():
+    found = []
+    for queue in (0, 500):
+        cutoff = Cutoff(0.01, start=200.0)
+        for _ in range(queue):
+            cutoff.arrived(1.0, 0.0)
+        for number in range(1, 200):
+            cutoff.arrived(100.0 + number % 300, 0.1 * number)
+            if number % 20 == 0:
+                cutoff.lapsed(100.0)
+        found.append(cutoff.value)
+    assert found[0] == pytest.approx(found[1], rel=0.02)
+
+
 # -- the order -----------------------------------------------------------------------------------------------------------------
 
 
@@ -134,13 +172,21 @@ def test_while_nobody_is_late_it_is_deadline_order():
 def test_the_costliest_are_put_behind_all_others_the_cheapest_of_them_first():
     # The nearer the deadline the costlier: deadline order would serve the costliest first.
     entries = [made(number, output=100.0 + 10 * number, at_s=0.1 * number, ttft_ms=30_000.0 - 200 * number) for number in range(60)]
-    policy = pressed(entries, lapses=20)
-    costs = [100 + 5 * entry.estimates.output_tokens for entry in entries]
+    policy = pressed(entries, lapses=12)
+    costs = [100 + 2 * entry.estimates.output_tokens for entry in entries]
     costly = [number for number, cost in enumerate(costs) if cost > policy.cutoff]
     assert 10 < len(costly) < 58
     in_turn = sorted(set(range(60)) - set(costly), key=lambda number: entries[number].ttft_deadline_s)
     assert [policy.ahead(entries[number].request.id) for number in costly] == list(range(len(in_turn), 60))
     assert drained(policy) == in_turn + costly
+
+
+def test_begun_with_a_threshold_the_costliest_are_behind_from_the_first():
+    entries = [made(number, output=100.0 + 10 * number, ttft_ms=30_000.0 - 200 * number) for number in range(20)]
+    policy = make_policy("red", {"cutoff": 500.0})
+    for entry in entries:
+        policy.push(entry, 0.0)
+    assert drained(policy) == [*range(10, -1, -1), *range(11, 20)]
 
 
 def test_a_tenants_weight_is_what_its_requests_are_worth():
@@ -173,7 +219,7 @@ def test_one_call_moves_no_more_than_a_few():
 
 
 def test_lapses_move_entries_of_a_script_that_loses_nobody():
-    script = QueueScript(Red({"output_weight": 5.0, "late_share": 0.001}), 5, probing=True)
+    script = QueueScript(Red(Red.default_hints | {"late_share": 0.001}), 5, probing=True)
     script.run(2000)
     assert len(script.order) > 400
 
@@ -203,6 +249,19 @@ def test_it_is_told_of_those_that_become_too_late_whatever_becomes_of_them(overd
     for _ in range(4):
         scheduler.expire(3.0)
     assert policy.cutoff < math.inf
+
+
+def test_a_snapshot_tells_the_threshold_of_the_queue_that_gives_up_most():
+    scheduler = build("red", n_run=1, overdue="keep")
+    assert scheduler.snapshot(0.0, "gate").cutoff == 0.0
+    for number in range(100):
+        request = Request(id=f"{number:03d}", tenant="t", model="m", arrival_s=0.01 * number, prompt_tokens=100 + number)
+        scheduler.submit(request, Estimates(slo=Slo(ttft_ms=1000.0, tpot_ms=100.0)), 0.01 * number)
+    found = scheduler.snapshot(3.0, "gate").cutoff
+    assert found == scheduler._room.groups[0].policy.cutoff
+    assert 0.0 < found < math.inf
+    scheduler.set_policy("edf", 3.0)
+    assert scheduler.snapshot(3.0, "gate").cutoff == 0.0
 
 
 def crowd(*, rate, seconds, seed=7):

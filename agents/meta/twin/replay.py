@@ -10,12 +10,14 @@ from functools import partial
 from operator import itemgetter
 
 import msgspec
+from msgspec.structs import replace
 
 from agents.meta.candidate import Candidate
 from agents.meta.twin.traffic import Asked
 from controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from controller.routing import make_router
 from controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
+from controller.scheduling.policies.red import Red
 from controller.scheduling.scheduler import Scheduler
 from controller.simulation import Arrival, Periodic, RequestRecord, simulate
 from engines.sim.model import EngineModel
@@ -66,6 +68,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
         settings, routing, weights: The gateway's own admission settings, router, and tenants' weights (1 where none is told).
         from_s, until_s: What came before fills the queue, and what comes from the moment of asking on keeps up the load; neither is scored.
         overdue: Requests that had missed their first token's time by then and still waited.
+        cutoff: Cost above which `red` puts requests behind as a replay begins, tokens; 0 for none.
     """
 
     asked: tuple[Asked, ...]
@@ -74,6 +77,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     from_s: float
     until_s: float
     overdue: float = 0.0
+    cutoff: float = 0.0
     routing: str = "least-loaded"
     weights: Mapping[str, float] = {}
 
@@ -85,12 +89,14 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
         requests: Scored ones.
         good: Weighted share of them that met both targets, 0 to 1.
         slots: By number of the slot (arrival over SLOT_S): weight of good ones, and of all.
+        cutoffs: Once a slot, since when on the clock of the requests' arrivals: the cost above which `red` put them behind, 0 for none.
     """
 
     candidate: Candidate
     requests: int
     good: float
     slots: dict[int, tuple[float, float]]
+    cutoffs: tuple[tuple[float, float], ...] = ()
 
 
 def replay(world: World, candidate: Candidate) -> tuple[Outlook, list[RequestRecord]]:
@@ -102,6 +108,7 @@ def replay(world: World, candidate: Candidate) -> tuple[Outlook, list[RequestRec
     Raises:
         PolicyError: There is no such policy, or it does not take a hint.
     """
+    by_cost = candidate.policy == Red.name
     scheduler = Scheduler(
         settings=world.settings,
         instances=[
@@ -117,7 +124,7 @@ def replay(world: World, candidate: Candidate) -> tuple[Outlook, list[RequestRec
         ],
         router=make_router(world.routing),
         policy=candidate.policy,
-        hints=candidate.hints,
+        hints={"cutoff": world.cutoff} | candidate.hints if by_cost else candidate.hints,
     )
     engines = {plant.name: EngineModel(plant.profile, n_run=plant.ceiling, token_budget=plant.token_budget) for plant in world.plants}
     in_force: dict[str, Controls] = {}
@@ -132,8 +139,11 @@ def replay(world: World, candidate: Candidate) -> tuple[Outlook, list[RequestRec
     regulate(world.asked[0].request.arrival_s)
     moving = any(len(plant.regulated) > 1 for plant in world.plants)
     regulator = [Periodic(every_s=REGULATED_S, run=lambda now_s, _scheduler, _engines: regulate(now_s))] if moving else []
+    cutoffs: list[tuple[float, float]] = []
+    if by_cost:
+        regulator.append(Periodic(every_s=SLOT_S, run=lambda now_s, at_work, _engines: cutoffs.append((now_s, at_work.cutoff))))
     result = simulate(_arrivals(world), engines, scheduler, controls=regulator, until_s=world.asked[-1].request.arrival_s + GRACE_S)
-    return outlook_of(candidate, result.records, world), result.records
+    return replace(outlook_of(candidate, result.records, world), cutoffs=tuple(cutoffs)), result.records
 
 
 def outlook_of(candidate: Candidate, records: Sequence[RequestRecord], world: World) -> Outlook:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from agents.meta.candidate import Candidate
 from agents.meta.twin.carried import carried, open_of
 from agents.meta.twin.check import Check, Checks, held_against_truth
+from agents.meta.twin.cutoffs import Cutoffs
 from agents.meta.twin.evidence import FRESH_ROUNDS, Evidence, Gain
 from agents.meta.twin.fleet import FleetModel
 from agents.meta.twin.lengths import Lengths
@@ -24,6 +25,8 @@ from agents.meta.twin.sample import part_of
 from agents.meta.twin.traffic import Asked, Traffic, is_possible
 from controller.core.messages import Completion, ControlAction, Message, RequestFeatures, SystemSnapshot
 from controller.scheduling.outcomes import SchedulerSettings
+from controller.scheduling.policies.red import Red
+from controller.simulation import RequestRecord
 
 LEAD = 0.2
 """Share of the window, before it, that only fills the queue. `TAIL`: of what comes after it, as it came last, so that nobody's end is eased
@@ -64,12 +67,14 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         in_force: Whether the first was in force all the while, so that its replay can be held against the truth.
+        cutoff_then: Cost above which `red` put requests behind when the window began; `world.cutoff` is where that stands now.
         pressed: Those that are replayed under more load, too; none, or what runs and others.
     """
 
     world: World
     candidates: tuple[Candidate, ...]
     in_force: bool
+    cutoff_then: float = 0.0
     pressed: tuple[Candidate, ...] = ()
 
     def answer(self, clock: Callable[[], float] | None = None) -> "Answer":
@@ -81,11 +86,17 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
             outlook, records = replay(self.world, candidate)
             outlooks.append(outlook)
             if check is None and self.in_force:
-                check = held_against_truth(self.world, records)
+                check = held_against_truth(self.world, self._as_it_was(candidate, records))
         more = pressed(self.world) if self.pressed else self.world
         under_pressure = tuple(replay(more, candidate)[0] for candidate in self.pressed)
         took_s = clock() - start_s if clock is not None else 0.0
         return Answer(outlooks=tuple(outlooks), check=check, took_s=took_s, requests=len(self.world.asked), pressed=under_pressure)
+
+    def _as_it_was(self, candidate: Candidate, records: list[RequestRecord]) -> list[RequestRecord]:
+        """A replay to hold against the truth: begun with what was known then, where that makes a difference."""
+        if candidate.policy != Red.name or self.cutoff_then == self.world.cutoff:
+            return records
+        return replay(replace(self.world, cutoff=self.cutoff_then), candidate)[1]
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +118,7 @@ class Twin:
     """See the module.
 
     Attributes:
-        fleet, traffic, lengths, evidence, menu: See their classes.
+        fleet, traffic, lengths, cutoffs, evidence, menu: See their classes.
         pressed: What replays under more load have said in the last rounds.
         check: The last replays that were held against the truth, as many as it takes.
         silence: Why the twin does not speak; empty where it does.
@@ -120,6 +131,7 @@ class Twin:
         self.evidence = Evidence()
         self.pressed = Evidence(rounds=FRESH_ROUNDS)
         self.menu = Menu()
+        self.cutoffs = Cutoffs()
         self.check: Check | None = None
         self.silence = "no replay has been held against the truth yet"
         self._settings = settings
@@ -130,6 +142,8 @@ class Twin:
         """Takes in telemetry, features and statera's actions."""
         if isinstance(message, SystemSnapshot):
             self.fleet.observe(message)
+            self.cutoffs.observe(message)
+            self.traffic.alive(message.gateway, message.sent_s)
         elif isinstance(message, ControlAction):
             self.fleet.regulated(message)
         elif isinstance(message, Completion):
@@ -183,11 +197,18 @@ class Twin:
             settings=settings.admission,
             from_s=from_s,
             until_s=now_s,
+            cutoff=self.cutoffs.at(now_s),
             overdue=max(0.0, part.share * fleet.overdue - left_out),
             routing=settings.routing,
             weights=settings.weights,
         )
-        return Question(world=world, candidates=tuple(candidates), in_force=since_s <= from_s, pressed=tuple(pressed))
+        return Question(
+            world=world,
+            candidates=tuple(candidates),
+            in_force=since_s <= from_s,
+            cutoff_then=self.cutoffs.at(first_s),
+            pressed=tuple(pressed),
+        )
 
     def take(self, answer: Answer) -> None:
         """An answer has come: it becomes evidence, and says how far the twin may be believed."""
@@ -195,6 +216,9 @@ class Twin:
             self._request_ms = max(1e-3, 1000.0 * answer.took_s / answer.replayed)
         self.evidence.add(answer.outlooks)
         self.pressed.add(answer.pressed)
+        for outlook in answer.outlooks:
+            if outlook.cutoffs:
+                self.cutoffs.replayed(outlook.cutoffs)
         self.menu.learn([outlook.candidate for outlook in answer.outlooks], self.gain)
         if answer.check is None:
             return

@@ -45,8 +45,10 @@ class SystemSnapshot(Message, frozen=True, tag="system"):
         queued_long: Waiting requests on the slow side of the two-lane threshold.
         overdue: Waiting requests that can no longer meet their TTFT target, as the scheduler judges it.
         arrived_total, dispatched_total, ended: Counters since the gateway started; `ended` by outcome.
-        forced: Names of what operators hold (`policy`, `knobs`), so that agents stop arguing.
+        forced: Names of what operators hold (`policy`; `knobs` and `budget` of all instances, `knobs:INSTANCE` of one), so that agents
+            stop arguing.
         queued_by_task: Waiting requests by task type, as far as it is known yet; types of which none waits are left out.
+        cutoff: Cost above which requests are put behind at the moment (policy `red`), tokens; 0 where none are.
     """
 
     sent_s: float
@@ -63,3 +65,4 @@ class SystemSnapshot(Message, frozen=True, tag="system"):
     instances: list[InstanceView]
     forced: list[str] = field(default_factory=list)
     queued_by_task: dict[str, int] = field(default_factory=dict)
+    cutoff: float = 0.0

@@ -1,5 +1,6 @@
 """Earliest deadline first that gives up the costliest first while not all can be served in time."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import ClassVar
@@ -13,6 +14,8 @@ from controller.scheduling.subclassing import mypyc_attr
 
 _MOVES = 64
 """Requests that one pop moves at most because the threshold has moved."""
+CUTOFF_MOST = 1e9
+"""The highest cost that a hint may begin with."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -25,7 +28,8 @@ class Red:
     What is affordable follows the share that comes too late (`Cutoff`); without an overload that is everything, and the order `edf`'s.
 
     Cost: (prompt tokens + `output_weight` * predicted output tokens) / the tenant's weight. `late_share`: share of arrivals that may be
-    affordable and late all the same; the lower, the more is given up beforehand, and the less in vain.
+    affordable and late all the same; the lower, the more is given up beforehand, and the less in vain. `cutoff`: where the threshold
+    on cost begins, 0 for off.
 
     Client priority moves the deadline by one second a step.
     """
@@ -34,8 +38,10 @@ class Red:
     summary: ClassVar[str] = (
         "earliest deadline first that gives up the costliest first when not all can be in time; the most in time in an overload"
     )
-    default_hints: ClassVar[Mapping[str, float]] = MappingProxyType({"output_weight": 5.0, "late_share": 0.01})
-    hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({"output_weight": (0.0, 100.0), "late_share": (0.001, 0.5)})
+    default_hints: ClassVar[Mapping[str, float]] = MappingProxyType({"output_weight": 2.0, "late_share": 0.01, "cutoff": 0.0})
+    hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType(
+        {"output_weight": (0.0, 100.0), "late_share": (0.001, 0.5), "cutoff": (0.0, CUTOFF_MOST)}
+    )
     signals: ClassVar[tuple[Signal, ...]] = (ARRIVAL, TARGETS, PROMPT_LENGTH, OUTPUT_LENGTH, PRIORITY)
     starvation: ClassVar[str] = "starves: requests above the cost that an overload leaves room for, as long as it lasts; else as edf"
     complexity: ClassVar[str] = "push, pop, re-key O(log n), removal O(1)"
@@ -44,7 +50,7 @@ class Red:
     def __init__(self, hints: Mapping[str, float]) -> None:
         self.hints: Mapping[str, float] = dict(hints)
         self._output_weight = hints["output_weight"]
-        self._cutoff = Cutoff(hints["late_share"])
+        self._cutoff = Cutoff(hints["late_share"], hints["cutoff"] or math.inf)
         self._in_turn: LazyHeap[QueueEntry] = LazyHeap()
         self._costly: LazyHeap[QueueEntry] = LazyHeap()
 
