@@ -18,9 +18,11 @@ from controller.core.messages import (
     FEATURES,
     TELEMETRY,
     VIEWS,
+    Completion,
     LongView,
     Message,
     MetaDecision,
+    RequestFeatures,
     ShortView,
     SystemSnapshot,
 )
@@ -48,9 +50,15 @@ class MetaAgent:
         """Goes on from its own last decisions, and fills the twin's window."""
         said = await bus.latest(DECISIONS, REPLAY)
         self.model.restore([message for message in said if isinstance(message, MetaDecision)], now_s)
+        since_s = float("-inf")
         for stream in self.follows:
-            for message in await bus.latest(stream, REPLAY):
-                self._hear(message)
+            heard = await bus.latest(stream, REPLAY)
+            if stream == TELEMETRY:
+                since_s = min((message.sent_s for message in heard if isinstance(message, Completion | SystemSnapshot)), default=since_s)
+            for message in heard:
+                # Telemetry reaches less far back than features: of what came before it nobody would tell that it has ended.
+                if not isinstance(message, RequestFeatures) or message.sent_s >= since_s:
+                    self._hear(message)
 
     def handle(self, messages: Sequence[Message], now_s: float) -> list[Message]:
         """Takes views and returns the decisions that are due. Without views it says nothing, and the gateway falls back."""

@@ -5,7 +5,7 @@ from controller.core.messages import InstanceView, SystemSnapshot
 CONSERVATION = "conservation"
 """The gateway's counters do not add up: arrived is not queued + in flight + ended."""
 STUCK = "stuck"
-"""Requests wait, every healthy engine is idle, and nothing is dispatched."""
+"""Requests wait, every engine is healthy and idle, and nothing is dispatched. Where an engine is down or draining, they may wait for it."""
 LEAKED = "leaked"
 """An instance's window is full of requests that its engine does not have."""
 FIGURES = "figures"
@@ -21,7 +21,7 @@ class AnomalyWatch:
     """Which contradictions have lasted."""
 
     def __init__(self) -> None:
-        self._since_s: dict[str, float] = {}
+        self._since_s: dict[tuple[str, str], float] = {}
         self._progress: tuple[int, int] = (-1, -1)
 
     def observe(self, snapshot: SystemSnapshot, at_s: float) -> list[str]:
@@ -30,13 +30,14 @@ class AnomalyWatch:
         moved = progress != self._progress
         self._progress = progress
         now = {
-            CONSERVATION: abs(_gap(snapshot)) > CONSERVATION_SLACK,
-            STUCK: not moved and _is_stuck(snapshot),
-            LEAKED: snapshot.queued > 0 and any(_is_leaking(view, at_s) for view in snapshot.instances),
-            FIGURES: not _is_possible(snapshot),
+            (CONSERVATION, ""): abs(_gap(snapshot)) > CONSERVATION_SLACK,
+            (STUCK, ""): not moved and _is_stuck(snapshot),
+            (FIGURES, ""): not _is_possible(snapshot),
         }
-        self._since_s = {name: min(at_s, self._since_s.get(name, at_s)) for name, holds in now.items() if holds}
-        return sorted(name for name, since_s in self._since_s.items() if at_s - since_s >= HOLD_S[name])
+        # A busy instance may be caught between two sequences; another one in each snapshot is none that leaks.
+        now |= {(LEAKED, view.name): snapshot.queued > 0 and _is_leaking(view, at_s) for view in snapshot.instances}
+        self._since_s = {what: min(at_s, self._since_s.get(what, at_s)) for what, holds in now.items() if holds}
+        return sorted({name for (name, _), since_s in self._since_s.items() if at_s - since_s >= HOLD_S[name]})
 
     def reset(self) -> None:
         """The gateway has started anew."""
@@ -50,8 +51,8 @@ def _gap(snapshot: SystemSnapshot) -> int:
 
 
 def _is_stuck(snapshot: SystemSnapshot) -> bool:
-    healthy = [view for view in snapshot.instances if is_usable(view)]
-    return snapshot.queued > 0 and bool(healthy) and all(view.in_flight == 0 for view in healthy)
+    views = snapshot.instances
+    return snapshot.queued > 0 and bool(views) and all(is_usable(view) and view.in_flight == 0 for view in views)
 
 
 def _is_leaking(view: InstanceView, at_s: float) -> bool:

@@ -119,14 +119,15 @@ class StateraModel:
             self._stations[instance.name].plant.trace.add(view.sent_s, max(0, instance.in_flight))
         for completion in view.recent:
             self.learn(completion)
-        usable = [i for i in view.instances if not i.draining and (i.engine is None or i.engine.healthy)]
         actions: list[ControlAction] = []
         for instance in view.instances:
             station = self._stations[instance.name]
             station.strictness.update(now_s, heeded=instance.guard > 0.0)
-            if _is_held(view, instance):
+            if _is_held(view, instance, "budget"):
+                station.budget.budget = instance.token_budget
+            if _is_held(view, instance, "knobs"):
                 action = self._held(station, instance, view, now_s)
-            elif instance in usable:
+            elif not instance.draining and (instance.engine is None or instance.engine.healthy):
                 action = self._regulate(station, instance, view, now_s)
             else:
                 # Nobody can be sent there and its figures mean nothing: the window stays for when it is back.
@@ -258,8 +259,8 @@ class StateraModel:
         )
 
 
-def _is_held(view: ShortView, instance: InstanceView) -> bool:
-    return "knobs" in view.forced or f"knobs:{instance.name}" in view.forced
+def _is_held(view: ShortView, instance: InstanceView, what: str) -> bool:
+    return what in view.forced or f"{what}:{instance.name}" in view.forced
 
 
 def _spare(view: ShortView, strictness: Strictness) -> float:

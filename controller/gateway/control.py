@@ -47,6 +47,7 @@ class Control:
         self.notice = OverrideNotice(sent_s=clock.now_s())
         self.since = Since(policy_s=clock.now_s())
         self._stale_s = float("inf")
+        self._unsettled = False
         self.on_applied: Callable[[], None] = lambda: None
         self.directives = self._resolve()
         for name in self.directives.instances:
@@ -71,7 +72,7 @@ class Control:
         self.apply()
 
     def hear_action(self, action: ControlAction) -> None:
-        """Statera has spoken. Values that make no sense are refused and change nothing."""
+        """Statera has spoken; `settle` puts it in force. Values that make no sense are refused and change nothing."""
         if action.instance not in self._fleet.instances:
             self._reject("statera", action.instance, f"instance {action.instance!r} is not configured here")
             return
@@ -83,7 +84,12 @@ class Control:
             self._reject("statera", action.instance, f"guard is {action.guard}; allowed: above 0 to 1")
             return
         self.statera[action.instance] = Heard(self._said(action.sent_s), action)
-        self.apply()
+        self._unsettled = True
+
+    def settle(self) -> None:
+        """Puts in force what was heard. Statera speaks of each instance by itself, and of all in one breath: resolving looks at all."""
+        if self._unsettled:
+            self.apply()
 
     def resume(self, decisions: Sequence[MetaDecision], actions: Sequence[ControlAction]) -> None:
         """Takes up the last good state of before a restart; what is stale is dropped by the resolver like any other silence."""
@@ -94,6 +100,7 @@ class Control:
         for action in actions:
             if action.sent_s >= stale_s:
                 self.hear_action(action)
+        self.settle()
 
     def hold(self, notice: OverrideNotice) -> None:
         """Operators hold something else than before."""
@@ -110,12 +117,13 @@ class Control:
         self.apply()
 
     def tick(self) -> None:
-        """Looks whether an agent has been silent for too long since it was last heard."""
-        if self._clock.now_s() >= self._stale_s:
+        """Looks whether something was heard, or an agent has been silent for too long since it was."""
+        if self._unsettled or self._clock.now_s() >= self._stale_s:
             self.apply()
 
     def apply(self) -> None:
         """Resolves anew and moves whatever is different."""
+        self._unsettled = False
         before, after = self.directives, self._resolve()
         self.directives = after
         self._stale_s = self._next_stale_s()

@@ -19,6 +19,8 @@ Source = Literal["configured", "meta", "statera", "bypass", "operator", "fallbac
 BYPASS_POLICY = "fcfs"
 ENGINES_OWN = "engine's own"
 KNOBS = ("n_run", "token_budget", "long_prefill_tokens", "guard")
+AGENTS_KNOBS = {"n_run": "knobs", "token_budget": "budget"}
+"""Those that operators and agents may both set, and what a hold of one is called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,8 @@ class Directives:
         weights: Weight by tenant where it is not 1.
         limits: Quotas, share and cap by tenant, of those of whom configuration or operators say anything.
         draining: Instances that get no new requests.
-        forced: What operators hold (`policy`, `knobs`, `tenants`, `engines`), so that agents stop arguing.
+        forced: What operators hold, so that agents stop arguing: `policy`, `knobs` (windows) and `budget` of all, `knobs:INSTANCE`
+            and `budget:INSTANCE` of one, `tenants`, `engines`.
         held_because: Who of them holds it and why; empty where nothing is held.
     """
 
@@ -272,8 +275,17 @@ def _instance(base: _Base, ceiling: Ceiling, decision: MetaDecision | None, over
 
 def _forced(override: OverrideNotice) -> tuple[str, ...]:
     tenants = {**override.tenant_weights, **override.tenant_limits}
-    held = {"policy": override.policy, "knobs": override.knobs, "tenants": tenants, "engines": override.draining}
+    held = {"policy": override.policy, **dict.fromkeys(_steered(override), True), "tenants": tenants, "engines": override.draining}
     return tuple(name for name, value in held.items() if value)
+
+
+def _steered(override: OverrideNotice) -> list[str]:
+    """Names of what is held of that which an agent sets, too: of all instances, or `NAME:INSTANCE` of one."""
+    found: list[str] = []
+    for knob, name in AGENTS_KNOBS.items():
+        instances = {instance for instance, knobs in override.knobs.items() if knob in knobs}
+        found += [name] if "*" in instances else [f"{name}:{instance}" for instance in sorted(instances)]
+    return found
 
 
 def _operator_reason(override: OverrideNotice) -> str:

@@ -69,6 +69,7 @@ class Listener:
                     for delivery in deliveries:
                         self.hear(delivery.message)
                     if deliveries:
+                        self._control.settle()
                         self._desk.pump()
             except BusError as error:
                 log.warning("following the agents' streams failed: %s", error)

@@ -5,12 +5,14 @@ from statistics import fmean
 
 import numpy as np
 import pytest
+from message_kit import request_features
 from msgspec.structs import replace
 from twin_kit import asked, completion
 
 from agents.meta.twin.carried import Open, carried, open_of
 from agents.meta.twin.lengths import KINDS_MOST, LIKE, Lengths
-from agents.meta.twin.traffic import LOST_S, Traffic
+from agents.meta.twin.traffic import LOST_S, REFUSED_KEPT, Traffic
+from controller.core.types import OutcomeKind
 
 # -- what is there when a replay begins
 
@@ -31,6 +33,39 @@ def test_what_a_span_finds_there_comes_with_it():
     assert (found["r1"].request.prompt_tokens, found["r1"].output_tokens, found["r1"].believed.slo.ttft_ms) == (200, 500, 5_000.0)
     assert (found["r2"].request.prompt_tokens, found["r2"].output_tokens) == (1, 250)
     assert traffic.there(100.0 + LOST_S + 1.0) == []
+
+
+def features_of(number: int, at_s: float):
+    return request_features(f"r{number}", sent_s=at_s, ttft_slo_ms=800.0, tpot_slo_ms=60.0, output_tokens=70.0, output_tokens_p90=90.0)
+
+
+def test_what_came_to_a_gateway_that_is_gone_is_not_open_any_more():
+    traffic = Traffic()
+    traffic.completion(completion(1, 90.0, 50, total_ms=20_000.0))
+    for number, at_s in ((2, 91.0), (3, 99.0), (4, 104.0)):
+        traffic.features(features_of(number, at_s))
+    for tick in range(100, 104):
+        traffic.alive("one", float(tick))
+    for tick in range(102, 108):
+        # Two that speak in turn are both alive.
+        traffic.alive("two", float(tick))
+        assert {one.request.id for one in traffic.there(104.5)} == {"r1", "r2", "r3", "r4"}
+    traffic.alive("two", 109.0)
+    assert {one.request.id for one in traffic.there(104.5)} == {"r1", "r4"}, "those that ended, and what came to the other"
+    traffic.alive("two", 50.0)
+    assert {one.request.id for one in traffic.there(104.5)} == {"r1", "r4"}
+
+
+def test_a_refused_request_is_not_open_though_its_features_come_later():
+    traffic = Traffic()
+    for number in range(3):
+        traffic.completion(completion(number, 100.0, 0, outcome=OutcomeKind.REJECTED))
+        traffic.features(features_of(number, 100.0))
+    assert len(traffic) == 0
+    for number in range(3, 3 + REFUSED_KEPT):
+        traffic.completion(completion(number, 100.0, 0, outcome=OutcomeKind.REJECTED))
+    traffic.features(features_of(1, 100.0))
+    assert len(traffic) == 1, "ids are remembered for a while only"
 
 
 def opened(number: int):

@@ -1,6 +1,7 @@
 """The three agents on a bus: what they read, what they answer, and what they remember after a restart."""
 
 from control_kit import completion, instance, snapshot
+from message_kit import request_features
 
 from agents.shell import make_agent
 from controller.bus.memory_bus import MemoryBus
@@ -81,6 +82,22 @@ async def test_they_resume_from_their_streams():
     assert of(ControlAction, said)[0].n_run == 7
     assert of(ControlAction, said)[0].length_bounds, "lengths are calibrated again"
     assert of(MetaDecision, said)[0].policy == "wfq"
+    await bus.close()
+
+
+async def test_a_restarted_meta_takes_nobody_for_open_of_whose_end_it_cannot_know():
+    bus = MemoryBus()
+    await bus.start()
+    agent = make_agent("meta", CONFIG)
+    for number in range(30):
+        bus.post(request_features(f"old{number}", sent_s=900.0 + number))
+        bus.post(request_features(f"new{number}", sent_s=1001.0 + number))
+    for message in telemetry(20.0):
+        bus.post(message)
+    await agent.recover(bus, 1041.0)
+    there = {one.request.id for one in agent.meta.twin.traffic.there(1041.0)}
+    assert there >= {f"new{number}" for number in range(30)}
+    assert not any(name.startswith("old") for name in there)
     await bus.close()
 
 

@@ -9,6 +9,7 @@ from msgspec import structs
 from agents.qos.model import QosModel
 from controller.core.messages import LongView, ShortView
 from controller.core.types import OutcomeKind
+from engines.base import EngineSnapshot
 
 
 def run(model: QosModel, seconds: float, *, rps: float = 10.0, each=None, repeat: int = 1) -> list:
@@ -80,6 +81,33 @@ def test_a_stuck_loop_is_named_and_load_alone_is_not():
         seen = snapshot(1000.0 + step / 10, arrived=arrived, ended=ended, queued=arrived - ended - 16, instances=[instance(in_flight=16)])
         views += model.observe(seen, 1000.0 + step / 10)
     assert shorts(views)[-1].anomalies == []
+
+
+def test_where_an_engine_is_down_those_that_wait_may_wait_for_it():
+    for away in ({"draining": True}, {"engine": EngineSnapshot(engine="b", taken_s=1000.0, healthy=False)}):
+        model, views = QosModel(), []
+        fleet = [instance(in_flight=0), instance(name="b", in_flight=0, **away)]
+        for step in range(200):
+            views += model.observe(snapshot(1000.0 + step / 10, arrived=50, ended=0, queued=50, instances=fleet), 1000.0 + step / 10)
+        assert shorts(views)[-1].anomalies == []
+
+
+@pytest.mark.parametrize(("turns", "named"), [(False, ["leaked"]), (True, [])])
+def test_a_window_is_leaking_where_it_is_always_the_same_one(turns, named):
+    model, views = QosModel(), []
+    for step in range(200):
+        at_s, idle = 1000.0 + step / 10, step % 2 if turns else 0
+        fleet = [
+            instance(
+                name=name,
+                in_flight=4,
+                n_run=4,
+                engine=EngineSnapshot(engine=name, taken_s=at_s, healthy=True, kv_usage=0.1, running=0 if place == idle else 4, waiting=0),
+            )
+            for place, name in enumerate("ab")
+        ]
+        views += model.observe(snapshot(at_s, arrived=13 + step, ended=step, queued=5, instances=fleet), at_s)
+    assert shorts(views)[-1].anomalies == named
 
 
 def test_counters_that_do_not_add_up_are_named():

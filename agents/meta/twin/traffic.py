@@ -18,6 +18,9 @@ REMEMBERED = 20_000
 """Requests remembered: the newest, about half a KB each."""
 LOST_S = 600.0
 """Age beyond which a request that has not ended is taken for lost sight of."""
+GONE_S = 5.0
+"""Silence of a gateway after which it is gone, if another one speaks. `REFUSED_KEPT`: ids of refused requests that are remembered."""
+REFUSED_KEPT = 4_096
 TOKENS_MOST = 1 << 21
 """Tokens of a prompt or an answer beyond which a figure is nonsense. `MS_MOST`: milliseconds, eleven days."""
 MS_MOST = 1e9
@@ -94,6 +97,8 @@ class Traffic:
     def __init__(self, limit: int = REMEMBERED) -> None:
         self._limit = limit
         self._asked: OrderedDict[str, Asked] = OrderedDict()
+        self._refused: OrderedDict[str, None] = OrderedDict()
+        self._gateways: dict[str, float] = {}
         self.heard_s = float("-inf")
 
     def __len__(self) -> int:
@@ -101,7 +106,7 @@ class Traffic:
 
     def features(self, said: RequestFeatures) -> None:
         """A request has been read: it came a moment ago. What has ended by now stays as it ended."""
-        if said.request_id in self._asked or not said.ttft_slo_ms > 0.0 or not said.tpot_slo_ms > 0.0:
+        if said.request_id in self._refused or said.request_id in self._asked or not said.ttft_slo_ms > 0.0 or not said.tpot_slo_ms > 0.0:
             return
         self.came(
             Request(id=said.request_id, tenant=said.tenant, model=said.model, arrival_s=said.sent_s, prompt_tokens=said.prompt_tokens),
@@ -124,6 +129,10 @@ class Traffic:
         """A request has ended: its arrival, targets and beliefs are the gateway's own, its length is true where it completed."""
         if not ended.ttft_slo_ms > 0.0 or not ended.tpot_slo_ms > 0.0 or ended.outcome is OutcomeKind.REJECTED:
             self._asked.pop(ended.request_id, None)
+            # An engine may refuse faster than a model reads: what is said of the request later is not that of an open one.
+            self._refused[ended.request_id] = None
+            while len(self._refused) > REFUSED_KEPT:
+                self._refused.popitem(last=False)
             return
         before = self._asked.get(ended.request_id)
         known = ended.outcome is OutcomeKind.COMPLETED and ended.output_tokens > 0
@@ -157,6 +166,14 @@ class Traffic:
                 ended_s=ended.arrival_s + max(0.0, ended.total_ms) / 1000.0,
             )
         )
+
+    def alive(self, gateway: str, now_s: float) -> None:
+        """A gateway has been heard. Of one that is silent while another speaks nothing ends any more: what came to it has gone with it."""
+        self._gateways[gateway] = now_s
+        for silent, last_s in [(name, at_s) for name, at_s in self._gateways.items() if abs(now_s - at_s) > GONE_S]:
+            del self._gateways[silent]
+            for lost in [one.request.id for one in self._asked.values() if not one.has_ended and one.request.arrival_s <= last_s]:
+                del self._asked[lost]
 
     def window(self, start_s: float, end_s: float, most: int) -> list[Asked]:
         """What came in a span, by arrival; of more than `most` the newest."""
