@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from agents.statera.loops import Band
-from agents.statera.model import StateraModel
+from agents.statera.model import KEEP_ALIVE_S, StateraModel
 from agents.statera.tuning import gains_of
 from controller.bus.base import Bus
 from controller.config.schema import Config
 from controller.core.messages import ACTIONS, TELEMETRY, VIEWS, Completion, ControlAction, Message, ShortView
 
-REPLAY_ACTIONS = 200
+REPLAY_ACTIONS = 5_000
 REPLAY_TELEMETRY = 5_000
 ACTION_FRESH_S = 120.0
 """Age beyond which its own last action is not resumed: the load it was made for has passed."""
@@ -65,5 +65,6 @@ def make_agent(config: Config) -> StateraAgent:
             period_s=agents.statera_period_s,
             gains=gains_of(agents.statera_tuning),
             budget_law=agents.statera_budget_law,
+            keep_alive_s=min(KEEP_ALIVE_S, agents.stale_after_s / 3.0),
         )
     )

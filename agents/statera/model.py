@@ -27,7 +27,10 @@ SEEN_MAX = 20_000
 EARLY_MAX = 1_024
 """Completions kept of instances that no view has named yet."""
 KEEP_ALIVE_S = 2.0
-"""An unchanged action is repeated this often, so that the gateway sees that someone is there."""
+"""An unchanged action is repeated this often, so that the gateway sees that someone is there; more often where it believes sooner that
+nobody is."""
+INSTANCES_MOST = 4_096
+"""Instances whose windows are taken up after a restart."""
 SILENT_S = 5.0
 """An instance that is busy this long without any sign of pressure is taken to have none."""
 VIOLATION_SAMPLES = 10
@@ -64,6 +67,7 @@ class StateraModel:
         period_s: Least time between two changes of an instance's controls.
         gains: Tuned gains by instance, `EVERY` for those not named; defaults where empty.
         budget_law: What sets token budgets.
+        keep_alive_s: After how long an unchanged action is said again.
     """
 
     def __init__(
@@ -76,7 +80,9 @@ class StateraModel:
         period_s: float = 0.5,
         gains: Mapping[str, Gains] | None = None,
         budget_law: BudgetLawName = "band",
+        keep_alive_s: float = KEEP_ALIVE_S,
     ) -> None:
+        self._keep_alive_s = keep_alive_s
         self._band = band or Band(0.75, 0.92)
         self._n_run_min = n_run_min
         self._n_run_start = n_run_start
@@ -93,7 +99,7 @@ class StateraModel:
     def restore(self, action: ControlAction) -> None:
         """Takes one of its own last actions from before a restart: the window resumes there."""
         self._restored[action.instance] = action
-        while len(self._restored) > 256:
+        while len(self._restored) > INSTANCES_MOST:
             del self._restored[next(iter(self._restored))]
 
     def learn(self, completion: Completion) -> None:
@@ -150,6 +156,8 @@ class StateraModel:
                 restored = self._restored.get(instance.name)
                 strictness = Strictness() if restored is None else Strictness(restored.guard)
                 station = self._stations[instance.name] = Station(loop, budget=self._budget_law(), strictness=strictness)
+                # Once: an instance that is taken out and comes back later meets another load.
+                self._restored.pop(instance.name, None)
                 for completion in self._early:
                     if completion.instance == instance.name:
                         station.plant.learn(completion)
@@ -182,7 +190,9 @@ class StateraModel:
             station.loop.sample(error)
             self._look_for_room(station, instance, view)
         if not is_due:
-            return None
+            # With a long period the sign of life comes in between.
+            since_s = now_s - station.sent_s
+            return self._action(station, instance, view, now_s, "as before", changes=False) if since_s >= self._keep_alive_s else None
         elapsed_s = now_s - station.updated_s
         station.updated_s = now_s
         elapsed_s = elapsed_s if math.isfinite(elapsed_s) else self._period_s
@@ -242,7 +252,7 @@ class StateraModel:
         since_s = now_s - station.sent_s
         is_new = changes and controls != station.sent
         is_lost = changes and instance.n_run != n_run and since_s >= 2 * self._period_s
-        if not (is_new or is_lost or since_s >= KEEP_ALIVE_S or since_s < 0):
+        if not (is_new or is_lost or since_s >= self._keep_alive_s or since_s < 0):
             return None
         station.sent, station.sent_s = controls, now_s
         u = view.utilization.get(instance.name, 0.0)

@@ -29,7 +29,7 @@ from controller.runtime.clock import Clock
 
 STREAMS = (FEATURES, COSTS, ACTIONS, DECISIONS, MODELS)
 RETRY_S = 1.0
-RESUMED_ACTIONS = 64
+RESUMED_ACTIONS = 5_000
 log = logging.getLogger(__name__)
 
 

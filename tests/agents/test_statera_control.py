@@ -1,6 +1,7 @@
 """Statera: calibrated bounds, windows within their limits, no wind-up, settling, operators, restarts."""
 
 from collections import deque
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from agents.statera.conformal import LengthCalibrator
 from agents.statera.model import StateraModel
-from controller.core.messages import ShortView
+from controller.core.messages import ControlAction, ShortView
 
 
 def last_n_run(actions, default=0):
@@ -169,6 +170,48 @@ def test_a_forced_knob_is_followed_and_left_without_a_jump():
         )
     (action,) = model.observe(short_view(10.5, instances=[instance(n_run=5, in_flight=5)], queued=50, utilization={"i0": 0.2}), 10.5)
     assert 4 <= action.n_run <= 10
+
+
+def test_a_hold_of_one_instance_leaves_the_others_regulated():
+    model, last = StateraModel(period_s=0.25, n_run_start=16), {}
+    for step in range(80):
+        now_s = 0.25 * step
+        seen = [instance(name=name, n_run=16, in_flight=16, tpot_pressure=2.0) for name in ("held", "free")]
+        view = short_view(now_s, instances=seen, queued=50, forced=["knobs:held"], utilization={"held": 2.0, "free": 2.0})
+        last |= {action.instance: action for action in model.observe(view, now_s)}
+    assert last["held"].n_run == 16
+    assert "operator" in last["held"].reason
+    assert last["free"].n_run <= 8
+
+
+def test_a_held_budget_is_followed_and_the_window_regulated():
+    model, last = StateraModel(period_s=0.25, n_run_start=16), None
+    for step in range(80):
+        now_s = 0.25 * step
+        n_run = last.n_run if last else 16
+        seen = instance(n_run=n_run, in_flight=n_run, tpot_pressure=0.3, token_budget=5000, max_token_budget=8192)
+        forced = ["budget:i0"] if step < 79 else []
+        said = model.observe(short_view(now_s, instances=[seen], queued=50, forced=forced, utilization={"i0": 0.3}), now_s)
+        last = said[-1] if said else last
+    assert last.n_run > 32
+    assert 5000 <= last.token_budget < 8192, "it goes on from what was held"
+
+
+def test_it_gives_signs_of_life_between_long_periods():
+    model, said_s = StateraModel(period_s=30.0, keep_alive_s=1.0), []
+    for step in range(400):
+        now_s = 0.1 * step
+        said_s += [action.sent_s for action in model.observe(short_view(now_s), now_s)]
+    assert max(after - before for before, after in pairwise(said_s)) < 1.2
+
+
+def test_a_window_is_resumed_once():
+    model = StateraModel(period_s=0.25, n_run_start=16)
+    model.restore(ControlAction(sent_s=0.0, instance="i0", n_run=99))
+    found = []
+    for now_s, fleet in ((1.0, [instance()]), (2.0, []), (3.0, [instance()])):
+        found += [action.n_run for action in model.observe(short_view(now_s, instances=fleet), now_s)]
+    assert found == [99, 16]
 
 
 def test_it_makes_the_guard_stricter_where_requests_begin_in_time_and_miss_their_pace():
