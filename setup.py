@@ -24,6 +24,7 @@ SIMULATION = (
     "controller/scheduling/accounts.py",
     "controller/scheduling/admission.py",
     "controller/scheduling/backlog.py",
+    "controller/scheduling/cutoff.py",
     "controller/scheduling/drain_rate.py",
     "controller/scheduling/endings.py",
     "controller/scheduling/group.py",

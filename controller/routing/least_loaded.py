@@ -25,6 +25,8 @@ class LeastLoaded:
         """The emptiest of `instances`, None where there is none."""
         if not instances:
             return None
+        if len(instances) == 1:
+            return _choice(instances[0], 1)
         # One list, its least, and one number to compare with, no tuples: among hundreds of instances this is what a dispatch costs.
         loads = [(instance.in_flight + 1) / instance.n_run for instance in instances]
         least = min(loads)
@@ -38,7 +40,11 @@ class LeastLoaded:
             if load <= near and (load == least or (instance.in_flight / instance.n_run < least and low <= instance.n_run <= high))
         ]
         best = emptiest[0] if len(emptiest) == 1 else min(emptiest, key=_tokens)
-        return Choice(best.name, f"window {best.in_flight}/{best.n_run}, the emptiest of {len(instances)}")
+        return _choice(best, len(instances))
+
+
+def _choice(best: InstanceState, among: int) -> Choice:
+    return Choice(best.name, f"window {best.in_flight}/{best.n_run}, the emptiest of {among}")
 
 
 def _tokens(instance: InstanceState) -> float:

@@ -7,6 +7,8 @@ _OWN_MARGIN = 1.2
 """A request joins where its TPOT target is at least this many times the instance's pace."""
 
 _GIVE_WAY_S = 3.0
+_WAITED_S = 1.0
+"""Time without a denial after which nobody has waited for the instance meanwhile: while one waits it is asked with every tick."""
 
 
 class TpotGuard:
@@ -26,12 +28,12 @@ class TpotGuard:
             own on it (`Instance.guard`), unless someone has named the share.
     """
 
-    __slots__ = ("_denied_since_s", "_least", "share")
+    __slots__ = ("_denied", "_least", "share")
 
     def __init__(self, share: float) -> None:
         self.share = share
         self._least: dict[str, tuple[float, int, float]] = {}
-        self._denied_since_s: dict[str, float] = {}
+        self._denied: dict[str, tuple[float, float]] = {}
 
     def admits(self, entry: QueueEntry, instance: Instance, now_s: float, *, late: bool) -> bool:
         """Whether the request may join the instance now. `late`: it has missed its own targets, so only the others count."""
@@ -43,12 +45,15 @@ class TpotGuard:
             return True
         if late:
             return False
-        since_s = self._denied_since_s.setdefault(instance.name, now_s)
+        since_s, last_s = self._denied.get(instance.name, (now_s, now_s))
+        if now_s - last_s > _WAITED_S:
+            since_s = now_s
+        self._denied[instance.name] = (since_s, now_s)
         return now_s - since_s > _GIVE_WAY_S
 
     def dispatched(self, instance: Instance) -> None:
         """A request has been sent to the instance."""
-        self._denied_since_s.pop(instance.name, None)
+        self._denied.pop(instance.name, None)
 
     def _keeps_own(self, entry: QueueEntry, instance: Instance) -> bool:
         token_ms, floor_ms = instance.pace.token_ms, instance.pace.floor_ms

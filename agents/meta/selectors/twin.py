@@ -14,11 +14,9 @@ from agents.meta.selectors.base import Pending, Proposal, Reward, Selector, Situ
 from agents.meta.twin.evidence import Gain
 from agents.meta.twin.menu import MOST
 from agents.meta.twin.pressure import PRESSURE
-from agents.meta.twin.twin import Answer, Twin
+from agents.meta.twin.twin import MARGIN, Answer, Twin
 from controller.core.messages import CandidateOutlook
 
-MARGIN = 0.01
-"""Share of requests that a change has to win."""
 SURE = 2.0
 """Standard errors that a gain must exceed."""
 
@@ -53,7 +51,10 @@ class TwinSelector:
         pressed = () if leader is None else (situation.current, leader)
         # Replays under more load take the places of some that are looked at in turn.
         candidates = self._twin.candidates(situation.current, situation.allowed, leader, MOST - len(pressed))
-        question = self._twin.question(candidates, situation.since_s, situation.now_s, pressed)
+        # While next to nobody misses a target there is nothing to win; what the plain baseline would give is to be known at any time.
+        plain = self._twin.menu.plain
+        sparing = [one for one in candidates if one.policy == plain.policy and one.n_run] if leader is None else None
+        question = self._twin.question(candidates, situation.since_s, situation.now_s, pressed, sparing)
         if isinstance(question, str):
             return self._stand_in(situation, question)
         return Pending(

@@ -37,8 +37,11 @@ REQUESTS_MIN = 60
 AIMED = 0.8
 """Share of the time allowed that a replay is made for: half of them take longer than expected."""
 REQUESTS_MOST = 10_000
-START_MS = 0.15
-"""Time to replay one request under one candidate, before it has been measured: compiled code's."""
+START_MS = 0.3
+"""Time to replay one request under one candidate, before it has been measured: compiled code's, 0.1 with nothing waiting, 0.45 where the
+TPOT guard has to look at many."""
+MARGIN = 0.01
+"""Share of requests that a change has to win."""
 CARRIED_MOST = 0.3
 """Share of what is replayed that may have been there when it began."""
 BIAS_MOST = 0.12
@@ -69,6 +72,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         in_force: Whether the first was in force all the while, so that its replay can be held against the truth.
         cutoff_then: Cost above which `red` put requests behind when the window began; `world.cutoff` is where that stands now.
         pressed: Those that are replayed under more load, too; none, or what runs and others.
+        sparing: Those of the candidates that are replayed even where what runs misses next to nothing, so that none can be better by the
+            margin; None for all.
     """
 
     world: World
@@ -76,6 +81,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     in_force: bool
     cutoff_then: float = 0.0
     pressed: tuple[Candidate, ...] = ()
+    sparing: tuple[Candidate, ...] | None = None
 
     def answer(self, clock: Callable[[], float] | None = None) -> "Answer":
         """Replays them all; what takes long. `clock` tells seconds, to learn what it costs."""
@@ -83,6 +89,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         outlooks: list[Outlook] = []
         check = None
         for candidate in self.candidates:
+            if outlooks and outlooks[0].good > 1.0 - MARGIN and self.sparing is not None and candidate not in self.sparing:
+                continue
             outlook, records = replay(self.world, candidate)
             outlooks.append(outlook)
             if check is None and self.in_force:
@@ -100,7 +108,9 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a question: outlooks in the candidates' order, the check of the first, what it cost, and outlooks under more load."""
+    """What came of a question: outlooks of those that were replayed, in the candidates' order, the check of the first, what it cost, and
+    outlooks under more load.
+    """
 
     outlooks: tuple[Outlook, ...]
     check: Check | None
@@ -160,7 +170,14 @@ class Twin:
         """What to look at this time, what runs first and `wished` in any case (see `Menu`)."""
         return self.menu.choose(current, pool, self.gain, wished, places=places, guarded=self._settings.admission.tpot_guard > 0.0)
 
-    def question(self, candidates: Sequence[Candidate], since_s: float, now_s: float, pressed: Sequence[Candidate] = ()) -> Question | str:
+    def question(
+        self,
+        candidates: Sequence[Candidate],
+        since_s: float,
+        now_s: float,
+        pressed: Sequence[Candidate] = (),
+        sparing: Sequence[Candidate] | None = None,
+    ) -> Question | str:
         """What to replay of late; in words why nothing can be, where nothing can.
 
         Args:
@@ -168,6 +185,7 @@ class Twin:
             since_s: Since when it does.
             now_s: End of the window.
             pressed: What to replay under more load, what runs among it.
+            sparing: See `Question`.
         """
         settings = self._settings
         plants, why = self.fleet.plants(now_s, settings.window_s * (1.0 + LEAD))
@@ -208,6 +226,7 @@ class Twin:
             in_force=since_s <= from_s,
             cutoff_then=self.cutoffs.at(first_s),
             pressed=tuple(pressed),
+            sparing=None if sparing is None else tuple(sparing),
         )
 
     def take(self, answer: Answer) -> None:
