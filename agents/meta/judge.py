@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from agents.meta.candidate import Candidate
-from agents.meta.selectors.twin import MARGIN, outlooks_of, points, weigh
-from agents.meta.twin.twin import Answer, Question, Twin
+from agents.meta.selectors.twin import outlooks_of, points, weigh
+from agents.meta.twin.twin import MARGIN, Answer, Question, Twin
 from controller.core.messages import CandidateOutlook
 
 TOLERANCE = 0.005

@@ -37,7 +37,7 @@ from agents.meta.twin.menu import CAPS, MOST, SELDOM, Menu
 from agents.meta.twin.replay import SLOT_S
 from agents.meta.twin.sample import part_of
 from agents.meta.twin.traffic import Asked
-from agents.meta.twin.twin import BIAS_MOST, REQUESTS_MIN, Answer, Question, Twin, TwinSettings
+from agents.meta.twin.twin import AIMED, BIAS_MOST, LEAST, Answer, Question, Twin, TwinSettings
 from controller.core.errors import PolicyError
 from controller.core.messages import OPEN_WINDOW
 from controller.scheduling.pool import POLICIES
@@ -293,7 +293,30 @@ def test_a_twin_learns_what_replays_cost_and_keeps_to_its_budget():
     less = twin.question((FCFS, EDF), float("-inf"), now_s)
     assert isinstance(less, Question)
     # As few as it may be: those that came, and no more of those that were there already.
-    assert len(less.world.asked) <= 2 * REQUESTS_MIN < whole
+    affordable = 0.65 * 1000.0 * AIMED / (1000.0 / whole) / 2
+    # What comes last comes once more, and of so short a window that is all of it.
+    assert 0.7 * affordable < len(less.world.asked) <= 1.5 * affordable < 0.5 * whole
+
+
+def test_where_replays_are_dear_fewer_candidates_are_looked_at_and_the_window_stays():
+    twin, now_s = twin_of(lived(blocked()), budget_s=2.0)
+    assert twin.places(now_s) == MOST
+    whole = len(twin.question((FCFS,), float("-inf"), now_s).world.asked)
+    for took_s, places in ((0.1, MOST), (AIMED * 2.0 / 4.5, 4), (100.0, LEAST)):
+        # What the whole window takes under one candidate.
+        twin.take(Answer(outlooks=(looked(FCFS),), check=None, took_s=took_s, requests=whole))
+        assert twin.places(now_s) == places
+
+
+def test_while_nobody_misses_a_target_only_what_runs_and_the_plain_baseline_are_replayed():
+    calm, plain = blocked(rate=0.5, seconds=300.0), FCFS.window(32)
+    twin, now_s = twin_of(lived(calm), window_s=300.0)
+    question = twin.question((FCFS, EDF, SJF, plain), float("-inf"), now_s, sparing=(plain,))
+    assert [one.candidate for one in question.answer().outlooks] == [FCFS, plain]
+    assert [one.candidate for one in replace(question, sparing=None).answer().outlooks] == [FCFS, EDF, SJF, plain]
+    twin, now_s = twin_of(lived(blocked()))
+    question = twin.question((FCFS, EDF, SJF, plain), float("-inf"), now_s, sparing=(plain,))
+    assert len(question.answer().outlooks) == 4
 
 
 @settings(max_examples=40, deadline=None)

@@ -12,7 +12,6 @@ import msgspec
 from agents.meta.candidate import Candidate
 from agents.meta.selectors.base import Pending, Proposal, Reward, Selector, Situation
 from agents.meta.twin.evidence import Gain
-from agents.meta.twin.menu import MOST
 from agents.meta.twin.pressure import PRESSURE
 from agents.meta.twin.twin import MARGIN, Answer, Twin
 from controller.core.messages import CandidateOutlook
@@ -50,7 +49,8 @@ class TwinSelector:
         leader = self._leading(situation)
         pressed = () if leader is None else (situation.current, leader)
         # Replays under more load take the places of some that are looked at in turn.
-        candidates = self._twin.candidates(situation.current, situation.allowed, leader, MOST - len(pressed))
+        places = max(2, self._twin.places(situation.now_s) - len(pressed))
+        candidates = self._twin.candidates(situation.current, situation.allowed, leader, places)
         # While next to nobody misses a target there is nothing to win; what the plain baseline would give is to be known at any time.
         plain = self._twin.menu.plain
         sparing = [one for one in candidates if one.policy == plain.policy and one.n_run] if leader is None else None

@@ -37,6 +37,8 @@ REQUESTS_MIN = 60
 AIMED = 0.8
 """Share of the time allowed that a replay is made for: half of them take longer than expected."""
 REQUESTS_MOST = 10_000
+LEAST = 3
+"""Candidates that are looked at in any case, what runs among them."""
 START_MS = 0.3
 """Time to replay one request under one candidate, before it has been measured: compiled code's, 0.1 with nothing waiting, 0.45 where the
 TPOT guard has to look at many."""
@@ -170,6 +172,21 @@ class Twin:
         """What to look at this time, what runs first and `wished` in any case (see `Menu`)."""
         return self.menu.choose(current, pool, self.gain, wished, places=places, guarded=self._settings.admission.tpot_guard > 0.0)
 
+    def places(self, now_s: float) -> int:
+        """How many candidates to look at this time: so few, if need be, that there is time for the whole window.
+
+        A window in which an overload has no time to show is worse than none: whoever serves all in turn is the last to come too late, and
+        looks best as long as nobody has.
+        """
+        start_s = now_s - self._settings.window_s * (1.0 + LEAD)
+        asked = len(self.traffic.window(start_s, now_s, REQUESTS_MOST)) + len(self.traffic.there(start_s))
+        return max(LEAST, min(MOST, int(self._affordable / max(1, asked))))
+
+    @property
+    def _affordable(self) -> float:
+        """Requests that there is time to replay, under all candidates together."""
+        return 1000.0 * AIMED * self._settings.budget_s / (self._request_ms * (1.0 + TAIL))
+
     def question(
         self,
         candidates: Sequence[Candidate],
@@ -195,8 +212,7 @@ class Twin:
         asked = self.traffic.window(start_s, now_s, REQUESTS_MOST)
         if len(asked) < REQUESTS_MIN:
             return f"{len(asked)} requests within {now_s - start_s:.0f} s are too few to replay"
-        # By a fixed number of candidates: replays that are compared with each other have to be of the same sample.
-        most = max(REQUESTS_MIN, int(1000.0 * AIMED * settings.budget_s / (self._request_ms * MOST * (1.0 + TAIL))))
+        most = max(REQUESTS_MIN, int(self._affordable / (len(candidates) + (1.0 + PRESSURE) * len(pressed))))
         newest = int((1.0 - CARRIED_MOST) * most)
         part = part_of(plants, len(asked), newest)
         asked = part.of(asked)[-newest:]
