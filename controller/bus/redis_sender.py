@@ -11,8 +11,9 @@ from redis.asyncio import Redis as RedisClient
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from controller.bus.bounds import Bounded
 from controller.bus.link import ANSWER_TIMEOUT_S, LOST, Backoff, Link
-from controller.bus.wire import Wire, xadd, xadd_head
+from controller.bus.wire import Wire, xadd
 from controller.core.messages import MAXLEN
 
 BUFFER = 20_000
@@ -38,7 +39,7 @@ class Sender:
     def __init__(self, link: Link) -> None:
         """Connects nothing yet."""
         self._link = link
-        self._heads = {stream: xadd_head(link.key(stream), bound) for stream, bound in MAXLEN.items()}
+        self._bounded = {stream: Bounded(link.key(stream), most) for stream, most in MAXLEN.items()}
         self._waiting: deque[tuple[str, bytes]] = deque()
         self._written: deque[tuple[str, bytes]] = deque()
         self._answers = 0
@@ -100,7 +101,8 @@ class Sender:
         while waiting and len(written) < AHEAD:
             entry = waiting.popleft()
             written.append(entry)
-            commands.append(xadd(self._heads[entry[0]], entry[1]))
+            stream, payload = entry
+            commands.append(xadd(self._bounded[stream].head(len(payload)), payload))
         if commands:
             wire.write(commands[0] if len(commands) == 1 else b"".join(commands))
 
