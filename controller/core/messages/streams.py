@@ -70,4 +70,4 @@ MAXLEN: Mapping[str, int] = MappingProxyType(
         EVENTS: 10_000,
     }
 )
-"""Bound of each stream in entries (trimmed by whole nodes, so a little more may stand); a server also bounds them in bytes (`bus.bounds`)."""
+"""Bound of each stream in entries (trimmed by whole nodes, so a little more may stand); on a server in bytes, too (`bus.bounds`)."""
