@@ -184,9 +184,12 @@ class Fleet:
         instance = self.instances[name]
         # How strict the guard is concerns nobody but the gateway: the engine has no such knob.
         controls = msgspec.structs.replace(controls, guard=1.0)
-        if instance.wanted != controls:
+        before = instance.wanted
+        if before != controls:
             instance.wanted = controls
-            instance.refused.clear()
+            # What was refused was one value of one knob: that another one moves is no reason to ask for it again.
+            for knob in [knob for knob in instance.refused if getattr(before, knob, None) != getattr(controls, knob, None)]:
+                del instance.refused[knob]
             instance.poke.set()
 
     async def run(self) -> None:

@@ -89,6 +89,13 @@ async def test_a_refused_knob_is_tried_again_but_not_at_every_poll():
     fleet.set_controls("e", Controls(n_run=8, guard=0.5))
     await fleet.poll_all()
     assert len(engine.orders) == 2, "how strict the guard is concerns no engine"
+    fleet.set_controls("e", Controls(n_run=8, token_budget=64))
+    await fleet.poll_all()
+    assert engine.orders[2:] == [{"token_budget": 64}], "another knob moves: that is no reason to ask for this one"
+    fleet.set_controls("e", Controls(n_run=9, token_budget=64))
+    await fleet.poll_all()
+    assert engine.orders[3:] == [{"n_run": 9}], "another value is another question"
+    fleet.set_controls("e", Controls(n_run=8))
     engine.busy = False
     clock.s += RETRY_REFUSED_S
     await fleet.poll_all()
