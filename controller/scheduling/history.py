@@ -17,6 +17,7 @@ _LEAST = 8
 _CELLS = 4096
 _UPPER_QUANTILE = 0.9
 _IMPORTANCE = 0.75
+_TARGET_MOST_MS = 1e9
 _Key = tuple[str | None, int, int | None]
 """A tenant or all; a bucket or -1 for all; the step of the target or None for all."""
 
@@ -28,7 +29,7 @@ def bucket(prompt_tokens: int) -> int:
 
 def target_step(ttft_ms: float) -> int:
     """Number of the step that a TTFT target falls in."""
-    return math.floor(TARGET_STEPS * math.log2(max(1.0, ttft_ms)))
+    return math.floor(TARGET_STEPS * math.log2(min(_TARGET_MOST_MS, max(1.0, ttft_ms))))
 
 
 class _Window:

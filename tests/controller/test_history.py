@@ -7,14 +7,14 @@ import pytest
 
 from controller.core.messages import Completion
 from controller.core.types import Estimates, OutcomeKind, Request, Slo, TaskType
-from controller.scheduling.history import BUCKET_EDGES, History, bucket
+from controller.scheduling.history import BUCKET_EDGES, History, bucket, target_step
 
 
 def request(prompt=100, tenant="t", cap=None, slo=None):
     return Request(id="r", tenant=tenant, model="m", arrival_s=0.0, prompt_tokens=prompt, max_output_tokens=cap, declared_slo=slo)
 
 
-def completion(output, prompt=100, tenant="t", outcome=OutcomeKind.COMPLETED, ttft=150.0, tpot=20.0):
+def completion(output, prompt=100, tenant="t", outcome=OutcomeKind.COMPLETED, ttft=150.0, tpot=20.0, target=0.0):
     return Completion(
         request_id="r",
         sent_s=0.0,
@@ -27,6 +27,7 @@ def completion(output, prompt=100, tenant="t", outcome=OutcomeKind.COMPLETED, tt
         output_tokens=output,
         service_ttft_ms=ttft,
         tpot_ms=tpot,
+        ttft_slo_ms=target,
     )
 
 
@@ -89,6 +90,48 @@ def test_declared_targets_are_taken_and_the_table_is_scaled():
     slo = Slo(ttft_ms=123, tpot_ms=45)
     assert History().estimate(request(slo=slo), 3.0).slo == slo
     assert History().estimate(request(), 2.0).slo.ttft_ms == 2 * History().estimate(request(), 1.0).slo.ttft_ms
+
+
+def test_who_declares_a_target_is_taken_for_its_like():
+    """Chats with 2 s to their first token and reports with 20 s, from prompts of one length."""
+    history = History()
+    for number in range(40):
+        history.learn(completion(50 + number % 3, target=2000.0))
+        history.learn(completion(900 + number % 3, target=20_000.0))
+    chat, report = (history.estimate(request(slo=Slo(ttft_ms=target, tpot_ms=50.0))) for target in (2000.0, 20_000.0))
+    assert (chat.output_tokens, report.output_tokens) == (51.0, 901.0)
+    near = history.estimate(request(slo=Slo(ttft_ms=1900.0, tpot_ms=50.0)))
+    assert near.output_tokens == 51.0, "within the same step"
+    # Another tenant's past counts where its own has nothing of the kind.
+    assert history.estimate(request(tenant="new", slo=Slo(ttft_ms=20_000.0, tpot_ms=50.0))).output_tokens == 901.0
+    for silent in (request(), request(slo=Slo(ttft_ms=300.0, tpot_ms=50.0))):
+        assert history.estimate(silent).output_tokens in range(50, 903), "no target, or one that nobody had: all of its length"
+    mixed = History()
+    for one in (completion(10), completion(30)) * 8:
+        mixed.learn(one)
+    assert mixed.estimate(request(slo=Slo(ttft_ms=2000.0, tpot_ms=50.0))).output_tokens == mixed.estimate(request()).output_tokens
+
+
+def test_a_kind_counts_when_it_has_been_seen_eight_times():
+    history, slo = History(), Slo(ttft_ms=2000.0, tpot_ms=50.0)
+    for _ in range(30):
+        history.learn(completion(700, target=20_000.0))
+    for _ in range(7):
+        history.learn(completion(50, target=2000.0))
+    assert history.estimate(request(slo=slo)).output_tokens == 700.0
+    history.learn(completion(50, target=2000.0))
+    assert history.estimate(request(slo=slo)).output_tokens == 50.0
+
+
+def test_steps_of_the_target_are_half_octaves_and_nonsense_has_one_too():
+    assert target_step(1500.0) == target_step(2047.0) == target_step(2048.0) - 1 == target_step(2896.0) - 1 == target_step(2897.0) - 2
+    assert target_step(4096.0) == target_step(2048.0) + 2
+    assert [target_step(odd) for odd in (0.0, -5.0, 1.0)] == [0, 0, 0]
+    assert target_step(float("inf")) == target_step(1e300) == target_step(1e9)
+    history = History()
+    for odd in (float("nan"), float("inf"), -1.0):
+        history.learn(completion(10, target=odd))
+    assert history.estimate(request(slo=Slo(ttft_ms=float("inf"), tpot_ms=1.0))).output_tokens > 0
 
 
 def test_the_table_is_bounded():
