@@ -77,6 +77,11 @@ class FleetModel:
         """Factor on all fitted steps, from replays that were held against what happened."""
         return math.exp(self._log_stretch)
 
+    @property
+    def size(self) -> int:
+        """How many instances there are."""
+        return len(self._views)
+
     def observe(self, snapshot: SystemSnapshot) -> None:
         """How the instances stand."""
         self._views = snapshot.instances

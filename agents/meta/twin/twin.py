@@ -39,6 +39,8 @@ AIMED = 0.8
 REQUESTS_MOST = 10_000
 LEAST = 3
 """Candidates that are looked at in any case, what runs among them."""
+ENOUGH = 2_000
+"""Requests of a window that tell candidates apart, where they may be those of a part of the fleet."""
 START_MS = 0.3
 """Time to replay one request under one candidate, before it has been measured: compiled code's, 0.1 with nothing waiting, 0.45 where the
 TPOT guard has to look at many."""
@@ -180,7 +182,9 @@ class Twin:
         """
         start_s = now_s - self._settings.window_s * (1.0 + LEAD)
         asked = len(self.traffic.window(start_s, now_s, REQUESTS_MOST)) + len(self.traffic.there(start_s))
-        return max(LEAST, min(MOST, int(self._affordable / max(1, asked))))
+        # Of many instances a part will do.
+        needed = min(asked, max(ENOUGH, asked // max(1, self.fleet.size)))
+        return max(LEAST, min(MOST, int(self._affordable / max(1, needed))))
 
     @property
     def _affordable(self) -> float:
