@@ -1,13 +1,13 @@
 """Keeps what is in force: hears agents and operators, resolves who is right, moves scheduler and engines, and says what changed."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from controller.config.overrides import Override
 from controller.config.schema import Config
 from controller.core.errors import PolicyError
 from controller.core.messages import ControlAction, MetaDecision, OverrideNotice
-from controller.gateway.directives import Change, Configured, Directives, Heard, InstanceDirective, changes, limits_for, resolve
+from controller.gateway.directives import Change, Configured, Directives, Heard, InstanceDirective, changes, heard_of, limits_for, resolve
 from controller.gateway.fleet import Fleet
 from controller.gateway.journal import Journal
 from controller.gateway.metrics import Metrics
@@ -47,7 +47,7 @@ class Control:
         self.notice = OverrideNotice(sent_s=clock.now_s())
         self.since = Since(policy_s=clock.now_s())
         self._stale_s = float("inf")
-        self._unsettled = False
+        self._heard: set[str] = set()
         self.on_applied: Callable[[], None] = lambda: None
         self.directives = self._resolve()
         for name in self.directives.instances:
@@ -84,12 +84,34 @@ class Control:
             self._reject("statera", action.instance, f"guard is {action.guard}; allowed: above 0 to 1")
             return
         self.statera[action.instance] = Heard(self._said(action.sent_s), action)
-        self._unsettled = True
+        self._heard.add(action.instance)
 
     def settle(self) -> None:
-        """Puts in force what was heard. Statera speaks of each instance by itself, and of all in one breath: resolving looks at all."""
-        if self._unsettled:
+        """Puts in force what statera was heard to say. Only the instances that it spoke of are looked at, where no other word has ended."""
+        if not self._heard:
+            return
+        now_s, agents, names = self._clock.now_s(), self._config.agents, self._heard
+        said = [self.statera[name] for name in names]
+        if not agents.enabled or now_s >= self._stale_s or not all(heard.fresh(now_s, agents.stale_after_s) for heard in said):
             self.apply()
+            return
+        self._heard = set()
+        self._stale_s = min(self._stale_s, *(heard.said_s + agents.stale_after_s for heard in said))
+        ceilings = {name: self._fleet.instances[name].ceiling for name in names}
+        after = heard_of(
+            self.directives,
+            names,
+            configured=self._configured,
+            ceilings=ceilings,
+            meta=self.meta,
+            statera=self.statera,
+            override=self.notice,
+            now_s=now_s,
+            stale_after_s=agents.stale_after_s,
+        )
+        before = self.directives
+        if any(after.instances[name] != before.instances[name] for name in names) or after.bounds != before.bounds:
+            self._put_in_force(after, names)
 
     def resume(self, decisions: Sequence[MetaDecision], actions: Sequence[ControlAction]) -> None:
         """Takes up the last good state of before a restart; what is stale is dropped by the resolver like any other silence."""
@@ -118,25 +140,29 @@ class Control:
 
     def tick(self) -> None:
         """Looks whether something was heard, or an agent has been silent for too long since it was."""
-        if self._unsettled or self._clock.now_s() >= self._stale_s:
+        if self._clock.now_s() >= self._stale_s:
             self.apply()
+        self.settle()
 
     def apply(self) -> None:
         """Resolves anew and moves whatever is different."""
-        self._unsettled = False
-        before, after = self.directives, self._resolve()
-        self.directives = after
+        self._heard = set()
+        after = self._resolve()
         self._stale_s = self._next_stale_s()
-        if after == before:
-            return
+        if after != self.directives:
+            self._put_in_force(after, after.instances)
+
+    def _put_in_force(self, after: Directives, names: Collection[str]) -> None:
+        """Moves whatever is different. `names`: instances that alone may be."""
+        before, self.directives = self.directives, after
         now_s = self._clock.now_s()
-        found = list(changes(before, after))
+        found = list(changes(before, after, names))
         if after.policy.value != before.policy.value or after.hints != before.hints:
             self._scheduler.set_policy(after.policy.value, now_s, after.hints)
             self._metrics.policy_switches.inc()
-        for name, directive in after.instances.items():
-            if directive != before.instances.get(name):
-                self._apply_instance(name, directive)
+        for name in names:
+            if after.instances[name] != before.instances.get(name):
+                self._apply_instance(name, after.instances[name])
         if after.bounds != before.bounds:
             self._scheduler.set_length_bounds(after.bounds)
         for tenant in {*before.weights, *after.weights}:

@@ -4,8 +4,8 @@ For every setting the order is: configured default < an agent's fresh word < an 
 longer than `stale_after_s` is not believed any more: its settings fall back to the configured ones and carry the source `fallback`.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Generic, Literal, TypeVar
 
 import msgspec
@@ -148,17 +148,23 @@ def resolve(
     decision = meta.word if meta is not None and meta.fresh(now_s, stale_after_s) else None
     policy, hints = _policy(configured, meta, decision, override, stale_after_s)
     fresh = {name: heard for name, heard in statera.items() if heard.fresh(now_s, stale_after_s)}
-    instances = {}
-    for name, ceiling in ceilings.items():
-        base = _base_controls(configured, ceiling, fresh.get(name), silent=name in statera, stale_after_s=stale_after_s)
-        instances[name] = _instance(base, ceiling, decision, override, name)
-    newest = max((heard for heard in fresh.values() if heard.word.length_bounds), key=lambda heard: heard.said_s, default=None)
+    instances = {
+        name: _instance(
+            _base_controls(configured, ceiling, fresh.get(name), silent=name in statera, stale_after_s=stale_after_s),
+            ceiling,
+            decision,
+            override,
+            name,
+        )
+        for name, ceiling in ceilings.items()
+    }
+    bounds, bounds_source = _bounds(statera, now_s, stale_after_s)
     return Directives(
         policy=policy,
         hints=hints,
         instances=instances,
-        bounds=tuple(newest.word.length_bounds) if newest else (),
-        bounds_source="statera" if newest else ("fallback" if statera else "configured"),
+        bounds=bounds,
+        bounds_source=bounds_source,
         weights={**configured.weights, **override.tenant_weights},
         limits={
             tenant: limits_for(tenant, configured.limits, override.tenant_limits)
@@ -170,17 +176,66 @@ def resolve(
     )
 
 
+def heard_of(
+    before: Directives,
+    names: Collection[str],
+    *,
+    configured: Configured,
+    ceilings: Mapping[str, Ceiling],
+    meta: Heard[MetaDecision] | None,
+    statera: Mapping[str, Heard[ControlAction]],
+    override: OverrideNotice,
+    now_s: float,
+    stale_after_s: float,
+) -> Directives:
+    """What `resolve` comes to where statera has spoken of some instances since, and nothing else has changed or become stale.
+
+    Args:
+        before: What was in force.
+        names: Those instances.
+        configured: As for `resolve`, and so the others.
+        ceilings: Of those instances at least.
+        meta: See there.
+        statera: See there.
+        override: See there.
+        now_s: See there.
+        stale_after_s: See there.
+    """
+    decision = meta.word if meta is not None and meta.fresh(now_s, stale_after_s) else None
+    instances = dict(before.instances)
+    for name in names:
+        base = _base_controls(configured, ceilings[name], statera[name], silent=False, stale_after_s=stale_after_s)
+        instances[name] = _instance(base, ceilings[name], decision, override, name)
+    bounds, source = _bounds(statera, now_s, stale_after_s)
+    return replace(before, instances=instances, bounds=bounds, bounds_source=source)
+
+
+def _bounds(statera: Mapping[str, Heard[ControlAction]], now_s: float, stale_after_s: float) -> tuple[tuple[LengthBound, ...], Source]:
+    """The newest length bounds of those that are fresh, and whose word they are."""
+    newest: Heard[ControlAction] | None = None
+    for heard in statera.values():
+        if (newest is None or heard.said_s > newest.said_s) and heard.word.length_bounds and heard.fresh(now_s, stale_after_s):
+            newest = heard
+    if newest is None:
+        return (), "fallback" if statera else "configured"
+    return tuple(newest.word.length_bounds), "statera"
+
+
 def limits_for(tenant: str, configured: Mapping[str, TenantLimits], held: Mapping[str, Mapping[str, int | float]]) -> TenantLimits:
     """A tenant's limits: the configured ones, with what operators hold in their place."""
     return msgspec.convert(msgspec.to_builtins(configured.get(tenant, NO_LIMITS)) | {**held.get(tenant, {})}, TenantLimits)
 
 
-def changes(before: Directives, after: Directives) -> Iterable[Change]:
-    """What is different, each with its source and reason. Length bounds change all the time: they are named only when their source does."""
+def changes(before: Directives, after: Directives, names: Iterable[str] | None = None) -> Iterable[Change]:
+    """What is different, each with its source and reason. Length bounds change all the time: they are named only when their source does.
+
+    `names`: instances that alone may be different, None for any.
+    """
     if _policy_key(before) != _policy_key(after):
         policy = after.policy
         yield Change("policy", "policy", _policy_text(before), _policy_text(after), policy.source, policy.reason, policy.decision_id)
-    for name, new in after.instances.items():
+    for name in after.instances if names is None else names:
+        new = after.instances[name]
         old = before.instances.get(name)
         for knob in KNOBS:
             now: Setting = getattr(new, knob)

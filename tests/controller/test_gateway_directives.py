@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.core.messages import ControlAction, LengthBound, MetaDecision, OverrideNotice
-from controller.gateway.directives import Ceiling, Configured, Directives, Heard, changes, resolve
+from controller.gateway.directives import Ceiling, Configured, Directives, Heard, changes, heard_of, resolve
 from controller.scheduling.tenancy import TenantLimits
 
 CEILINGS = {"a": Ceiling(32, 2048), "b": Ceiling(8)}
@@ -51,6 +51,34 @@ def test_agents_win_over_the_configuration():
     assert found.instances["a"].n_run.source == "statera"
     assert found.instances["b"].n_run.source == "configured"
     assert found.bounds == (BOUND,)
+
+
+WORDS = st.tuples(st.sampled_from("ab"), st.integers(1, 40), st.integers(0, 3000), st.booleans(), st.floats(0.0, 3.0))
+
+
+@given(
+    rounds=st.lists(st.lists(WORDS, max_size=3), max_size=6),
+    meta=st.sampled_from(
+        [None, decide(said_s=101.0), decide(said_s=101.0, bypass=True), decide(said_s=101.0, n_run=3), decide(said_s=50.0)]
+    ),
+    override=st.sampled_from([NOTHING, hold(knobs={"a": {"n_run": 2}}), hold(policy="wfq", draining=["b"], tenant_weights={"t": 2.0})]),
+)
+def test_what_is_resolved_of_those_that_were_heard_is_what_all_would_come_to(rounds, meta, override):
+    statera, now_s = {}, 101.0
+    known = at(now_s, meta=meta, override=override)
+    for words in rounds:
+        now_s += 0.5
+        for name, n_run, budget, bounded, ago_s in words:
+            said = {"token_budget": budget, "length_bounds": [BOUND] if bounded else []}
+            statera |= act(n_run, instance=name, said_s=now_s - ago_s, **said)
+        whole = at(now_s, meta=meta, statera=statera, override=override)
+        rest = {"configured": CONFIGURED, "ceilings": CEILINGS, "meta": meta, "statera": statera, "override": override}
+        part = heard_of(known, {name for name, *_ in words}, **rest, now_s=now_s, stale_after_s=15)
+        assert part == whole
+        assert list(changes(known, part, sorted(name for name, *_ in words))) == [
+            change for change in changes(known, whole) if change.subject in {"fence", *(name for name, *_ in words)}
+        ] or len(words) != len({name for name, *_ in words})
+        known = part
 
 
 def test_silence_falls_back_by_name():
