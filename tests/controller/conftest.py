@@ -1,13 +1,40 @@
-"""The gateway's tests run on the loop it is served on."""
+"""The loop that the gateway's tests run on, and a bus on a real server."""
 
 import asyncio
 from collections.abc import Callable, Mapping
 
 import pytest
 import uvloop
+from redis.asyncio import Redis
+
+from controller.bus.embedded import EmbeddedServer
+from controller.bus.redis_bus import RedisBus
 
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     if item.path.name.startswith(("test_gateway_", "test_admin_")):
         return {"uvloop": uvloop.new_event_loop}
     return {"asyncio": asyncio.new_event_loop}
+
+
+@pytest.fixture
+def server(tmp_path):
+    server = EmbeddedServer(tmp_path / "bus")
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+async def bus(server):
+    bus = RedisBus(server.url)
+    await bus.start()
+    yield bus
+    await bus.close()
+
+
+@pytest.fixture
+async def raw(server):
+    client = Redis.from_url(server.url)
+    yield client
+    await client.aclose()

@@ -6,38 +6,14 @@ import signal
 from contextlib import aclosing
 
 import pytest
-from msgspec import structs
-from redis.asyncio import Redis
+from bus_kit import event
 
-from controller.bus import bounds, link, redis_bus, redis_reader, redis_sender
+from controller.bus import link, redis_bus, redis_reader, redis_sender
 from controller.bus.embedded import EmbeddedServer
 from controller.bus.link import Backoff, Link
 from controller.bus.redis_bus import RedisBus
 from controller.core.errors import BusError
-from controller.core.messages import COSTS, EVENTS, VIEWS, Event, RequestCost
-
-
-@pytest.fixture
-def server(tmp_path):
-    server = EmbeddedServer(tmp_path / "bus")
-    server.start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-async def bus(server):
-    bus = RedisBus(server.url)
-    await bus.start()
-    yield bus
-    await bus.close()
-
-
-@pytest.fixture
-async def raw(server):
-    client = Redis.from_url(server.url)
-    yield client
-    await client.aclose()
+from controller.core.messages import COSTS, EVENTS, VIEWS, RequestCost
 
 
 def kill(server: EmbeddedServer) -> None:
@@ -47,18 +23,8 @@ def kill(server: EmbeddedServer) -> None:
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
-def event(number: int) -> Event:
-    return Event(sent_s=float(number), source="test", kind="count", subject=str(number))
-
-
 def numbers(batch) -> list[int]:
     return [int(delivery.message.subject) for delivery in batch]
-
-
-async def last_is(bus: RedisBus, number: int) -> None:
-    async with asyncio.timeout(15):
-        while [message.subject for message in await bus.latest(EVENTS)] != [str(number)]:  # noqa: ASYNC110 - it lies in another process
-            await asyncio.sleep(0.01)
 
 
 async def until(condition) -> None:
@@ -379,29 +345,3 @@ async def test_a_password_in_the_address_is_never_shown(caplog):
     with pytest.raises(BusError) as failure:
         RedisBus("http://user:hunter2@127.0.0.1:1")
     assert "hunter2" not in str(failure.value)
-
-
-async def test_a_stream_of_large_entries_is_kept_shorter(bus, raw, monkeypatch):
-    monkeypatch.setattr(bounds, "BYTES_MOST", 4 << 20)
-    for number in range(3_000):
-        bus.post(structs.replace(event(number), reason="x" * 8_000))
-        if number % 200 == 0:
-            await asyncio.sleep(0.005)
-    await last_is(bus, 2_999)
-    assert 500 < await raw.xlen("hmas:events") < 700, "4 MiB of 8 kB each"
-    for number in range(3_000, 13_000):
-        bus.post(event(number))
-        if number % 500 == 0:
-            await asyncio.sleep(0.005)
-    await last_is(bus, 12_999)
-    assert await raw.xlen("hmas:events") > 9_000, "small ones have room again"
-
-
-def test_the_bound_follows_the_size_and_stays_between_its_ends():
-    bounded = bounds.Bounded("k", 20_000)
-    for size, bound in ((500, 20_000), (65_000, bounds.BYTES_MOST // 65_000), (10**7, bounds.ENTRIES_LEAST), (500, 20_000)):
-        for _ in range(20_000):
-            head = bounded.head(size)
-        assert bounded.bound == pytest.approx(bound, rel=0.11)
-        assert b"%d" % bounded.bound in head
-    assert bounded.bound == 20_000

@@ -1,0 +1,16 @@
+"""What tests of the bus on a real server share."""
+
+import asyncio
+
+from controller.bus.redis_bus import RedisBus
+from controller.core.messages import EVENTS, Event
+
+
+def event(number: int) -> Event:
+    return Event(sent_s=float(number), source="test", kind="count", subject=str(number))
+
+
+async def last_is(bus: RedisBus, number: int) -> None:
+    async with asyncio.timeout(15):
+        while [message.subject for message in await bus.latest(EVENTS)] != [str(number)]:  # noqa: ASYNC110 - it lies in another process
+            await asyncio.sleep(0.01)
