@@ -195,7 +195,7 @@ def test_beyond_all_measured_loads_telemetry_says_where_the_formula_went_wrong(t
 
 @pytest.mark.slow
 def test_splits_predict_each_row_once_and_beside_baselines(rows):
-    found = evaluation.cross_validate(rows, per_cell=40)
+    found = evaluation.cross_validate(rows, per_cell=20)
     assert set(evaluation.SPLITS) <= set(found)
     assert (found["requests"], found["cells"]) == (len(rows), 24)
     for split in evaluation.SPLITS:

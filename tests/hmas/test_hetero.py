@@ -44,7 +44,7 @@ def test_the_mean_context_is_that_of_the_load():
 
 @pytest.mark.slow
 def test_uniform_dispatch_collapses_and_queue_feedback_rescues_it():
-    result = run(seeds=2, requests=10_000)
+    result = run(seeds=1, requests=10_000)
     assert [row["scheduler"] for row in result["rows"]] == list(SCHEDULERS)
     rows = {row["scheduler"]: row for row in result["rows"]}
     uniform, feedback = rows["uniform"], rows["latency-aware"]

@@ -24,7 +24,7 @@ def test_calibration_looks_at_waits_that_matter():
     assert calibration([(1.0, 1.0)]).requests == 0
 
 
-SMALL = OverloadSettings(loads=(0.5, 2.5), seeds=1, span_s=60.0, warmup_s=15.0, backlog=300, caps=(32,))
+SMALL = OverloadSettings(loads=(0.5, 2.5), seeds=1, span_s=40.0, warmup_s=10.0, backlog=200, caps=(32,))
 
 
 @pytest.mark.slow
@@ -46,7 +46,7 @@ def test_past_saturation_the_product_holds_and_the_engine_alone_does_not():
 
 @pytest.mark.slow
 def test_the_same_sweep_gives_the_same_document():
-    least = OverloadSettings(loads=(1.5,), seeds=1, span_s=25.0, warmup_s=5.0, backlog=100, caps=(24,))
+    least = OverloadSettings(loads=(1.5,), seeds=1, span_s=12.0, warmup_s=3.0, backlog=100, caps=(24,))
     first, second = (Sweep(least, on_cores(1), lambda _text: None).run() for _ in range(2))
     assert first == second
 
