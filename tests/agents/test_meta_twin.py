@@ -217,6 +217,30 @@ def test_the_best_static_window_is_searched_for_from_replay_to_replay():
     assert menu.cap == before, "a window that was not looked at says nothing"
 
 
+def test_the_hints_of_what_runs_are_climbed_a_step_at_a_time():
+    """From 2 the menu comes to 12.5 where that is best, and never looks beyond a step at once; the policy as it comes stays in sight."""
+    menu, current, amounts = Menu(), Candidate(policy="red"), [2.0]
+
+    def worth(one):
+        return -abs(one.hints.get("output_weight", 2.0) - 12.5) / 100.0
+
+    for _ in range(60):
+        here = current
+
+        def gain(one, other):
+            return found(worth(one) - worth(other)) if one.policy == other.policy == "red" else None
+
+        chosen = menu.choose(here, POLICIES, gain)
+        steps = [one for one in chosen[1:] if one.policy == "red" and one.hints.keys() == {"output_weight"} and one.n_run == 0]
+        assert all(one.hints["output_weight"] / amounts[-1] in (2.5, 0.4) for one in steps)
+        best = max(steps, key=worth, default=here)
+        if worth(best) > worth(here):
+            current = best
+            amounts.append(best.hints["output_weight"])
+    assert amounts == [2.0, 5.0, 12.5]
+    assert any(Candidate(policy="red") in menu.choose(current, POLICIES, gain) for _ in range(SELDOM))
+
+
 # -- the twin itself
 
 

@@ -3,7 +3,8 @@
 Replays overlap, and what they say is kept; so a candidate need not be looked at each time, and the time is better spent on a longer window:
 what a policy puts off shows late. What runs is always replayed, for the others are compared with it, and so is who leads. Each of the
 others has a period, long where it is hopeless, and the most overdue are looked at. The plain baseline (first come first served with the
-best static window) comes with a neighbouring window, and moves there where that is better.
+best static window) comes with a neighbouring window, and moves there where that is better. Of what runs the hints a step away are looked
+at, so that from change to change they climb as long as that is worth one.
 """
 
 from collections.abc import Callable, Collection
@@ -76,6 +77,7 @@ class Menu:
         regular += [current.guarded(share) for share in (None, STRICT) if guarded]
         others = [current.under(name) for name in sorted(pool) if name not in OFTEN]
         others += [current.guarded(share) for share in SHARES if guarded]
+        others += current.neighbours()
         # Each once, by its label, at the shortest of its periods.
         periods = {one.label: (one, SELDOM) for one in others} | {one.label: (one, REGULAR) for one in (*regular, self.plain)}
         periods.pop(current.label, None)

@@ -1,0 +1,30 @@
+"""Candidates: what is in force, and what lies next to it."""
+
+import pytest
+
+from agents.meta.candidate import STEP, Candidate
+from controller.scheduling.pool import GUARD, POLICIES, check_hints
+
+
+def labels(one: Candidate) -> set[str]:
+    return {neighbour.label for neighbour in one.neighbours()}
+
+
+def test_amounts_are_stepped_and_shares_switches_and_what_is_off_are_not():
+    assert labels(Candidate(policy="red")) == {"red(output_weight=5)", "red(output_weight=0.8)"}
+    assert labels(Candidate(policy="sjf")) == {"sjf(aging_ms_per_s=50)", "sjf(aging_ms_per_s=8)"}
+    assert labels(Candidate(policy="fcfs")) == labels(Candidate(policy="wfq")) == labels(Candidate(policy="two-lane")) == set()
+    assert Candidate(policy="two-lane", hints={"threshold_ms": 100.0}).neighbours()[0].hints == {"threshold_ms": 250.0}
+
+
+def test_a_step_back_is_the_policy_as_it_comes():
+    away = Candidate(policy="red", hints={"output_weight": 2.0 * STEP, GUARD: 0.5}, n_run=32)
+    assert Candidate(policy="red", hints={GUARD: 0.5}, n_run=32) in away.neighbours()
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_neighbours_stay_in_range(name):
+    highest = {hint: high for hint, (_, high) in POLICIES[name].hint_ranges.items()}
+    for hints in ({}, highest):
+        for one in Candidate(policy=name, hints=hints).neighbours():
+            check_hints(one.policy, one.hints)
