@@ -1,7 +1,8 @@
 """The digital twin as a selector: the policy that would have served the traffic of late best, where that is sure. Pure.
 
 A simulation of the past is no proof of the future. So a change has to be worth a margin, and more than chance, and to be better if more
-comes, too; and where the twin cannot say, the rule map stands in for it.
+comes, too. When it is worth nothing any more what is configured comes back: the next time it is needed there will be no time to look. And
+where the twin cannot say, the rule map stands in for it.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,6 +19,8 @@ from controller.core.messages import CandidateOutlook
 
 SURE = 2.0
 """Standard errors that a gain must exceed."""
+HOME = MARGIN / 4
+"""Share of requests by which what runs has to be ahead of what is configured, to stay in its place."""
 
 Weighed = tuple[Candidate, Gain]
 """A candidate, and what is known of it against what runs."""
@@ -50,10 +53,12 @@ class TwinSelector:
         pressed = () if leader is None else (situation.current, leader)
         # Replays under more load take the places of some that are looked at in turn.
         places = max(2, self._twin.places(situation.now_s) - len(pressed))
-        candidates = self._twin.candidates(situation.current, situation.allowed, leader, places)
-        # While next to nobody misses a target there is nothing to win; what the plain baseline would give is to be known at any time.
+        candidates = self._twin.candidates(situation.current, situation.allowed, leader, places=places, start=situation.start)
+        # While next to nobody misses a target there is nothing to win; what the plain baseline would give is to be known at any time,
+        # and whether what is configured can come back.
         plain = self._twin.menu.plain
-        sparing = [one for one in candidates if one.policy == plain.policy and one.n_run] if leader is None else None
+        kept = [one for one in candidates if (one.policy == plain.policy and one.n_run) or one == situation.start]
+        sparing = kept if leader is None else None
         question = self._twin.question(candidates, situation.since_s, situation.now_s, pressed, sparing)
         if isinstance(question, str):
             return self._stand_in(situation, question)
@@ -82,13 +87,17 @@ class TwinSelector:
         weighed = weigh(twin, twin.evidence.fresh(), current)
         outlooks = outlooks_of(weighed, current)
         others = [pair for pair in weighed if pair[0] != current and pair[0].policy in situation.allowed]
-        worth = [pair for pair in others if self._is_worth_it(*pair)]
+        worth = [pair for pair in others if self._is_worth_it(pair[1])]
         self._ahead = max(worth, key=_share)[0] if worth else None
         standing = [pair for pair in worth if self._stands_pressure(pair[0], current)]
         self._wished = self._leader(standing)
         if twin.silence and self._wished is None:
             return msgspec.structs.replace(self._stand_in(situation, f"{twin.silence}{self._set_aside(current)}"), candidates=outlooks)
         told = f"{answer.requests} requests replayed under {len(answer.outlooks)} policies: {self._told(standing or others, current)}"
+        home = None if self._wished is not None else next((pair for pair in others if pair[0] == situation.start), None)
+        if home is not None and self._is_level(*home, current):
+            self._wished = situation.start
+            told += f"; {current.label} is worth nothing any more over {self._wished.label}, which is configured: {points(home[1])}"
         return Proposal(
             candidate=self._wished or current,
             reason=told + self._set_aside(current),
@@ -144,13 +153,17 @@ class TwinSelector:
         under = self._twin.gain_under_pressure(candidate, current)
         return under is None or under.share > 0.0
 
-    def _is_worth_it(self, candidate: Candidate, gain: Gain) -> bool:
+    def _is_level(self, home: Candidate, gain: Gain, current: Candidate) -> bool:
+        """Whether what is configured is as good as what runs in its place, if more came, too."""
+        under = self._twin.gain_under_pressure(home, current)
+        return gain.error < 1.0 and gain.share >= -HOME and (under is None or under.share >= -HOME)
+
+    def _is_worth_it(self, gain: Gain) -> bool:
         """Whether a change is sure, and wins a margin: where the twin is silent, more than its replay is off.
 
-        The plain baseline needs none, for what does not beat it has no place.
+        The plain baseline needs it as well: what wins less in a calm is within what replays are off, and costs more in the next overload.
         """
-        check, plain = self._twin.check, self._twin.menu.plain
-        margin = 0.0 if candidate == plain else MARGIN
+        check, margin = self._twin.check, MARGIN
         if self._twin.silence:
             # Never held against the truth, it may be off by anything.
             margin = abs(check.bias) if check is not None else inf

@@ -61,6 +61,7 @@ class Menu:
         *,
         places: int = MOST,
         guarded: bool = True,
+        start: Candidate | None = None,
     ) -> tuple[Candidate, ...]:
         """Candidates for one replay.
 
@@ -71,10 +72,12 @@ class Menu:
             wished: Who was wished last time, and has to show it again.
             places: How many to look at, what runs among them; one more where the plain baseline comes with its neighbour.
             guarded: Whether there is a TPOT guard; one that is switched off stays off.
+            start: What is configured, which may come back.
         """
         regular = [current.under(name) for name in OFTEN if name in pool]
         regular += [current.window(n_run) for n_run in (0, OPEN_WINDOW)]
         regular += [current.guarded(share) for share in (None, STRICT) if guarded]
+        regular += [start] if start is not None and start.policy in pool else []
         others = [current.under(name) for name in sorted(pool) if name not in OFTEN]
         others += [current.guarded(share) for share in SHARES if guarded]
         others += current.neighbours()

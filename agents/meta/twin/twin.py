@@ -169,10 +169,17 @@ class Twin:
             self.traffic.features(message)
 
     def candidates(
-        self, current: Candidate, pool: Collection[str], wished: Candidate | None = None, places: int = MOST
+        self,
+        current: Candidate,
+        pool: Collection[str],
+        wished: Candidate | None = None,
+        *,
+        places: int = MOST,
+        start: Candidate | None = None,
     ) -> tuple[Candidate, ...]:
         """What to look at this time, what runs first and `wished` in any case (see `Menu`)."""
-        return self.menu.choose(current, pool, self.gain, wished, places=places, guarded=self._settings.admission.tpot_guard > 0.0)
+        guarded = self._settings.admission.tpot_guard > 0.0
+        return self.menu.choose(current, pool, self.gain, wished, places=places, guarded=guarded, start=start)
 
     def places(self, now_s: float) -> int:
         """How many candidates to look at this time: so few, if need be, that there is time for the whole window.
