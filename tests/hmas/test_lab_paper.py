@@ -17,6 +17,7 @@ from hmas.lab.paper.scenarios import ABLATED, SCENARIOS
 from hmas.lab.paper.scenarios import FEW as FEW_SCENARIOS
 from hmas.lab.paper.settings import ABLATED_ON, MODELS, Model, PaperSettings, quick, read_arms, read_models, read_scenarios
 from hmas.lab.paper.study import PaperStudy
+from hmas.lab.paper.tables import hindsight_table, ratio_words
 from hmas.lab.result_files import write_result
 from hmas.lab.studies.backends import on_cores
 from hmas.lab.studies.errors import StudyError
@@ -78,6 +79,9 @@ def test_every_arm_meets_the_same_requests_in_every_scenario(whole):
     assert place["best_fixed"] in FIXED
     best = max((place["arms"][arm]["figures"]["goodput_rps"]["mean"], arm) for arm in place["arms"] if arm in FIXED)
     assert best[1] == place["best_fixed"]
+    table = hindsight_table(document)
+    told = next(row for row in table.rows if row[1] == "phases")[table.head.index("over the best but `red`")]
+    assert told == f"{policy_of(best[1])}: {ratio_words(place['arms'][PRODUCT]['over'][best[1]]['goodput_rps'])}"
     assert place["arms"][STRONG]["window"] in TINY.caps
     assert place["arms"][DEFAULT]["window"] == 0
 

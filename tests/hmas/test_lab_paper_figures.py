@@ -9,8 +9,8 @@ from controller.core.types import Estimates, OutcomeKind, Request, Slo, TaskType
 from controller.scheduling.outcomes import Ended
 from controller.scheduling.queue_entry import QueueEntry
 from hmas.lab.compare import mean_half
-from hmas.lab.paper.arms import DEFAULT, PRODUCT, SGLANG, STRONG
-from hmas.lab.paper.figures import over
+from hmas.lab.paper.arms import ADAPTIVE, DEFAULT, FIXED, PRODUCT, SGLANG, STRONG
+from hmas.lab.paper.figures import best_of, over
 from hmas.lab.paper.gates import RATIO_LEAST, RATIO_START, ConservativeGate, Held, PastFutureGate, make_gate
 from hmas.lab.paper.goals import goals
 from hmas.lab.paper.over_time import decomposed, gain, in_phases, mismatches, per_window, rates_over_time, series_of
@@ -142,6 +142,14 @@ def test_a_ratio_is_of_means_on_the_seeds_that_both_have():
     assert over(ours, [row(DEFAULT, 1, 0.0)], "goodput_rps", 1)["base_is_zero"]
     assert ratio_words(found | {"mean": 500.0}) == "> 10"
     assert ratio_words(uneven) == f"2.050 ± {uneven['half']:.3f}"
+
+
+def test_the_best_fixed_policy_is_told_with_those_that_follow_the_load_and_without():
+    rows = {"fixed:red": (9.0, 9.0), "fixed:edf": (8.0, 9.0), "fixed:sjf": (20.0,), PRODUCT: (30.0, 30.0)}
+    by_arm = {arm: [row(arm, seed, value) for seed, value in enumerate(values)] for arm, values in rows.items()}
+    assert best_of(FIXED, by_arm, 2) == "fixed:red"
+    assert best_of([arm for arm in FIXED if arm not in ADAPTIVE], by_arm, 2) == "fixed:edf"
+    assert best_of(FIXED, {}, 2) == ""
 
 
 def place(scenario, *, default=1.5, best=1.0, sglang=2.0, esg=2.0, ttft=0.9, shifts=False, latency=100.0, direct_rate=0.5, rps=1.0):

@@ -109,6 +109,7 @@ ARMS: Mapping[str, Arm] = MappingProxyType(
         BY_RULES: Arm(
             role="ablation", words="meta chooses by the rule map alone", agents=AGENTS, meta={"meta_selector": "rules", "meta_judge": False}
         ),
+        "hmas-from-fcfs": Arm(role="ablation", words="H-MAS configured with `fcfs`: what meta makes of it", policy="fcfs", agents=AGENTS),
         "hmas-meta-fixed": Arm(role="ablation", words="meta switched off: the configured policy stays", agents=("statera",)),
     }
 )
@@ -124,6 +125,8 @@ def policy_of(arm: str) -> str:
 FIXED = tuple(name for name, arm in ARMS.items() if arm.role == "fixed")
 BASELINES = tuple(name for name, arm in ARMS.items() if arm.role == "baseline")
 ABLATIONS = tuple(name for name, arm in ARMS.items() if arm.role == "ablation")
+ADAPTIVE = (_FIXED + "red",)
+"""Of these, those that are this project's own and follow the load by themselves: the paper's pool has none of that kind."""
 FEW_FIXED = tuple(_FIXED + name for name in ("fcfs", "edf", "red", "sjf", "slack", "two-lane", "wfq"))
 """The subset of the pool that the paper mainly evaluates (C.2), and its order over the whole answer (Eq. 5), which serves the larger
 model's shift best."""

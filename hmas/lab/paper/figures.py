@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from hmas.lab.compare import mean_half, paired, plain
-from hmas.lab.paper.arms import DEFAULT, FIXED, LIGHTLLM, PRODUCT, SGLANG, STRONG
+from hmas.lab.paper.arms import ADAPTIVE, DEFAULT, FIXED, LIGHTLLM, PRODUCT, SGLANG, STRONG
 from hmas.lab.paper.ground import Ground
 from hmas.lab.paper.rows import Row
 from hmas.lab.paper.scenarios import SCENARIOS
@@ -29,12 +29,16 @@ def summary(rows: Rows, grounds: Sequence[Ground], settings: PaperSettings) -> l
 
 
 def _place(ground: Ground, rows: Rows, arms: Sequence[str], seeds: int) -> dict[str, Any]:
-    """A scenario on a model: `arms` by name with their figures, and `best_fixed`, the most goodput among fixed policies on all seeds."""
+    """A scenario on a model: `arms` by name with their figures, and which fixed policy has the most goodput over all seeds.
+
+    That is `best_fixed` among all, and `best_static` among those that do not follow the load by themselves.
+    """
     by_arm = {arm: sorted((row for row in rows if row.arm == arm), key=lambda row: row.seed) for arm in arms}
     by_arm = {arm: found for arm, found in by_arm.items() if found}
     comparisons = max(1, sum(len(found) == seeds for found in by_arm.values()) - 1)
-    best = _best_fixed(by_arm, seeds)
-    bases = (*BASES, best) if best else BASES
+    best = best_of(FIXED, by_arm, seeds)
+    static = best_of([arm for arm in FIXED if arm not in ADAPTIVE], by_arm, seeds)
+    bases = tuple(base for base in dict.fromkeys((*BASES, best, static)) if base)
     entry: dict[str, Any] = plain(
         {
             "model": ground.model,
@@ -46,6 +50,7 @@ def _place(ground: Ground, rows: Rows, arms: Sequence[str], seeds: int) -> dict[
             "span_s": ground.span_s,
             "seeds": seeds,
             "best_fixed": best,
+            "best_static": static,
             "arms": {arm: _arm(arm, by_arm, bases, comparisons) for arm in by_arm},
             "series": {arm: found[0].series for arm, found in by_arm.items() if found[0].series},
         }
@@ -53,8 +58,9 @@ def _place(ground: Ground, rows: Rows, arms: Sequence[str], seeds: int) -> dict[
     return entry
 
 
-def _best_fixed(by_arm: Mapping[str, Rows], seeds: int) -> str:
-    whole = [arm for arm in FIXED if len(by_arm.get(arm, ())) == seeds]
+def best_of(arms: Sequence[str], by_arm: Mapping[str, Rows], seeds: int) -> str:
+    """Of these arms the one with the most goodput, among those that have run on all seeds; empty where none has."""
+    whole = [arm for arm in arms if len(by_arm.get(arm, ())) == seeds]
     return max(whole, key=lambda arm: sum(row.figures["goodput_rps"] for row in by_arm[arm]), default="")
 
 
