@@ -1,7 +1,6 @@
 """The language model as a selector on a real vLLM: a tiny model of random weights, held to the schema: form without sense."""
 
 import functools
-import itertools
 import json
 import os
 import urllib.request
@@ -77,14 +76,16 @@ def test_a_random_model_costs_nothing(url):
     assert good(done) >= with_rules() - 0.01, done.changes
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_a_random_model_that_says_something_else_each_time_costs_nothing(url, seed):
-    """At a high temperature, behind a proxy that asks for it: each answer another one."""
-    number = itertools.count(1000 * seed)
+@pytest.mark.parametrize("turn", [1, 2])
+def test_a_random_model_that_says_something_else_each_time_costs_nothing(url, turn):
+    """At a high temperature, behind a proxy that asks for it: each answer another one.
+
+    The dice are the engine's own: on CPU it dies of a request with a seed of its own whose prompt is read in more than one step.
+    """
     said = []
 
     def hot(handler, body):
-        asked = json.dumps(body | {"temperature": 2.0, "seed": next(number)}).encode()
+        asked = json.dumps(body | {"temperature": 2.0}).encode()
         request = urllib.request.Request(f"{url}/v1/chat/completions", asked, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=60) as response:
             answer = response.read()
