@@ -36,6 +36,16 @@ class Gains(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     trim_per_s: float = 0.1
     lead_s: float = 16.0
 
+    def held_to(self, delay_s: float) -> "Gains":
+        """The same where they are safe on the steepest plant with this delay (k = 1), else those that are."""
+        fall = 1.0 / (2.0 * max(1e-3, delay_s))
+        return Gains(
+            rise_per_s=min(self.rise_per_s, fall / 2.0),
+            fall_per_s=min(self.fall_per_s, fall),
+            trim_per_s=min(self.trim_per_s, fall / 2.0),
+            lead_s=self.lead_s,
+        )
+
     def problem(self) -> str:
         """What is wrong with the values, in words; empty where nothing is."""
         ranges = {
@@ -49,6 +59,19 @@ class Gains(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             if not low <= value <= high:
                 return f"{name} is {value:g}; allowed: {low:g} to {high:g}"
         return ""
+
+
+VIEW_S, TRANSPORT_S, PERIOD_S = 0.2, 0.05, 0.5
+"""From one view to the next, how old a view is when it arrives, and the least time between two actions, as configured by default."""
+
+
+def delay_s(decode_s: float, view_s: float = VIEW_S, transport_s: float = TRANSPORT_S, period_s: float = PERIOD_S) -> float:
+    """Dead time of the measured pressure where an answer decodes for `decode_s`.
+
+    Averaging over W views is late by half of them, holding an action by half a period, and the TPOT so far of requests in flight, which
+    are half through on the average, tells of half of that time ago.
+    """
+    return VIEWS * view_s / 2.0 + view_s / 2.0 + transport_s + period_s / 2.0 + decode_s / 2.0
 
 
 class Plant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -67,9 +90,9 @@ class Plant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     decode_s: float
     service_s: float
     rps: float
-    view_s: float = 0.2
-    transport_s: float = 0.05
-    period_s: float = 0.5
+    view_s: float = VIEW_S
+    transport_s: float = TRANSPORT_S
+    period_s: float = PERIOD_S
 
     @property
     def elasticity(self) -> float:
@@ -79,12 +102,8 @@ class Plant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def delay_s(self) -> float:
-        """Dead time of the measured pressure.
-
-        Averaging over W views is late by half of them, holding an action by half a period, and the TPOT so far of requests in flight,
-        which are half through on the average, tells of half of that time ago.
-        """
-        return VIEWS * self.view_s / 2.0 + self.view_s / 2.0 + self.transport_s + self.period_s / 2.0 + self.decode_s / 2.0
+        """Dead time of the measured pressure."""
+        return delay_s(self.decode_s, self.view_s, self.transport_s, self.period_s)
 
     @property
     def memory_s(self) -> float:

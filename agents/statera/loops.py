@@ -67,6 +67,7 @@ class Load:
         room: How far utilization is below the band's upper edge (`Band.room`).
         spare: Where requests miss their TTFT target, what those that begin in time leave of the misses of TPOT that they are allowed: 1 for
             all of it, 0 for nothing, or where TTFT is kept.
+        guarded: Whether something else holds TPOT (the gateway's guard) when the window is wider than it can bear.
     """
 
     in_flight: int
@@ -75,6 +76,7 @@ class Load:
     safe: int = 0
     room: float = 0.0
     spare: float = 0.0
+    guarded: bool = True
 
 
 @dataclass(slots=True)
@@ -146,19 +148,24 @@ class WindowLoop:
         limited = self._rate_limited(now, dt) if target is None else self.base * math.exp(self.trim)
         limited = max(limited, min(float(load.safe), self._highest(now, dt)))
         self.held_s = self.held_s + dt if full and load.waits else 0.0
-        # Requests wait at a full window and nobody is pressed: what the model has not seen yet must not hold them back. Below the band at
-        # once; within it, where a burst may be over before it counts, after a while, and the slower the closer to its upper edge. Where
-        # TTFT is what is being missed and TPOT is not, the band is no reason to wait.
-        if error < 0:
-            room = 1.0
-        elif error == 0 and full and load.waits:
-            room = max(load.spare, load.room if self.held_s > PATIENCE_S else 0.0)
-        else:
-            room = 0.0
-        if room > 0.0:
+        if load.guarded and full and load.waits and (room := self._opens(error, load)) > 0.0:
             limited = max(limited, now * math.pow(OPEN_FACTOR_PER_S, dt * room))
         # Back-calculation: the state is what was put out, so nothing stands behind the limits waiting to be unwound.
         self.base = max(float(min(self.low, load.ceiling)), min(float(load.ceiling), limited)) * math.exp(-self.trim)
+
+    def _opens(self, error: float, load: Load) -> float:
+        """How fast a full window opens beside the law, 0 to 1 of `OPEN_FACTOR_PER_S`.
+
+        Requests wait and nobody is pressed: what the model has not seen yet must not hold them back. Below the band at once; within it,
+        where a burst may be over before it counts, after a while, and the slower the closer to its upper edge. Where TTFT is what is being
+        missed and TPOT is not, the band is no reason to wait. A constant speed overshoots by that speed times the delay, on a steep plant
+        again and again: so only where the guard holds TPOT meanwhile.
+        """
+        if error < 0:
+            return 1.0
+        if error > 0:
+            return 0.0
+        return max(load.spare, load.room if self.held_s > PATIENCE_S else 0.0)
 
     def _integrate(self, error: float, load: Load, now: int, dt: float) -> None:
         """Cold: the band error alone moves the window."""

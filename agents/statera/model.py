@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from agents.statera.budgets import LAWS, BandBudget, BudgetLaw, BudgetLawName, Seen
 from agents.statera.conformal import LengthCalibrator
-from agents.statera.gains import Gains
+from agents.statera.gains import Gains, delay_s
 from agents.statera.headroom import Headroom
 from agents.statera.loops import Band, Load, WindowLoop
 from agents.statera.plant import Plant
@@ -54,6 +54,7 @@ class Station:
     sent_s: float = float("-inf")
     sent: tuple[int, int, float] = (0, 0, 1.0)
     started: bool = False
+    tuned: bool = False
 
 
 class StateraModel:
@@ -128,7 +129,7 @@ class StateraModel:
         actions: list[ControlAction] = []
         for instance in view.instances:
             station = self._stations[instance.name]
-            station.strictness.update(now_s, heeded=instance.guard > 0.0)
+            station.strictness.update(now_s, heeded=instance.guarded and instance.guard > 0.0)
             if _is_held(view, instance, "budget"):
                 station.budget.budget = instance.token_budget
             if _is_held(view, instance, "knobs"):
@@ -151,11 +152,13 @@ class StateraModel:
         for instance in view.instances:
             if instance.name not in self._stations:
                 start = self._start(instance)
-                gains = self._gains.get(instance.name) or self._gains.get(EVERY) or Gains()
-                loop = WindowLoop(self._n_run_min, float(start), cold_low=start / 2, gains=gains)
+                tuned = self._gains.get(instance.name) or self._gains.get(EVERY)
+                loop = WindowLoop(self._n_run_min, float(start), cold_low=start / 2, gains=tuned or Gains())
                 restored = self._restored.get(instance.name)
                 strictness = Strictness() if restored is None else Strictness(restored.guard)
-                station = self._stations[instance.name] = Station(loop, budget=self._budget_law(), strictness=strictness)
+                station = self._stations[instance.name] = Station(
+                    loop, budget=self._budget_law(), strictness=strictness, tuned=tuned is not None
+                )
                 # Once: an instance that is taken out and comes back later meets another load.
                 self._restored.pop(instance.name, None)
                 for completion in self._early:
@@ -184,6 +187,8 @@ class StateraModel:
             low = min(self._n_run_min, ceiling)
             station.target = best_window(station.plant, now_n=station.loop.n_run(ceiling), low=low, high=ceiling)
         target = station.target
+        if not station.tuned:
+            station.loop.gains = Gains() if instance.guarded else self._unguarded_gains(station)
         band = self._band if target is None else self._band.raised(target.pressure)
         error = self._log_error(station, instance, view, target, now_s)
         if error is not None:
@@ -203,12 +208,17 @@ class StateraModel:
             safe=station.headroom.n_run,
             room=self._band.room(max(view.utilization.get(instance.name, 0.0), instance.tpot_pressure)),
             spare=_spare(view, station.strictness),
+            guarded=instance.guarded,
         )
         station.loop.update(load, target, elapsed_s)
         if instance.max_token_budget > 0:
             error = band.error(max(0.0, instance.tpot_pressure))
             station.budget.update(_seen(instance, error, station.loop.n_run(ceiling)))
         return self._action(station, instance, view, now_s, _reason(station, target, band))
+
+    def _unguarded_gains(self, station: Station) -> Gains:
+        """Where no guard holds TPOT, it follows the window as closely as the plant is steep, and as late as answers are long."""
+        return Gains().held_to(delay_s(station.plant.service_s, period_s=self._period_s))
 
     def _log_error(self, station: Station, instance: InstanceView, view: ShortView, target: Target | None, now_s: float) -> float | None:
         """This cycle's error: TPOT pressure against the shifted band, KV use against the configured one; None where nothing is known."""

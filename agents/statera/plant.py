@@ -169,6 +169,11 @@ class Plant:
         rps: NDArray[np.float64] = 1000.0 * n / np.maximum(MS_MIN, steps * self.tpot.predict(n))
         return rps
 
+    @property
+    def service_s(self) -> float:
+        """Mean time in service of recent requests, 0 where there were none."""
+        return float(self._served()[:, 3].mean()) / 1000.0 if self._learnt else 0.0
+
     def borne_ms(self) -> NDArray[np.float64]:
         """Expected TPOT up to which each recent request would have kept its target, ascending; empty where none had a target.
 

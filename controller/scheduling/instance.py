@@ -30,6 +30,7 @@ class Instance:
         spec: What was configured. `models`: those it serves now, None for any.
         n_run: Window in force. `token_budget`: tokens per step in force, None for the engine's own.
         guard: Factor on the TPOT guard's share. `guard_is_moot`: whether someone has named the share, so that it holds for all alike.
+            `guarded`: whether the TPOT guard is on.
         capacity_n_run: Ceiling of the window: what the engine states, the spec's until it states something.
         max_token_budget: Ceiling of tokens per step as the engine states it, 0 until then.
         running: In flight, by request id.
@@ -68,6 +69,7 @@ class Instance:
         "fence",
         "guard",
         "guard_is_moot",
+        "guarded",
         "in_flight",
         "in_flight_tokens",
         "lead",
@@ -95,6 +97,7 @@ class Instance:
         self.token_budget: int | None = None
         self.guard = 1.0
         self.guard_is_moot = False
+        self.guarded = False
         self.capacity_n_run = spec.capacity_n_run
         self.max_token_budget = 0
         margin = margin if spec.fence_margin is None else spec.fence_margin
@@ -355,6 +358,7 @@ class Instance:
             n_run=self.n_run,
             token_budget=self.token_budget or 0,
             guard=0.0 if self.guard_is_moot else self.guard,
+            guarded=self.guarded,
             kv_committed=self.fence.share,
             tpot_pressure=self.tpot_pressure(now_s),
             lead_ms=0.0 if self.lead is None else self.lead.ms or 0.0,

@@ -70,6 +70,7 @@ class Steering:
         self._walk.guard.share = self._guard.get(GUARD, self._configured_guard)
         for instance in self._instances.values():
             instance.guard_is_moot = bool(self._guard)
+            instance.guarded = self._walk.guard.share > 0.0
         return self._guard != before
 
     def settle(self, limit: int, now_s: float) -> bool:

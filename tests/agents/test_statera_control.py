@@ -78,6 +78,7 @@ def settle(
     from_s: float = 0.0,
     n_run: int = 16,
     late_s: float = 0.0,
+    guarded: bool = True,
 ) -> list[int]:
     """A closed loop with the affine plant tpot(n) = base + slope n under a queue that never empties; returns the windows over time.
 
@@ -115,7 +116,7 @@ def settle(
                     )
                 )
         pressure = sum(tpots[-max(1, back) :]) / max(1, back) / slo_ms
-        seen = instance(tpot_pressure=pressure, in_flight=n_run, n_run=n_run, kv_committed=0.1)
+        seen = instance(tpot_pressure=pressure, in_flight=n_run, n_run=n_run, kv_committed=0.1, guarded=guarded)
         under_way.append(short_view(now_s, instances=[seen], queued=50, utilization={"i0": pressure}, recent=ended))
         while under_way and now_s - under_way[0].sent_s >= late_s:
             n_run = last_n_run(model.observe(under_way.popleft(), now_s), n_run)
@@ -136,9 +137,11 @@ def test_it_settles_near_the_target_and_stays(slope_ms, base_ms):
 
 @pytest.mark.parametrize("late_s", [0.0, 0.5, 1.0, 2.0])
 @pytest.mark.parametrize("steeper", [0.25, 0.5, 1.0, 2.0, 4.0])
-def test_no_plant_and_no_delay_makes_it_swing_for_good(steeper, late_s):
+@pytest.mark.parametrize("guarded", [True, False])
+def test_no_plant_and_no_delay_makes_it_swing_for_good(steeper, late_s, guarded):
     """Without noise, so that what swings is the loop: the last minute stays within a tenth of its mean, or one request."""
-    tail = settle(StateraModel(period_s=0.25), slope_ms=0.5 * steeper, base_ms=10.0, slo_ms=40.0, seconds=180.0, late_s=late_s)[-240:]
+    plant = {"slope_ms": 0.5 * steeper, "base_ms": 10.0, "slo_ms": 40.0, "late_s": late_s, "guarded": guarded}
+    tail = settle(StateraModel(period_s=0.25), seconds=180.0, **plant)[-240:]
     assert (max(tail) - min(tail)) / 2 <= max(1.0, 0.1 * sum(tail) / len(tail))
 
 
@@ -224,8 +227,13 @@ def test_it_makes_the_guard_stricter_where_requests_begin_in_time_and_miss_their
     assert factors[0] == 1.0
     assert factors[-1] == 0.2
     assert factors == sorted(factors, reverse=True)
+    (last,) = model.observe(short_view(70.0), 70.0)
+    off = StateraModel(period_s=0.25)
+    off.restore(last)
+    said = [off.observe(short_view(at_s, instances=[instance(guarded=False)]), at_s) for at_s in (71.0, 72.0)]
+    assert said[-1][-1].guard == 1.0, "there is nothing to be strict with"
     again = StateraModel(period_s=0.25)
-    again.restore(model.observe(short_view(70.0), 70.0)[0])
+    again.restore(last)
     assert again.observe(short_view(71.0), 71.0)[0].guard == 0.2
 
 
@@ -284,6 +292,25 @@ def test_a_full_window_within_the_band_opens_after_a_while_and_not_beyond_the_ba
     assert within[4 * 4] == 64
     assert within[-1] > 80
     assert max(serve(0.93, 10)) <= 64
+
+
+@pytest.mark.parametrize("pressure", [0.7, 0.8])
+def test_without_the_guard_a_full_window_is_opened_by_the_law_alone(pressure):
+    """What opens beside it at a constant speed overshoots by the delay, and nobody but the guard would hold TPOT meanwhile."""
+
+    def serve(guarded):
+        model, n_run, windows = StateraModel(period_s=0.25, n_run_start=64), 64, []
+        for step in range(40):
+            now_s = 0.25 * step
+            seen = instance(n_run=n_run, in_flight=n_run, tpot_pressure=pressure, guarded=guarded)
+            view = short_view(now_s, instances=[seen], queued=50, utilization={"i0": pressure})
+            n_run = last_n_run(model.observe(view, now_s), n_run)
+            windows.append(n_run)
+        return windows
+
+    alone, guarded = serve(guarded=False), serve(guarded=True)
+    assert guarded[-1] > 1.1 * alone[-1]
+    assert max(alone) <= 64 or pressure < 0.75
 
 
 def test_a_full_window_opens_at_once_where_ttft_is_missed_for_a_tpot_that_is_not():

@@ -13,7 +13,7 @@ from hmas.lab.statera import coverage, fence
 from hmas.lab.statera.laws import BACK_OFF_REST_S, Aimd, Delayed, Fixed, Statera
 from hmas.lab.statera.loop import Course, Reading, Trial, drive
 from hmas.lab.statera.plants import steeper
-from hmas.lab.statera.responses import figures_of
+from hmas.lab.statera.responses import GUARDS, figures_of
 from hmas.lab.statera.streams import WORSE, Pool, draw
 from hmas.lab.statera.tables import tables
 
@@ -74,6 +74,9 @@ def test_the_window_decides_in_the_simulated_loop_and_statera_finds_it():
     assert wide.tpot_ratio_p95 > narrow.tpot_ratio_p95
     found = drive(profile, trial, Statera(), start=32)
     assert found.goodput_rps > max(narrow.goodput_rps, wide.goodput_rps)
+    guarded = drive(profile, trial, Statera(), start=32, tpot_guard=0.5)
+    assert guarded.goodput_rps > found.goodput_rps
+    assert guarded.readings[-1].n_run > found.readings[-1].n_run, "it opens further where the guard holds TPOT"
 
 
 def test_streams_change_at_their_middle():
@@ -103,6 +106,9 @@ def test_the_fence_prevents_preemptions():
     assert rows["semantic shift", "fence, statera's bounds"]["preemptions"] <= 0.05 * rows["semantic shift", "no fence"]["preemptions"]
 
 
+GRID_ROW = {"slope": 1.0, "amplitude": 0.02, "window": 40.0, "goodput_rps": 3.0, "reversals_per_min": 1.0}
+
+
 def test_the_command_writes_results_plots_and_the_page(tmp_path, capsys):
     row = {"scenario": "semantic shift", "epsilon": 0.1, "method": "adaptive", "rate": 0.1, "after_change": 0.2, "late": 0.1}
     row |= {"worst_stretch": 0.3, "booked_over_real": 1.5}
@@ -110,7 +116,7 @@ def test_the_command_writes_results_plots_and_the_page(tmp_path, capsys):
         "version": 1,
         "summary": {"parts": ["coverage", "grid"]},
         "coverage": {"lengths": "drawn", "count": 10, "seeds": [1], "rows": [row]},
-        "grid": [{"slope": 1.0, "delay_s": 0.2, "amplitude": 0.02, "window": 40.0, "goodput_rps": 3.0, "reversals_per_min": 1.0}],
+        "grid": [{"guard": guard, "delay_s": 0.2, **GRID_ROW} for guard in GUARDS],
     }
     (tmp_path / "statera.json").write_text(json.dumps(document))
     page = tmp_path / "page.md"
@@ -122,6 +128,9 @@ def test_the_command_writes_results_plots_and_the_page(tmp_path, capsys):
     assert "old" not in text
     assert (tmp_path / "statera-coverage.svg").is_file()
     swinging = msgspec.json.decode(msgspec.json.encode(document))
-    swinging["grid"][0]["amplitude"] = 0.3
+    swinging["grid"][1]["amplitude"] = 0.3
     assert "1 of 1 swing more" in tables(swinging)[-1].title
+    assert "none oscillates" in tables(swinging)[-2].title
+    swinging["grid"][1]["window"] = 3.0
+    assert "none oscillates" in tables(swinging)[-1].title, "less than a request"
     capsys.readouterr()

@@ -5,12 +5,13 @@ import math
 
 import numpy as np
 import pytest
-from control_kit import instance, short_view
+from control_kit import completion, instance, short_view
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.statera.agent import make_agent
 from agents.statera.gains import Gains, Plant, derive, margins
+from agents.statera.model import StateraModel
 from agents.statera.tuning import EVERY, Tuning, read_tuning, write_tuning
 from controller.config.schema import Config
 from controller.core.errors import ConfigError
@@ -67,6 +68,31 @@ def test_the_defaults_are_derived():
     assert steepest.delay_s == pytest.approx(2.5, rel=0.05)
     for name in ("rise_per_s", "fall_per_s", "trim_per_s", "lead_s"):
         assert getattr(gains, name) == pytest.approx(getattr(Gains(), name), rel=0.06)
+
+
+@given(PLANTS)
+def test_gains_held_to_a_delay_have_their_margin_on_every_plant_with_it(plant):
+    gains = Gains().held_to(plant.delay_s)
+    assert margins(gains, plant).phase_deg >= 61.0
+    assert gains.fall_per_s <= Gains().fall_per_s
+    assert Gains().held_to(0.1) == Gains()
+
+
+def test_without_the_guard_gains_follow_the_delay_as_seen_and_tuned_ones_stay():
+    tuned = Gains(fall_per_s=0.3)
+    model = StateraModel(gains={"tuned": tuned})
+    fleet = [instance(name=name, guarded=guarded) for name, guarded in (("alone", False), ("guarded", True), ("tuned", False))]
+    for step in range(60):
+        now_s = 20.0 + 0.5 * step
+        ended = [
+            completion(10 * step + place, now_s, instance=one.name, arrival_s=now_s - 10.0, queue_ms=0.0, total_ms=10_000.0)
+            for place, one in enumerate(fleet)
+        ]
+        model.observe(short_view(now_s, instances=fleet, recent=ended), now_s)
+    assert model._stations["alone"].loop.gains == Gains().held_to(0.8 + 0.1 + 0.05 + 0.25 + 5.0)
+    assert model._stations["alone"].loop.gains.fall_per_s < 0.1
+    assert model._stations["guarded"].loop.gains == Gains()
+    assert model._stations["tuned"].loop.gains == tuned
 
 
 def rungs(base_ms, slope_ms, ladder=(1, 4, 16, 64), noise=0.0):

@@ -17,6 +17,7 @@ class InstanceView(msgspec.Struct, frozen=True, kw_only=True):
         tpot_pressure: 90 % quantile over in-flight requests of current TPOT over its SLO; 0 with none decoding.
         lead_ms: Within what time a first token mostly comes beyond its prompt's own prefill; 0 where that is not known.
         guard: Factor on the TPOT guard's share in force; 0 where someone has named the share, which then holds for all instances.
+        guarded: Whether the TPOT guard is on.
         capacity_n_run: Largest n_run that makes sense (the engine's own maximum, else the configured one).
         engine: The engine's last snapshot, None where there is none yet.
     """
@@ -33,6 +34,7 @@ class InstanceView(msgspec.Struct, frozen=True, kw_only=True):
     draining: bool = False
     engine: EngineSnapshot | None = None
     guard: float = 1.0
+    guarded: bool = True
     lead_ms: float = 0.0
 
 

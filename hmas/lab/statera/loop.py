@@ -75,8 +75,8 @@ def workload(trial: Trial) -> Workload:
     return annotate("trial", at_s, requests, options, duration_s=trial.duration_s)
 
 
-def drive(profile: Profile, trial: Trial, law: Law, *, start: int, from_s: float = 0.0) -> Course:
-    """Simulates a trial: first come first served, shedding, no guard and no fence, so that the window alone decides.
+def drive(profile: Profile, trial: Trial, law: Law, *, start: int, from_s: float = 0.0, tpot_guard: float = 0.0) -> Course:
+    """Simulates a trial: first come first served, shedding, no fence; without a guard the window alone decides.
 
     Args:
         profile: The engine.
@@ -84,9 +84,11 @@ def drive(profile: Profile, trial: Trial, law: Law, *, start: int, from_s: float
         law: Who sets the window, each cycle of the gateway's tick.
         start: Window to begin with.
         from_s: Arrivals before this are not scored.
+        tpot_guard: Share of the gateway's TPOT guard, 0 for none.
     """
     kind = Kind(profile=profile, n_run=profile.max_num_seqs, token_budget=profile.max_num_batched_tokens, model=profile.model)
-    case = Case(workload="", fleet=Fleet(groups=[Group(kind=kind, count=1)]), policy="fcfs", admission=PRESETS["shed"])
+    admission = msgspec.structs.replace(PRESETS["shed"], tpot_guard=tpot_guard)
+    case = Case(workload="", fleet=Fleet(groups=[Group(kind=kind, count=1)]), policy="fcfs", admission=admission)
     scheduler, engines = build(case)
     (name,) = engines
     scheduler.set_controls(name, Controls(n_run=start))

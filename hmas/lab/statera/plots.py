@@ -1,9 +1,10 @@
-"""Plots of the window's responses, one file for each shape, and of coverage."""
+"""Plots of the window's responses, one file for each shape without the guard and with it, and of coverage."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hmas.lab.statera.responses import GUARDS
 from hmas.lab.studies.charts import Line, lines
 
 
@@ -11,11 +12,12 @@ def draw(document: Mapping[str, Any], folder: Path) -> list[Path]:
     """Draws what is there; returns the files."""
     drawn = []
     if "responses" in document:
-        caps = {row["shape"]: float(row["best_cap"]) for row in document["responses"]["rows"]}
-        for shape, traces in document["responses"]["traces"].items():
-            path = folder / f"statera-{shape}.svg"
+        caps = {(row["guard"], row["shape"]): float(row["best_cap"]) for row in document["responses"]["rows"]}
+        for (guard, shape), cap in caps.items():
+            path = folder / f"statera-{shape}{'-guarded' if GUARDS[guard] else ''}.svg"
+            traces = document["responses"]["traces"][guard][shape]
             found = [Line(law, [(at, n_run) for at, n_run in points]) for law, points in traces.items() if law != "fixed"]
-            lines(path, found, x_label="time, s", y_label="window, requests", mark=caps[shape])
+            lines(path, found, x_label="time, s", y_label="window, requests", mark=cap)
             drawn.append(path)
     if "coverage" in document:
         path = folder / "statera-coverage.svg"

@@ -1,6 +1,7 @@
 """Step, ramp and burst: how the window answers, in overshoot, settling time and steady error, beside AIMD and the best fixed cap."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from statistics import fmean
 from typing import Any
 
@@ -11,18 +12,21 @@ from engines.sim.profile import Profile, load_profile
 from hmas.lab.statera.laws import LAWS, Delayed, Fixed, Statera
 from hmas.lab.statera.loop import Course, Reading, Trial, drive
 from hmas.lab.statera.plants import steeper
+from hmas.lab.studies.case import GATEWAY
 
 TUNING_SEEDS = (9001, 9002)
 """The best cap is found on these arrivals, which are not reported."""
-CAPS = (16, 20, 25, 31, 39, 49, 61, 76, 96)
+CAPS = (16, 20, 25, 31, 39, 49, 61, 76, 96, 120, 150, 188, 235)
 """What is tried, a quarter apart."""
+GUARDS = {"window alone": 0.0, "with the guard": GATEWAY.tpot_guard}
+"""Shares of the gateway's TPOT guard: none, so that the window has to hold TPOT by itself, and what is shipped."""
 SMOOTH_S = 5.0
 SETTLED_WITHIN = 0.15
 """Share of its final window within which a window counts as settled."""
 TAIL_S = 60.0
 """The end of a run, over which the final window is taken."""
 SUSTAINED = 0.1
-"""Amplitude of the window after settling, as a share of its mean, from which on it counts as oscillating."""
+"""Amplitude of the window after settling, as a share of its mean, from which on it counts as oscillating where it is a request or more."""
 
 
 class ResponseSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,62 +65,69 @@ def trial(settings: ResponseSettings, shape: str, seed: int) -> Trial:
     return Trial(edges_s=list(edges), rates=rates, ttft_ms=settings.ttft_ms, tpot_ms=settings.tpot_ms, seed=seed)
 
 
-def best_cap(profile: Profile, trials: Sequence[Trial], from_s: float) -> int:
+def best_cap(profile: Profile, trials: Sequence[Trial], from_s: float, tpot_guard: float = 0.0) -> int:
     """The fixed cap of most goodput on these trials; of equals the smaller."""
     ladder = [cap for cap in CAPS if cap <= profile.max_num_seqs] or [profile.max_num_seqs]
-    found = {cap: fmean(drive(profile, one, Fixed(), start=cap, from_s=from_s).goodput_rps for one in trials) for cap in ladder}
+
+    def goodput(cap: int) -> float:
+        return fmean(drive(profile, one, Fixed(), start=cap, from_s=from_s, tpot_guard=tpot_guard).goodput_rps for one in trials)
+
+    found = {cap: goodput(cap) for cap in ladder}
     return max(ladder, key=lambda cap: (found[cap], -cap))
 
 
 def study(settings: ResponseSettings, say: Callable[[str], None]) -> dict[str, Any]:
-    """Every shape under every law; figures are means over the seeds, traces are those of the first."""
+    """Every shape under every law, without the guard and with it; figures are means over the seeds, traces are those of the first."""
     profile = load_profile(settings.profile)
     start = round(2.0 * profile.max_num_seqs**0.5)
     rows: list[dict[str, Any]] = []
-    traces: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for shape in SHAPES:
+    traces: dict[str, dict[str, dict[str, list[tuple[float, float]]]]] = {guard: {shape: {} for shape in SHAPES} for guard in GUARDS}
+    for (guard, share), shape in product(GUARDS.items(), SHAPES):
         from_s = CHANGE_S[shape]
-        cap = best_cap(profile, [trial(settings, shape, seed) for seed in TUNING_SEEDS], from_s)
-        say(f"{shape}: best fixed cap {cap}")
-        traces[shape] = {}
+        cap = best_cap(profile, [trial(settings, shape, seed) for seed in TUNING_SEEDS], from_s, share)
+        say(f"{guard}, {shape}: best fixed cap {cap}")
         for law, make in LAWS.items():
             first = cap if law == "fixed" else start
-            courses = [drive(profile, trial(settings, shape, seed), make(first), start=first, from_s=from_s) for seed in settings.seeds]
+            courses = [
+                drive(profile, trial(settings, shape, seed), make(first), start=first, from_s=from_s, tpot_guard=share)
+                for seed in settings.seeds
+            ]
             figures = [figures_of(course, from_s, best=cap) for course in courses]
             means = {name: _mean([one[name] for one in figures]) for name in figures[0]}
-            rows.append({"shape": shape, "law": law, "best_cap": cap, **means})
-            traces[shape][law] = [(reading.at_s, float(reading.n_run)) for reading in courses[0].readings[::5]]
-            say(
-                f"{shape}, {law}: goodput {means['goodput_rps']:.2f}/s, overshoot {means['overshoot']:.0%}, settled {means['settling_s']} s"
-            )
+            rows.append({"guard": guard, "shape": shape, "law": law, "best_cap": cap, **means})
+            traces[guard][shape][law] = [(reading.at_s, float(reading.n_run)) for reading in courses[0].readings[::5]]
+            came_to = f"goodput {means['goodput_rps']:.2f}/s, overshoot {means['overshoot']:.0%}, settled {means['settling_s']} s"
+            say(f"{guard}, {shape}, {law}: {came_to}")
     return {"rows": rows, "traces": traces}
 
 
 def grid(settings: ResponseSettings, say: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Statera on plants of every slope, told late by every delay, at a step into saturation."""
+    """Statera on plants of every slope, told late by every delay, at a step into saturation, without the guard and with it."""
     rows = []
-    for slope in settings.slopes:
+    for (guard, share), slope, delay_s in product(GUARDS.items(), settings.slopes, settings.delays_s):
         profile = steeper(load_profile(settings.profile), slope)
-        for delay_s in settings.delays_s:
-            amplitudes, means, goodputs, settled = [], [], [], []
-            for seed in settings.grid_seeds:
-                course = drive(profile, trial(settings, "step", seed), Delayed(Statera(), delay_s), start=32, from_s=CHANGE_S["step"])
-                figures = figures_of(course, CHANGE_S["step"], best=0)
-                amplitudes.append(figures["amplitude"])
-                means.append(figures["final"])
-                goodputs.append(figures["goodput_rps"])
-                settled.append(figures["reversals_per_min"])
-            row = {
-                "slope": slope,
-                "delay_s": delay_s,
-                "amplitude": round(fmean(amplitudes), 4),
-                "window": round(fmean(means), 2),
-                "goodput_rps": round(fmean(goodputs), 3),
-                "reversals_per_min": round(fmean(settled), 2),
-            }
-            rows.append(row)
-            say(f"slope x{slope:g}, delay {delay_s:g} s: window {row['window']:g}, amplitude {row['amplitude']:.1%}")
+        found = []
+        for seed in settings.grid_seeds:
+            law = Delayed(Statera(), delay_s)
+            course = drive(profile, trial(settings, "step", seed), law, start=32, from_s=CHANGE_S["step"], tpot_guard=share)
+            found.append(figures_of(course, CHANGE_S["step"], best=0))
+        row = {
+            "guard": guard,
+            "slope": slope,
+            "delay_s": delay_s,
+            "amplitude": round(fmean(one["amplitude"] for one in found), 4),
+            "window": round(fmean(one["final"] for one in found), 2),
+            "goodput_rps": round(fmean(one["goodput_rps"] for one in found), 3),
+            "reversals_per_min": round(fmean(one["reversals_per_min"] for one in found), 2),
+        }
+        rows.append(row)
+        say(f"{guard}, slope x{slope:g}, delay {delay_s:g} s: window {row['window']:g}, amplitude {row['amplitude']:.1%}")
     return rows
+
+
+def oscillates(row: Mapping[str, Any]) -> bool:
+    """Whether a row of the grid swings for good: by a tenth of its window and by a request, for windows are whole numbers."""
+    return bool(row["amplitude"] >= SUSTAINED and row["amplitude"] * row["window"] >= 1.0)
 
 
 def figures_of(course: Course, change_s: float, *, best: int) -> dict[str, float]:

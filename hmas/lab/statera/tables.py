@@ -1,16 +1,18 @@
 """What is shown of statera's studies. Pure."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hmas.lab.statera.responses import SUSTAINED
+from hmas.lab.statera.responses import GUARDS, SUSTAINED, oscillates
 from hmas.lab.tables import Table
 
 
 def tables(document: Mapping[str, Any]) -> list[Table]:
     """Tables of the parts that are there."""
-    makers: dict[str, Callable[[Any], Table]] = {"coverage": _coverage, "fence": _fence, "responses": _responses, "grid": _grid}
-    return [make(document[part]) for part, make in makers.items() if part in document]
+    made = [make(document[part]) for part, make in (("coverage", _coverage), ("fence", _fence)) if part in document]
+    for guard in GUARDS:
+        made += [make(document[part], guard) for part, make in (("responses", _responses), ("grid", _grid)) if part in document]
+    return made
 
 
 def _coverage(found: Mapping[str, Any]) -> Table:
@@ -51,7 +53,7 @@ def _fence(found: Mapping[str, Any]) -> Table:
     return Table(f"{about}, mean over {len(found['seeds'])} seeds", head, rows)
 
 
-def _responses(found: Mapping[str, Any]) -> Table:
+def _responses(found: Mapping[str, Any], guard: str) -> Table:
     rows: list[tuple[str, ...]] = [
         (
             one["shape"],
@@ -65,12 +67,14 @@ def _responses(found: Mapping[str, Any]) -> Table:
             f"{one['goodput_rps']:.2f}",
         )
         for one in found["rows"]
+        if one["guard"] == guard
     ]
     head = ("shape", "law", "window", "overshoot", "settles in s", "off the best cap", "amplitude", "TPOT p95 / target", "goodput/s")
-    return Table("The window after a step, a ramp and bursts of the load", head, rows)
+    return Table(f"The window after a step, a ramp and bursts of the load, {guard}", head, rows)
 
 
-def _grid(found: list[Mapping[str, Any]]) -> Table:
+def _grid(every: Sequence[Mapping[str, Any]], guard: str) -> Table:
+    found = [one for one in every if one["guard"] == guard]
     delays = sorted({one["delay_s"] for one in found})
     slopes = sorted({one["slope"] for one in found})
     by = {(one["slope"], one["delay_s"]): one for one in found}
@@ -78,11 +82,10 @@ def _grid(found: list[Mapping[str, Any]]) -> Table:
         (f"x{slope:g}", *(f"{by[slope, delay]['window']:.0f} ± {by[slope, delay]['amplitude']:.1%}" for delay in delays))
         for slope in slopes
     ]
-    worst = max(one["amplitude"] for one in found)
-    verdict = (
-        "none oscillates" if worst < SUSTAINED else f"{sum(one['amplitude'] >= SUSTAINED for one in found)} of {len(found)} swing more"
-    )
+    swinging = sum(map(oscillates, found))
+    verdict = f"{swinging} of {len(found)} swing more" if swinging else "none oscillates"
     about = (
-        f"Final window and its amplitude by plant slope and age of the views; sustained oscillation is {SUSTAINED:.0%} or more: {verdict}"
+        f"Final window and its amplitude by plant slope and age of the views, {guard}; "
+        f"sustained oscillation is {SUSTAINED:.0%} and a request or more: {verdict}"
     )
     return Table(about, ("slope", *(f"{delay:g} s late" for delay in delays)), rows)
