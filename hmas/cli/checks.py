@@ -26,8 +26,6 @@ from engines.connect import connect_engine
 State = Literal["OK", "WARN", "FAIL"]
 LEAST_FILES = 4096
 LEAST_DISK_MB = 200
-OUTSIDE_SHARE = 0.05
-"""Share of requests with an input outside of a model's training from which it is worth a warning."""
 MAX_SKEW_S = 2.0
 TIMEOUT_S = 3.0
 ENGINE_DOWN = "start it, or correct its address; the other engines serve meanwhile"
@@ -206,7 +204,6 @@ def check_gateway(config: Config, status: dict[str, Any] | None, trouble: str) -
     own = {engine.name for engine in config.engines}
     yield from (_known_engine(item) for item in status["instances"] if item["name"] not in own)
     yield from _check_agents(config, status["agents"])
-    yield from check_models(status.get("models", []))
 
 
 def _known_engine(item: dict[str, Any]) -> Check:
@@ -229,22 +226,6 @@ def _check_agents(config: Config, agents: dict[str, Any]) -> Iterator[Check]:
             yield Check(f"agent {name}", "FAIL", f"silent for {age_s:.0f} s", do)
         else:
             yield Check(f"agent {name}", "OK", f"heard {age_s:.0f} s ago")
-
-
-def check_models(reports: list[dict[str, Any]]) -> Iterator[Check]:
-    """Whether the agents' models see inputs like those of their training; nothing is said of models that have read nothing."""
-    for report in reports:
-        if report["role"] != "active" or not report["requests"]:
-            continue
-        name = f"model {report['model']} of {report['agent']}" + (f" {report['instance']}" if report["instance"] else "")
-        outside = {key.partition("/")[2]: count for key, count in report["figures"].items() if key.startswith("out_of_range/")}
-        many = {key: count for key, count in sorted(outside.items()) if count > OUTSIDE_SHARE * report["requests"]}
-        if many:
-            words = ", ".join(f"{key} {count:.0f} times" for key, count in many.items())
-            do = "its answers on such requests are worth less; train it on traffic like yours (`hmas train`), and compare it in the shadow"
-            yield Check(name, "WARN", f"of {report['requests']} requests outside of what it was trained on: {words}", do)
-        else:
-            yield Check(name, "OK", f"{report['requests']} requests, within {OUTSIDE_SHARE:.0%} like those that it was trained on")
 
 
 def _check_ports(config: Config) -> Iterator[Check]:

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from controller.core.messages import ModelReport
 from controller.gateway.model_reports import FIGURES, FRESH_S, KEPT, ModelReports
-from hmas.cli.checks import check_models
+from hmas.cli.model_checks import check_models
 from hmas.cli.status import model_line, page
 
 
