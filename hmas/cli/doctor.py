@@ -22,7 +22,7 @@ from hmas.cli.settings import config_option, read_config
 @config_option
 @click.pass_context
 def doctor(ctx: click.Context, *, as_json: bool, admin_url: str | None, config_file: str | None) -> None:
-    """Check Python, policies of your own, configuration, bus, engines, gateway, agents and their models, overrides, clock, ports and limits.
+    """Check Python, policies of your own, configuration, bus, engines, gateway, agents, models, overrides, clock, ports and limits.
 
     Each gets OK, WARN or FAIL, and what to do. Exit code 1 when anything fails.
 
