@@ -45,7 +45,18 @@ class Fence:
     in the engine and are taken out of the free ones by whoever holds them next.
     """
 
-    __slots__ = ("_bytes_per_token", "_capacity_tokens", "_committed", "_correction", "_held", "_limit", "_margin", "_prefixes", "_shares")
+    __slots__ = (
+        "_bytes_per_token",
+        "_capacity_tokens",
+        "_committed",
+        "_correction",
+        "_held",
+        "_limit",
+        "_margin",
+        "_prefixes",
+        "_reported",
+        "_shares",
+    )
 
     def __init__(self, capacity_tokens: int, bytes_per_token: int, margin: float) -> None:
         self._bytes_per_token = bytes_per_token
@@ -54,7 +65,7 @@ class Fence:
         self._shares: dict[str, tuple[Hashable, int]] = {}
         self._prefixes: dict[Hashable, list[int]] = {}
         self._committed = 0
-        self._correction = 0
+        self._correction = self._reported = 0
         self.resize(capacity_tokens)
 
     @property
@@ -116,11 +127,13 @@ class Fence:
 
         Args:
             used_tokens: Tokens of the cache in use, by its report.
-            held_least: What those in flight hold by our count, without prompts of which the engine may have computed nothing yet.
-            held_most: The same with those prompts. A report between the two agrees with our count.
+            held_least: What those in flight hold by our count at least, without prompts that the engine may not have computed yet.
+            held_most: The same at most, with those prompts. A report between the two agrees with our count.
         """
-        off = used_tokens - min(held_most, max(held_least, used_tokens))
-        self._correction = off * self._bytes_per_token
+        off = (used_tokens - min(held_most, max(held_least, used_tokens))) * self._bytes_per_token
+        # A report below our count counts once the next one confirms it: what has ended in the engine may not have ended here yet.
+        self._correction = max(off, self._reported)
+        self._reported = min(0, off)
 
     def commit(self, request_id: str, tokens: int, prefix: Hashable = None, shared: int = 0) -> None:
         """Books a request, or books the same one anew; what it shares is settled by the first booking."""
@@ -141,7 +154,10 @@ class Fence:
 
     def release(self, request_id: str) -> None:
         """Takes a request's booking out, and what it shared once nobody shares it any more."""
-        self._committed -= self._held.pop(request_id, 0)
+        own = self._held.pop(request_id, 0)
+        self._committed -= own
+        # What it held less than its booking, by the engine's report, goes with it.
+        self._correction = min(self._correction + own, 0) if self._correction < 0 else self._correction
         prefix, shared = self._shares.pop(request_id, _NOTHING)
         if shared:
             booked = self._prefixes[prefix]

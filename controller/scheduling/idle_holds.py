@@ -75,12 +75,13 @@ def _oldest(group: Group, instance: Instance, tenancy: Tenancy, now_s: float) ->
         if waiting is None:
             return None
         request = waiting.entry.request
-        limited = request.tenant in tenancy.bounded and tenancy.fill(request.tenant) >= 1.0
+        limited = request.tenant in tenancy.bounded and tenancy.closed(request.tenant)
         if (
             waiting.place != "expired"
             and not limited
             and instance.name not in waiting.entry.tried
             and now_s - request.arrival_s >= HELD_MOST_S
+            and instance.has_cache_for(request)
         ):
             return waiting
         waiting = waiting.after
