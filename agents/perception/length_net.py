@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from agents.perception.input_ranges import InputRanges
 from agents.perception.length_text import DENSE, PromptFeatures, features_of
 from agents.perception.reading import PromptView
 from controller.core.errors import ModelError
@@ -24,6 +25,10 @@ SHIPPED = Path(__file__).parent / "models" / "lengths"
 FORMAT = 1
 OUTLIER = 5.0
 """Standard deviations to which a unit of the hidden layer is bounded for those who learn on it."""
+CONSTANT = 999.0
+"""Scale from which an input was constant in training: its weights were never trained, so it is left out."""
+TYPICAL = 3.0
+"""Standard deviations around the mean that stand for the range of an input where the file does not state it."""
 
 Floats = NDArray[np.float32]
 
@@ -47,6 +52,8 @@ class _Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     widening: float
     offsets: dict[str, float]
     newcomers: float = 0.0
+    dense_low: list[float] = []
+    dense_high: list[float] = []
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -68,6 +75,7 @@ class PromptNet:
         width: Length of `Told.hidden`.
         offsets: Verbosity of known models (log), by `length_names.model_key`.
         newcomers: Verbosity to expect of a model never heard of (log).
+        ranges: Bounds of the dense inputs in training, with a count of what lay outside.
     """
 
     def __init__(self, stored: _Stored) -> None:
@@ -93,6 +101,8 @@ class PromptNet:
             raise ModelError(f"layers: {len(stored.layers)} matrices; {len(shapes)} are needed")
         parts = [_matrix(text, "float16", *shape).astype(np.float32) for text, shape in zip(stored.layers, shapes, strict=True)]
         mean, by = np.asarray(stored.dense_mean, np.float32), np.asarray(stored.dense_scale, np.float32)
+        self.ranges = _ranges(stored)
+        by = np.where(by >= CONSTANT, np.float32(0.0), by)
         # Standardising the dense features is part of the first layer.
         # So is what the words' part of it makes of each term: layers are linear before their bend.
         self._terms: Floats = np.vstack((embedding @ parts[0][:, : stored.width].T, np.zeros((1, first), np.float32)))
@@ -113,7 +123,7 @@ class PromptNet:
         words, unknown = features.words, self._unknown
         rows = [*map(self._words.get, words, repeat(unknown)), *map(self._pairs.get, pairwise(words), repeat(unknown))]
         known = len(rows) - rows.count(unknown)
-        first = self._w1_dense @ np.array(features.dense, np.float32) + self._b1
+        first = self._w1_dense @ np.array(self.ranges.clip(features.dense), np.float32) + self._b1
         if known:
             pooled = np.add.reduce(self._terms.take(rows, 0), 0)
             pooled *= 1.0 / math.sqrt(known)
@@ -159,6 +169,18 @@ def load(folder: Path) -> PromptNet:
     if stored.format != FORMAT or tuple(stored.levels) != LEVELS or tuple(stored.dense) != DENSE:
         raise ModelError(f"{path} was made for other quantile levels or features: format {stored.format}, needed {FORMAT}; train it again")
     return PromptNet(stored)
+
+
+def _ranges(stored: _Stored) -> InputRanges:
+    """The stated ranges of the dense inputs, or typical ones; `hidden` is 0 or 1 and was trained with both."""
+    if stored.dense_low:
+        return InputRanges(stored.dense_low, stored.dense_high, stored.dense)
+    low, high = [], []
+    for name, mean, scale in zip(stored.dense, stored.dense_mean, stored.dense_scale, strict=True):
+        reach = 0.0 if scale >= CONSTANT else TYPICAL / scale
+        low.append(0.0 if name == "hidden" else mean - reach)
+        high.append(1.0 if name == "hidden" else mean + reach)
+    return InputRanges(low, high, stored.dense)
 
 
 def _matrix(text: str, kind: str, rows: int, columns: int) -> NDArray[Any]:

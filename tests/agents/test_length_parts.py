@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from agents.models.card import verified
 from agents.perception import length_demands
+from agents.perception.input_ranges import InputRanges
 from agents.perception.length_calibration import Calibration
 from agents.perception.length_effects import Effects, Level, Membership
 from agents.perception.length_names import known_offset, model_key
@@ -121,7 +122,8 @@ def test_the_net_says_what_its_layers_say_one_after_the_other(text):
     terms = [*features.words, *(" ".join(pair) for pair in pairwise(features.words))]
     known = [rows[term] for term in terms if term in rows]
     pooled = table[known].sum(0) / math.sqrt(max(1, len(known)))
-    dense = (np.array(features.dense) - stored["dense_mean"]) * stored["dense_scale"]
+    clipped = np.clip(features.dense, stored["dense_low"], stored["dense_high"])
+    dense = (clipped - stored["dense_mean"]) * stored["dense_scale"]
     hidden = np.maximum(w2 @ np.maximum(w1 @ np.concatenate((pooled, dense)) + b1, 0.0) + b2, 0.0)
     assert load(SHIPPED).tell(features).log_lengths == pytest.approx(spread((w3 @ hidden + b3).tolist(), stored["widening"]), abs=1e-3)
 
@@ -273,3 +275,21 @@ def test_a_slope_is_found_and_bounded_in_number_and_reach():
     assert len(slopes) == 2
     assert slopes.of("terse") == (0.0, VARIANCE)
     assert (distance(USUAL + 99.0), distance(-99.0)) == (REACH, -REACH)
+
+
+def test_inputs_outside_their_range_are_moved_to_its_bound_and_counted_by_name():
+    ranges = InputRanges([0.0, 1.0], [2.0, 1.0], ["size", "always_one"])
+    assert ranges.clip([1.5, 1.0]) == [1.5, 1.0]
+    assert ranges.outside == {}
+    assert ranges.clip([-4.0, 7.0]) == [0.0, 1.0]
+    assert ranges.clip([math.inf, math.nan]) == [2.0, 1.0]
+    assert ranges.outside == {"size": 2, "always_one": 2}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "words"),
+    [([0.0], [1.0, 2.0], "1 lower and 2 upper bounds for 2 inputs"), ([3.0, 0.0], [1.0, 2.0], "input range of size is 3.0 to 1.0")],
+)
+def test_ranges_that_are_none_are_refused(low, high, words):
+    with pytest.raises(ModelError, match=words):
+        InputRanges(low, high, ["size", "other"])

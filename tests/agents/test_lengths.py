@@ -26,7 +26,9 @@ def net():
 
 def ask(model: LengthModel, excerpt: str = "Why is the sky blue?", /, *, reading: Reading = READ, **changes):
     view = {"excerpt": excerpt, "prompt_chars": len(excerpt), "prompt_tokens": len(excerpt) // 4} | {
-        key: changes.pop(key) for key in ("prompt_tokens", "max_output_tokens", "turns") if key in changes
+        key: changes.pop(key)
+        for key in ("prompt_chars", "prompt_tokens", "max_output_tokens", "turns", "has_tools", "images")
+        if key in changes
     }
     request = {"task": TaskType.QA, "tenant": "t", "model": "m"} | changes
     return model.forecast(PromptView(**view), reading, **request)
@@ -54,7 +56,7 @@ def test_quantiles_ascend_within_one_token_and_the_cap_whatever_is_learnt(net, h
         forecast = ask(model, text, reading=reading, task=task, tenant=tenant, model=name, session=session, max_output_tokens=cap)
         assert len(forecast.tokens) == len(LEVELS)
         assert list(forecast.log_quantiles) == sorted(forecast.log_quantiles)
-        assert all(0.999 <= tokens <= (cap or 131_072) * 1.001 for tokens in forecast.tokens)
+        assert all(0.999 <= tokens <= min(cap or 16_384, 16_384) * 1.001 for tokens in forecast.tokens)
         model.learn(forecast, output if cap == 0 else min(output, cap))
 
 
@@ -107,6 +109,32 @@ def test_the_shipped_net_tells_a_translation_from_a_report(net):
     short = ask(model, "Translate this sentence from German to English: Guten Morgen, wie geht es dir?")
     long = ask(model, "Write a comprehensive research report on carbon capture, no shorter than 4000 words.")
     assert 5 * short.tokens[MEDIAN] < long.tokens[MEDIAN]
+
+
+@pytest.mark.parametrize("question", ["What is the capital of France?", "Explain how a heat pump works.", "Write a poem about autumn."])
+@pytest.mark.parametrize("model", ["sim", "gpt-4o"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"turns": 1},
+        {"turns": 3},
+        {"turns": 9},
+        {"turns": 2, "has_tools": True},
+        {"turns": 1, "images": 2},
+        {"turns": 10**6, "images": 10**6},
+    ],
+)
+def test_what_surrounds_a_question_does_not_change_its_length_out_of_measure(net, question, model, changes):
+    bare = ask(LengthModel(net), question, model=model).tokens
+    found = ask(LengthModel(net), question, model=model, **changes).tokens
+    assert bare[MEDIAN] / 3.0 < found[MEDIAN] < bare[MEDIAN] * 3.0
+    assert found[-1] < 20_000
+
+
+def test_inputs_that_were_constant_in_training_are_counted_where_they_differ():
+    net = load(SHIPPED)
+    ask(LengthModel(net), turns=3, has_tools=True)
+    assert net.ranges.outside["tools"] == 1
 
 
 @pytest.mark.parametrize("changes", [{"model": "wordy"}, {"tenant": "wordy"}, {"session": "wordy"}, {"task": TaskType.ESSAY_GENERATION}])

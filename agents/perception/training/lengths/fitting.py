@@ -24,6 +24,8 @@ from agents.perception.training.lengths.corpus import NOT_AS_SERVED, Corpus, Exa
 from controller.core.errors import ModelError
 from controller.core.lengths import LEVELS, MEDIAN, P90
 
+LEAST_DEVIATION = 1e-3
+"""Standard deviation below which an input counts as constant."""
 LEAST_ANSWERS = 40
 """Answers from which a model's verbosity counts as known."""
 
@@ -121,8 +123,12 @@ class _Training:
         self._vocabulary = _vocabulary(corpus.words, plan)
         rows = {term: row for row, term in enumerate(self._vocabulary)}
         self._known = [np.array([rows[term] for term in _joined(words) if term in rows], np.int64) for words in corpus.words]
-        self._mean, self._scale = corpus.dense.mean(0), 1.0 / np.maximum(corpus.dense.std(0), 1e-3)
+        self._mean, deviation = corpus.dense.mean(0), corpus.dense.std(0)
+        # An input that is constant is left out: its weights are not trained.
+        self._scale = np.where(deviation > LEAST_DEVIATION, 1.0 / np.maximum(deviation, LEAST_DEVIATION), 0.0).astype(np.float32)
         self._scale[DENSE.index("hidden")] = 1.0
+        self._low, self._high = corpus.dense.min(0), corpus.dense.max(0)
+        self._high[DENSE.index("hidden")] = 1.0
         self._dense = (corpus.dense - self._mean) * self._scale
         self._dense_alone = (_without_text(corpus.dense) - self._mean) * self._scale
         self._answers = Counter(example.model for example in corpus.examples)
@@ -259,6 +265,8 @@ class _Training:
             "embedding_scale": _rounded(unit),
             "dense_mean": _rounded(self._mean),
             "dense_scale": _rounded(self._scale),
+            "dense_low": _rounded(self._low),
+            "dense_high": _rounded(self._high),
             "layers": [_encoded(matrix, "<f2") for matrix in matrices],
             "hidden_mean": _rounded(hidden.mean(0)),
             # A unit that never fires tells nothing, now or later.
