@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.perception.input_ranges import InputRanges
 from agents.perception.length_text import NUMBERS, QuestionFeatures, features_of
+from agents.perception.ranges import RangeCounter
 from agents.perception.reading import PromptView
 from controller.core.errors import ModelError
 from controller.core.lengths import LEVELS, MEDIAN
@@ -50,7 +50,7 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The file.
 
     Attributes:
-        low, high: Range of every input in training.
+        ranges: Lowest and highest value of every input in training.
         terms: Words, and pairs of words with a blank between; `weights` has the weight of each.
         intercept: The score of a question without known terms.
         widening: By how much quantiles stand further from the median than the trees say; a fit knows its own questions too well.
@@ -62,8 +62,7 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     format: int
     levels: list[float]
     inputs: list[str]
-    low: list[float]
-    high: list[float]
+    ranges: list[tuple[float, float]]
     terms: list[str]
     weights: list[float]
     intercept: float
@@ -96,10 +95,10 @@ class LengthBase:
 
     def __init__(self, stored: Stored) -> None:
         self.offsets, self.newcomers, self.longest = dict(stored.offsets), stored.newcomers, stored.longest
-        self.ranges = InputRanges(stored.low, stored.high, stored.inputs)
+        self.ranges = RangeCounter(dict(zip(stored.inputs, stored.ranges, strict=True)))
         if len(stored.terms) != len(stored.weights):
             raise ModelError(f"{len(stored.weights)} weights of {len(stored.terms)} terms; needed: one each")
-        low, high = np.array(stored.low, np.float32), np.array(stored.high, np.float32)
+        low, high = np.array(stored.ranges, np.float32).T
         self._middle, self._scale = (low + high) / 2.0, np.where(high > low, 2.0 / np.maximum(high - low, 1e-6), 0.0).astype(np.float32)
         self._words: dict[str, float] = {}
         self._pairs: dict[tuple[str, str], float] = {}
@@ -160,7 +159,10 @@ def load(folder: Path) -> LengthBase:
         raise ModelError(f"{path} cannot be read as a length model: {error}") from error
     if form.format != FORMAT or tuple(stored.levels) != LEVELS or tuple(stored.inputs) != INPUTS:
         raise ModelError(f"{path} was made for other quantile levels or inputs: format {form.format}, needed {FORMAT}; train it again")
-    return LengthBase(stored)
+    try:
+        return LengthBase(stored)
+    except ValueError as error:
+        raise ModelError(f"{path} cannot be read as a length model: {error}") from error
 
 
 class _Versioned(msgspec.Struct, frozen=True):

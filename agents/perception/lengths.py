@@ -29,6 +29,7 @@ from agents.perception.length_demands import demanded_tokens
 from agents.perception.length_effects import CLIP, GROUPS, Effects, Level, Membership
 from agents.perception.length_names import known_offset, model_key
 from agents.perception.length_priors import PRIOR
+from agents.perception.ranges import RangeCounter
 from agents.perception.reading import PromptView, Reading
 from controller.core.lengths import LEVELS, MEDIAN, P90
 from controller.core.types import TaskType
@@ -130,6 +131,11 @@ class LengthModel:
         self._weights[-1] = READER_TRUST
         self._covariance: Floats = np.eye(width) * (REFINEMENT_VARIANCE / width)
         self._covariance[-1, -1] = READER_VARIANCE
+
+    @property
+    def ranges(self) -> RangeCounter | None:
+        """Inputs outside of what the base was trained on; None without a base."""
+        return None if self.base is None else self.base.ranges
 
     @property
     def groups(self) -> int:

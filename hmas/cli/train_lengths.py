@@ -75,7 +75,7 @@ def train_lengths(
         details={
             "left_out": [] if all_licences else list(NOT_PERMISSIVE),
             "known_models": sorted(document["offsets"]),
-            "ranges": {name: [low, high] for name, low, high in zip(document["inputs"], document["low"], document["high"], strict=True)},
+            "ranges": dict(zip(document["inputs"], document["ranges"], strict=True)),
         },
     )
     if out is not None:

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from agents.models.card import verified
 from agents.perception import length_demands
-from agents.perception.input_ranges import InputRanges
 from agents.perception.length_base import FILE, INPUTS, SHIPPED, LengthBase, Stored, load
 from agents.perception.length_bounds import LongestAnswers
 from agents.perception.length_calibration import SCATTER_BOUND, Calibration
@@ -110,8 +109,7 @@ def test_the_trees_say_what_the_library_says_and_levels_never_cross():
     document = json.loads((SHIPPED / FILE).read_text()) | {
         "trees": _trees(booster, 5),
         "widening": 1.0,
-        "low": [-9.0] * len(INPUTS),
-        "high": [9.0] * len(INPUTS),
+        "ranges": [(-9.0, 9.0)] * len(INPUTS),
         "terms": [],
         "weights": [],
         "intercept": 0.0,
@@ -147,8 +145,8 @@ def load_once() -> LengthBase:
 def test_what_lies_outside_the_ranges_of_training_is_counted_by_its_name():
     base = load(SHIPPED)
     base.tell_of(PromptView(excerpt="hello", question_tokens=10**9, question_chars=10**9))
-    assert base.ranges.outside["log_tokens"] == 1
-    assert "hidden" not in base.ranges.outside
+    assert base.ranges.out_of_range["log_tokens"] == 1
+    assert "hidden" not in base.ranges.out_of_range
 
 
 def test_a_base_that_cannot_be_used_says_why(tmp_path):
@@ -265,21 +263,3 @@ def test_no_answer_is_expected_beyond_twice_the_longest_and_a_longer_one_counts_
     assert longest.bound((("m", "sim"), ("n", "another"))) == pytest.approx(math.log(20_000.0))
     longest.learn(groups, math.log(50_000.0))
     assert longest.bound(groups) == pytest.approx(math.log(100_000.0))
-
-
-def test_inputs_outside_their_range_are_moved_to_its_bound_and_counted_by_name():
-    ranges = InputRanges([0.0, 1.0], [2.0, 1.0], ["size", "always_one"])
-    assert ranges.clip([1.5, 1.0]) == [1.5, 1.0]
-    assert ranges.outside == {}
-    assert ranges.clip([-4.0, 7.0]) == [0.0, 1.0]
-    assert ranges.clip([math.inf, math.nan]) == [2.0, 1.0]
-    assert ranges.outside == {"size": 2, "always_one": 2}
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "words"),
-    [([0.0], [1.0, 2.0], "1 lower and 2 upper bounds for 2 inputs"), ([3.0, 0.0], [1.0, 2.0], "input range of size is 3.0 to 1.0")],
-)
-def test_ranges_that_are_none_are_refused(low, high, words):
-    with pytest.raises(ModelError, match=words):
-        InputRanges(low, high, ["size", "other"])
