@@ -40,7 +40,7 @@ def build(out: Path) -> None:
     if not tokenizer.chat_template:
         sys.exit(f"{FILE} carries no chat template; chat completions need one")
     tokenizer.save_pretrained(out)
-    print(f"{out}: {sum(p.numel() for p in model.parameters()) / 1e6:.0f} M parameters, {len(tokenizer)} tokens")  # noqa: T201
+    print(f"{out}: {sum(p.numel() for p in model.parameters()) / 1e6:.0f} M parameters, {len(tokenizer)} tokens")
 
 
 if __name__ == "__main__":
