@@ -13,8 +13,9 @@ from typing import Any
 from agents.memory import resident_bytes
 from agents.models.store import ModelStore
 from agents.models.watch import ModelWatch
+from agents.perception.bodies import view_of
 from agents.perception.loading import Loaded, Loader
-from agents.perception.model import PerceptionModel, view_of
+from agents.perception.model import PerceptionModel
 from agents.perception.readers import KIND, STORE, Opened
 from agents.perception.reading import PromptView, Reader, Reading
 from agents.perception.rules_reader import RulesReader

@@ -4,6 +4,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Sequence
 
+from agents.perception.bodies import view_of
 from agents.perception.importance import importance_of
 from agents.perception.lengths import Forecast, LengthModel
 from agents.perception.reading import TASKS, PromptView, Reader, Reading
@@ -151,19 +152,6 @@ class PerceptionModel:
         return self.lengths.forecast(
             view, NOTHING_READ, task=completion.task_type, tenant=completion.tenant, model=completion.model, session=completion.session
         )
-
-
-def view_of(notice: RequestNotice) -> PromptView:
-    """What a reader may look at."""
-    return PromptView(
-        excerpt=notice.excerpt,
-        prompt_chars=notice.prompt_chars,
-        prompt_tokens=notice.prompt_tokens,
-        has_tools=notice.has_tools,
-        turns=notice.turns,
-        images=notice.images,
-        max_output_tokens=notice.max_output_tokens,
-    )
 
 
 def is_sound(reading: Reading) -> bool:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from controller.bus.base import Bus
 from controller.core.fairness import Fairness
 from controller.core.messages import RequestCost, RequestFeatures, RequestNotice
+from controller.core.notices import notice_of
+from controller.core.request_body import Call
 from controller.core.session import session_digest
 from controller.core.types import Estimates, OutcomeKind, Request
 from controller.gateway.beliefs import Declared, fault_of_cost, fault_of_features, with_cost, with_features
@@ -14,7 +16,6 @@ from controller.gateway.chores import Chores
 from controller.gateway.dossier import Dossier
 from controller.gateway.errors import ApiError
 from controller.gateway.fleet import Fleet
-from controller.gateway.intake import Call
 from controller.gateway.ledger import Ledger, Recent
 from controller.gateway.metrics import Metrics
 from controller.gateway.ratelimits import ratelimit_headers
@@ -316,22 +317,15 @@ class Desk:
         return self._ledger.fairness()
 
     def _notice(self, live: Live, now_s: float) -> RequestNotice:
-        request, call, declared = live.request, live.call, live.declared
-        return RequestNotice(
-            request_id=request.id,
+        return notice_of(
+            live.call,
+            request_id=live.request.id,
             sent_s=now_s,
-            tenant=request.tenant,
-            model=request.model,
-            prompt_tokens=request.prompt_tokens,
-            prompt_chars=call.prompt_chars,
-            excerpt=call.excerpt if self._share_prompts else "",
-            ttft_slo_ms=declared.ttft_ms or 0.0,
-            tpot_slo_ms=declared.tpot_ms or 0.0,
-            max_output_tokens=request.max_output_tokens or 0,
-            has_tools=call.has_tools,
-            turns=call.turns,
-            images=call.images,
-            session=session_digest(request.session),
+            tenant=live.request.tenant,
+            session=session_digest(live.request.session),
+            ttft_slo_ms=live.declared.ttft_ms or 0.0,
+            tpot_slo_ms=live.declared.tpot_ms or 0.0,
+            share_prompts=self._share_prompts,
         )
 
 
