@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 import aiohttp
 import msgspec
+import numpy as np
 import orjson
 import uvloop
 from msgspec import Meta
@@ -47,9 +48,8 @@ class LoadSpec(msgspec.Struct, frozen=True, kw_only=True):
         length_channel: How the ENGINE is told the true length: the embedded one's `sim` field, vLLM's `vllm_xargs`, or not.
         drain_s: How long after the last arrival answers are waited for; what has none then is lost.
         declares: Whether requests declare the targets that they have; else the gateway has to find out what they want.
-        levels: A closed loop instead of the arrivals' times: (from when, seconds; how many requests are out at once), rising. The last one
-            ends with the arrivals' `until_s`. Empty: an open loop.
-        until_s: End of a closed loop.
+        levels: A closed loop instead of the arrivals' times: (when, seconds; how many requests are out at once), in order of time and
+            linear in between, so that no crowd arrives at once. It ends with the last. Empty: an open loop.
     """
 
     url: str
@@ -58,8 +58,7 @@ class LoadSpec(msgspec.Struct, frozen=True, kw_only=True):
     length_channel: LengthChannel = "none"
     drain_s: Annotated[float, Meta(gt=0)] = 30.0
     declares: bool = True
-    levels: list[tuple[float, int]] = []
-    until_s: float = 0.0
+    levels: list[tuple[float, float]] = []
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,8 +184,9 @@ class LoadGenerator:
         """Keeps as many requests out as the level of the moment says; those never sent are no results."""
         out: set[asyncio.Task[None]] = set()
         made: list[asyncio.Task[None]] = []
-        while (now_s := self._clock.now_s() - self._start_s) < self._load.until_s and len(made) < len(self._arrivals):
-            level = next((count for from_s, count in reversed(self._load.levels) if now_s >= from_s), 0)
+        times, counts = zip(*self._load.levels, strict=True)
+        while (now_s := self._clock.now_s() - self._start_s) < times[-1] and len(made) < len(self._arrivals):
+            level = round(float(np.interp(now_s, times, counts)))
             while len(out) < level and len(made) < len(self._arrivals):
                 self.results[len(made)].at_s = now_s
                 made.append(asyncio.create_task(self._request(session, len(made))))

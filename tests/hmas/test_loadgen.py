@@ -119,7 +119,7 @@ async def test_an_answer_given_whole_that_is_none_has_failed():
 
 async def test_a_closed_loop_keeps_its_levels():
     async with engine() as url:
-        load = {"levels": [(0.0, 2), (0.5, 6)], "until_s": 1.0, "drain_s": 2.0}
+        load = {"levels": [(0.0, 2), (0.5, 2), (0.6, 6), (1.0, 6)], "drain_s": 2.0}
         results, summary = await send(url, [arrival(output=40) for _ in range(200)], **load)
     assert 10 < len(results) < 200
     assert {r.outcome for r in results} == {"completed"}
