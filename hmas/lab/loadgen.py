@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal
 
 import aiohttp
 import msgspec
-import numpy as np
 import orjson
 import uvloop
 from msgspec import Meta
@@ -29,7 +28,6 @@ from hmas.lab.workload import Arrival
 LengthChannel = Literal["sim", "vllm", "none"]
 CHAT = "/v1/chat/completions"
 GAP_TICK_S = 0.02
-LEVEL_TICK_S = 0.1
 PROGRESS_S = 0.5
 KEEPALIVE_S = 4.0
 """Below the 5 s after which common servers close an idle connection under a request that is just being sent."""
@@ -48,8 +46,6 @@ class LoadSpec(msgspec.Struct, frozen=True, kw_only=True):
         length_channel: How the ENGINE is told the true length: the embedded one's `sim` field, vLLM's `vllm_xargs`, or not.
         drain_s: How long after the last arrival answers are waited for; what has none then is lost.
         declares: Whether requests declare the targets that they have; else the gateway has to find out what they want.
-        levels: A closed loop instead of the arrivals' times: (when, seconds; how many requests are out at once), in order of time and
-            linear in between, so that no crowd arrives at once. It ends with the last. Empty: an open loop.
     """
 
     url: str
@@ -58,7 +54,6 @@ class LoadSpec(msgspec.Struct, frozen=True, kw_only=True):
     length_channel: LengthChannel = "none"
     drain_s: Annotated[float, Meta(gt=0)] = 30.0
     declares: bool = True
-    levels: list[tuple[float, float]] = []
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,7 +147,7 @@ class LoadGenerator:
         async with aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as session:
             self._start_s = self._clock.now_s()
             watch = asyncio.create_task(self._watch(on_progress))
-            tasks = await (self._keep_levels(session) if self._load.levels else self._send_all(session))
+            tasks = await self._send_all(session)
             if tasks:
                 _, late = await asyncio.wait(tasks, timeout=self._load.drain_s)
                 for task in late:
@@ -179,24 +174,6 @@ class LoadGenerator:
                 await asyncio.sleep(wait_s)
             tasks.append(asyncio.create_task(self._request(session, i)))
         return tasks
-
-    async def _keep_levels(self, session: aiohttp.ClientSession) -> list[asyncio.Task[None]]:
-        """Keeps as many requests out as the level of the moment says; those never sent are no results."""
-        out: set[asyncio.Task[None]] = set()
-        made: list[asyncio.Task[None]] = []
-        times, counts = zip(*self._load.levels, strict=True)
-        while (now_s := self._clock.now_s() - self._start_s) < times[-1] and len(made) < len(self._arrivals):
-            level = round(float(np.interp(now_s, times, counts)))
-            while len(out) < level and len(made) < len(self._arrivals):
-                self.results[len(made)].at_s = now_s
-                made.append(asyncio.create_task(self._request(session, len(made))))
-                out.add(made[-1])
-            tick = asyncio.create_task(asyncio.sleep(LEVEL_TICK_S))
-            await asyncio.wait({tick, *out}, return_when=asyncio.FIRST_COMPLETED)
-            tick.cancel()
-            out = {task for task in out if not task.done()}
-        del self.results[len(made) :]
-        return made
 
     async def _request(self, session: aiohttp.ClientSession, index: int) -> None:
         result = self.results[index]

@@ -117,17 +117,6 @@ async def test_an_answer_given_whole_that_is_none_has_failed():
     assert (results[0].outcome, results[0].detail[:7]) == ("failed", "neither")
 
 
-async def test_a_closed_loop_keeps_its_levels():
-    async with engine() as url:
-        load = {"levels": [(0.0, 2), (0.5, 2), (0.6, 6), (1.0, 6)], "drain_s": 2.0}
-        results, summary = await send(url, [arrival(output=40) for _ in range(200)], **load)
-    assert 10 < len(results) < 200
-    assert {r.outcome for r in results} == {"completed"}
-    for at_s, level in ((0.4, 2), (0.9, 6)):
-        assert sum(r.at_s <= at_s < r.at_s + r.total_ms / 1000.0 for r in results) in (level - 1, level)
-    assert summary.outcomes["completed"] == len(results)
-
-
 async def test_the_load_is_open_a_slow_answer_delays_nobody():
     arrived = []
     loop = asyncio.get_running_loop()

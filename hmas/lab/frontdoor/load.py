@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from itertools import product
 from typing import NamedTuple
 
+import numpy as np
+
 from controller.core.slo import IMPORTANCE_MIN
 from controller.core.types import Slo
 from engines.tokens import estimate_tokens
@@ -45,9 +47,13 @@ class DoorLoad:
         spec = ArrivalSpec(mean_rps=rps, duration_s=seconds, process="poisson")
         return self._dress(arrival_times(spec, stream(self._settings.seed, "door-times", number)).tolist(), number)
 
-    def backlog(self, count: int) -> list[Arrival]:
-        """So many requests without times, on which capacity is measured."""
-        return self._dress([0.0] * count, -1)
+    def ramp(self, low_rps: float, high_rps: float, seconds: float) -> list[Arrival]:
+        """Arrivals whose rate rises linearly, on which capacity is measured; evenly spaced, so that chance has no part in the rate."""
+        slope = (high_rps - low_rps) / seconds
+        count = int((low_rps + high_rps) / 2.0 * seconds)
+        # The cumulative rate is low t + slope t^2 / 2; each time is where it passes a half beyond a whole number.
+        times = (-low_rps + np.sqrt(low_rps**2 + 2.0 * slope * (np.arange(count) + 0.5))) / slope
+        return self._dress(times.tolist(), -1)
 
     def _dress(self, times: Sequence[float], number: int) -> list[Arrival]:
         settings, seed = self._settings, self._settings.seed

@@ -15,9 +15,7 @@ from hmas.lab.workload import Arrival
 
 SETTLE_S = 2.0
 """Between a stack's readiness and its first request: agents report for work."""
-CAPACITY_DRAIN_S = 0.5
-BACKLOG_OF_LEVEL = 16
-"""Requests at hand for each that is out at once at the highest level: more than any engine here ends meanwhile."""
+CAPACITY_DRAIN_S = 30.0
 Run = tuple[list[Result], RunSummary]
 
 
@@ -40,19 +38,18 @@ class Runs:
         self._say = say
 
     async def capacity(self) -> list[CapacityPoint]:
-        """Good requests per second through pass-through, by how many are out at once.
+        """Good requests per second through pass-through, under a load that rises beyond what the engines serve.
 
         Raises:
             DoorBroken: The stack did not come up.
         """
-        settings = self._settings
-        levels = [(place * settings.level_s, float(level)) for place, level in enumerate(settings.levels)]
-        arrivals = self._load.backlog(BACKLOG_OF_LEVEL * max(settings.levels))
+        low, high = self._settings.ramp
+        arrivals = self._load.ramp(low, high, self._settings.ramp_s)
         async with running_arm(PASS, self._engines, self._folder / "capacity") as stack:
-            results, _ = await self._send(stack, arrivals, self._folder / "capacity", levels=levels, drain_s=CAPACITY_DRAIN_S)
-        points = capacity_points(results, levels, lengths_known=settings.engine == "sim")
+            results, _ = await self._send(stack, arrivals, self._folder / "capacity", drain_s=CAPACITY_DRAIN_S)
+        points = capacity_points(results)
         for point in points:
-            self._say(f"{point.level:.0f} out at once: {point.rps:.2f} requests/s, {point.good_share:.0%} of them good")
+            self._say(f"{point.rps:.2f} requests/s arrive: {point.good_share:.0%} of them good")
         return points
 
     async def side_by_side(self, names: Sequence[str], label: str, arrivals: Sequence[Arrival]) -> dict[str, Run]:

@@ -46,14 +46,15 @@ class DoorSettings(msgspec.Struct, frozen=True, kw_only=True):
         engines: What `hmas up --engine` is given for the embedded ones.
         forms: Kinds of requests, of `hmas.lab.client_load.FORMS`.
         loads: Mean arrival rates over the measured capacity.
-        seconds: Length of the arrivals of a run.
+        seconds: Length of the arrivals of a run; half as long again where the load is below a half, because so few arrive.
         repeats: How often each load is run, on other arrivals each time.
         arms: Configurations that are compared. `worth_loads`: loads at which each agent is left out in turn.
         cap: `max_tokens` of those that send it.
         max_prompt, max_output: Longer questions, and those with a longer answer, are not asked.
         past: Lengths in histories.
-        levels: Requests out at once while capacity is measured, rising linearly from one to the next. `level_s`: how long that takes.
+        ramp: Arrival rates, requests/s, from which to which the load rises while capacity is measured. `ramp_s`: how long that takes.
         drain_s: How long after the last arrival answers are waited for.
+        budget_s: After this no run begins that would not fit.
         at_once: How many arms run at the same time. What disturbs the machine then disturbs all of them alike.
     """
 
@@ -70,10 +71,11 @@ class DoorSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_prompt: int = 1500
     max_output: int = 1000
     past: Past = Past()
-    levels: tuple[int, ...] = (0, 40, 64, 88, 112, 136)
-    level_s: float = 14.0
+    ramp: tuple[float, float] = (3.0, 14.0)
+    ramp_s: float = 66.0
     drain_s: float = 60.0
     at_once: int = 3
+    budget_s: float = 1200.0
 
 
 FULL = DoorSettings()
@@ -85,8 +87,8 @@ QUICK = DoorSettings(
     worth_loads=(),
     max_output=300,
     cap=200,
-    levels=(0, 50, 80, 110),
-    level_s=8.0,
+    ramp=(4.0, 16.0),
+    ramp_s=24.0,
     drain_s=40.0,
     at_once=2,
 )
@@ -101,8 +103,8 @@ VLLM = DoorSettings(
     cap=128,
     max_prompt=300,
     past=Past(question_chars=200, answer_tokens=(10, 60)),
-    levels=(0, 4, 8, 12, 16),
-    level_s=20.0,
+    ramp=(0.2, 2.6),
+    ramp_s=80.0,
     drain_s=60.0,
     at_once=1,
 )
