@@ -254,7 +254,7 @@ class PerceptionAgent:
                 model=self._in_force(),
                 requests=self.model.tally.requests,
                 scored=self.model.tally.scored,
-                figures=self.model.tally.figures(),
+                figures=self.model.figures(),
                 coverage=self.model.tally.coverage(),
                 fallback=self._failing or self._fallback,
                 rss_bytes=memory,

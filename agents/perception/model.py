@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from agents.perception.bodies import view_of
 from agents.perception.importance import importance_of
 from agents.perception.lengths import Forecast, LengthModel
+from agents.perception.ranges import figures_of
 from agents.perception.reading import TASKS, PromptView, Reader, Reading
 from agents.perception.rules_reader import RulesReader
 from agents.perception.tally import Score, Tally, score
@@ -45,6 +46,14 @@ class PerceptionModel:
         self.tally = Tally()
         self._said: OrderedDict[str, Forecast] = OrderedDict()
         self._learnt: OrderedDict[str, None] = OrderedDict()
+
+    def figures(self) -> dict[str, float]:
+        """`Tally.figures`, and the inputs outside of what the reader and the length model were trained on."""
+        found = self.tally.figures()
+        for name, part in (("reader", self.reader), ("lengths", self.lengths)):
+            # Rules and language models have no ranges.
+            found.update(figures_of(name, getattr(part, "ranges", None)))
+        return found
 
     def perceive_all(self, notices: Sequence[RequestNotice], now_s: float) -> list[RequestFeatures]:
         """Features of a batch, in its order: `read` and `conclude` in one."""

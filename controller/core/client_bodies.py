@@ -37,6 +37,8 @@ class Shape(StrEnum):
     JSON_SCHEMA = "json-schema"
 
 
+SYSTEM_SHARE = 0.5
+"""Share of histories and of requests with tools that have a system prompt too."""
 EXCHANGES = {Shape.HISTORY_1: 1, Shape.HISTORY_4: 4, Shape.HISTORY_15: 15}
 """Exchanges before the question."""
 
@@ -102,7 +104,7 @@ def client_body(
     question = _message("user", prompt)
     messages = [question]
     if shape in EXCHANGES:
-        messages = [*_history(EXCHANGES[shape], exchanges), question]
+        messages = [*_maybe_system(rng, holdout=holdout), *_history(EXCHANGES[shape], exchanges), question]
     elif shape is Shape.SYSTEM:
         messages = [_system(short_system(rng, holdout=holdout), rng), question]
     elif shape is Shape.LONG_SYSTEM:
@@ -111,6 +113,7 @@ def client_body(
     elif shape is Shape.TOOLS:
         document["tools"] = _tools(rng)
         document["tool_choice"] = "auto"
+        messages = [*_maybe_system(rng, holdout=holdout), question]
     elif shape is Shape.TOOL_RESULT:
         document["tools"] = _tools(rng)
         messages = _tool_result(prompt, document["tools"], exchanges, rng)
@@ -130,6 +133,11 @@ def _message(role: str, content: str) -> dict[str, Any]:
 
 def _system(text: str, rng: Draws) -> dict[str, Any]:
     return _message("developer" if rng.random() < 0.1 else "system", text)
+
+
+def _maybe_system(rng: Draws, *, holdout: bool) -> list[dict[str, Any]]:
+    """Most conversations and tools come with a system prompt of a few sentences."""
+    return [_system(short_system(rng, holdout=holdout), rng)] if rng.random() < SYSTEM_SHARE else []
 
 
 def _history(count: int, exchanges: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:

@@ -110,6 +110,7 @@ class RequestLife:
                 deadline_s=arrival_s + self._request_timeout_s,
                 session=claims.session or call.cache_key,
                 stream=call.stream,
+                context_tokens=self._fleet.context_tokens(call.model),
             ),
             call=call,
             shown_id=claims.request_id or request_id,

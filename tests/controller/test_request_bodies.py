@@ -40,7 +40,8 @@ def test_the_question_is_the_excerpt_in_every_shape(shape: Shape):
 
 
 def test_what_comes_along_is_read():
-    assert (view(Shape.COMPLETION).turns, view(Shape.CHAT).turns, view(Shape.SYSTEM).turns, view(Shape.HISTORY_15).turns) == (0, 1, 2, 31)
+    assert (view(Shape.COMPLETION).turns, view(Shape.CHAT).turns, view(Shape.SYSTEM).turns) == (0, 1, 2)
+    assert {view(Shape.HISTORY_15, seed).turns for seed in range(20)} == {31, 32}
     assert [view(shape).has_tools for shape in (Shape.CHAT, Shape.TOOLS, Shape.TOOL_RESULT)] == [False, True, True]
     assert [view(shape).tool_results for shape in (Shape.TOOLS, Shape.TOOL_RESULT)] == [0, 1]
     assert [view(shape).images for shape in (Shape.CHAT, Shape.PICTURE)] == [0, 1]
