@@ -41,7 +41,8 @@ FORMS: Mapping[str, Form] = MappingProxyType(
     }
 )
 """By name: chats of one, three and nine messages, a plain prompt, a chat with tools, one under a system prompt of about 2,000 tokens, one
-whose answer is given whole, one that wants two answers."""
+whose answer is given whole, one that wants two answers. Most histories and tools come under a system prompt of a few sentences, not
+counted in the name."""
 
 
 class Terms(NamedTuple):
@@ -101,6 +102,8 @@ class Clients:
             max_tokens=terms.cap or None,
             stream=streamed,
             n=answers,
+            # Models are trained on the other half of the system prompts.
+            holdout=True,
         )
         return msgspec.structs.replace(
             arrival,

@@ -100,7 +100,7 @@ def is_kept(result: Result) -> bool:
 def ratio(ours: Sequence[Result], theirs: Sequence[Result]) -> Ratio:
     """Goodput over another arm's, request by request: the two differ only where a request was good under one of them alone.
 
-    The interval is that of a ratio of two sums over the same requests (the linearised variance of a ratio estimator).
+    The interval comes from how many those are: their difference has about their number as its variance (as in McNemar's test).
 
     Raises:
         ValueError: They are not the same requests.
@@ -111,9 +111,8 @@ def ratio(ours: Sequence[Result], theirs: Sequence[Result]) -> Ratio:
         raise ValueError(f"{len(a)} requests beside {len(b)}; allowed: the same requests under both arms")
     if not base:
         return Ratio(value=None, half=0.0, good=good, base=0)
-    value = good / base
-    squares = sum((one - value * other) ** 2 for one, other in zip(a, b, strict=True))
-    return Ratio(value=round(value, 4), half=round(QUANTILE * math.sqrt(squares) / base, 4), good=good, base=base)
+    apart = sum(one != other for one, other in zip(a, b, strict=True))
+    return Ratio(value=round(good / base, 4), half=round(QUANTILE * math.sqrt(apart) / base, 4), good=good, base=base)
 
 
 def grouped(results: Sequence[Result], key: Callable[[Result], K]) -> Mapping[K, list[Result]]:

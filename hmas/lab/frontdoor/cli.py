@@ -72,6 +72,8 @@ def frontdoor(ctx: click.Context, /, *, page: Path | None, out: Path, as_json: b
         say_json(document)
     else:
         for found in (goals_table(document), loads_table(document), worth_table(document), *cells_tables(document)):
+            if not found.rows:
+                continue
             say(f"{found.title}\n{table(found.head, found.rows)}\n")
     hint(f"written to {out / kind}.json")
     failures = document["quick_failures"] if options["quick"] else _missed(document)

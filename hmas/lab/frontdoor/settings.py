@@ -71,7 +71,7 @@ class DoorSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_prompt: int = 1500
     max_output: int = 1000
     past: Past = Past()
-    ramp: tuple[float, float] = (3.0, 14.0)
+    ramp: tuple[float, float] = (2.0, 14.0)
     ramp_s: float = 66.0
     drain_s: float = 60.0
     at_once: int = 3
@@ -87,8 +87,8 @@ QUICK = DoorSettings(
     worth_loads=(),
     max_output=300,
     cap=200,
-    ramp=(4.0, 16.0),
-    ramp_s=24.0,
+    ramp=(3.0, 17.0),
+    ramp_s=28.0,
     drain_s=40.0,
     at_once=2,
 )
