@@ -186,7 +186,7 @@ async def test_perception_changes_what_is_believed_but_not_what_was_declared(tmp
         )
         rig.bus.post(cost)
         await eventually(lambda: entry.estimates.source == "prediction")
-        assert (entry.estimates.ttft_ms, entry.estimates.tpot_ms, entry.estimates.output_tokens) == (60, 9, 44)
+        assert (entry.estimates.ttft_ms, entry.estimates.tpot_ms, entry.estimates.output_tokens) == (60, 9, 40)
         assert entry.estimates.slo.ttft_ms == 1500
         await leave(tasks[:1])
         await tasks[1]
