@@ -24,6 +24,7 @@ class RequestNotice(Message, frozen=True, tag="request"):
         tool_results: Messages that hold what a tool answered.
         wants_json: Whether the answer must be JSON.
         choices: Answers that are asked for (`n`).
+        context_tokens: Tokens that prompt and answer may have together on the engines of the model, 0 where not known.
         session: Opaque name of the conversation (`session_digest`), empty where not known.
     """
 
@@ -48,6 +49,7 @@ class RequestNotice(Message, frozen=True, tag="request"):
     tool_results: int = 0
     wants_json: bool = False
     choices: int = 1
+    context_tokens: int = 0
 
 
 class RequestFeatures(Message, frozen=True, tag="features"):
@@ -107,7 +109,7 @@ class Completion(Message, frozen=True, tag="completion"):
         service_ttft_ms: Dispatch to first token; -1 where none came.
         tpot_ms: Mean time per output token after the first; -1 with fewer than two tokens.
         total_ms: Arrival to end.
-        predicted_*: What was believed at dispatch, for residuals.
+        predicted_*: What was forecast before the first token came, for residuals.
         running: In flight on the instance when this was dispatched; `kv_usage` likewise.
         slo_met: Whether both targets were met (H-MAS Eq. 1); never true unless completed.
         reason: Why it ended so, in words.
