@@ -44,10 +44,10 @@ MODELS = 4096
 """Models' names remembered with what is known of them."""
 
 LEVELS_OF_EFFECTS: tuple[Level, ...] = (
-    Level("model", 0.30, 0.002),
-    Level("everything", 0.05, 0.001),
-    Level("task", 0.05, 0.001),
-    Level("model and task", 0.05, 0.002),
+    Level("model", 0.10, 0.002),
+    Level("everything", 0.04, 0.001),
+    Level("task", 0.04, 0.001),
+    Level("model and task", 0.04, 0.002),
     Level("tenant", 0.03, 0.002),
     Level("application", 0.03, 0.002),
     Level("conversation", 0.0, 0.02, of_spread=0.20),
@@ -124,7 +124,7 @@ class LengthModel:
         self._effects = Effects(LEVELS_OF_EFFECTS, groups)
         self._calibration = Calibration()
         self._longest = LongestAnswers(LONGEST if base is None else base.longest)
-        self._models: dict[str, tuple[str, tuple[float, float], float]] = {}
+        self._models: dict[str, tuple[str, tuple[float, float]]] = {}
         # The question's inputs, the distance from the usual length, the reader's dissent.
         width = len(INPUTS) + 2
         self._weights: Floats = np.zeros(width)
@@ -162,10 +162,7 @@ class LengthModel:
         base, inputs, source = self._expected(view, reading, task)
         middle = base[MEDIAN]
         spread = max(_LEAST_SPREAD, (base[P90] - base[0]) / (2.0 * _NORMAL_P90))
-        key, start, newcomer = self._known(model)
-        if inputs is not None:
-            # What models without an offset write more than others is known beside the base alone.
-            start = start[0] + newcomer, start[1]
+        key, start = self._known(model)
         groups = _groups(view, task, key, tenant, session)
         calibrated = tuple(group for group in groups[:3] if group is not None)
         variance = spread * spread * self._calibration.scatter(calibrated)
@@ -224,20 +221,16 @@ class LengthModel:
         shift = DEMAND_SHARE * (math.log(demanded) - middle) if demanded > 0.0 else 0.0
         return [middle + shift + share * (math.log(prior.p90) - middle) for share in _PRIOR_SHAPE], None, "prior"
 
-    def _known(self, model: str) -> tuple[str, tuple[float, float], float]:
-        """A model's key, the prior of its verbosity by its name, and what is added to it beside the base."""
+    def _known(self, model: str) -> tuple[str, tuple[float, float]]:
+        """A model's key and the prior of its verbosity: what training found for its name, or none with the doubt that models differ."""
         found = self._models.get(model)
         if found is None:
             key = model_key(model)
-            mean, certainty, newcomers = 0.0, 0.0, 0.0
-            if self.base is not None:
-                mean, certainty = known_offset(key, self.base.offsets)
-                newcomers = self.base.newcomers
+            mean, certainty = known_offset(key, self.base.offsets) if self.base is not None else (0.0, 0.0)
             unknown = LEVELS_OF_EFFECTS[0].variance
             if len(self._models) >= MODELS:
                 self._models.clear()
-            start = mean, unknown + certainty * (KNOWN_MODEL_VARIANCE - unknown)
-            found = self._models[model] = key, start, (1.0 - certainty) * newcomers
+            found = self._models[model] = key, (mean, unknown + certainty * (KNOWN_MODEL_VARIANCE - unknown))
         return found
 
     def _centre(self, base: float, inputs: Floats | None, member: Membership) -> tuple[float, float]:

@@ -270,22 +270,6 @@ def test_a_fixed_forecast_would_not_have_covered_the_shift(base):
     assert abs(float(np.mean(hits)) - 0.5) > 0.1
 
 
-def test_a_model_without_an_offset_starts_at_what_such_models_write_until_its_own_answers_show_more(base):
-    bare = load(SHIPPED)
-    bare.newcomers = 0.0
-    known = next(iter(base.offsets))
-    for name, more in (("sim", base.newcomers), (known, 0.0)):
-        told = [ask(LengthModel(one), model=name).log_quantiles[MEDIAN] for one in (base, bare)]
-        assert told[0] - told[1] == pytest.approx(more, abs=1e-6), name
-    models = [LengthModel(one) for one in (base, bare)]
-    rng = np.random.default_rng(1)
-    for number in range(100):
-        output = round(math.exp(rng.normal(5.0, 0.4)))
-        for model in models:
-            model.learn(ask(model, f"prompt {number}", model="sim"), output)
-    assert ask(models[0], model="sim").tokens[MEDIAN] == pytest.approx(ask(models[1], model="sim").tokens[MEDIAN], rel=0.1)
-
-
 def test_a_model_that_answers_alike_to_everything_gets_narrow_quantiles(base):
     rng = np.random.default_rng(6)
     model = LengthModel(base)
