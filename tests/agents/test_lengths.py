@@ -73,14 +73,6 @@ def test_two_models_with_the_same_history_say_the_same(base):
     assert ask(one, "prompt 3").log_quantiles == ask(two, "prompt 3").log_quantiles
 
 
-def test_quantiles_are_the_forecasts_log_quantiles(base):
-    model = LengthModel(base)
-    view = PromptView(excerpt="hello", prompt_chars=5, prompt_tokens=2)
-    assert model.quantiles(view, READ, task=TaskType.QA, tenant="t", model="m") == model.forecast(
-        view, READ, task=TaskType.QA, tenant="t", model="m"
-    ).log_quantiles  # fmt: skip
-
-
 def test_the_expectation_comes_from_net_and_reader_or_from_one_of_them_or_from_the_history(base):
     assert ask(LengthModel(), reading=LENGTHS).source == "reader"
     assert ask(LengthModel(), reading=LENGTHS).tokens[MEDIAN] == pytest.approx(math.exp(4.4))
@@ -107,7 +99,7 @@ def test_a_reader_that_knows_better_comes_to_be_believed(base):
     assert np.mean(errors[-200:]) < 0.6 * np.mean(errors[:50])
 
 
-def test_the_shipped_net_tells_a_translation_from_a_report(base):
+def test_the_shipped_base_tells_a_translation_from_a_report(base):
     model = LengthModel(base)
     short = ask(model, "Translate this sentence from German to English: Guten Morgen, wie geht es dir?")
     long = ask(model, "Write a comprehensive research report on carbon capture, no shorter than 4000 words.")

@@ -51,8 +51,10 @@ def by_shape(rows: Sequence[LengthRow], read: Read, base: LengthBase | None, *, 
     stated: dict[tuple[int, Shape], list[tuple[float, ...]]] = {}
     came: dict[int, list[float]] = {}
     for order in range(ORDERS):
-        places = np.random.default_rng([seed, order]).permutation(len(rows))
-        shuffled = [rows[place] for place in places]
+        # One answer a prompt: a few prompts with many answers each would outvote the others.
+        rng = np.random.default_rng([seed, order])
+        drawn = list({rows[place].prompt: rows[place] for place in rng.permutation(len(rows))}.values())
+        shuffled = [drawn[place] for place in rng.permutation(len(drawn))]
         judged, taught = shuffled[:JUDGED], shuffled[JUDGED : JUDGED + AFTER[-1]]
         model = LengthModel(base)
         views = {shape: [_view(rows, row, shape) for row in judged] for shape in SHAPES}
