@@ -109,7 +109,7 @@ class Completion(Message, frozen=True, tag="completion"):
         service_ttft_ms: Dispatch to first token; -1 where none came.
         tpot_ms: Mean time per output token after the first; -1 with fewer than two tokens.
         total_ms: Arrival to end.
-        predicted_*: What was believed at dispatch, for residuals.
+        predicted_*: What was forecast before the first token came, for residuals.
         running: In flight on the instance when this was dispatched; `kv_usage` likewise.
         slo_met: Whether both targets were met (H-MAS Eq. 1); never true unless completed.
         reason: Why it ended so, in words.
