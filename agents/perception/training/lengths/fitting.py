@@ -55,9 +55,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 7
     vocabulary: int = 6000
     least_prompts: int = 4
-    ridge: float = 2.0
-    trees: int = 300
-    depth: int = 5
+    ridge: float = 1.0
+    trees: int = 250
+    depth: int = 4
     rate: float = 0.08
     leaf_ridge: float = 8.0
     folds: int = 5
