@@ -18,13 +18,13 @@ NGINX = Path("nginx", "usr", "sbin", "nginx")
 INSTALL_S = 600
 
 
-def install(folder: Path, package: str) -> str:
-    """Why the package could not be had, empty where it is there now."""
+def install(folder: Path, *packages: str) -> str:
+    """Puts packages into an environment of their own. Returns why they could not be had, empty where they are there now."""
     if (folder / ".ready").exists():
         return ""
     try:
         venv.create(folder, with_pip=True, clear=True)
-        command = [folder / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "install", "-q", package]
+        command = [folder / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "install", "-q", *packages]
         done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S, check=False)
     except (OSError, subprocess.SubprocessError) as error:
         return str(error)

@@ -208,7 +208,7 @@ class PerceptionAgent:
             kind, now = ("model_refused", before) if before else ("model_fallback", self._rules.name)
             self._note(now_s, kind, loaded.wanted or STORE, now, loaded.error, severity="error" if before else "warning")
             if not before:
-                self._have = Opened(name=self._rules.name, reader=self._rules, net=None)
+                self._have = Opened(name=self._rules.name, reader=self._rules, lengths=None)
         elif loaded.opened is not None:
             self._fallback = self._failing = ""
             self._pace = Pace()

@@ -28,6 +28,7 @@ def view_of(notice: RequestNotice) -> PromptView:
         images=notice.images,
         max_output_tokens=notice.max_output_tokens,
         choices=notice.choices,
+        context_tokens=notice.context_tokens,
     )
 
 

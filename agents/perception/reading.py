@@ -32,6 +32,7 @@ class PromptView(msgspec.Struct, frozen=True, kw_only=True):
         images: Pictures among the content parts.
         max_output_tokens: The client's cap, 0 where none.
         choices: Answers that are asked for.
+        context_tokens: Tokens that prompt and answer may have together on the engine, 0 where not known.
     """
 
     excerpt: str
@@ -48,6 +49,7 @@ class PromptView(msgspec.Struct, frozen=True, kw_only=True):
     images: int = 0
     max_output_tokens: int = 0
     choices: int = 1
+    context_tokens: int = 0
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):

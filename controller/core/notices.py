@@ -1,5 +1,7 @@
 """From what was read of a body to what perception is sent of it, for the gateway and for all that trains or judges models. Pure."""
 
+from msgspec import structs
+
 from controller.core.messages import RequestNotice
 from controller.core.request_body import Call
 
@@ -27,14 +29,14 @@ def notice_of(
         tpot_slo_ms: Likewise.
         share_prompts: False leaves every text empty; lengths and flags stay.
     """
-    return RequestNotice(
+    notice = RequestNotice(
         request_id=request_id,
         sent_s=sent_s,
         tenant=tenant,
         model=call.model,
         prompt_tokens=call.prompt_tokens,
         prompt_chars=call.prompt_chars,
-        excerpt=call.excerpt if share_prompts else "",
+        excerpt=call.excerpt,
         ttft_slo_ms=ttft_slo_ms,
         tpot_slo_ms=tpot_slo_ms,
         max_output_tokens=call.max_output_tokens or 0,
@@ -42,11 +44,17 @@ def notice_of(
         turns=call.turns,
         images=call.images,
         session=session,
-        system=call.system if share_prompts else "",
-        history=call.history if share_prompts else "",
+        system=call.system,
+        history=call.history,
         question_chars=call.question_chars,
         question_tokens=call.question_tokens,
         tool_results=call.tool_results,
         wants_json=call.wants_json,
         choices=call.choices,
     )
+    return notice if share_prompts else without_texts(notice)
+
+
+def without_texts(notice: RequestNotice) -> RequestNotice:
+    """The notice as a gateway sends it whose prompts stay inside: lengths and flags alone."""
+    return structs.replace(notice, excerpt="", system="", history="")

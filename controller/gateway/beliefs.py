@@ -68,14 +68,14 @@ def with_features(
 ) -> Estimates:
     """Estimates after perception's answer: task type, importance and targets, with the lengths that are to be used.
 
-    Declared targets stay in force.
+    Declared targets stay in force. A forecast that has not proven right does not raise the upper length, which may hold a request back.
     """
     return Estimates(
         slo=declared.over(Slo(ttft_ms=features.ttft_slo_ms, tpot_ms=features.tpot_slo_ms)),
         task_type=features.task_type,
         importance=features.importance,
         output_tokens=output_tokens,
-        output_tokens_upper=max(output_tokens, output_tokens_upper),
+        output_tokens_upper=max(output_tokens, output_tokens_upper) if proven else output_tokens_upper,
         ttft_ms=now.ttft_ms,
         tpot_ms=now.tpot_ms,
         source="perception",

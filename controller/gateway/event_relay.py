@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from controller.gateway.complaints import Complaint
 from controller.gateway.sse import EventScanner, usage_figures
 from controller.gateway.transport import Responder
 from engines.base import EngineResponse
@@ -23,16 +24,26 @@ class EngineFault(EngineError):
         self.body = body
 
 
+class EngineRefused(EngineError):
+    """The engine refused the request inside a stream that had not begun: its answer is that error, and the engine is well."""
+
+    def __init__(self, complaint: Complaint) -> None:
+        super().__init__(complaint.message)
+        self.complaint = complaint
+
+
 @dataclass(slots=True)
 class Answer:
     """What became of one engine's answer.
 
     Attributes:
-        status: HTTP status passed on.
+        status: HTTP status passed on; that of the error's code where the engine refused the request in its first event.
         started: Whether the client has been sent anything.
         output_tokens: By the engine's `usage`, else counted; None where nothing tells.
         body: The whole answer where it did not come as a stream.
         engine_error: The engine's own error inside the stream, empty where there was none.
+        engine_well: Whether the engine did what it should; so it did, too, where its error blames the request (a code of 4xx).
+        refusal: The engine's message where it refused the request, empty where it did not.
         tail: The end of a stream, from the read that brought `[DONE]` on: it leaves together with the end of the answer.
     """
 
@@ -45,6 +56,8 @@ class Answer:
     tail: bytes = b""
     content_type: str = JSON
     engine_error: str = ""
+    engine_well: bool = True
+    refusal: str = ""
     usage: dict[str, Any] = field(default_factory=dict)
 
 
@@ -84,9 +97,11 @@ class EventRelay:
         output, answer.cached_tokens = usage_figures(scanner.usage)
         answer.output_tokens = scanner.tokens if output is None else output
         if scanner.error is not None:
-            answer.engine_error = scanner.error
+            answer.engine_error = scanner.error.message
+            answer.engine_well = scanner.error.blames_request
         elif scanner.aborted:
             answer.engine_error = "the engine dropped the request"
+            answer.engine_well = False
         elif not scanner.complete:
             raise EngineProtocolError("the engine's stream ended in the middle of the answer")
 
@@ -94,6 +109,7 @@ class EventRelay:
         """Takes bytes of the stream; False where the client does not keep up.
 
         Raises:
+            EngineRefused: The engine refused the request before its first token.
             EngineFault: The engine failed before its first token.
             EngineProtocolError: What it sends is no stream of events, or has no end.
             ConnectionError: The client is gone.
@@ -119,7 +135,9 @@ class EventRelay:
     def _start(self, tokens: int) -> None:
         error = self._scanner.error
         if error is not None and tokens == 0:
-            raise EngineFault(500, f"the engine reported an error: {error}")
+            if error.blames_request:
+                raise EngineRefused(error)
+            raise EngineFault(500, f"the engine reported an error: {error.message}")
         self._answer.started = True
         self._answer.output_tokens = tokens
         self._out.start(200, self._head())

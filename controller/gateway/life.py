@@ -179,14 +179,15 @@ class RequestLife:
         desk = self._desk
         tokens, cached = answer.output_tokens, answer.cached_tokens
         if answer.engine_error:
-            self._fleet.fault(live.instance, sent_s, answer.engine_error, live.body)
             desk.end(live, OutcomeKind.FAILED, 200, f"engine error in the stream: {answer.engine_error}", output_tokens=tokens)
         elif answer.status >= 400:
-            desk.end(live, OutcomeKind.REJECTED, answer.status, "the engine refused it")
+            desk.end(live, OutcomeKind.REJECTED, answer.status, f"the engine refused it: {answer.refusal}")
         else:
             desk.end(live, OutcomeKind.COMPLETED, answer.status, output_tokens=tokens, cached_tokens=cached)
-        if not answer.engine_error:
+        if answer.engine_well:
             self._fleet.served(live.instance, sent_s)
+        else:
+            self._fleet.fault(live.instance, sent_s, answer.engine_error, live.body)
         if answer.streamed:
             out.finish(answer.tail)
         else:

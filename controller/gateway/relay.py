@@ -5,7 +5,8 @@ from typing import Any
 
 import orjson
 
-from controller.gateway.event_relay import JSON, SSE, Answer, EngineFault, EventRelay
+from controller.gateway.complaints import Complaint, read_complaint
+from controller.gateway.event_relay import JSON, SSE, Answer, EngineFault, EngineRefused, EventRelay
 from controller.gateway.sse import ABORTED, excerpt, usage_figures
 from controller.gateway.transport import Responder
 from engines.base import EngineResponse
@@ -14,6 +15,9 @@ from engines.errors import EngineProtocolError, EngineUnavailable
 __all__ = ["STREAM_HEADERS", "Answer", "EngineFault", "relay"]
 
 MAX_ANSWER_BYTES = 64 << 20
+PLAIN_REFUSALS = frozenset({400, 413, 422})
+"""Statuses that blame the request even where no JSON comes with them, as from a web server between gateway and engine that finds a body too
+large. Others without JSON (a 404 page, say) mean that what answers is no engine."""
 STREAM_HEADERS = {"content-type": f"{SSE}; charset=utf-8", "cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
@@ -43,13 +47,21 @@ async def relay(
     kind = content_type.partition(";")[0].strip().lower()
     if kind == SSE and response.status == 200:
         answer.streamed = True
-        await _relay_events(EventRelay(response, out, answer, head, progress), response)
+        try:
+            await _relay_events(EventRelay(response, out, answer, head, progress), response)
+        except EngineRefused as refused:
+            answer.streamed = False
+            _refuse(answer, refused.complaint)
         return
     body = await _read_whole(response)
-    document = _json_object(body) if kind == JSON or kind.endswith("+json") or not kind else None
+    document = _document(kind, body)
     if response.status >= 500:
         what = excerpt(body) if document is None else _error_message(document)
         raise EngineFault(response.status, f"the engine answered {response.status}: {what}", b"" if document is None else body)
+    refusal = _refusal(response.status, kind, document, body)
+    if refusal is not None:
+        _refuse(answer, refusal)
+        return
     if document is None:
         raise EngineProtocolError(
             f"the engine answered {response.status} with {kind or 'no content type'} that is no JSON: {excerpt(body)}"
@@ -58,6 +70,8 @@ async def relay(
         raise EngineProtocolError(f"the engine answered {response.status}, which is neither an answer nor an error")
     answer.body = body
     answer.content_type = content_type or JSON
+    if response.status >= 400:
+        answer.refusal = _error_message(document)
     if _aborted(document):
         raise EngineFault(500, "the engine dropped the request")
     usage = document.get("usage")
@@ -76,6 +90,27 @@ async def _relay_events(events: EventRelay, response: EngineResponse) -> None:
     events.finish()
 
 
+def _refusal(status: int, kind: str, document: dict[str, Any] | None, body: bytes) -> Complaint | None:
+    """What a whole answer says against the request where it does not say so as a JSON document under its own status; else None."""
+    if document is None:
+        said = excerpt(body) if body else "nothing more"
+        return Complaint({"message": f"the engine answered {status} and said {said}"}, status) if status in PLAIN_REFUSALS else None
+    complaint = read_complaint(document)
+    if status >= 400 and kind == SSE:
+        return Complaint(document if complaint is None else complaint.error, status)
+    if status == 200 and complaint is not None and complaint.blames_request and "choices" not in document:
+        return complaint
+    return None
+
+
+def _refuse(answer: Answer, complaint: Complaint) -> None:
+    """Makes the engine's error document the answer, under the status that its code stands for."""
+    answer.status = complaint.status
+    answer.content_type = JSON
+    answer.body = complaint.body()
+    answer.refusal = complaint.message
+
+
 async def _read_whole(response: EngineResponse) -> bytes:
     parts: list[bytes] = []
     size = 0
@@ -85,6 +120,13 @@ async def _read_whole(response: EngineResponse) -> bytes:
         if size > MAX_ANSWER_BYTES:
             raise EngineProtocolError(f"the engine's answer is larger than {MAX_ANSWER_BYTES} bytes")
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _document(kind: str, body: bytes) -> dict[str, Any] | None:
+    """The JSON object that a whole body is, or its first event where an error comes in the form of a stream."""
+    if kind == SSE:
+        return _json_object(body.removeprefix(b"data:").partition(b"\n\n")[0])
+    return _json_object(body) if kind == JSON or kind.endswith("+json") or not kind else None
 
 
 def _json_object(body: bytes) -> dict[str, Any] | None:
@@ -101,6 +143,5 @@ def _aborted(document: dict[str, Any]) -> bool:
 
 
 def _error_message(document: dict[str, Any]) -> str:
-    error = document.get("error", document)
-    message = error.get("message", error) if isinstance(error, dict) else error
-    return str(message)[:500]
+    complaint = read_complaint(document) or Complaint(document)
+    return complaint.message

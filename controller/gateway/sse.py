@@ -5,6 +5,7 @@ from typing import Any
 
 import orjson
 
+from controller.gateway.complaints import Complaint, read_complaint
 from engines.errors import EngineProtocolError
 
 MAX_EVENT_BYTES = 8 << 20
@@ -53,7 +54,7 @@ class EventScanner:
         self.done = False
         self.finished = False
         self.aborted = False
-        self.error: str | None = None
+        self.error: Complaint | None = None
         self._held = b""
         self._gap = b"\n\n"
         self._usage: dict[str, Any] | None = None
@@ -179,8 +180,9 @@ class EventScanner:
             self._frame = len(self._between)
 
     def _read(self, document: dict[str, Any]) -> None:
-        if "error" in document or document.get("object") == "error":
-            self.error = _error_text(document)
+        complaint = read_complaint(document)
+        if complaint is not None:
+            self.error = complaint
             return
         usage = document.get("usage")
         if isinstance(usage, dict):
@@ -232,9 +234,3 @@ def _has_content(choice: dict[str, Any]) -> bool:
         return True
     delta = choice.get("delta")
     return isinstance(delta, dict) and any(value for key, value in delta.items() if key != "role")
-
-
-def _error_text(document: dict[str, Any]) -> str:
-    error = document.get("error")
-    message = error.get("message") if isinstance(error, dict) else document.get("message", error)
-    return str(message)[:500]

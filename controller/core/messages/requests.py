@@ -24,6 +24,7 @@ class RequestNotice(Message, frozen=True, tag="request"):
         tool_results: Messages that hold what a tool answered.
         wants_json: Whether the answer must be JSON.
         choices: Answers that are asked for (`n`).
+        context_tokens: Tokens that prompt and answer may have together on the engines of the model, 0 where not known.
         session: Opaque name of the conversation (`session_digest`), empty where not known.
     """
 
@@ -48,6 +49,7 @@ class RequestNotice(Message, frozen=True, tag="request"):
     tool_results: int = 0
     wants_json: bool = False
     choices: int = 1
+    context_tokens: int = 0
 
 
 class RequestFeatures(Message, frozen=True, tag="features"):

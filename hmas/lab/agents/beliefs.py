@@ -7,6 +7,7 @@ import msgspec
 
 from agents.prediction.model import PredictionModel
 from controller.core.messages import Completion, RequestCost, RequestFeatures, RequestNotice, SystemSnapshot
+from controller.core.notices import without_texts
 from controller.core.types import Estimates, Request
 from controller.gateway.beliefs import Declared, bounded_forecast, fault_of_cost, fault_of_features, with_cost, with_features
 from hmas.lab.agents.requests import Truth
@@ -57,7 +58,7 @@ class Believer:
 
     def answer(self, request: Request, notice: RequestNotice, before: Estimates, now_s: float) -> Estimates | None:
         """What the gateway believes once both have answered; None where what they say is of no use."""
-        features = self._features(notice if self._shares_prompts else msgspec.structs.replace(notice, excerpt=""), now_s)
+        features = self._features(notice if self._shares_prompts else without_texts(notice), now_s)
         self.said[request.id] = features
         if fault_of_features(features):
             return None

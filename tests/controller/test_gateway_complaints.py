@@ -1,0 +1,224 @@
+"""A client's mistake is not the engine's: an error event of 4xx keeps its code and words, is tried once, and opens no circuit."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from aiohttp import web
+from gateway_kit import MODEL, Answer, Rig, Sim, chat, running
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.config.schema import EngineConfig
+from controller.core.types import OutcomeKind
+from controller.gateway.breaker import FAILURES
+from controller.gateway.complaints import Complaint, read_complaint
+
+BIAS = {"message": "token_id(s) [999999] in logit_bias", "type": "BadRequestError", "param": "logit_bias", "code": 400}
+ROLE = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}
+TOKEN = {"choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": None}]}
+END = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+
+
+@pytest.mark.parametrize(
+    ("document", "status", "message"),
+    [
+        ({"error": BIAS}, 400, BIAS["message"]),
+        ({"object": "error", **BIAS}, 400, BIAS["message"]),
+        ({"error": "too long", "code": "413"}, 413, "too long"),
+        ({"error": {"message": "busy", "code": 503}}, 503, "busy"),
+        ({"error": {"message": "long", "code": "context_length_exceeded"}}, 0, "long"),
+        ({"error": {"message": "odd", "code": True}}, 0, "odd"),
+        ({"error": {"message": "odd", "code": 200}}, 0, "odd"),
+        ({"object": "error", "message": "out of memory"}, 0, "out of memory"),
+    ],
+)
+def test_every_form_of_an_error_document_is_read(document: dict[str, Any], status: int, message: str):
+    complaint = read_complaint(document)
+    assert complaint is not None
+    assert (complaint.status, complaint.message) == (status, message)
+    assert complaint.blames_request == (400 <= status < 500)
+    error = orjson.loads(complaint.body())["error"]
+    assert error["message"] == message
+    assert {"message", "type", "param", "code"} <= error.keys()
+    assert error["type"]
+
+
+@pytest.mark.parametrize("document", [TOKEN, {**TOKEN, "error": None}, {}])
+def test_what_is_no_error_is_none(document: dict[str, Any]):
+    assert read_complaint(document) is None
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 999) | st.text(max_size=4), lambda inner: st.lists(inner, max_size=2)
+)
+
+
+@given(st.dictionaries(st.sampled_from(["error", "object", "message", "type", "param", "code"]), JSON_VALUES, max_size=6))
+def test_an_odd_document_never_breaks_the_reader(document: dict[str, Any]):
+    for wrapped in (document, {"error": document}):
+        complaint = read_complaint(wrapped)
+        if complaint is not None:
+            assert complaint.status == 0 or 400 <= complaint.status <= 599
+            assert orjson.loads(complaint.body())["error"]["type"]
+
+
+def test_the_client_gets_the_whole_message_and_the_logs_a_part():
+    complaint = Complaint({"message": "x" * 10_000}, 400)
+    assert len(complaint.message) == 500
+    assert len(orjson.loads(complaint.body())["error"]["message"]) == 10_000
+
+
+def events(*documents: object) -> bytes:
+    return b"".join(b"data: " + orjson.dumps(document) + b"\n\n" for document in documents) + b"data: [DONE]\n\n"
+
+
+@asynccontextmanager
+async def scripted(answers: Callable[[dict[str, Any]], tuple[int, str, bytes]], asked: list[dict[str, Any]]) -> AsyncIterator[str]:
+    """An engine that answers each completion with the status, content type and body that `answers` gives; yields its address."""
+
+    async def complete(request: web.Request) -> web.Response:
+        document = await request.json()
+        asked.append(document)
+        status, content_type, body = answers(document)
+        return web.Response(status=status, body=body, headers={"content-type": content_type})
+
+    async def models(_: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
+
+    app = web.Application()
+    app.router.add_post("/v1/{tail:.*}", complete)
+    app.router.add_get("/v1/models", models)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def before(folder: Path, answers: Callable[[dict[str, Any]], tuple[int, str, bytes]], *, engines: int = 1) -> AsyncIterator[Any]:
+    """A gateway in front of scripted engines; yields its rig and the bodies that the engines were sent."""
+    asked: list[dict[str, Any]] = []
+    async with scripted(answers, asked) as url:
+        configs = [EngineConfig(name=f"e-{number}", url=url, kind="openai") for number in range(engines)]
+        async with running(folder, sims=[Idle()], engines_config=configs) as rig:
+            yield rig, asked
+
+
+class Idle(Sim):
+    """Stands where the rig keeps embedded engines; there are none here."""
+
+    def __init__(self) -> None:
+        super().__init__("none", None, web.AppRunner(web.Application()), 0)
+
+
+def stream_of(*documents: object) -> Callable[[dict[str, Any]], tuple[int, str, bytes]]:
+    return lambda _: (200, "text/event-stream; charset=utf-8", events(*documents))
+
+
+async def only(rig: Rig) -> tuple[OutcomeKind, int]:
+    (completion,) = await rig.completions()
+    assert rig.balanced()
+    return completion.outcome, completion.status
+
+
+def breakers(rig: Rig) -> set[tuple[str, int]]:
+    return {(instance.breaker.state, instance.breaker.failures) for instance in rig.gateway.fleet.instances.values()}
+
+
+@pytest.mark.parametrize("document", [{"error": BIAS}, {"object": "error", **BIAS}])
+@pytest.mark.parametrize("first", [[], [ROLE]])
+async def test_an_error_event_before_the_first_token_becomes_the_answer(tmp_path: Path, document: dict[str, Any], first: list[Any]):
+    async with before(tmp_path, stream_of(*first, document), engines=2) as (rig, asked):
+        answer: Answer = await rig.post(chat())
+        kind, status = await only(rig)
+        metrics = (await rig.admin("GET", "/metrics")).body.decode()
+        assert breakers(rig) == {("closed", 0)}
+    assert (answer.status, answer.headers["content-type"]) == (400, "application/json")
+    assert answer.error == BIAS
+    assert (kind, status) == (OutcomeKind.REJECTED, 400)
+    assert len(asked) == 1, "it was tried once"
+    assert 'hmas_engine_errors_total{instance="e-' not in metrics
+
+
+async def test_a_plain_answer_of_200_with_an_error_is_the_error(tmp_path: Path):
+    async with before(tmp_path, lambda _: (200, "application/json", orjson.dumps({"object": "error", **BIAS}))) as (rig, _):
+        answer = await rig.post(chat(stream=False))
+        assert await only(rig) == (OutcomeKind.REJECTED, 400)
+    assert (answer.status, answer.error) == (400, BIAS)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_4xx_with_json_is_passed_on_byte_for_byte(tmp_path: Path, stream: bool):
+    body = orjson.dumps({"object": "error", **BIAS})
+    async with before(tmp_path, lambda _: (422, "application/json", body)) as (rig, asked):
+        answer = await rig.post(chat(stream=stream))
+        (completion,) = await rig.completions()
+        assert breakers(rig) == {("closed", 0)}
+    assert (answer.status, answer.body, len(asked)) == (422, body, 1)
+    assert "logit_bias" in completion.reason
+
+
+async def test_a_4xx_as_a_stream_keeps_its_status(tmp_path: Path):
+    async with before(tmp_path, lambda _: (422, "text/event-stream", events({"error": {"message": "no"}}))) as (rig, asked):
+        answer = await rig.post(chat())
+        assert await only(rig) == (OutcomeKind.REJECTED, 422)
+    assert (answer.status, answer.error["message"], len(asked)) == (422, "no", 1)
+
+
+@pytest.mark.parametrize(("status", "gets"), [(413, 413), (404, 502)])
+async def test_a_web_servers_page_blames_the_request_only_where_its_status_does(tmp_path: Path, status: int, gets: int):
+    async with before(tmp_path, lambda _: (status, "text/html", b"<h1>Request Entity Too Large</h1>")) as (rig, _):
+        answer = await rig.post(chat())
+        assert breakers(rig) == {("closed", int(gets == 502))}
+    assert answer.status == gets
+    assert "Too Large" in answer.error["message"]
+
+
+@pytest.mark.parametrize(("code", "counted"), [(400, 0), ("422", 0), (500, 1), (None, 1)])
+async def test_after_the_first_token_only_an_error_of_the_engines_own_counts(tmp_path: Path, code: object, counted: int):
+    error = {"error": {"message": "the grammar ran out", "code": code}}
+    async with before(tmp_path, stream_of(ROLE, TOKEN, error)) as (rig, _):
+        answer = await rig.post(chat())
+        assert await only(rig) == (OutcomeKind.FAILED, 200)
+        assert breakers(rig) == {("closed", counted)}
+    assert answer.status == 200
+    assert answer.events == [ROLE, TOKEN, error, "[DONE]"]
+
+
+@pytest.mark.parametrize("code", [500, 503, None, "weird"])
+async def test_an_error_event_that_does_not_blame_the_request_is_tried_elsewhere(tmp_path: Path, code: object):
+    async with before(tmp_path, stream_of({"error": {"message": "out of memory", "code": code}}), engines=2) as (rig, asked):
+        answer = await rig.post(chat())
+        assert await only(rig) == (OutcomeKind.FAILED, 502)
+        assert breakers(rig) == {("closed", 1)}
+    assert (answer.status, answer.error["code"], len(asked)) == (502, "engine_error", 2)
+
+
+async def test_many_different_mistakes_leave_the_circuit_closed_and_others_served(tmp_path: Path):
+    def answers(document: dict[str, Any]) -> tuple[int, str, bytes]:
+        documents = [{"error": BIAS}] if "logit_bias" in document else [ROLE, TOKEN, END]
+        return 200, "text/event-stream", events(*documents)
+
+    async with before(tmp_path, answers) as (rig, asked):
+        bad = [await rig.post(chat(f"mistake {number}", logit_bias={"999999": 1})) for number in range(3 * FAILURES)]
+        good = await rig.post(chat("well formed"))
+        assert breakers(rig) == {("closed", 0)}
+        assert not rig.events("engine.circuit")
+        assert rig.balanced()
+    assert {answer.status for answer in bad} == {400}
+    assert (good.status, good.text) == (200, "a")
+    assert len(asked) == 3 * FAILURES + 1
+
+
+async def test_embeddings_too(tmp_path: Path):
+    async with before(tmp_path, stream_of({"error": BIAS}), engines=2) as (rig, asked):
+        answer = await rig.post({"model": MODEL, "input": "x"}, "/v1/embeddings")
+        assert breakers(rig) == {("closed", 0)}
+    assert (answer.status, answer.error, len(asked)) == (400, BIAS, 1)
