@@ -120,7 +120,7 @@ async def _engines(settings: DoorSettings, options: dict[str, Any], folder: Path
     if settings.engine == "sim":
         yield settings.engines
         return
-    server = VllmServer(python=options["vllm_python"], model=options["model"], max_model_len=MODEL_LEN, dtype="bfloat16", flags=VLLM_FLAGS)
+    server = VllmServer(python=options["vllm_python"], model=options["model"], max_model_len=MODEL_LEN, flags=VLLM_FLAGS)
     async with running_vllm(server, folder, "smollm2") as url:
         yield (f"vllm={url}",)
 

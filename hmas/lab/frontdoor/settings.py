@@ -52,7 +52,9 @@ class DoorSettings(msgspec.Struct, frozen=True, kw_only=True):
         cap: `max_tokens` of those that send it.
         max_prompt, max_output: Longer questions, and those with a longer answer, are not asked.
         past: Lengths in histories.
-        ramp: Arrival rates, requests/s, from which to which the load rises while capacity is measured. `ramp_s`: how long that takes.
+        ramp: Arrival rates, requests/s, from which to which the load rises while capacity is measured; over `stretch`. `ramp_s`: how long
+            that takes.
+        headroom: Least TPOT target over the TPOT of a request alone; what an engine is too slow for, all targets are stretched to. 0 never.
         drain_s: How long after the last arrival answers are waited for.
         budget_s: After this no run begins that would not fit.
         at_once: How many arms run at the same time. What disturbs the machine then disturbs all of them alike.
@@ -73,6 +75,7 @@ class DoorSettings(msgspec.Struct, frozen=True, kw_only=True):
     past: Past = Past()
     ramp: tuple[float, float] = (2.0, 14.0)
     ramp_s: float = 66.0
+    headroom: float = 0.0
     drain_s: float = 60.0
     at_once: int = 3
     budget_s: float = 1200.0
@@ -103,9 +106,10 @@ VLLM = DoorSettings(
     cap=128,
     max_prompt=300,
     past=Past(question_chars=200, answer_tokens=(10, 60)),
-    ramp=(0.2, 2.6),
+    ramp=(0.3, 3.0),
     ramp_s=80.0,
-    drain_s=60.0,
+    headroom=2.5,
+    drain_s=90.0,
     at_once=1,
 )
 """A third of the cells on a real vLLM: one engine, so one arm at a time."""
