@@ -1,6 +1,7 @@
 """`hmas lab frontdoor`: what clients really send, through the product and through the same gateway with nothing switched on."""
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -65,7 +66,10 @@ def frontdoor(ctx: click.Context, /, *, page: Path | None, out: Path, as_json: b
     if (options["vllm_python"] is None) != (options["model"] is None):
         raise click.UsageError("give --vllm-python and --model together")
     settings = settings_of(options)
-    document = asyncio.run(_measure(settings, options, out))
+    try:
+        document = asyncio.run(_measure(settings, options, out))
+    except asyncio.CancelledError:
+        raise click.Abort from None
     kind = ON_VLLM if settings.engine == "vllm" else f"{SIM}-quick" if options["quick"] else SIM
     write_result(out / f"{kind}.json", document)
     if as_json:
@@ -103,6 +107,10 @@ def settings_of(options: dict[str, Any]) -> DoorSettings:
 
 
 async def _measure(settings: DoorSettings, options: dict[str, Any], out: Path) -> dict[str, Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    # Stacks and engines are processes of their own: what ends this one must end them too.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     folder = data_dir()
     hint(f"prompts from {folder or 'datasets/'}")
     questions = read_questions(folder, max_prompt=settings.max_prompt, max_output=settings.max_output)
