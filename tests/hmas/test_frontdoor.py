@@ -168,6 +168,13 @@ def test_goals_are_judged_cell_by_cell():
     assert [one for one in outcomes(by_load(broken, at=0.7)) if "pass-through in every cell" in one.goal] == [], "no goal is set there"
 
 
+def test_past_capacity_the_load_is_judged_as_a_whole():
+    arms = {PASS: results([True] * 20 + [False] * 20), PRODUCT: [*results([True] * 30 + [False] * 9), result(39, kind="tools", good=False)]}
+    found = {one.goal: one for one in outcomes({1.3: arms})}
+    assert found["load 1.3: goodput at least 1.35 of pass-through"].verdict == "pass"
+    assert found["load 1.3: goodput at least 1.35 of pass-through"].worst == "all requests: 30 beside 20"
+
+
 def test_the_short_form_fails_where_a_group_loses_far_below_capacity():
     assert quick_failures(by_load(results([True] * 40))) == []
     assert quick_failures(by_load(results([True] * 39 + [False]))) == [], "one request is no share"
