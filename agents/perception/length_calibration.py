@@ -1,37 +1,49 @@
-"""Stated quantiles kept honest: each level is moved until as many lengths fall below it as it says. Pure.
+"""Stated quantiles kept honest: how far lengths scatter, and where each level must lie for as many to fall below it as it says. Pure.
 
-Quantile tracking (Gibbs and Candes, "Adaptive conformal inference under distribution shift", 2021; Angelopoulos et al., "Conformal
-PID control", 2023): after every outcome a level moves up by `step * level` if the length exceeded it and down by `step * (1 - level)` if
-not. So the share of lengths below it goes to the level whatever the lengths do, also under drift; the steps bound how far it is off after
-n outcomes. Corrections add up over groups (everything, the task, the model), each of which receives all of its own misses.
+Both are learnt by group (everything, the model, the task), one completion at a time, and add up over a request's groups.
+
+- Scatter: the logarithm of the variance follows the squared surprise (the score of a normal likelihood), since some models answer alike
+  to everything and others now with a word and now with a page.
+- Levels: quantile tracking (Gibbs and Candes, "Adaptive conformal inference under distribution shift", 2021; Angelopoulos et al.,
+  "Conformal PID control", 2023): after every outcome a level moves up by `step * level` if the length exceeded it and down by
+  `step * (1 - level)` if not. So the share of lengths below it goes to the level whatever the lengths do, also under drift.
 """
 
+import math
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 
 from controller.core.lengths import LEVELS
 
 GROUPS = 4096
-"""Groups remembered; the one longest without news goes first."""
+"""Groups remembered; the one longest without an answer goes first."""
 LAST_STEP = 0.006
 FIRST_STEP = 0.06
-"""Step before the first outcome of a group and after many, in standard deviations of the forecast."""
+"""Step of the levels before the first outcome of a group and after many, in standard deviations of the forecast."""
 SETTLED = 60.0
-"""Outcomes after which the step has gone half of the way."""
+"""Outcomes after which that step has gone half of the way."""
 BOUND = 4.0
-"""Largest correction, in standard deviations."""
+"""Largest correction of a level, in standard deviations."""
+SCATTER_ANSWERS = 40.0
+"""Answers that the general variance counts for; the step of the scatter after n more is 1 / (n + this), and never below the next."""
+SCATTER_STEP = 0.005
+SCATTER_CLIP = 9.0
+"""Largest squared surprise, in variances: an odd answer is one odd answer."""
+SCATTER_BOUND = 3.0
+"""Largest logarithm of one group's factor."""
 
 
 class _Group:
-    __slots__ = ("correction", "count")
+    __slots__ = ("correction", "count", "scatter")
 
     def __init__(self) -> None:
         self.correction = [0.0] * len(LEVELS)
-        self.count = 0.0
+        self.scatter = 0.0
+        self.count = 0
 
 
 class Calibration:
-    """Corrections to standardised quantiles, learnt from what was stated and what came."""
+    """Scatter and corrections of standardised quantiles, learnt from what was stated and what came."""
 
     def __init__(self, limit: int = GROUPS) -> None:
         self._limit = limit
@@ -40,31 +52,35 @@ class Calibration:
     def __len__(self) -> int:
         return len(self._groups)
 
-    def correction(self, groups: tuple[Hashable, ...]) -> list[float]:
+    def scatter(self, groups: Sequence[Hashable]) -> float:
+        """By how much the variance of a request's length differs from the general one; 1 where nothing is known."""
+        return math.exp(sum(group.scatter for name in groups if (group := self._groups.get(name)) is not None))
+
+    def correction(self, groups: Sequence[Hashable]) -> list[float]:
         """Sum of the corrections of a request's groups, by level."""
         found = [group.correction for name in groups if (group := self._groups.get(name)) is not None]
         return [sum(parts) for parts in zip(*found, strict=True)] if found else [0.0] * len(LEVELS)
 
-    def learn(self, groups: tuple[Hashable, ...], below: Sequence[float], weight: float = 1.0) -> None:
+    def learn(self, groups: Sequence[Hashable], below: Sequence[float], squared: float) -> None:
         """Takes an outcome into account.
 
         Args:
             groups: Those of the request.
             below: By level, 1 where the length was at most the stated quantile, else 0; in between where a cap hides which.
-            weight: Outcomes that it counts for.
+            squared: The squared surprise over the variance that was expected of it; 1 teaches nothing.
         """
-        misses = [level - share for level, share in zip(LEVELS, below, strict=True)]
+        excess = min(SCATTER_CLIP, squared) - 1.0
         for name in groups:
             group = self._groups.get(name)
             if group is None:
                 group = self._groups[name] = _Group()
             else:
                 self._groups.move_to_end(name)
-            step = weight * (LAST_STEP + (FIRST_STEP - LAST_STEP) * SETTLED / (SETTLED + group.count))
-            moved = [value + step * miss for value, miss in zip(group.correction, misses, strict=True)]
-            if max(moved) > BOUND or min(moved) < -BOUND:
-                moved = [min(BOUND, max(-BOUND, value)) for value in moved]
-            group.correction = moved
-            group.count += weight
+            step = LAST_STEP + (FIRST_STEP - LAST_STEP) * SETTLED / (SETTLED + group.count)
+            moved = [value + step * (level - share) for value, level, share in zip(group.correction, LEVELS, below, strict=True)]
+            group.correction = [min(BOUND, max(-BOUND, value)) for value in moved]
+            scatter = group.scatter + excess * max(SCATTER_STEP, 1.0 / (SCATTER_ANSWERS + group.count))
+            group.scatter = min(SCATTER_BOUND, max(-SCATTER_BOUND, scatter))
+            group.count += 1
         while len(self._groups) > self._limit:
             self._groups.popitem(last=False)

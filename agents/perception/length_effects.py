@@ -1,9 +1,9 @@
 """What tenants, models, tasks and conversations add to the log of an output length: crossed effects, learnt one completion at a time. Pure.
 
-A length is the reader's expectation plus one effect per group that the request belongs to. Every effect starts at zero with the variance
-that its level has among installations, and a completion moves each by its share of the surprise (a Kalman filter with a diagonal
-covariance): what could as well be the prompt's doing moves the tenant little, and groups heard of often move the least. Variances never
-fall below a level's drift, so that a shift of the workload is followed. Groups are bounded; the one longest without news goes first.
+A length is what its question leads one to expect plus one effect per group that the request belongs to. Every effect starts at zero with
+the variance that its level has among installations, and a completion moves each by its share of the surprise (a Kalman filter with a
+diagonal covariance): what could as well be the prompt's doing moves the tenant little, and groups with many answers move the least.
+Variances never fall below a level's drift, so that a shift of the workload is followed.
 """
 
 from collections import OrderedDict
@@ -12,7 +12,7 @@ from collections.abc import Hashable
 import msgspec
 
 GROUPS = 30_000
-"""Groups remembered, of all levels together (about 10 MB)."""
+"""Groups remembered, of all levels together (about 10 MB); the one longest without an answer goes first."""
 CLIP = 3.0
 """Surprises count up to this many standard deviations: a degenerate output of 50,000 tokens is one odd output."""
 
@@ -23,8 +23,8 @@ class Level(msgspec.Struct, frozen=True):
     Attributes:
         variance: Of its effects before anything is known, in squared log units.
         floor: Variance below which no effect's own falls: how far it may have drifted since.
-        of_spread: Variance as a share of the squared spread that the reader leaves open, instead of `variance`: what the prompt itself
-            hides, which later answers to the same prompt show.
+        of_spread: Variance as a share of the squared spread of the expectation, instead of `variance`: what a question itself hides and
+            later answers to it show.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Membership(msgspec.Struct, frozen=True):
 
     Attributes:
         groups: One key per level, None where the request has none there; the first has one always. Keys of different levels differ.
-        spread: Squared spread that the reader leaves open.
+        spread: Squared spread of the expectation.
         noise: The part of it that is no group's.
         start: Prior mean and variance of the first level's effect, in place of the level's own.
     """
@@ -50,7 +50,7 @@ class Membership(msgspec.Struct, frozen=True):
 
 
 class Effect:
-    """Mean and variance of one group's effect, and how often it was heard of."""
+    """Mean and variance of one group's effect, and of how many answers it is."""
 
     __slots__ = ("count", "mean", "variance")
 
@@ -76,35 +76,20 @@ class Effects:
     def __len__(self) -> int:
         return len(self._groups)
 
-    def find(self, group: Hashable) -> Effect | None:
-        """The group's effect, None before the first news."""
-        return self._groups.get(group)
+    def count(self, group: Hashable) -> int:
+        """Answers of a group so far."""
+        effect = self._groups.get(group)
+        return 0 if effect is None else effect.count
 
     def sum(self, request: Membership) -> tuple[float, float]:
         """Mean and variance of the sum of a request's effects."""
-        mean, variance = request.start
-        get = self._groups.get
-        effect = get(request.groups[0])
-        if effect is not None:
-            mean, variance = effect.mean, effect.variance
-        for level, group in zip(self.levels[1:], request.groups[1:], strict=True):
-            if group is not None:
-                effect = get(group)
-                if effect is not None:
-                    mean += effect.mean
-                    variance += effect.variance
-                else:
-                    variance += level.of_spread * request.spread or level.variance
-        return mean, variance
-
-    def unseen(self, request: Membership, own: int) -> tuple[float, float]:
-        """What the sum would be less, in mean and variance, were the last `own` groups of a request not heard of yet."""
         mean, variance = 0.0, 0.0
-        for level, group in zip(self.levels[-own:], request.groups[-own:], strict=True):
-            effect = self._groups.get(group) if group is not None else None
-            if effect is not None:
-                mean += effect.mean
-                variance += effect.variance - (level.of_spread * request.spread or level.variance)
+        for place, group in enumerate(request.groups):
+            if group is not None:
+                effect = self._groups.get(group)
+                more, doubt = self._start(request, place) if effect is None else (effect.mean, effect.variance)
+                mean += more
+                variance += doubt
         return mean, variance
 
     def learn(self, request: Membership, surprise: float, total: float, informed: float) -> None:
@@ -118,18 +103,22 @@ class Effects:
         """
         bound = CLIP * total**0.5
         step = min(bound, max(-bound, surprise)) / total
-        first = True
-        for level, group in zip(self.levels, request.groups, strict=True):
-            if group is not None:
-                effect = self._groups.get(group)
-                if effect is None:
-                    mean, variance = request.start if first else (0.0, level.of_spread * request.spread or level.variance)
-                    effect = self._groups[group] = Effect(mean, variance)
-                else:
-                    self._groups.move_to_end(group)
-                effect.mean += effect.variance * step
-                effect.variance = max(level.floor, effect.variance * (1.0 - informed * effect.variance / total))
-                effect.count += 1
-            first = False
+        for place, group in enumerate(request.groups):
+            if group is None:
+                continue
+            effect = self._groups.get(group)
+            if effect is None:
+                effect = self._groups[group] = Effect(*self._start(request, place))
+            else:
+                self._groups.move_to_end(group)
+            effect.mean += effect.variance * step
+            effect.variance = max(self.levels[place].floor, effect.variance * (1.0 - informed * effect.variance / total))
+            effect.count += 1
         while len(self._groups) > self._limit:
             self._groups.popitem(last=False)
+
+    def _start(self, request: Membership, place: int) -> tuple[float, float]:
+        if place == 0:
+            return request.start
+        level = self.levels[place]
+        return 0.0, level.of_spread * request.spread or level.variance

@@ -1,4 +1,7 @@
-"""What the words of a prompt say about the length of its answer, as numbers for `agents.perception.length_net`. Pure.
+"""What the words of a question say about the length of its answer, as numbers for `agents.perception.length_base`. Pure.
+
+Only the question is read: what surrounds it (system prompt, history, tools) does not belong to one answer more than to another, and what it
+changes all the same is learnt online, by application.
 
 Commands stand at the beginning and at the end of a prompt, so only these are read word by word: the cost of a request is bounded whatever
 the length of its prompt.
@@ -17,46 +20,40 @@ HEAD_CHARS = 256
 TAIL_CHARS = 176
 WORDS = 80
 """Words and numbers read at most."""
-DENSE = (
+NUMBERS = (
     "log_tokens",
     "log_chars",
     "log_chars_per_token",
     "log_lines",
     "bullets",
     "code",
-    "question",
+    "question_mark",
     "other_scripts",
-    "tools",
-    "log_turns",
-    "images",
     "demands",
     "log_demand",
-    "ask_words",
+    "share_of_words",
     "hidden",
 )
 """Names of the numbers beside the words, in order; `hidden` is 1 where the text is not shared."""
-LONGEST = 16_384
-"""Characters, tokens and lines beyond which a prompt counts as this long: nothing was learnt of longer ones."""
-
 _LETTERS = "abcdefghijklmnopqrstuvwxyz'"
 _PLAIN = str.maketrans({chr(code): " " for code in range(128) if chr(code) not in _LETTERS} | dict.fromkeys("0123456789", "0"))
 _OTHER = re.compile(r"[a-z']+|\d+|[^\x00-\x7f]")
 
 
-class PromptFeatures(msgspec.Struct, frozen=True):
-    """A prompt in numbers.
+class QuestionFeatures(msgspec.Struct, frozen=True):
+    """A question in numbers.
 
     Attributes:
         words: Words of its beginning and end in order, digits as `0`, at most `WORDS`; characters of other scripts one by one.
-        dense: Values of `DENSE`.
+        numbers: Values of `NUMBERS`.
     """
 
     words: list[str]
-    dense: list[float]
+    numbers: list[float]
 
 
-def features_of(view: PromptView) -> PromptFeatures:
-    """Reads a prompt; never raises for what it holds."""
+def features_of(view: PromptView) -> QuestionFeatures:
+    """Reads a question; never raises for what it holds."""
     text = view.excerpt
     low = text.lower()
     ask = low if len(low) <= HEAD_CHARS + TAIL_CHARS else f"{low[:HEAD_CHARS]} {low[-TAIL_CHARS:]}"
@@ -65,9 +62,9 @@ def features_of(view: PromptView) -> PromptFeatures:
         :WORDS
     ]
     demanded = demanded_in(low)
-    log_tokens = math.log1p(min(max(view.prompt_tokens, 0), LONGEST))
-    log_chars = math.log1p(min(max(view.prompt_chars, len(text)), LONGEST))
-    dense = [
+    log_tokens = math.log1p(max(view.question_tokens or view.prompt_tokens, 0))
+    log_chars = math.log1p(max(view.question_chars or view.prompt_chars, len(text)))
+    numbers = [
         log_tokens,
         log_chars,
         log_chars - log_tokens if log_tokens else 0.0,
@@ -76,17 +73,14 @@ def features_of(view: PromptView) -> PromptFeatures:
         1.0 if "```" in text or "def " in text or "();" in text else 0.0,
         1.0 if text[-3:].rstrip().endswith("?") else 0.0,
         0.0 if plain else 1.0,
-        1.0 if view.has_tools else 0.0,
-        math.log1p(min(max(view.turns, 0), LONGEST)),
-        float(min(max(view.images, 0), 4)),
         1.0 if demanded else 0.0,
         math.log(demanded) if demanded > 0.0 else 0.0,
         len(words) / WORDS,
         0.0 if text else 1.0,
     ]
-    return PromptFeatures(words, dense)
+    return QuestionFeatures(words, numbers)
 
 
-def terms(words: list[str]) -> list[str | tuple[str, str]]:
-    """Words and pairs of neighbours: what the vocabulary is made of."""
-    return [*words, *pairwise(words)]
+def terms(words: list[str]) -> list[str]:
+    """Distinct words and pairs of neighbours with a blank between."""
+    return list(dict.fromkeys([*words, *(f"{one} {other}" for one, other in pairwise(words))]))

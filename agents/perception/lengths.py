@@ -1,20 +1,17 @@
-"""Output length as quantiles, for one request at a time, learnt further from every completion. Pure, bounded, about 50 us a request.
+"""Output length as quantiles, for one request at a time, learnt further from every completion. Pure, bounded.
 
 Four parts, from what is known before any traffic to what only traffic shows:
 
-1. What the prompt leads one to expect of an average model: the net's quantiles (`length_net`), their middle moved part of the way to the
-   reader's; one of the two alone where there is no other; else the task's historical prior (H-MAS 3.2: what could not be read is not
-   specialised on).
-2. Effects in log space (`length_effects`): the model's verbosity, the tenant, the task, the prompt's length bucket, the conversation, the
-   same prompt or opening seen before; and a linear correction of what prompts lead one to expect, learnt on the net's last hidden layer,
-   on how far the reader is from it, so that the better of the two comes to be believed, and on whether the model is a stranger.
-   And a slope per model (`length_slopes`): some are terse in everything, some in small talk alone.
-3. The spread around that, by how far lengths of the model and the task have scattered (`length_scales`).
-4. Calibration of each stated level against what came (`length_calibration`), for prompts that were seen before and for new ones apart. An
-   answer to a known prompt also teaches what would have been said had it been new: where prompts repeat, new ones are rare, and those that
-   are rare are not like the rest.
+1. What the question leads one to expect of an average model: the shipped base's quantiles (`length_base`); a reader's own where there is no
+   base; else the task's historical prior (H-MAS 3.2: what could not be read is not specialised on).
+2. Effects in log space (`length_effects`): the model's verbosity, the tenant, the task, the application (a system prompt with its tools),
+   the conversation, the same question seen before; and a linear correction of the expectation by the question's inputs and by how far the
+   reader's median is from it, so that the better of the two gains weight.
+3. Scatter around that, and calibration of each level against what came (`length_calibration`).
+4. Bounds: the client's cap, the room that the engine's context leaves after the prompt, and what answers of this model and tenant have
+   ever been (`length_bounds`).
 
-The client's cap bounds every quantile. An answer that ran into its cap is known only to be at least that long, and is learnt as such.
+An answer that ran into its cap is known only to be at least that long, and is learnt as such.
 """
 
 import math
@@ -25,65 +22,53 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from agents.perception.length_base import INPUTS, LengthBase
+from agents.perception.length_bounds import LongestAnswers
 from agents.perception.length_calibration import Calibration
 from agents.perception.length_demands import demanded_tokens
 from agents.perception.length_effects import CLIP, GROUPS, Effects, Level, Membership
 from agents.perception.length_names import known_offset, model_key
-from agents.perception.length_net import PromptNet
-from agents.perception.length_scales import Scales
-from agents.perception.length_slopes import Slopes, distance
-from agents.perception.length_statistics import PRIOR, bucket
+from agents.perception.length_priors import PRIOR
+from agents.perception.ranges import RangeCounter
 from agents.perception.reading import PromptView, Reading
 from controller.core.lengths import LEVELS, MEDIAN, P90
 from controller.core.types import TaskType
 
 Floats = NDArray[np.float64]
 
-MAX_LOG = math.log(131_072.0)
-"""No forecast exceeds this many tokens."""
+LONGEST = 16_384.0
+"""Tokens that bound answers before there are any, where no base states its own."""
+MAX_LOG = 16.0
+"""No answer counts as longer than this, as a logarithm: nine million tokens."""
 MODELS = 4096
 """Models' names remembered with what is known of them."""
-OPENING_CHARS = 96
-"""Characters in which prompts of one template are alike."""
 
 LEVELS_OF_EFFECTS: tuple[Level, ...] = (
-    Level("model", 0.40, 0.002),
-    Level("everything", 0.10, 0.001),
-    Level("task", 0.10, 0.001),
-    Level("model and task", 0.08, 0.002),
-    Level("tenant", 0.10, 0.002),
-    Level("tenant and task", 0.10, 0.002),
-    Level("task and prompt bucket", 0.03, 0.001),
+    Level("model", 0.30, 0.002),
+    Level("everything", 0.05, 0.001),
+    Level("task", 0.05, 0.001),
+    Level("model and task", 0.05, 0.002),
+    Level("tenant", 0.03, 0.002),
+    Level("application", 0.03, 0.002),
     Level("conversation", 0.0, 0.02, of_spread=0.20),
-    Level("opening", 0.0, 0.003, of_spread=0.12),
-    Level("prompt", 0.0, 0.003, of_spread=0.45),
+    Level("question", 0.0, 0.003, of_spread=0.45),
 )
-_PROMPTS_OWN = 2
-"""Last levels that a prompt shares with prompts like it alone: unknown for a new one."""
-_SCALED = (0, 1, 2)
-"""Levels by whose groups lengths scatter differently: model, everything, task."""
-_OF_SPREAD = tuple(level.of_spread for level in LEVELS_OF_EFFECTS[-3:])
+_OF_SPREAD = tuple(level.of_spread for level in LEVELS_OF_EFFECTS)
 NOISE = 0.4
-"""Least share of the reader's squared spread that no memory explains: another answer to the same prompt differs too."""
+"""Least share of the expectation's squared spread that no memory explains: another answer to the same question differs too."""
 KNOWN_MODEL_VARIANCE = 0.06
 """Variance of a known model's verbosity around what is known of it."""
 REFINEMENT_VARIANCE = 0.20
 """Variance that the linear correction may add to the log length before anything is learnt."""
 READER_TRUST = 0.1
 READER_VARIANCE = 0.05
-"""How far the middle goes from the net's towards the reader's before anything is learnt, and the variance of that share."""
-NEWCOMER_VARIANCE = 0.20
-"""Variance around what the net was short of, on average, for models that it had never heard of; this and the model's own variance were
-chosen by leaving collections out."""
-_NEWCOMER, _READER = -2, -1
-"""Places of what is not the net's among the inputs of the linear correction."""
+"""How far the middle goes from the base's towards the reader's before anything is learnt, and the variance of that share."""
 DISSENT = 1.5
 """Distance of the two, in logs, beyond which it counts no more."""
+USUAL, REACH = 5.3, 2.0
+"""Log length around which the correction's slope turns (about 200 tokens), and the distance from it that counts at most."""
 REPEATS = 8
-"""Answers to one prompt from which the linear correction learns: more say nothing new of prompts."""
-HALF_NEW = 32.0
-"""Answers to one prompt after which another counts half for the calibration of new prompts. Leaving collections out does not tell 8 from 32
-apart; a smaller one learns slowly where few prompts are asked of many models."""
+"""Answers to one question from which the linear correction learns: more say nothing new of questions."""
 DEMAND_SHARE = 0.5
 """How far a demanded length moves the task's prior: models fall short of long demands and overshoot short ones."""
 
@@ -96,14 +81,14 @@ _LEAST_SPREAD = 0.15
 
 
 class Forecast(msgspec.Struct, frozen=True):
-    """What is said of one request, kept until its completion is learnt from.
+    """What is expected of one request, kept until its completion is learnt from.
 
     Attributes:
-        log_quantiles: Quantiles of the natural log of the output length in tokens at `controller.core.lengths.LEVELS`; ascending, bounded
-            by the cap.
-        source: Where the expectation came from: `net and reader`, `net`, `reader` or `prior`.
-        raw: The same quantiles before the cap.
-        base, shape, inputs, member, calibrated, cap: For `LengthModel.learn`.
+        log_quantiles: Quantiles of the natural log of the output length in tokens at `controller.core.lengths.LEVELS`; ascending, 0 or
+            more, within every bound.
+        source: Where the expectation came from: `base and reader`, `base`, `reader` or `prior`.
+        raw: The same quantiles before the bounds.
+        base, shape, inputs, member, calibrated, bounded, cap: For `LengthModel.learn`.
     """
 
     log_quantiles: tuple[float, ...]
@@ -112,7 +97,8 @@ class Forecast(msgspec.Struct, frozen=True):
     shape: list[float]
     inputs: Floats | None
     member: Membership
-    calibrated: tuple[bool, tuple[bool, Hashable], tuple[bool, Hashable]]
+    calibrated: tuple[Hashable, ...]
+    bounded: tuple[Hashable, ...]
     cap: float
     raw: list[float]
 
@@ -123,27 +109,33 @@ class Forecast(msgspec.Struct, frozen=True):
 
 
 class LengthModel:
-    """Tells and learns output lengths. Not thread-safe.
+    """Forecasts and learns output lengths. Not thread-safe.
 
     Args:
-        net: The shipped net or one that an operator trained; None to do without.
+        base: The shipped one or one that an operator trained; None to do without.
         groups: Groups of effects remembered.
+
+    Attributes:
+        base: As given.
     """
 
-    def __init__(self, net: PromptNet | None = None, *, groups: int = GROUPS) -> None:
-        self._net = net
+    def __init__(self, base: LengthBase | None = None, *, groups: int = GROUPS) -> None:
+        self.base = base
         self._effects = Effects(LEVELS_OF_EFFECTS, groups)
-        self._slopes = Slopes()
-        self._scales = Scales()
         self._calibration = Calibration()
+        self._longest = LongestAnswers(LONGEST if base is None else base.longest)
         self._models: dict[str, tuple[str, tuple[float, float], float]] = {}
-        width = net.width + 2 if net is not None else 2
+        # The question's inputs, the distance from the usual length, the reader's dissent.
+        width = len(INPUTS) + 2
         self._weights: Floats = np.zeros(width)
-        self._weights[_READER] = READER_TRUST
-        self._weights[_NEWCOMER] = net.newcomers if net is not None else 0.0
+        self._weights[-1] = READER_TRUST
         self._covariance: Floats = np.eye(width) * (REFINEMENT_VARIANCE / width)
-        self._covariance[_READER, _READER] = READER_VARIANCE
-        self._covariance[_NEWCOMER, _NEWCOMER] = NEWCOMER_VARIANCE
+        self._covariance[-1, -1] = READER_VARIANCE
+
+    @property
+    def ranges(self) -> RangeCounter | None:
+        """Inputs outside of what the base was trained on; None without a base."""
+        return None if self.base is None else self.base.ranges
 
     @property
     def groups(self) -> int:
@@ -153,88 +145,77 @@ class LengthModel:
     def quantiles(
         self, view: PromptView, reading: Reading, *, task: TaskType, tenant: str, model: str, session: str = ""
     ) -> tuple[float, ...]:
-        """Log quantiles at `LEVELS`, for those who will not learn from the completion."""
+        """Log quantiles at `LEVELS`, where nothing is learnt from the completion."""
         return self.forecast(view, reading, task=task, tenant=tenant, model=model, session=session).log_quantiles
 
     def forecast(self, view: PromptView, reading: Reading, *, task: TaskType, tenant: str, model: str, session: str = "") -> Forecast:
         """What is to be expected of a request.
 
         Args:
-            view: Its prompt; the excerpt may be empty.
+            view: Its prompt; the texts may be empty.
             reading: What the reader made of it; an empty one gives the prior of `task`.
-            task: Its type as everyone is told it, `unknown` where in doubt.
-            tenant: Who asks.
-            model: Whom, by the name that clients use.
+            task: Its type as it is published, `unknown` where in doubt.
+            tenant: The tenant that asks.
+            model: The model that answers, by the name that clients use.
             session: Conversation, empty where not known.
         """
         base, inputs, source = self._expected(view, reading, task)
         middle = base[MEDIAN]
         spread = max(_LEAST_SPREAD, (base[P90] - base[0]) / (2.0 * _NORMAL_P90))
-        key, start, stranger = self._known(model)
+        key, start, newcomer = self._known(model)
         if inputs is not None:
-            inputs[_NEWCOMER] = stranger
+            # What models without an offset write more than others is known beside the base alone.
+            start = start[0] + newcomer, start[1]
         groups = _groups(view, task, key, tenant, session)
-        variance = spread * spread * self._scales.factor(_scaled(groups))
+        calibrated = tuple(group for group in groups[:3] if group is not None)
+        variance = spread * spread * self._calibration.scatter(calibrated)
         member = Membership(groups, variance, _noise(groups) * variance, start)
-        fresh = member.groups[-1] is None or self._effects.find(member.groups[-1]) is None
-        calibrated = (fresh, (fresh, task), (fresh, key))
         shape = [(value - middle) / spread for value in base]
         raw = self._quantiles(self._centre(middle, inputs, member), shape, calibrated)
-        cap = math.log(view.max_output_tokens) if view.max_output_tokens > 0 else math.inf
-        highest = min(cap, MAX_LOG)
+        cap = _cap(view)
+        bounded = (groups[0], groups[4])
+        highest = min(cap, self._longest.bound(bounded))
         stated = tuple([min(highest, max(0.0, value)) for value in raw])
-        return Forecast(stated, source, middle, shape, inputs, member, calibrated, cap, raw)
+        return Forecast(stated, source, middle, shape, inputs, member, calibrated, bounded, cap, raw)
 
     def learn(self, forecast: Forecast, output_tokens: int) -> None:
         """Learns from how long the answer was; each forecast is to be learnt from once.
 
         Args:
-            forecast: What was said of the request.
+            forecast: What was expected of the request.
             output_tokens: Tokens of its answer, which ended by itself or at the cap; less than 1 teaches nothing.
         """
         if output_tokens < 1:
             return
         length = min(math.log(output_tokens), MAX_LOG)
-        now = self._centre(forecast.base, forecast.inputs, forecast.member)
-        centre, total, away = now
+        centre, total = now = self._centre(forecast.base, forecast.inputs, forecast.member)
         censored = length >= forecast.cap - 1e-9
         surprise, informed = length - centre, 1.0
         if censored:
             mean, informed = _beyond(surprise / math.sqrt(total))
             surprise = mean * math.sqrt(total)
-        # Levels are held to what would be said now: hundreds that were answered before the first of them completed made one mistake, not
-        # hundreds, and the effects have learnt most of it by now.
+        # Levels are held to what would be forecast now: hundreds that were answered before the first of them completed made one mistake,
+        # not hundreds, and the effects have learnt most of it by now.
         stated = self._quantiles(now, forecast.shape, forecast.calibrated)
-        self._calibration.learn(forecast.calibrated, _below(stated, length, censored=censored))
-        self._learn_as_new(forecast, length, censored=censored)
-        self._scales.learn(_scaled(forecast.member.groups), 1.0 + informed * (surprise * surprise / total - 1.0))
+        squared = 1.0 + informed * (surprise * surprise / total - 1.0)
+        self._calibration.learn(forecast.calibrated, _below(stated, length, censored=censored), squared)
         if forecast.inputs is not None:
             self._refine(forecast.inputs, surprise, total, forecast.member.groups[-1])
-        bound = CLIP * math.sqrt(total)
-        self._slopes.learn(forecast.member.groups[0], away, min(bound, max(-bound, surprise)) / total, total, informed)
         self._effects.learn(forecast.member, surprise, total, informed)
-
-    def _learn_as_new(self, forecast: Forecast, length: float, *, censored: bool) -> None:
-        """Calibrates what would have been said of a known prompt had it been new; the less, the more often it was answered."""
-        fresh, (_, task), (_, key) = forecast.calibrated
-        own = self._effects.find(forecast.member.groups[-1])
-        if fresh or own is None:
-            return
-        groups = (True, (True, task), (True, key))
-        stated = self._quantiles(self._centre(forecast.base, forecast.inputs, forecast.member, as_new=True), forecast.shape, groups)
-        self._calibration.learn(groups, _below(stated, length, censored=censored), HALF_NEW / (HALF_NEW + own.count))
+        self._longest.learn(forecast.bounded, length)
 
     def _expected(self, view: PromptView, reading: Reading, task: TaskType) -> tuple[list[float], Floats | None, str]:
-        """Quantiles for an average model, inputs of the linear correction, and whose they are."""
+        """Quantiles for an average model, inputs of the linear correction, and where they come from."""
         stated = len(reading.log_lengths) == len(LEVELS)
         read = stated or bool(reading.probabilities)
-        if self._net is not None and read:
-            told = self._net.tell_of(view)
-            dissent = reading.log_lengths[MEDIAN] - told.log_lengths[MEDIAN] if stated else 0.0
-            inputs: Floats = np.empty(len(told.hidden) + 2)
-            inputs[:_NEWCOMER] = told.hidden
-            inputs[_READER] = min(DISSENT, max(-DISSENT, dissent))
-            return told.log_lengths, inputs, "net and reader" if stated else "net"
+        if self.base is not None and read:
+            told = self.base.tell_of(view)
+            middle = told.log_lengths[MEDIAN]
+            inputs: Floats = np.empty(len(INPUTS) + 2)
+            inputs[:-2] = told.inputs
+            inputs[-2] = _within(middle - USUAL, REACH) / REACH
+            inputs[-1] = _within(reading.log_lengths[MEDIAN] - middle, DISSENT) if stated else 0.0
+            return told.log_lengths, inputs, "base and reader" if stated else "base"
         if stated:
             return list(accumulate(reading.log_lengths, max)), None, "reader"
         prior = PRIOR[task]
@@ -244,56 +225,43 @@ class LengthModel:
         return [middle + shift + share * (math.log(prior.p90) - middle) for share in _PRIOR_SHAPE], None, "prior"
 
     def _known(self, model: str) -> tuple[str, tuple[float, float], float]:
-        """A model's key, the prior of its verbosity, and how much of a stranger it is, from 0 to 1."""
+        """A model's key, the prior of its verbosity by its name, and what is added to it beside the base."""
         found = self._models.get(model)
         if found is None:
             key = model_key(model)
-            mean, certainty = known_offset(key, self._net.offsets) if self._net is not None else (0.0, 0.0)
+            mean, certainty, newcomers = 0.0, 0.0, 0.0
+            if self.base is not None:
+                mean, certainty = known_offset(key, self.base.offsets)
+                newcomers = self.base.newcomers
             unknown = LEVELS_OF_EFFECTS[0].variance
             if len(self._models) >= MODELS:
                 self._models.clear()
-            found = self._models[model] = key, (mean, unknown + certainty * (KNOWN_MODEL_VARIANCE - unknown)), 1.0 - certainty
+            start = mean, unknown + certainty * (KNOWN_MODEL_VARIANCE - unknown)
+            found = self._models[model] = key, start, (1.0 - certainty) * newcomers
         return found
 
-    def _centre(self, base: float, inputs: Floats | None, member: Membership, *, as_new: bool = False) -> tuple[float, float, float]:
-        """Expected log length with all that was learnt, the variance around it, and how far from the usual an average model's would be.
-
-        With `as_new` nothing is known of the prompt itself.
-        """
+    def _centre(self, base: float, inputs: Floats | None, member: Membership) -> tuple[float, float]:
+        """Expected log length with all that was learnt, and the variance around it."""
         mean, variance = self._effects.sum(member)
-        own = None if as_new else self._effects.find(member.groups[-1])
-        if as_new:
-            more, doubt = self._effects.unseen(member, _PROMPTS_OWN)
-            mean, variance = mean - more, variance - doubt
-        average = base + own.mean if own is not None else base
         if inputs is not None:
-            refinement = float(self._weights @ inputs)
-            average += refinement
-            mean += refinement
-            strange = float(inputs[_NEWCOMER])
-            if strange:
-                variance += strange * strange * float(self._covariance[_NEWCOMER, _NEWCOMER])
-        away = distance(average)
-        slope, doubt = self._slopes.of(member.groups[0])
-        return base + mean + slope * away, member.noise + variance + doubt * away * away, away
+            mean += float(self._weights @ inputs)
+        return base + mean, member.noise + variance
 
-    def _quantiles(self, centre: tuple[float, float, float], shape: list[float], calibrated: tuple[Hashable, ...]) -> list[float]:
-        """Quantiles of the log length around a centre with its variance, in the reader's shape, each level corrected; not capped yet."""
+    def _quantiles(self, centre: tuple[float, float], shape: list[float], calibrated: tuple[Hashable, ...]) -> list[float]:
+        """Quantiles of the log length around a centre with its variance, in the base's shape, each level corrected; not bounded yet."""
         middle, scale = centre[0], math.sqrt(centre[1])
         corrections = self._calibration.correction(calibrated)
         return list(accumulate([middle + (step + move) * scale for step, move in zip(shape, corrections, strict=True)], max))
 
-    def _refine(self, inputs: Floats, surprise: float, total: float, prompt: Hashable) -> None:
-        """One step of recursive least squares. Repeats of a prompt count less and less: they show the prompt, not prompts."""
-        known = self._effects.find(prompt) if prompt is not None else None
-        seen = known.count if known is not None else 0
+    def _refine(self, inputs: Floats, surprise: float, total: float, question: Hashable) -> None:
+        """One step of recursive least squares. Repeats of a question count less and less: they show the question, not questions."""
+        seen = self._effects.count(question)
         if seen >= REPEATS:
             return
         noise = total * (1.0 + seen) * (1.0 + seen)
         carried = self._covariance @ inputs
         gain = carried / (float(inputs @ carried) + noise)
-        bound = CLIP * math.sqrt(total)
-        self._weights += gain * min(bound, max(-bound, surprise))
+        self._weights += gain * _within(surprise, CLIP * math.sqrt(total))
         self._covariance -= np.multiply.outer(gain, carried)
 
 
@@ -301,32 +269,34 @@ def _groups(view: PromptView, task: TaskType, key: str, tenant: str, session: st
     """Groups of a request, in the order of `LEVELS_OF_EFFECTS`. What is unknown has no group of its own: it follows everything."""
     text = view.excerpt
     typed = None if task is TaskType.UNKNOWN else task
+    applied = view.system or view.has_tools or view.wants_json
     return (
         ("m", key),
         ("",),
         typed and ("t", typed),
         typed and ("mt", key, typed),
         ("n", tenant),
-        typed and ("nt", tenant, typed),
-        ("b", task, bucket(view.prompt_tokens)),
+        ("a", tenant, hash(view.system), view.has_tools, view.wants_json) if applied else None,
         ("s", tenant, session) if session else None,
-        ("o", hash(text[:OPENING_CHARS])) if len(text) > OPENING_CHARS else None,
-        ("p", hash(text), view.prompt_chars) if text else None,
+        ("q", hash(text), view.question_chars or view.prompt_chars) if text else None,
     )
 
 
-def _scaled(groups: tuple[Hashable, ...]) -> list[Hashable]:
-    """Groups of a request by which lengths scatter differently."""
-    return [groups[place] for place in _SCALED]
-
-
 def _noise(groups: tuple[Hashable, ...]) -> float:
-    """Share of the open spread that none of a request's groups holds."""
-    left = 1.0
-    for share, group in zip(_OF_SPREAD, groups[-len(_OF_SPREAD) :], strict=True):
-        if group is not None:
-            left -= share
-    return max(NOISE, left)
+    """Share of the expectation's spread that none of a request's groups holds."""
+    return max(NOISE, 1.0 - sum(share for share, group in zip(_OF_SPREAD, groups, strict=True) if group is not None))
+
+
+def _cap(view: PromptView) -> float:
+    """Log tokens at which the answer is cut off: by the client, or where the engine's context is full; infinite where neither is known."""
+    caps = [view.max_output_tokens] if view.max_output_tokens > 0 else []
+    if view.context_tokens > 0:
+        caps.append(max(1, view.context_tokens - max(0, view.prompt_tokens)))
+    return math.log(min(caps)) if caps else math.inf
+
+
+def _within(value: float, bound: float) -> float:
+    return min(bound, max(-bound, value))
 
 
 def _below(stated: list[float], length: float, *, censored: bool) -> list[float]:

@@ -57,7 +57,7 @@ class Loader:
             min_confidence=agents.perception_min_confidence,
             slo_scale=self._config.slo.scale,
             reader=None if opened is None else opened.reader,
-            lengths=LengthModel(None if opened is None else opened.net) if lengths is None else lengths,
+            lengths=LengthModel(None if opened is None else opened.lengths) if lengths is None else lengths,
         )
 
     def load(self, have: Opened | None, shadow: Shadow | None, recent: Sequence[Completion]) -> Loaded:
@@ -77,10 +77,10 @@ class Loader:
                 if shadow is not None and shadow.name == wanted:
                     # It has read along for a while: it takes over with what it has learnt.
                     model = shadow.model
-                    opened = Opened(name=wanted, reader=model.reader, net=None)
+                    opened = Opened(name=wanted, reader=model.reader, lengths=None)
                 else:
                     opened = self.source.open()
-                    if have is None or opened.net is not have.net:
+                    if have is None or opened.lengths is not have.lengths:
                         model = self._taught(opened, recent)
         except Exception as failure:  # noqa: BLE001 - a model's files and packages fail in ways of their own; the agent goes on without
             error = _words(failure)

@@ -4,8 +4,10 @@ import math
 from collections import OrderedDict
 from collections.abc import Sequence
 
+from agents.perception.bodies import view_of
 from agents.perception.importance import importance_of
 from agents.perception.lengths import Forecast, LengthModel
+from agents.perception.ranges import figures_of
 from agents.perception.reading import TASKS, PromptView, Reader, Reading
 from agents.perception.rules_reader import RulesReader
 from agents.perception.tally import Score, Tally, score
@@ -44,6 +46,14 @@ class PerceptionModel:
         self.tally = Tally()
         self._said: OrderedDict[str, Forecast] = OrderedDict()
         self._learnt: OrderedDict[str, None] = OrderedDict()
+
+    def figures(self) -> dict[str, float]:
+        """`Tally.figures`, and the inputs outside of what the reader and the length model were trained on."""
+        found = self.tally.figures()
+        for name, part in (("reader", self.reader), ("lengths", self.lengths)):
+            # Rules and language models have no ranges.
+            found.update(figures_of(name, getattr(part, "ranges", None)))
+        return found
 
     def perceive_all(self, notices: Sequence[RequestNotice], now_s: float) -> list[RequestFeatures]:
         """Features of a batch, in its order: `read` and `conclude` in one."""
@@ -151,19 +161,6 @@ class PerceptionModel:
         return self.lengths.forecast(
             view, NOTHING_READ, task=completion.task_type, tenant=completion.tenant, model=completion.model, session=completion.session
         )
-
-
-def view_of(notice: RequestNotice) -> PromptView:
-    """What a reader may look at."""
-    return PromptView(
-        excerpt=notice.excerpt,
-        prompt_chars=notice.prompt_chars,
-        prompt_tokens=notice.prompt_tokens,
-        has_tools=notice.has_tools,
-        turns=notice.turns,
-        images=notice.images,
-        max_output_tokens=notice.max_output_tokens,
-    )
 
 
 def is_sound(reading: Reading) -> bool:

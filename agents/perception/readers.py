@@ -11,8 +11,8 @@ import msgspec
 
 from agents.models.card import read_card
 from agents.models.store import SHIPPED, ModelStore
-from agents.perception import length_net
-from agents.perception.length_net import PromptNet
+from agents.perception import length_base
+from agents.perception.length_base import LengthBase
 from agents.perception.reading import Reader
 from agents.perception.rules_reader import RulesReader
 from controller.config.schema import AgentsConfig
@@ -41,12 +41,12 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: As events, metrics and `hmas models list` show it.
-        net: Its length model, None where there is none.
+        lengths: What its length model begins with, None where there is nothing.
     """
 
     name: str
     reader: Reader
-    net: PromptNet | None
+    lengths: LengthBase | None
 
 
 class ReaderSource:
@@ -84,15 +84,15 @@ class ReaderSource:
         """
         wanted = self.wanted()
         if wanted == RULES:
-            return Opened(name=RULES, reader=RulesReader(), net=shipped_net())
+            return Opened(name=RULES, reader=RulesReader(), lengths=shipped_lengths())
         if wanted == SHIPPED:
-            return Opened(name=SHIPPED, reader=_opened(SHIPPED_TAGGER), net=shipped_net())
+            return Opened(name=SHIPPED, reader=_opened(SHIPPED_TAGGER), lengths=shipped_lengths())
         if VERSION.fullmatch(wanted):
             return self.open_version(wanted)
         key = self._env.get(self._settings.perception_endpoint_key_env, "") if self._settings.perception_endpoint_key_env else ""
         # What is served there is the version in force: its card has the temperatures that make its confidence what it says.
         reader = _call(ENDPOINT, wanted, self._settings.perception_endpoint_model, key, self._store.current(KIND))
-        return Opened(name=reader.name, reader=reader, net=shipped_net())
+        return Opened(name=reader.name, reader=reader, lengths=shipped_lengths())
 
     def open_version(self, version: str) -> Opened:
         """Opens a stored version, whatever is in force.
@@ -111,17 +111,17 @@ def open_folder(folder: Path, name: str) -> Opened:
     """
     lengths_only = read_card(folder).format == LENGTHS_ONLY
     reader = _opened(SHIPPED_TAGGER) if lengths_only else _opened(folder)
-    net = length_net.load(folder) if (folder / length_net.FILE).exists() else shipped_net()
-    return Opened(name=name, reader=reader, net=net)
+    lengths = length_base.load(folder) if (folder / length_base.FILE).exists() else shipped_lengths()
+    return Opened(name=name, reader=reader, lengths=lengths)
 
 
-def shipped_net() -> PromptNet | None:
+def shipped_lengths() -> LengthBase | None:
     """The shipped length model, None in a tree that has none.
 
     Raises:
         ModelError: It is there and cannot be read.
     """
-    return length_net.load(length_net.SHIPPED) if (length_net.SHIPPED / length_net.FILE).exists() else None
+    return length_base.load(length_base.SHIPPED) if (length_base.SHIPPED / length_base.FILE).exists() else None
 
 
 def _opened(folder: Path) -> Reader:

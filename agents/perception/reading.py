@@ -19,21 +19,37 @@ class PromptView(msgspec.Struct, frozen=True, kw_only=True):
     """What a reader may look at.
 
     Attributes:
-        excerpt: Head and tail of the prompt, bounded; empty where prompts may not leave the gateway, or where there is none.
-        prompt_chars, prompt_tokens: Length of the whole prompt.
+        excerpt: Head and tail of what is asked (the last user message, or the prompt), bounded; empty where prompts may not leave the
+            gateway, or where there is none. Likewise the two texts after it.
+        system: Head of the system prompts.
+        history: What was said before the question, newest last.
+        prompt_chars, prompt_tokens: Length of everything that is sent.
+        question_chars, question_tokens: Length of what is asked, 0 where not known.
         has_tools: Whether tool definitions came along.
+        tool_results: Messages that hold what a tool answered.
+        wants_json: Whether the answer must be JSON.
         turns: Messages of the conversation, 0 where not known.
         images: Pictures among the content parts.
         max_output_tokens: The client's cap, 0 where none.
+        choices: Answers that are asked for.
+        context_tokens: Tokens that prompt and answer may have together on the engine, 0 where not known.
     """
 
     excerpt: str
+    system: str = ""
+    history: str = ""
     prompt_chars: int = 0
     prompt_tokens: int = 0
+    question_chars: int = 0
+    question_tokens: int = 0
     has_tools: bool = False
+    tool_results: int = 0
+    wants_json: bool = False
     turns: int = 0
     images: int = 0
     max_output_tokens: int = 0
+    choices: int = 1
+    context_tokens: int = 0
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,8 @@ from collections import deque
 from collections.abc import Sequence
 
 from agents.models.comparison import Comparison, Verdict
-from agents.perception.model import PerceptionModel, view_of
+from agents.perception.bodies import view_of
+from agents.perception.model import PerceptionModel
 from agents.perception.reading import Reading
 from agents.perception.tally import Score
 from agents.work import Deferred

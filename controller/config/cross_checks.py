@@ -6,7 +6,7 @@ from typing import Any
 
 from controller.config.check import Problem
 from controller.config.paths import UNIX_PATH_LIMIT, is_loopback
-from controller.config.schema import Config, EngineConfig
+from controller.config.schema import AGENT_NAMES, Config, EngineConfig
 from controller.scheduling.pool import POLICIES, named
 from engines.errors import ProfileError
 from engines.model_shape import model_kv_bytes
@@ -129,6 +129,11 @@ def _bus(config: Config) -> Iterator[Problem]:
 
 def _agents(config: Config) -> Iterator[Problem]:
     agents = config.agents
+    strange = [name for name in named(agents.only) if name not in AGENT_NAMES]
+    if strange:
+        yield Problem(
+            ("agents", "only"), f"got {', '.join(map(repr, strange))}; allowed: {', '.join(AGENT_NAMES)}, or an empty text for all"
+        )
     unknown = [name for name in named(agents.meta_policies) if name not in POLICIES]
     if unknown:
         yield Problem(("agents", "meta_policies"), f"got {', '.join(map(repr, unknown))}; allowed: {', '.join(POLICIES)}")

@@ -11,6 +11,26 @@ class OverrideError(HmasError):
     """An override document that cannot be applied; names the JSON path."""
 
 
+SHOWN_CHARS = 80
+"""A value that is quoted in a message is cut to this many characters."""
+
+
+class BodyError(HmasError):
+    """A field of a request's JSON body that cannot be used.
+
+    Attributes:
+        field: The field's name, with the place in a list where it is in one: `messages[3].content`.
+    """
+
+    def __init__(self, field: str, value: object, allowed: str) -> None:
+        """Takes the field, what it holds and what it may hold; the message names all three."""
+        shown = repr(value)
+        if len(shown) > SHOWN_CHARS:
+            shown = shown[: SHOWN_CHARS - 3] + "..."
+        super().__init__(f"{field} is {shown}; allowed: {allowed}")
+        self.field = field
+
+
 class BusError(HmasError):
     """The message bus is not there or answers what it should not."""
 
@@ -46,6 +66,7 @@ class AdminUnreachable(AdminError):
 __all__ = [
     "AdminError",
     "AdminUnreachable",
+    "BodyError",
     "BusError",
     "ConfigError",
     "HmasError",

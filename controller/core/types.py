@@ -1,5 +1,6 @@
 """The shared vocabulary. Times are seconds since the epoch unless the name ends in `_ms`; lengths are tokens."""
 
+import math
 from enum import StrEnum
 from typing import Literal
 
@@ -72,6 +73,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         deadline_s: When the gateway gives the request up.
         session: Conversation it belongs to, empty where unknown.
         stream: Whether the client asked for a stream.
+        context_tokens: Most tokens, prompt and output together, that the model's engines hold for one sequence; 0 where they do not say.
+        sequences: Answers that it asks for (`n`), 1 or more; its caps are over all of them.
     """
 
     id: str
@@ -86,6 +89,18 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     deadline_s: float = float("inf")
     session: str = ""
     stream: bool = True
+    context_tokens: int = 0
+    sequences: int = 1
+
+    @property
+    def output_limit(self) -> float:
+        """Tokens that no answer can exceed: the client's cap and the room that the prompt leaves in the context; infinite for neither."""
+        limit = math.inf if self.max_output_tokens is None else float(self.max_output_tokens)
+        if self.context_tokens <= 0:
+            return limit
+        # The prompt's length is an estimate: it may pass the context that the true prompt fits into.
+        room = max(self.context_tokens - self.prompt_tokens, self.context_tokens // 8, 1)
+        return min(limit, float(room * max(1, self.sequences)))
 
 
 EstimateSource = Literal["default", "history", "perception", "prediction"]
@@ -103,6 +118,7 @@ class Estimates(msgspec.Struct, frozen=True, kw_only=True):
         ttft_ms: Predicted time from dispatch to first token on an instance as loaded now.
         tpot_ms: Predicted time per output token.
         source: Where the freshest part came from.
+        proven: Whether the upper length may hold the request back: it was measured, or forecasts like it have proven right lately.
     """
 
     slo: Slo
@@ -113,6 +129,7 @@ class Estimates(msgspec.Struct, frozen=True, kw_only=True):
     ttft_ms: float = 200.0
     tpot_ms: float = 30.0
     source: EstimateSource = "default"
+    proven: bool = True
 
     @property
     def total_ms(self) -> float:
@@ -128,9 +145,11 @@ class Controls(msgspec.Struct, frozen=True, kw_only=True):
         token_budget: Tokens per engine step, None to leave the engine's own.
         long_prefill_tokens: Prompts longer than this are computed in pieces of it, 0 for none; None to leave the engine's own.
         guard: Factor on the share that the TPOT guard lets a prompt take here, above 0 to 1.
+        advised: Whether an agent has set `n_run`: an engine that shows room may be given more then.
     """
 
     n_run: int
     token_budget: int | None = None
     long_prefill_tokens: int | None = None
     guard: float = 1.0
+    advised: bool = False

@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from controller.core.messages import RequestCost, RequestFeatures
 from controller.core.slo import IMPORTANCE_MAX, IMPORTANCE_MIN
 from controller.core.types import Estimates, Slo
@@ -53,39 +55,41 @@ def fault_of_cost(cost: RequestCost) -> str:
     return _out_of("output_tokens", cost.output_tokens, 0.0, MAX_TOKENS)
 
 
-def with_features(now: Estimates, features: RequestFeatures, declared: Declared, cap: int | None) -> Estimates:
-    """Estimates after perception's answer: task type, importance, targets and length; the client's targets and cap stay in force."""
-    output = _capped(features.output_tokens, cap)
+def bounded_forecast(features: RequestFeatures, limit: float) -> Estimates:
+    """Perception's lengths, median and 90 % quantile, within what the client's cap and the model's context allow (`limit`)."""
+    output = _within(features.output_tokens, limit)
+    upper = max(output, _within(features.output_tokens_p90, limit))
+    slo = Slo(ttft_ms=features.ttft_slo_ms, tpot_ms=features.tpot_slo_ms)
+    return Estimates(slo=slo, output_tokens=output, output_tokens_upper=upper, source="perception")
+
+
+def with_features(
+    now: Estimates, features: RequestFeatures, declared: Declared, output_tokens: float, output_tokens_upper: float, *, proven: bool
+) -> Estimates:
+    """Estimates after perception's answer: task type, importance and targets, with the lengths that are to be used.
+
+    Declared targets stay in force. A forecast that has not proven right does not raise the upper length, which may hold a request back.
+    """
     return Estimates(
         slo=declared.over(Slo(ttft_ms=features.ttft_slo_ms, tpot_ms=features.tpot_slo_ms)),
         task_type=features.task_type,
         importance=features.importance,
-        output_tokens=output,
-        output_tokens_upper=max(output, _capped(features.output_tokens_p90, cap)),
+        output_tokens=output_tokens,
+        output_tokens_upper=max(output_tokens, output_tokens_upper) if proven else output_tokens_upper,
         ttft_ms=now.ttft_ms,
         tpot_ms=now.tpot_ms,
         source="perception",
+        proven=proven,
     )
 
 
-def with_cost(now: Estimates, cost: RequestCost, cap: int | None) -> Estimates:
+def with_cost(now: Estimates, cost: RequestCost) -> Estimates:
     """Estimates after prediction's answer. Over several instances the mean counts: which one it will be is not known yet."""
-    output = _capped(cost.output_tokens, cap)
-    return Estimates(
-        slo=now.slo,
-        task_type=now.task_type,
-        importance=now.importance,
-        output_tokens=output,
-        output_tokens_upper=max(output, now.output_tokens_upper),
-        ttft_ms=_mean(cost.ttft_ms),
-        tpot_ms=_mean(cost.tpot_ms),
-        source="prediction",
-    )
+    return msgspec.structs.replace(now, ttft_ms=_mean(cost.ttft_ms), tpot_ms=_mean(cost.tpot_ms), source="prediction")
 
 
-def _capped(tokens: float, cap: int | None) -> float:
-    tokens = max(1.0, tokens)
-    return tokens if cap is None else min(tokens, float(cap))
+def _within(tokens: float, limit: float) -> float:
+    return min(max(1.0, tokens), limit)
 
 
 def _mean(values: Mapping[str, float]) -> float:

@@ -48,6 +48,7 @@ class Control:
         self.since = Since(policy_s=clock.now_s())
         self._stale_s = float("inf")
         self._heard: set[str] = set()
+        self._aside: frozenset[str] = frozenset()
         self.on_applied: Callable[[], None] = lambda: None
         self.directives = self._resolve()
         for name in self.directives.instances:
@@ -108,10 +109,22 @@ class Control:
             override=self.notice,
             now_s=now_s,
             stale_after_s=agents.stale_after_s,
+            aside=self._aside,
         )
         before = self.directives
         if any(after.instances[name] != before.instances[name] for name in names) or after.bounds != before.bounds:
             self._put_in_force(after, names)
+
+    def action_of(self, instance: str) -> ControlAction | None:
+        """What statera wants for an instance, in force or set aside; None where it is silent."""
+        heard = self.statera.get(instance)
+        fresh = heard is not None and self._config.agents.enabled and heard.fresh(self._clock.now_s(), self._config.agents.stale_after_s)
+        return heard.word if heard is not None and fresh else None
+
+    def set_aside(self, instance: str, *, aside: bool) -> None:
+        """Sets the agents' window of an instance aside, or uses it again."""
+        self._aside = self._aside | {instance} if aside else self._aside - {instance}
+        self.apply()
 
     def resume(self, decisions: Sequence[MetaDecision], actions: Sequence[ControlAction]) -> None:
         """Takes up the last good state of before a restart; what is stale is dropped by the resolver like any other silence."""
@@ -189,6 +202,7 @@ class Control:
             self.notice,
             now_s=self._clock.now_s(),
             stale_after_s=agents.stale_after_s,
+            aside=self._aside,
         )
 
     def _next_stale_s(self) -> float:

@@ -5,6 +5,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from controller.bus.base import Bus
 from controller.config.paths import overrides_dir
 from controller.config.schema import Config, EngineConfig
 from controller.core.types import OutcomeKind
+from controller.gateway.agent_watch import AgentWatch
 from controller.gateway.auth import Authenticator
 from controller.gateway.control import Control, tenant_limits
 from controller.gateway.decisions import DecisionLog
@@ -92,6 +94,7 @@ class Gateway:
         self.dossier = Dossier(
             self.scheduler, clock, lambda: self.control.directives, kept=config.gateway.explain_kept, kept_s=config.gateway.explain_s
         )
+        self.agents = AgentWatch(self.journal, action_of=self.control.action_of)
         self.desk = Desk(
             scheduler=self.scheduler,
             fleet=self.fleet,
@@ -103,7 +106,9 @@ class Gateway:
             share_prompts=config.gateway.share_prompts,
             weight_of=self.control.weight_of,
             dossier=self.dossier,
+            agents=self.agents,
         )
+        self.agents.on_window = self._window_judged
         self.fleet.on_snapshot = self.scheduler.observe
         self.fleet.on_ceiling = self.control.apply
         self.fleet.on_models = self._sort_anew
@@ -239,6 +244,11 @@ class Gateway:
             except Exception:
                 log.exception("a cycle of the gateway failed")
 
+    def _window_judged(self, instance: str) -> None:
+        """An instance's window from an agent has been set aside or is used again. Later: a dispatch is under way."""
+        aside = self.agents.scores.window(instance).aside
+        asyncio.get_running_loop().call_soon(partial(self.control.set_aside, instance, aside=aside))
+
     def _applied(self) -> None:
         """Control has put something else in force, or begun to."""
         self.dossier.turned()
@@ -286,7 +296,9 @@ class Gateway:
         snapshot = self.scheduler.snapshot(self.clock.now_s(), self.name)
         self.metrics.fair(self.desk.fairness())
         passing = {name: instance.passing for name, instance in self.fleet.instances.items()}
-        return self.metrics.exposition(snapshot, passing=passing, bus_connected=health.connected, bus_dropped=health.dropped)
+        return self.metrics.exposition(
+            snapshot, passing=passing, held_s=self.scheduler.held_while_idle_s, bus_connected=health.connected, bus_dropped=health.dropped
+        )
 
 
 def make_scheduler(config: Config, kind: Callable[..., Scheduler] = Scheduler) -> Scheduler:

@@ -5,16 +5,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from controller.bus.base import Bus
+from controller.control.agent_scores import shape_of
 from controller.core.fairness import Fairness
 from controller.core.messages import RequestCost, RequestFeatures, RequestNotice
+from controller.core.notices import notice_of
+from controller.core.request_body import Call
 from controller.core.session import session_digest
 from controller.core.types import Estimates, OutcomeKind, Request
-from controller.gateway.beliefs import Declared, fault_of_cost, fault_of_features, with_cost, with_features
+from controller.gateway.agent_watch import AgentWatch, Answers
+from controller.gateway.beliefs import Declared, fault_of_cost, fault_of_features
 from controller.gateway.chores import Chores
 from controller.gateway.dossier import Dossier
 from controller.gateway.errors import ApiError
 from controller.gateway.fleet import Fleet
-from controller.gateway.intake import Call
 from controller.gateway.ledger import Ledger, Recent
 from controller.gateway.metrics import Metrics
 from controller.gateway.ratelimits import ratelimit_headers
@@ -53,7 +56,7 @@ class Live:
         task: The task that serves the client.
         cut: Set before the task is cancelled by the gateway itself; a cancellation without it means that the client left.
         queued_s: When the scheduler had taken it.
-        cost: Prediction's last answer.
+        answers: What the agents and the gateway's history answered about it; None before it is admitted.
     """
 
     request: Request
@@ -69,7 +72,7 @@ class Live:
     queued_s: float = 0.0
     dispatched_s: float = 0.0
     instance: str = ""
-    cost: RequestCost | None = None
+    answers: Answers | None = None
 
 
 class Desk:
@@ -88,6 +91,7 @@ class Desk:
         share_prompts: bool,
         weight_of: Callable[[str], float],
         dossier: Dossier,
+        agents: AgentWatch,
     ) -> None:
         self.scheduler = scheduler
         self._fleet = fleet
@@ -102,6 +106,7 @@ class Desk:
         self._idle = asyncio.Event()
         self._idle.set()
         self._dossier = dossier
+        self._agents = agents
         self._ledger = Ledger(bus=bus, history=history, metrics=metrics, clock=clock, weight_of=weight_of)
         self._pumping = False
         self._deadlines: LazyHeap[Live] = LazyHeap()
@@ -126,6 +131,7 @@ class Desk:
         self._dossier.opened(request, live.shown_id, live.declared, estimates, entry)
         live.entry = entry
         live.queued_s = now_s
+        live.answers = Answers(shape_of(turns=live.call.turns, has_tools=live.call.has_tools), estimates)
         self.lives[request.id] = live
         self._idle.clear()
         self._bus.post(self._notice(live, now_s))
@@ -141,6 +147,7 @@ class Desk:
             live.instance = dispatch.instance
             live.dispatched_s = self._clock.now_s()
             self._dossier.sent(dispatch, live.dispatched_s)
+            self._agents.dispatched(dispatch, self.scheduler, live.dispatched_s)
             if self._retried:
                 self._retried.pop(live.request.id, None)
             if live.request.deadline_s != float("inf"):
@@ -197,7 +204,7 @@ class Desk:
             self._retried.pop(live.request.id, None)
             self._settle()
             refusal = one.refusal
-            self._dossier.closed(self._ledger.ended(live.request, live.cost, one.ended, refusal.status, refusal.message, now_s=now_s))
+            self._dossier.closed(self._ledger.ended(live.request, _cost(live), one.ended, refusal.status, refusal.message, now_s=now_s))
             ending = Ending(refusal.kind, refusal.status, refusal.code, refusal.message, retry_after_s=refusal.retry_after_s or None)
             if not live.turn.done():
                 live.turn.set_exception(ending)
@@ -263,7 +270,9 @@ class Desk:
         self._settle()
         now_s = self._clock.now_s()
         ended = self.scheduler.end(live.request.id, kind, now_s, output_tokens, cached_tokens)
-        completion = self._ledger.ended(live.request, live.cost, ended, status, reason, now_s=now_s, cached_tokens=cached_tokens)
+        if live.answers is not None:
+            self._agents.ended(live.answers, ended, capped=ended.output_tokens >= live.request.output_limit)
+        completion = self._ledger.ended(live.request, _cost(live), ended, status, reason, now_s=now_s, cached_tokens=cached_tokens)
         self._dossier.closed(completion)
         self.pump_soon()
 
@@ -286,9 +295,9 @@ class Desk:
             self._metrics.agent_faults.labels("perception").inc()
             return
         live = self.lives.get(features.request_id)
-        if live is None or live.entry is None:
+        if live is None or live.entry is None or live.answers is None:
             return
-        self._believe(live, with_features(live.entry.estimates, features, live.declared, live.request.max_output_tokens))
+        self._believe(live, self._agents.with_features(live.entry.estimates, features, live.answers, live.request, live.declared))
 
     def hear_cost(self, cost: RequestCost) -> None:
         """Prediction has spoken of a request."""
@@ -297,10 +306,9 @@ class Desk:
             self._metrics.agent_faults.labels("prediction").inc()
             return
         live = self.lives.get(cost.request_id)
-        if live is None or live.entry is None:
+        if live is None or live.entry is None or live.answers is None:
             return
-        live.cost = cost
-        self._believe(live, with_cost(live.entry.estimates, cost, live.request.max_output_tokens))
+        self._believe(live, self._agents.with_cost(live.entry.estimates, cost, live.answers))
 
     def _believe(self, live: Live, estimates: Estimates) -> None:
         now_s = self._clock.now_s()
@@ -316,23 +324,20 @@ class Desk:
         return self._ledger.fairness()
 
     def _notice(self, live: Live, now_s: float) -> RequestNotice:
-        request, call, declared = live.request, live.call, live.declared
-        return RequestNotice(
-            request_id=request.id,
+        return notice_of(
+            live.call,
+            request_id=live.request.id,
             sent_s=now_s,
-            tenant=request.tenant,
-            model=request.model,
-            prompt_tokens=request.prompt_tokens,
-            prompt_chars=call.prompt_chars,
-            excerpt=call.excerpt if self._share_prompts else "",
-            ttft_slo_ms=declared.ttft_ms or 0.0,
-            tpot_slo_ms=declared.tpot_ms or 0.0,
-            max_output_tokens=request.max_output_tokens or 0,
-            has_tools=call.has_tools,
-            turns=call.turns,
-            images=call.images,
-            session=session_digest(request.session),
+            tenant=live.request.tenant,
+            session=session_digest(live.request.session),
+            ttft_slo_ms=live.declared.ttft_ms or 0.0,
+            tpot_slo_ms=live.declared.tpot_ms or 0.0,
+            share_prompts=self._share_prompts,
         )
+
+
+def _cost(live: Live) -> RequestCost | None:
+    return None if live.answers is None else live.answers.cost
 
 
 def _wake(turn: "asyncio.Future[Dispatch]", dispatch: Dispatch) -> None:

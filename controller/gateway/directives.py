@@ -4,6 +4,7 @@ For every setting the order is: configured default < an agent's fresh word < an 
 longer than `stale_after_s` is not believed any more: its settings fall back to the configured ones and carry the source `fallback`.
 """
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Generic, Literal, TypeVar
@@ -18,6 +19,10 @@ from controller.scheduling.tenancy import NO_LIMITS, TenantLimits
 Source = Literal["configured", "meta", "statera", "bypass", "operator", "fallback"]
 BYPASS_POLICY = "fcfs"
 ENGINES_OWN = "engine's own"
+BUDGET_LEAST = 0.125
+"""Share of an engine's own token budget below which no agent may set it."""
+GUARD_LEAST = 0.2
+"""Smallest factor on the TPOT guard that an agent may set."""
 KNOBS = ("n_run", "token_budget", "long_prefill_tokens", "guard")
 AGENTS_KNOBS = {"n_run": "knobs", "token_budget": "budget"}
 """Those that operators and agents may both set, and what a hold of one is called."""
@@ -133,6 +138,7 @@ def resolve(
     *,
     now_s: float,
     stale_after_s: float,
+    aside: Collection[str] = (),
 ) -> Directives:
     """What is in force now.
 
@@ -144,17 +150,19 @@ def resolve(
         override: What operators hold, merged; an empty notice holds nothing.
         now_s: Against which an agent's silence is measured.
         stale_after_s: Silence after which an agent's word is dropped.
+        aside: Instances whose window from an agent has held requests back beside room: the configured window stands there.
     """
     decision = meta.word if meta is not None and meta.fresh(now_s, stale_after_s) else None
     policy, hints = _policy(configured, meta, decision, override, stale_after_s)
     fresh = {name: heard for name, heard in statera.items() if heard.fresh(now_s, stale_after_s)}
     instances = {
         name: _instance(
-            _base_controls(configured, ceiling, fresh.get(name), silent=name in statera, stale_after_s=stale_after_s),
+            _base_controls(configured, ceiling, fresh.get(name), silent=name in statera, stale_after_s=stale_after_s, aside=name in aside),
             ceiling,
             decision,
             override,
             name,
+            aside=name in aside,
         )
         for name, ceiling in ceilings.items()
     }
@@ -187,6 +195,7 @@ def heard_of(
     override: OverrideNotice,
     now_s: float,
     stale_after_s: float,
+    aside: Collection[str] = (),
 ) -> Directives:
     """What `resolve` comes to where statera has spoken of some instances since, and nothing else has changed or become stale.
 
@@ -200,12 +209,13 @@ def heard_of(
         override: See there.
         now_s: See there.
         stale_after_s: See there.
+        aside: See there.
     """
     decision = meta.word if meta is not None and meta.fresh(now_s, stale_after_s) else None
     instances = dict(before.instances)
     for name in names:
-        base = _base_controls(configured, ceilings[name], statera[name], silent=False, stale_after_s=stale_after_s)
-        instances[name] = _instance(base, ceilings[name], decision, override, name)
+        base = _base_controls(configured, ceilings[name], statera[name], silent=False, stale_after_s=stale_after_s, aside=name in aside)
+        instances[name] = _instance(base, ceilings[name], decision, override, name, aside=name in aside)
     bounds, source = _bounds(statera, now_s, stale_after_s)
     return replace(before, instances=instances, bounds=bounds, bounds_source=source)
 
@@ -287,24 +297,33 @@ class _Base:
 
 
 def _base_controls(
-    configured: Configured, ceiling: Ceiling, heard: Heard[ControlAction] | None, *, silent: bool, stale_after_s: float
+    configured: Configured, ceiling: Ceiling, heard: Heard[ControlAction] | None, *, silent: bool, stale_after_s: float, aside: bool
 ) -> _Base:
-    if heard is not None:
-        return _Base(heard.word.n_run, heard.word.token_budget, "statera", heard.word.reason, heard.word.guard)
     n_run = configured.n_run or ceiling.n_run
+    if aside:
+        return _Base(n_run, 0, "fallback", "an agent's window held requests back beside room")
+    if heard is not None:
+        budget = heard.word.token_budget
+        if budget:
+            # A budget too small for a prompt starves the engine at once, before anything could be measured.
+            budget = max(budget, math.ceil(BUDGET_LEAST * ceiling.token_budget))
+        return _Base(heard.word.n_run, budget, "statera", heard.word.reason, max(GUARD_LEAST, heard.word.guard))
     if silent:
-        return _Base(n_run, 0, "fallback", f"no word from statera for more than {stale_after_s:g} s")
+        silence = f"no word from statera for more than {stale_after_s:g} s"
+        return _Base(n_run, 0, "fallback", silence)
     return _Base(n_run, 0, "configured")
 
 
-def _instance(base: _Base, ceiling: Ceiling, decision: MetaDecision | None, override: OverrideNotice, name: str) -> InstanceDirective:
+def _instance(
+    base: _Base, ceiling: Ceiling, decision: MetaDecision | None, override: OverrideNotice, name: str, *, aside: bool
+) -> InstanceDirective:
     n_run, budget, guard = base.n_run, base.token_budget, base.guard
     run_origin: tuple[Source, str, str] = (base.source, base.reason, "")
     budget_origin = guard_origin = run_origin
     if decision is not None and decision.bypass:
         n_run, budget, guard = ceiling.n_run, 0, 1.0
         run_origin = budget_origin = guard_origin = ("bypass", decision.reason, decision.decision_id)
-    elif decision is not None and decision.n_run > 0:
+    elif decision is not None and decision.n_run > 0 and not aside:
         n_run, run_origin = min(decision.n_run, ceiling.n_run), ("meta", decision.reason, decision.decision_id)
     forced = knobs_for(override, name)
     if forced.n_run is not None:
@@ -317,10 +336,11 @@ def _instance(base: _Base, ceiling: Ceiling, decision: MetaDecision | None, over
     if prefill is not None:
         prefill_origin = ("operator", _operator_reason(override), "")
     n_run = min(max(1, n_run), ceiling.n_run)
+    advised = run_origin[0] in ("statera", "meta")
     if ceiling.token_budget:
         budget = min(budget, ceiling.token_budget)
     return InstanceDirective(
-        controls=Controls(n_run=n_run, token_budget=budget or None, long_prefill_tokens=prefill, guard=guard),
+        controls=Controls(n_run=n_run, token_budget=budget or None, long_prefill_tokens=prefill, guard=guard, advised=advised),
         n_run=Setting(str(n_run), *run_origin),
         token_budget=Setting(str(budget) if budget else ENGINES_OWN, *budget_origin),
         long_prefill_tokens=Setting(ENGINES_OWN if prefill is None else str(prefill), *prefill_origin),

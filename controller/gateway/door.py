@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import orjson
 
+from controller.core.request_body import CHAT, COMPLETIONS
 from controller.gateway.auth import Authenticator
 from controller.gateway.claims import client_request_id
 from controller.gateway.errors import ApiError
 from controller.gateway.fleet import Fleet
-from controller.gateway.intake import CHAT, COMPLETIONS
 from controller.gateway.metrics import Metrics
 from controller.gateway.transport import HttpRequest, Responder
 

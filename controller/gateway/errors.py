@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 import orjson
 
-from controller.core.errors import HmasError
+from controller.core.errors import BodyError, HmasError
 
 TYPE_OF_STATUS: Mapping[int, str] = MappingProxyType(
     {
@@ -76,7 +76,4 @@ class ApiError(HmasError):
 
 def bad_field(param: str, value: object, allowed: str, *, code: str = "invalid_value") -> ApiError:
     """A 400 that names the field, what it held and what it may hold; long values are cut."""
-    shown = repr(value)
-    if len(shown) > 80:
-        shown = shown[:77] + "..."
-    return ApiError(400, code, f"{param} is {shown}; allowed: {allowed}", param=param)
+    return ApiError(400, code, str(BodyError(param, value, allowed)), param=param)

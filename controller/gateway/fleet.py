@@ -21,6 +21,8 @@ from engines.base import Engine, EngineSnapshot, Knobs
 from engines.errors import EngineError
 
 POLL_S = 0.25
+MODELS_KNOWN = 4096
+"""Models whose context is kept at hand; the names come from clients."""
 MODELS_EVERY_S = 10.0
 ACCEPT_GRACE_S = 2.0
 """An instance that has just stopped answering still counts for new requests this long: most such gaps are one lost connection."""
@@ -39,6 +41,7 @@ class Instance:
         down_since_s: Since when it does not answer; None while it does.
         models: What it serves; None where it does not say, then any model may be tried.
         entries: Its entries of `/v1/models`, passed on as they are.
+        context: Tokens of one sequence, prompt and output, by model, of the models for which it says that.
         ceiling: What it can take at most.
         wanted: Controls in force for it.
         applied: Knobs as the engine last took them. `refused`: what it refused last, and why, since `refused_s`.
@@ -53,6 +56,7 @@ class Instance:
     down_since_s: float | None = 0.0
     models: frozenset[str] | None = None
     entries: list[dict[str, Any]] = field(default_factory=list)
+    context: dict[str, int] = field(default_factory=dict)
     models_read_s: float = float("-inf")
     wanted: Controls | None = None
     applied: dict[str, int] = field(default_factory=dict)
@@ -99,6 +103,7 @@ class Fleet:
         self.on_probing: Callable[[str, bool], None] = lambda _name, _probing: None
         self._clock = clock
         self._journal = journal
+        self._contexts: dict[str, int] = {}
 
     @property
     def ceilings(self) -> dict[str, Ceiling]:
@@ -142,6 +147,16 @@ class Fleet:
             if instance.healthy and not instance.draining and name not in left_out and instance.serves(model)
         ]
 
+    def context_tokens(self, model: str) -> int:
+        """Most tokens of one sequence that any instance which serves `model` holds; 0 where one does not say."""
+        known = self._contexts.get(model)
+        if known is None:
+            found = [instance.context.get(model, 0) for instance in self.instances.values() if instance.serves(model)]
+            known = max(found) if found and min(found) > 0 else 0
+            if len(self._contexts) < MODELS_KNOWN:
+                self._contexts[model] = known
+        return known
+
     def model_entries(self) -> list[dict[str, Any]]:
         """Entries of all instances for `/v1/models`, each id once."""
         merged: dict[str, dict[str, Any]] = {}
@@ -182,8 +197,8 @@ class Fleet:
     def set_controls(self, name: str, controls: Controls) -> None:
         """What the directives want of an instance; its live knobs follow at once."""
         instance = self.instances[name]
-        # How strict the guard is concerns nobody but the gateway: the engine has no such knob.
-        controls = msgspec.structs.replace(controls, guard=1.0)
+        # The guard's factor and who set the window concern the gateway alone: the engine has no such knobs.
+        controls = msgspec.structs.replace(controls, guard=1.0, advised=False)
         before = instance.wanted
         if before != controls:
             instance.wanted = controls
@@ -273,6 +288,8 @@ class Fleet:
             return
         entries = _model_entries(body) if status == 200 else []
         instance.entries = entries
+        self._contexts.clear()
+        instance.context = {entry["id"]: length for entry in entries if (length := _context_of(entry)) > 0}
         models = frozenset(entry["id"] for entry in entries) or None
         if models != instance.models:
             instance.models = models
@@ -318,6 +335,12 @@ class Fleet:
 
 def _detail(instance: Instance) -> str:
     return instance.snapshot.detail if instance.snapshot else "not reached yet"
+
+
+def _context_of(entry: dict[str, Any]) -> int:
+    """What a model's entry says of its context, as vLLM and SGLang do; 0 for nothing."""
+    length = entry.get("max_model_len")
+    return length if isinstance(length, int) and not isinstance(length, bool) and length > 0 else 0
 
 
 def _model_entries(body: bytes) -> list[dict[str, Any]]:

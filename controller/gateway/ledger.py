@@ -116,5 +116,5 @@ def _whole_in_time(request: Request, ended: Ended) -> bool:
     """
     if request.stream or ended.kind is not OutcomeKind.COMPLETED or ended.ttft_ms >= 0 or ended.output_tokens < 1:
         return False
-    slo = ended.predicted.slo
+    slo = ended.entry.estimates.slo
     return ended.total_ms <= slo.ttft_ms + slo.tpot_ms * (ended.output_tokens - 1)

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from controller.core.request_body import Call
 from controller.core.slo import slo_for
 from controller.core.types import OutcomeKind, Request, Slo, TaskType
 from controller.gateway.auth import Authenticator
@@ -14,7 +15,7 @@ from controller.gateway.desk import Desk, Ending, Live
 from controller.gateway.errors import ApiError
 from controller.gateway.fleet import Fleet
 from controller.gateway.ids import Ids
-from controller.gateway.intake import Call, parse_call, with_priority
+from controller.gateway.intake import parse_call, with_priority
 from controller.gateway.metrics import Metrics
 from controller.gateway.ratelimits import ratelimit_headers
 from controller.gateway.relay import STREAM_HEADERS, Answer, EngineFault, relay
@@ -109,6 +110,7 @@ class RequestLife:
                 deadline_s=arrival_s + self._request_timeout_s,
                 session=claims.session or call.cache_key,
                 stream=call.stream,
+                context_tokens=self._fleet.context_tokens(call.model),
             ),
             call=call,
             shown_id=claims.request_id or request_id,

@@ -91,6 +91,13 @@ class Metrics:
             ["instance"],
             registry=registry,
         )
+        self.held = Counter(
+            "hmas_held_while_idle_seconds",
+            "Time for which requests waited beside an engine that showed room, by the reason of the first that waited.",
+            ["reason"],
+            registry=registry,
+        )
+        self._held_s: dict[str, float] = {}
         self.up = Gauge("hmas_engine_up", "1 where the engine answers.", ["instance"], registry=registry)
         self.kv_usage = Gauge("hmas_kv_usage_ratio", "Share of KV blocks in use.", ["instance"], registry=registry)
         self.kv_committed = Gauge("hmas_kv_committed_ratio", "Share of the admission fence taken.", ["instance"], registry=registry)
@@ -140,9 +147,20 @@ class Metrics:
         self.max_min.set(found.max_min)
 
     def exposition(
-        self, snapshot: SystemSnapshot, *, passing: Mapping[str, int], bus_connected: bool, bus_dropped: int
+        self, snapshot: SystemSnapshot, *, passing: Mapping[str, int], held_s: Mapping[str, float], bus_connected: bool, bus_dropped: int
     ) -> tuple[bytes, str]:
-        """The text that Prometheus scrapes, gauges read at this moment, and its content type. `passing`: under way beside the queue."""
+        """The text that Prometheus scrapes, gauges read at this moment, and its content type.
+
+        Args:
+            snapshot: Queue and instances.
+            passing: Requests under way beside the queue, by instance.
+            held_s: Seconds for which requests waited beside an engine that showed room, by reason.
+            bus_connected: Whether the bus is there.
+            bus_dropped: Messages given up because it was not.
+        """
+        for reason, seconds in held_s.items():
+            self.held.labels(reason).inc(max(0.0, seconds - self._held_s.get(reason, 0.0)))
+            self._held_s[reason] = seconds
         for name, count in passing.items():
             self.passing.labels(name).set(count)
         self.queued.set(snapshot.queued)

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import structs
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from controller.core.lengths import LEVELS
@@ -51,6 +51,9 @@ ENGINE_FIGURES: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 """Likewise for figures of one engine, `TARGET_NAME/ENGINE` with `ttft` or `tpot` as target."""
 ENGINES_SHOWN = 64
+OUT_OF_RANGE = "out_of_range"
+"""Figures `out_of_range/MODEL/FEATURE`: inputs outside of what the model was trained on, since it was loaded."""
+FEATURES_SHOWN = 128
 _LEVELS = frozenset(f"{level:g}" for level in LEVELS)
 
 
@@ -89,7 +92,7 @@ class ModelReports(Collector):
         now_s = self._clock.now_s()
         return [{**structs.asdict(report), "age_s": max(0.0, now_s - report.sent_s)} for report in self.fresh()]
 
-    def collect(self) -> Iterable[GaugeMetricFamily]:
+    def collect(self) -> Iterable[Metric]:
         """See `Collector`."""
         labels = ["agent", "instance", "role"]
         info = GaugeMetricFamily("hmas_agent_model_info", "1 for the model at work.", labels=[*labels, "model"])
@@ -106,7 +109,15 @@ class ModelReports(Collector):
             name: GaugeMetricFamily(metric, meaning, labels=[*labels, "engine", "target"])
             for name, (metric, meaning) in ENGINE_FIGURES.items()
         }
-        for report in self.fresh():
+        outside = CounterMetricFamily(
+            "hmas_model_input_out_of_range",
+            "Inputs of an agent's model outside of what it was trained on, cut to its range, since the model was loaded.",
+            labels=["model", "feature"],
+        )
+        fresh = self.fresh()
+        for (model, feature), count in _out_of_range(fresh).items():
+            outside.add_metric([model, feature], count)
+        for report in fresh:
             whose = [report.agent, report.instance, report.role]
             info.add_metric([*whose, report.model], 1.0)
             fallback.add_metric(whose, 1.0 if report.fallback else 0.0)
@@ -119,7 +130,22 @@ class ModelReports(Collector):
                 figures[name].add_metric(whose, report.figures[name] * FIGURES[name][2])
             for name, target, engine, value in _by_engine(report.figures):
                 engines[name].add_metric([*whose, engine, target], value)
-        return [family for family in (info, fallback, memory, answered, coverage, *figures.values(), *engines.values()) if family.samples]
+        families = (info, fallback, memory, answered, coverage, outside, *figures.values(), *engines.values())
+        return [family for family in families if family.samples]
+
+
+def _out_of_range(reports: Iterable[ModelReport]) -> dict[tuple[str, str], float]:
+    """Inputs outside by (model, feature), over all instances whose answers are used; features beyond the bound are left out."""
+    found: dict[tuple[str, str], float] = {}
+    for report in reports:
+        for key, value in report.figures.items():
+            what, _, rest = key.partition("/")
+            model, _, feature = rest.partition("/")
+            if what == OUT_OF_RANGE and feature and report.role == "active":
+                place = (model[:NAME_LIMIT], feature[:NAME_LIMIT])
+                if place in found or len(found) < FEATURES_SHOWN:
+                    found[place] = found.get(place, 0.0) + value
+    return found
 
 
 def _by_engine(figures: Mapping[str, float]) -> list[tuple[str, str, str, float]]:

@@ -9,6 +9,7 @@ from msgspec import to_builtins
 
 from controller.config.overrides import Override, conflicts, document_of
 from controller.config.plugins import load_policies
+from controller.config.schema import AGENT_NAMES
 from controller.core.errors import AdminError, SchedulingError
 from controller.core.messages import InstanceView
 from controller.core.types import OutcomeKind
@@ -24,7 +25,6 @@ POSITION_UP_TO = 10_000
 """Waiting requests up to which an exact position is worked out for whoever asks: 1 ms."""
 SHOWN_IDS = 3
 """Decisions that are named where an id may mean several."""
-AGENTS = ("perception", "prediction", "qos", "meta", "statera")
 
 
 class GatewayOperations:
@@ -238,12 +238,13 @@ class GatewayOperations:
         """When each agent was last heard here; qos speaks to other agents only."""
         gateway = self._gateway
         agents: dict[str, Any] = {}
-        for name in AGENTS:
+        for name in AGENT_NAMES:
             heard_s = gateway.listener.heard_s.get(name)
             agents[name] = {
                 "heard_s": heard_s,
                 "age_s": None if heard_s is None else now_s - heard_s,
                 "speaks_here": name != "qos",
+                "runs": name in gateway.config.agents.running,
             }
         agents["enabled"] = gateway.config.agents.enabled
         return agents

@@ -11,17 +11,17 @@ from controller.scheduling.queue_entry import QueueEntry
 def upper_tokens(entry: QueueEntry, bounds: Sequence[LengthBound]) -> int:
     """KV tokens of a request at its calibrated upper length: prompt plus l_upper = l_pred + q_(1-eps)(D_b) (Eq. 4).
 
-    The bucket is that of the prompt's length. Without any bounds the estimate's own upper quantile stands in. The client's
-    cap on output bounds both; at least one output token counts, and what the client insists on.
+    The bucket is that of the prompt's length. Without any bounds, and where the forecast of
+    the length has not proven right yet, the estimate's own upper quantile stands in. The client's
+    cap on output and the model's context bound both; at least one output token counts, and what the client insists on.
     """
     estimates, request = entry.estimates, entry.request
     upper = estimates.output_tokens_upper
-    for bound in bounds:
+    for bound in bounds if estimates.proven else ():
         if bound.prompt_tokens_below == 0 or request.prompt_tokens < bound.prompt_tokens_below:
             upper = estimates.output_tokens + bound.add_tokens
             break
-    if request.max_output_tokens is not None:
-        upper = min(upper, request.max_output_tokens)
+    upper = min(upper, request.output_limit)
     return request.prompt_tokens + max(1, request.min_output_tokens, math.ceil(upper))
 
 
@@ -37,12 +37,26 @@ class Fence:
     itself. So a guess that is too high delays a request but never locks it out. What cannot fit whatever the guess
     (`fits` is false) has to be refused by the caller.
 
+    The engine's own report corrects the account: what it says is in use beyond, or short of, what the requests in flight hold by our count
+    is added to what is booked (`measured`). Then what is booked is the engine's own figure and what those in flight may still grow by.
+
     Tokens that requests in flight share (a prefix in the engine's cache) are booked once for all of them, from the first that
     comes to the last that goes. What a request finds cached of others that have ended earns it nothing: such blocks count as free
     in the engine and are taken out of the free ones by whoever holds them next.
     """
 
-    __slots__ = ("_bytes_per_token", "_capacity_tokens", "_committed", "_held", "_limit", "_margin", "_prefixes", "_shares")
+    __slots__ = (
+        "_bytes_per_token",
+        "_capacity_tokens",
+        "_committed",
+        "_correction",
+        "_held",
+        "_limit",
+        "_margin",
+        "_prefixes",
+        "_reported",
+        "_shares",
+    )
 
     def __init__(self, capacity_tokens: int, bytes_per_token: int, margin: float) -> None:
         self._bytes_per_token = bytes_per_token
@@ -51,6 +65,7 @@ class Fence:
         self._shares: dict[str, tuple[Hashable, int]] = {}
         self._prefixes: dict[Hashable, list[int]] = {}
         self._committed = 0
+        self._correction = self._reported = 0
         self.resize(capacity_tokens)
 
     @property
@@ -60,18 +75,18 @@ class Fence:
 
     @property
     def committed_bytes(self) -> int:
-        """Bytes that those in flight may come to need."""
-        return self._committed
+        """Bytes that those in flight may come to need, as corrected by the engine's report; 0 or more."""
+        return max(0, self._committed + self._correction) if self._held else 0
 
     @property
     def free_bytes(self) -> int:
         """What is left; less than 0 after the capacity shrank or requests grew past their bounds."""
-        return self._limit - self._committed
+        return self._limit - self.committed_bytes
 
     @property
     def share(self) -> float:
         """Committed share of the limit, 0 without a fence."""
-        return self._committed / self._limit if self._limit > 0 else 0.0
+        return self.committed_bytes / self._limit if self._limit > 0 else 0.0
 
     @property
     def capacity_tokens(self) -> int:
@@ -105,7 +120,20 @@ class Fence:
         need = self._need(tokens)
         if prefix is not None:
             need -= min(need, shared * self._bytes_per_token, self._prefixes.get(prefix, (0, 0))[0])
-        return self._committed + need <= self._limit
+        return self.committed_bytes + need <= self._limit
+
+    def measured(self, used_tokens: int, held_least: int, held_most: int) -> None:
+        """The engine reports the use of its cache.
+
+        Args:
+            used_tokens: Tokens of the cache in use, by its report.
+            held_least: What those in flight hold by our count at least, without prompts that the engine may not have computed yet.
+            held_most: The same at most, with those prompts. A report between the two agrees with our count.
+        """
+        off = (used_tokens - min(held_most, max(held_least, used_tokens))) * self._bytes_per_token
+        # A report below our count counts once the next one confirms it: what has ended in the engine may not have ended here yet.
+        self._correction = max(off, self._reported)
+        self._reported = min(0, off)
 
     def commit(self, request_id: str, tokens: int, prefix: Hashable = None, shared: int = 0) -> None:
         """Books a request, or books the same one anew; what it shares is settled by the first booking."""
@@ -126,7 +154,10 @@ class Fence:
 
     def release(self, request_id: str) -> None:
         """Takes a request's booking out, and what it shared once nobody shares it any more."""
-        self._committed -= self._held.pop(request_id, 0)
+        own = self._held.pop(request_id, 0)
+        self._committed -= own
+        # What it held less than its booking, by the engine's report, goes with it.
+        self._correction = min(self._correction + own, 0) if self._correction < 0 else self._correction
         prefix, shared = self._shares.pop(request_id, _NOTHING)
         if shared:
             booked = self._prefixes[prefix]

@@ -61,7 +61,7 @@ def ended_running(run: Running, kind: OutcomeKind, now_s: float, output_tokens: 
 
 def completion_of(ended: Ended, now_s: float) -> Completion:
     """The telemetry of one ended request, as far as the scheduler knows it."""
-    request, believed = ended.entry.request, ended.predicted
+    request, believed, latest = ended.entry.request, ended.predicted, ended.entry.estimates
     return Completion(
         request_id=request.id,
         sent_s=now_s,
@@ -71,7 +71,7 @@ def completion_of(ended: Ended, now_s: float) -> Completion:
         arrival_s=request.arrival_s,
         policy=ended.policy,
         instance=ended.instance,
-        task_type=believed.task_type,
+        task_type=latest.task_type,
         prompt_tokens=request.prompt_tokens,
         output_tokens=ended.output_tokens,
         queue_ms=ended.queue_ms,
@@ -79,8 +79,8 @@ def completion_of(ended: Ended, now_s: float) -> Completion:
         service_ttft_ms=ended.service_ttft_ms,
         tpot_ms=ended.tpot_ms,
         total_ms=ended.total_ms,
-        ttft_slo_ms=believed.slo.ttft_ms,
-        tpot_slo_ms=believed.slo.tpot_ms,
+        ttft_slo_ms=latest.slo.ttft_ms,
+        tpot_slo_ms=latest.slo.tpot_ms,
         predicted_output_tokens=believed.output_tokens,
         predicted_ttft_ms=believed.ttft_ms,
         predicted_tpot_ms=believed.tpot_ms,

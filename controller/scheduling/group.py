@@ -13,6 +13,8 @@ from controller.scheduling.tenant_gate import Gate, gated
 
 Place = Literal["ready", "late", "expired"]
 
+WINDOW = "window"
+"""Why a request waits where every instance has as many in flight as its window allows."""
 _FEW = 8
 _LOAD = 512
 """Entries with which an empty structure may be begun in one call: a policy that learns from the traffic then has a picture of it."""
@@ -66,6 +68,7 @@ class Group:
         rest: What `begin_at_once` has not moved yet, None when it has nothing to do.
         first, last: Ends of the register: order of joining; those that came back from an instance stand in front.
         work: What its requests come to, and how fast it leaves.
+        blocked: Why its first request could not go at the last look, empty where nothing was held back.
         full, down: How often a look for a place found every window full, and no instance that takes requests at all.
     """
 
@@ -76,6 +79,7 @@ class Group:
         "_fastest",
         "_review",
         "_slots",
+        "blocked",
         "down",
         "first",
         "full",
@@ -92,6 +96,7 @@ class Group:
         self.policy = policy
         self.late = late
         self.work = Work()
+        self.blocked = ""
         self.full = 0
         self.down = 0
         self.successor: QueuePolicy | None = None
@@ -173,8 +178,10 @@ class Group:
             return True
         if any(instance.available for instance in self.instances):
             self.full += 1
+            self.blocked = WINDOW
         else:
             self.down += 1
+            self.blocked = ""
         return False
 
     # -- one request ------------------------------------------------------------------------------------------------------

@@ -134,7 +134,7 @@ class History:
             upper = float(ordered[min(len(ordered) - 1, math.ceil(_UPPER_QUANTILE * len(ordered)))])
             ttft_ms = cell.ttfts_ms.mean(ttft_ms)
             tpot_ms = cell.tpots_ms.mean(tpot_ms)
-        cap = math.inf if request.max_output_tokens is None else float(request.max_output_tokens)
+        cap = request.output_limit
         return Estimates(
             slo=slo,
             importance=_IMPORTANCE,

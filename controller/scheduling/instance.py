@@ -4,7 +4,7 @@ from collections.abc import Hashable, Sequence
 
 from controller.core.messages import InstanceView, LengthBound
 from controller.core.types import Controls, Request
-from controller.scheduling.admission import Fence, upper_tokens
+from controller.scheduling.admission import Fence, least_tokens, upper_tokens
 from controller.scheduling.lateness import Lead
 from controller.scheduling.outcomes import InstanceSpec
 from controller.scheduling.pace import Pace
@@ -15,8 +15,17 @@ from controller.scheduling.slots import Slots
 from controller.scheduling.token_source import TokenSource
 from engines.base import EngineSnapshot
 
+KV_FULL = 0.9
+"""Share of the KV cache in use from which on an engine has none to spare."""
+PRESSURE_LOW = 0.75
+"""TPOT over its target, 90 % quantile of those that decode, below which targets are met with room to spare."""
+_BLOCK_TOKENS = 64
+"""What an engine's account may differ by for each request: it counts whole blocks, and a step later or earlier."""
+_HALF = 0.5
 _PRESSURE_QUANTILE = 0.9
 _LULL_S = 5.0
+_AT_ONCE_S = 0.05
+"""A request that is dispatched so soon after it came has not waited for a place."""
 _BUSY_DECAY = 0.99
 _SAMPLE_TOKENS = 8
 """Tokens that a sample of the pace needs: a read of a stream may bring several at once, or a part of one."""
@@ -29,6 +38,7 @@ class Instance:
         name: The spec's name.
         spec: What was configured. `models`: those it serves now, None for any.
         n_run: Window in force. `token_budget`: tokens per step in force, None for the engine's own.
+        advised: Whether an agent has set the window, not an operator or the configuration.
         guard: Factor on the TPOT guard's share. `guard_is_moot`: whether someone has named the share, so that it holds for all alike.
             `guarded`: whether the TPOT guard is on.
         capacity_n_run: Ceiling of the window: what the engine states, the spec's until it states something.
@@ -48,6 +58,7 @@ class Instance:
     __slots__ = (
         "_awaiting",
         "_busy",
+        "_contended_s",
         "_controlled",
         "_decoded",
         "_decoding",
@@ -63,6 +74,7 @@ class Instance:
         "_since_s",
         "_stated_n_run",
         "_was_open",
+        "advised",
         "capacity_n_run",
         "draining",
         "engine",
@@ -119,7 +131,8 @@ class Instance:
         self._awaiting: dict[str, Running] = {}
         self._prefill_until_s = 0.0
         self._busy = 0.0
-        self._on_time_s = float("-inf")
+        self._on_time_s = self._contended_s = float("-inf")
+        self.advised = False
         self.draining = False
         self.probe_limit: int | None = None
         self.engine: EngineSnapshot | None = None
@@ -159,12 +172,14 @@ class Instance:
     def late_window(self, share: float, now_s: float) -> float:
         """Requests in flight up to which a demoted one may join.
 
-        Where requests in time have come, or would have, within the last 5 s: `share` of what they have lately filled, so that a burst finds
-        slots free and an engine that is not slowed down. Else the whole window.
+        Where requests in time had to wait within the last 5 s: `share` of what they have lately filled, so that a burst finds slots free
+        and an engine that is not slowed down. Where they came and went at once: half of the window, since nobody else wants it. Where none
+        has come: the whole window.
         """
         if now_s - self._on_time_s > _LULL_S:
             return self.n_run
-        return max(1.0, share * min(self.n_run, self._busy))
+        contended = max(1.0, share * min(self.n_run, self._busy))
+        return contended if now_s - self._contended_s <= _LULL_S else max(contended, _HALF * self.n_run)
 
     def wanted(self, now_s: float) -> None:
         """A request in time would have come, and was held back for its own TPOT target or those of others in flight.
@@ -172,7 +187,7 @@ class Instance:
         To demoted requests it leaves their share of the window as if it had come. Else they would fill an instance that they themselves
         have slowed down, and those in time would be held back until they are late, too.
         """
-        self._on_time_s = now_s
+        self._on_time_s = self._contended_s = now_s
 
     @property
     def awaiting(self) -> int:
@@ -193,6 +208,7 @@ class Instance:
         self.n_run = controls.n_run
         self.token_budget = controls.token_budget
         self.guard = controls.guard
+        self.advised = controls.advised
         self._controlled = True
         self._turn()
 
@@ -211,7 +227,41 @@ class Instance:
             self.capacity_n_run = self._stated_n_run
             if not self._controlled:
                 self.n_run = self.capacity_n_run
+        if snapshot.kv_usage is not None and self.fence.capacity_tokens and self.prefixes is None:
+            self._measure_fence(snapshot.kv_usage * (snapshot.kv_capacity_tokens or self.fence.capacity_tokens), snapshot.taken_s)
         self._turn()
+
+    def _measure_fence(self, used_tokens: float, taken_s: float) -> None:
+        """Corrects the fence by the engine's own use of its cache. Not where shared tokens are booked once: the report has that already."""
+        self.refresh(taken_s)
+        held = sum(run.entry.request.prompt_tokens + run.tokens for run in self.running.values() if run.first_s is not None)
+        slack = _BLOCK_TOKENS * self.in_flight
+        self.fence.measured(round(used_tokens), held - slack, held + self.prefill_tokens + slack)
+
+    def shows_room(self) -> bool:
+        """Whether the engine takes requests, has a free place by its own ceiling, nothing in a queue of its own, and cache to spare."""
+        engine = self.engine
+        return (
+            self.available
+            and self.in_flight < self.capacity_n_run
+            and (self.probe_limit is None or self.in_flight < self.probe_limit)
+            and (engine is None or (engine.waiting == 0 and (engine.kv_usage is None or engine.kv_usage < KV_FULL)))
+        )
+
+    def has_cache_for(self, request: Request) -> bool:
+        """Whether the request's prompt fits into the fence beside what those in flight hold for certain. O(in flight)."""
+        held = sum(run.entry.request.prompt_tokens + max(1, run.tokens) for run in self.running.values())
+        return not self.fence.capacity_tokens or held + least_tokens(request) <= self.fence.limit_tokens
+
+    def is_half_empty(self, now_s: float) -> bool:
+        """Whether it is less than half full by what it shows: places, cache, and TPOT of those that decode. O(in flight)."""
+        kv_usage = None if self.engine is None else self.engine.kv_usage
+        return (
+            self.shows_room()
+            and 2 * self.in_flight < self.capacity_n_run
+            and (kv_usage is None or kv_usage < _HALF)
+            and self.tpot_pressure(now_s) < PRESSURE_LOW
+        )
 
     def fence_admits(self, request: Request, tokens: int) -> bool:
         """Whether the fence lets a request of so many tokens at its upper length join now."""
@@ -249,6 +299,8 @@ class Instance:
         self.version += 1
         if not late:
             self._on_time_s = now_s
+            if now_s - request.arrival_s > _AT_ONCE_S:
+                self._contended_s = now_s
             self._busy = max(float(self.in_flight), _BUSY_DECAY * self._busy)
         return run
 

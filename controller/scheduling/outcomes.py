@@ -83,18 +83,24 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dispatch(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that goes to an instance now. `reason`: the policy and the router's grounds."""
+    """A request that goes to an instance now.
+
+    Attributes:
+        reason: The policy and the router's grounds.
+        relieved: What held it back while the instance showed room, where it is dispatched in spite of that; else empty.
+    """
 
     entry: QueueEntry
     instance: str
     reason: str
+    relieved: str = ""
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """One request's whole story; conventions as in `controller.core.messages.Completion` (-1 for what did not happen).
 
     Attributes:
-        predicted: Estimates at dispatch; where it was never dispatched, the last ones.
+        predicted: Estimates when the first token came, or the last ones where none came.
         policy: Name of the policy that dispatched it; the one in force where it was never dispatched.
     """
 

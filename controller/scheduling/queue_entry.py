@@ -20,6 +20,7 @@ class QueueEntry:
         tried: Instances that have already failed this request.
         skipped: How often the fence let others pass it.
         held: How often it was looked at and left where it is, by reason; None before the first time.
+        blocked: The reason of the last of these times.
     """
 
     request: Request
@@ -29,9 +30,11 @@ class QueueEntry:
     tried: frozenset[str] = field(default_factory=frozenset)
     skipped: int = 0
     held: dict[str, int] | None = None
+    blocked: str = ""
 
     def hold(self, reason: str) -> None:
         """It was looked at and could not go, for a reason out of a fixed few."""
+        self.blocked = reason
         if self.held is None:
             self.held = {}
         self.held[reason] = self.held.get(reason, 0) + 1

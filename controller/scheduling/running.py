@@ -61,6 +61,9 @@ class Running:
     def believe(self, estimates: Estimates) -> None:
         """Takes new estimates. What the guard reads of them stands by itself: it reads it for all in flight at every dispatch."""
         self.entry.estimates = estimates
+        if self.first_s is None:
+            # Agents answer a few milliseconds after a dispatch on a quiet gateway: nothing of the answer is known before its first token.
+            self.predicted = estimates
         self.tpot_slo_ms = estimates.slo.tpot_ms
         self.tpot_ms = estimates.tpot_ms
         self.length = estimates.output_tokens

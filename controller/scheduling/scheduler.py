@@ -8,7 +8,10 @@ from controller.core.messages import SystemSnapshot
 from controller.core.placement import Router
 from controller.core.types import Estimates, OutcomeKind, Request
 from controller.scheduling import accounts, endings
+from controller.scheduling.admission import upper_tokens
 from controller.scheduling.entrance import Entrance
+from controller.scheduling.group import Waiting
+from controller.scheduling.idle_holds import IdleHolds
 from controller.scheduling.instance import Instance
 from controller.scheduling.outcomes import Counts, Dispatch, Dropped, Ended, InstanceSpec, Refusal, SchedulerSettings
 from controller.scheduling.pool import check_hints, own_hints
@@ -78,6 +81,7 @@ class Scheduler(Steering):
         super().__init__(made, Walk(settings, router, tenancy), room, weights, tenancy)
         self._hint_guard(complete)
         self._entrance = Entrance(settings, room, tenancy)
+        self._idle_holds = IdleHolds()
         self._given_up: list[Dropped] = []
         self._seq = 0
         self._turn = 0
@@ -147,13 +151,17 @@ class Scheduler(Steering):
             else:
                 idle = 0
                 sent.append(self._start(found, now_s))
+        sent += [self._relieve(waiting, instance, now_s) for waiting, instance in self._idle_holds.take(self._tenancy, now_s)]
         return sent
 
     def expire(self, now_s: float) -> list[Dropped]:
-        """The gateway's tick: samples how fast the instances work, and ends waiting requests whose time is up (`drop_due`)."""
+        """The gateway's tick: samples how fast the instances work, looks for requests that are held beside engines with room, and ends
+        waiting requests whose time is up (`drop_due`).
+        """
         for instance in self._instances.values():
             instance.sample(now_s)
         self._entrance.sample(now_s)
+        self._idle_holds.look(self._room.groups, now_s)
         return self.drop_due(now_s)
 
     def drop_due(self, now_s: float) -> list[Dropped]:
@@ -237,6 +245,11 @@ class Scheduler(Steering):
         return accounts.snapshot(self._room, self._instances.values(), self.counts(), now_s=now_s, gateway=gateway, forced=forced)
 
     @property
+    def held_while_idle_s(self) -> Mapping[str, float]:
+        """Seconds for which requests waited beside an instance that showed room, by reason, since the start."""
+        return self._idle_holds.seconds
+
+    @property
     def cutoff(self) -> float:
         """The cost above which requests are put behind (see `Queues`). O(groups)."""
         return self._room.queues.cutoff
@@ -253,6 +266,14 @@ class Scheduler(Steering):
             SchedulingError: Unknown instance.
         """
         return self._instance(instance).in_flight
+
+    def is_half_empty(self, instance: str, now_s: float) -> bool:
+        """Whether an instance is less than half full by what it shows (`Instance.is_half_empty`). O(in flight).
+
+        Raises:
+            SchedulingError: Unknown instance.
+        """
+        return self._instance(instance).is_half_empty(now_s)
 
     def heads(self) -> list[QueueEntry]:
         """The oldest request of each group that the same instances serve. O(groups)."""
@@ -308,18 +329,26 @@ class Scheduler(Steering):
         return self._tenancy.rates(tenant, now_s)
 
     def _start(self, found: Found, now_s: float) -> Dispatch:
-        entry, choice = found.entry, found.choice
-        request_id = entry.request.id
-        self._room.remove(request_id, popped=True)
+        self._room.remove(found.entry.request.id, popped=True)
+        self._book(found.entry, found.tokens, self._instances[found.choice.instance], now_s, late=found.late)
+        order = "overdue, after all that are on time" if found.late else self.policy
+        return Dispatch(entry=found.entry, instance=found.choice.instance, reason=f"{order}; {found.choice.reason}")
+
+    def _relieve(self, waiting: Waiting, instance: Instance, now_s: float) -> Dispatch:
+        """Dispatches a request that was held back for too long beside an instance that is less than half full (`IdleHolds`)."""
+        entry, why, overdue = waiting.entry, waiting.group.blocked, waiting.overdue
+        self._room.remove(entry.request.id)
+        self._book(entry, upper_tokens(entry, self._walk.bounds), instance, now_s, late=overdue)
+        reason = f"held by {why} for {now_s - entry.request.arrival_s:.1f} s beside this instance, which is less than half full"
+        return Dispatch(entry=entry, instance=instance.name, reason=reason, relieved=why)
+
+    def _book(self, entry: QueueEntry, tokens: int, instance: Instance, now_s: float, *, late: bool) -> None:
         entry.skipped = 0
-        instance = self._instances[choice.instance]
-        self._running[request_id] = instance.start(entry, found.tokens, self.policy, now_s, late=found.late)
+        self._running[entry.request.id] = instance.start(entry, tokens, self.policy, now_s, late=late)
         self._walk.guard.dispatched(instance)
         self._tenancy.started(entry.request.tenant)
         self._dispatched += 1
         self._room.group_of(entry.request.model).work.sample(now_s)
-        order = "overdue, after all that are on time" if found.late else self.policy
-        return Dispatch(entry=entry, instance=choice.instance, reason=f"{order}; {choice.reason}")
 
     def _dropped(self, entry: QueueEntry, kind: OutcomeKind, now_s: float, tell: Callable[[QueueEntry, float, float], Refusal]) -> Dropped:
         refusal = tell(entry, now_s, self.retry_after_s(entry.request.model, now_s))

@@ -248,6 +248,5 @@ class Tenancy:
 def expected_tokens(request: Request, estimates: Estimates) -> float:
     """Prompt and predicted output, the latter no longer than the client's own cap."""
     output = estimates.output_tokens
-    if request.max_output_tokens is not None:
-        output = min(output, request.max_output_tokens)
+    output = min(output, request.output_limit)
     return request.prompt_tokens + max(1.0, output)

@@ -62,6 +62,8 @@ class Walk:
     def find(self, group: Group, now_s: float) -> Found | None:
         """The next of a group, None where none can go. O(1) in the waiting requests where no instance has a slot."""
         waiting = len(group.policy) or (self._serves_late and len(group.late))
+        if not waiting:
+            group.blocked = ""
         if not waiting or not group.offers():
             return None
         if self._tenancy.bounded:
@@ -91,6 +93,7 @@ class Walk:
             if entry.skipped >= PATIENCE:
                 kept_free |= _roomiest(entry, group.instances, kept_free)
             entry = take(now_s) if len(passed) <= LOOK_AHEAD else None
+        group.blocked = passed[0].blocked if passed and found is None else ""
         for held_back in reversed(passed):
             held_back.skipped += found is not None
             source.put_back(held_back, now_s)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Annotated, TypeVar
 from uuid import uuid4
 
@@ -17,7 +17,7 @@ from engines.sim import embeddings, metrics
 from engines.sim.driver import Driver
 from engines.sim.faults import GARBAGE, HTML, Fault, parse_fault, reset
 from engines.sim.model import EngineModel, SimRequest
-from engines.sim.reply import Reply
+from engines.sim.reply import Reply, Tally
 from engines.sim.streams import Faulty, Sink, Stream, Whole
 from engines.sim.wire import Ask, Refused, parse_chat, parse_completion
 
@@ -162,7 +162,8 @@ class SimServer:
         aborted = []
         for given in order.request_ids:
             live = self._live_ids.get(given.removeprefix("chatcmpl-").removeprefix("cmpl-"), set())
-            aborted += [given for inner in sorted(live) if self._driver.abort(inner)]
+            ended = [inner for inner in sorted(live) if self._driver.abort(inner)]
+            aborted += [given] if ended else []
         return _json(orjson.dumps({"aborted": aborted}))
 
     async def _generate(self, request: web.Request, parse: Callable[..., Ask]) -> web.StreamResponse:
@@ -174,49 +175,66 @@ class SimServer:
         ask = parse(await request.read(), model=self._model_name, max_model_len=model.profile.max_model_len)
         outer = request.headers.get("X-Request-Id", "")[:MAX_ID_CHARS] or uuid4().hex
         self._sequence += 1
-        inner = f"{outer}#{self._sequence}"
-        self._live_ids.setdefault(outer, set()).add(inner)
+        inners = [f"{outer}#{self._sequence}.{index}" for index in range(ask.answers)]
+        self._live_ids.setdefault(outer, set()).update(inners)
         ended = "abort"
         try:
-            prefix = "chatcmpl" if ask.chat else "cmpl"
-            reply = Reply(ask, answer_id=f"{prefix}-{outer}", model=self._model_name, created_s=int(self._now_s()))
+            replies = self._replies(ask, f"{'chatcmpl' if ask.chat else 'cmpl'}-{outer}")
             fault = self._take_fault()
             if model.profile.request_ms:
                 await asyncio.sleep(model.profile.request_ms / 1000.0)
-            answer = await (self._stream if ask.stream else self._whole)(request, ask, reply, inner, fault)
+            answer = await (self._stream if ask.stream else self._whole)(request, ask, replies, inners, fault)
             ended = ask.finish if ask.finish == "length" else "stop"
         finally:
             self._ended[ended] += 1
-            self._driver.drop(inner)
-            self._live_ids[outer].discard(inner)
+            for inner in inners:
+                self._driver.drop(inner)
+            self._live_ids[outer].difference_update(inners)
             if not self._live_ids[outer]:
                 del self._live_ids[outer]
         return answer
 
-    async def _stream(self, request: web.Request, ask: Ask, reply: Reply, inner: str, fault: Fault | None) -> web.StreamResponse:
+    def _replies(self, ask: Ask, answer_id: str) -> list[Reply]:
+        """One for each answer that the request wants."""
+        tally, created_s = Tally(ask.answers), int(self._now_s())
+        return [
+            Reply(ask, answer_id=answer_id, model=self._model_name, created_s=created_s, index=index, tally=tally)
+            for index in range(ask.answers)
+        ]
+
+    async def _stream(
+        self, request: web.Request, ask: Ask, replies: Sequence[Reply], inners: Sequence[str], fault: Fault | None
+    ) -> web.StreamResponse:
         response = web.StreamResponse(headers=SSE_HEADERS)
         await response.prepare(request)
         transport = request.transport
         if transport is None:
             raise ConnectionResetError("the client left before the head was written")
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        stream = Stream(reply, transport, done, chunked=request.version >= HttpVersion11)
-        self._start(ask, inner, Faulty(stream, fault, transport) if fault is not None else stream)
-        await done
+        ends: list[asyncio.Future[None]] = []
+        for reply, inner in zip(replies, inners, strict=True):
+            ends.append(asyncio.get_running_loop().create_future())
+            stream = Stream(reply, transport, ends[-1], chunked=request.version >= HttpVersion11)
+            self._start(ask, inner, Faulty(stream, fault, transport) if fault is not None else stream)
+        await asyncio.gather(*ends)
         if not transport.is_closing():
             await response.write_eof()
         return response
 
-    async def _whole(self, request: web.Request, ask: Ask, reply: Reply, inner: str, fault: Fault | None) -> web.StreamResponse:
+    async def _whole(
+        self, request: web.Request, ask: Ask, replies: Sequence[Reply], inners: Sequence[str], fault: Fault | None
+    ) -> web.StreamResponse:
         transport = request.transport
         if transport is None:
             raise ConnectionResetError("the client left before it was answered")
-        done: asyncio.Future[tuple[int, bool]] = asyncio.get_running_loop().create_future()
-        whole = Whole(transport, done)
+        ends: list[asyncio.Future[tuple[int, bool]]] = []
         breaks = fault is not None and fault.kind != "half-sse"
-        self._start(ask, inner, Faulty(whole, fault, transport) if fault is not None and breaks else whole)
-        tokens, aborted = await done
-        body = reply.whole(tokens, aborted=aborted)
+        for inner in inners:
+            ends.append(asyncio.get_running_loop().create_future())
+            whole = Whole(transport, ends[-1])
+            self._start(ask, inner, Faulty(whole, fault, transport) if fault is not None and breaks else whole)
+        counts = await asyncio.gather(*ends)
+        choices = [reply.choice(tokens, aborted=aborted) for reply, (tokens, aborted) in zip(replies, counts, strict=True)]
+        body = replies[0].whole(choices)
         return _json(body[: len(body) // 2] if fault is not None else body)
 
     def _start(self, ask: Ask, inner: str, sink: Sink) -> None:

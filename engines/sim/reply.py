@@ -1,5 +1,6 @@
 """Writing answers: the bytes of OpenAI responses in the shape that vLLM gives them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -8,6 +9,34 @@ from engines.sim.text import WORDS, WORDS_JSON, logprob, split_text, word_index
 from engines.sim.wire import Ask
 
 DONE = b"data: [DONE]\n\n"
+
+
+class Tally:
+    """Tokens and ends of all answers to one request: usage counts them together, and the last to end closes the stream.
+
+    Args:
+        answers: How many answers there are.
+    """
+
+    __slots__ = ("_tokens", "_unfinished")
+
+    def __init__(self, answers: int) -> None:
+        self._tokens = [0] * answers
+        self._unfinished = set(range(answers))
+
+    @property
+    def tokens(self) -> int:
+        """Tokens so far, of all answers."""
+        return sum(self._tokens)
+
+    def count(self, index: int, tokens: int) -> None:
+        """Answer `index` has so many tokens now."""
+        self._tokens[index] = tokens
+
+    def end(self, index: int) -> bool:
+        """Answer `index` has ended. Whether all have."""
+        self._unfinished.discard(index)
+        return not self._unfinished
 
 
 class Reply:
@@ -20,17 +49,25 @@ class Reply:
         answer_id: The document's `id`.
         model: The model's name.
         created_s: Seconds since the epoch.
+        index: Place of this answer among those to the request.
+        tally: What it shares with the others; one of its own where it is the only answer.
     """
 
-    __slots__ = ("_ask", "_finish", "_head", "_id", "_meta", "_pieces", "_text_offset")
+    __slots__ = ("_ask", "_finish", "_head", "_id", "_index", "_meta", "_pieces", "_seed", "_tally", "_text_offset")
 
-    def __init__(self, ask: Ask, *, answer_id: str, model: str, created_s: int) -> None:
+    def __init__(self, ask: Ask, *, answer_id: str, model: str, created_s: int, index: int = 0, tally: Tally | None = None) -> None:
         self._ask = ask
         self._id = answer_id
+        self._index = index
+        self._tally = tally if tally is not None else Tally(1)
+        # Each answer has words of its own.
+        self._seed = ask.seed + index
         self._text_offset = 0
         kind = "chat.completion.chunk" if ask.chat else "text_completion"
         self._meta = {"id": answer_id, "object": kind, "created": created_s, "model": model}
-        self._head = b"data: " + orjson.dumps(self._meta)[:-1] + b',"choices":[{"index":0,"' + (b'delta":' if ask.chat else b'text":')
+        self._head = (
+            b"data: " + orjson.dumps(self._meta)[:-1] + b',"choices":[{"index":%d,"' % index + (b'delta":' if ask.chat else b'text":')
+        )
         self._finish = orjson.dumps(ask.finish)
         # A cut-off call keeps its shape up to the cut: pieces are made for what the whole call would take.
         self._pieces = split_text(ask.tool.arguments, ask.output_tokens) if ask.tool is not None else None
@@ -44,9 +81,11 @@ class Reply:
             finished: Adds what ends a stream after it (finish reason, usage, `[DONE]`).
         """
         ask = self._ask
-        usage = self._usage_field(position) if ask.continuous_usage else b""
+        opening = self._opening() if first and ask.chat else b""
+        self._tally.count(self._index, position)
+        usage = self._usage_field() if ask.continuous_usage else b""
         parts = (
-            self._opening() if first and ask.chat else b"",
+            opening,
             self._head,
             self._delta(position, first=first),
             b',"logprobs":',
@@ -57,31 +96,36 @@ class Reply:
             b',"token_ids":null}]',
             usage,
             b"}\n\n",
-            self._closing(position) if finished else b"",
+            self._closing() if finished else b"",
         )
         return b"".join(parts)
 
     def broken_off(self, tokens: int) -> bytes:
-        """What ends a stream whose request was aborted after `tokens` tokens."""
+        """What ends a stream whose request was aborted after `tokens` tokens of this answer."""
+        self._tally.count(self._index, tokens)
         delta = b'{"content":""}' if self._ask.chat else b'""'
         end = b',"logprobs":null,"finish_reason":"abort","stop_reason":null,"token_ids":null}]}\n\n'
-        return self._head + delta + end + self._closing(tokens)
+        return self._head + delta + end + self._closing()
 
-    def whole(self, tokens: int, *, aborted: bool = False) -> bytes:
-        """The document of an answer that was not streamed, with its first `tokens` tokens."""
+    def choice(self, tokens: int, *, aborted: bool = False) -> dict[str, Any]:
+        """This answer's first `tokens` tokens as they stand in the document of an answer that was not streamed."""
         ask = self._ask
+        self._tally.count(self._index, tokens)
         positions = list(range(1, tokens + 1))
         text = "".join(self._word(position) for position in positions)
-        choice: dict[str, Any] = {"index": 0}
+        choice: dict[str, Any] = {"index": self._index}
         if ask.chat:
             choice["message"] = self._message(text, tokens)
         else:
             choice["text"] = text
         wanted = ask.top_logprobs is not None
         choice["logprobs"] = orjson.Fragment(self._logprobs(positions)) if wanted else None
-        choice |= {"finish_reason": "abort" if aborted else ask.finish, "stop_reason": None, "token_ids": None}
-        kind = "chat.completion" if ask.chat else "text_completion"
-        return orjson.dumps(self._meta | {"object": kind, "choices": [choice], "usage": self._usage(tokens)})
+        return choice | {"finish_reason": "abort" if aborted else ask.finish, "stop_reason": None, "token_ids": None}
+
+    def whole(self, choices: Sequence[dict[str, Any]]) -> bytes:
+        """The document of a request that was not streamed, with the choices of all its answers."""
+        kind = "chat.completion" if self._ask.chat else "text_completion"
+        return orjson.dumps(self._meta | {"object": kind, "choices": list(choices), "usage": self._usage()})
 
     def _message(self, text: str, tokens: int) -> dict[str, Any]:
         if self._pieces is None or self._ask.tool is None:
@@ -92,14 +136,14 @@ class Reply:
 
     @property
     def _call_id(self) -> str:
-        return f"call-{self._id.removeprefix('chatcmpl-')}"
+        return f"call-{self._id.removeprefix('chatcmpl-')}" + (f"-{self._index}" if self._index else "")
 
     def _word(self, position: int) -> str:
-        return WORDS[word_index(self._ask.seed, position)]
+        return WORDS[word_index(self._seed, position)]
 
     def _delta(self, position: int, *, first: bool) -> bytes:
         if self._pieces is None or self._ask.tool is None:
-            word = WORDS_JSON[word_index(self._ask.seed, position)]
+            word = WORDS_JSON[word_index(self._seed, position)]
             return b'{"content":%b}' % word if self._ask.chat else word
         call: dict[str, Any] = {"index": 0, "function": {"arguments": self._pieces[position - 1]}}
         if first:
@@ -107,26 +151,28 @@ class Reply:
         return orjson.dumps({"tool_calls": [call]})
 
     def _opening(self) -> bytes:
-        usage = self._usage_field(0) if self._ask.continuous_usage else b""
+        usage = self._usage_field() if self._ask.continuous_usage else b""
         role = b'{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]'
         return self._head + role + usage + b',"prompt_token_ids":null,"prompt_text":null}\n\n'
 
-    def _closing(self, tokens: int) -> bytes:
+    def _closing(self) -> bytes:
+        if not self._tally.end(self._index):
+            return b""
         if not self._ask.include_usage:
             return DONE
-        return b"data: " + orjson.dumps(self._meta | {"choices": [], "usage": self._usage(tokens)}) + b"\n\n" + DONE
+        return b"data: " + orjson.dumps(self._meta | {"choices": [], "usage": self._usage()}) + b"\n\n" + DONE
 
-    def _usage(self, tokens: int) -> dict[str, int]:
-        prompt = self._ask.prompt_tokens
+    def _usage(self) -> dict[str, int]:
+        prompt, tokens = self._ask.prompt_tokens, self._tally.tokens
         return {"prompt_tokens": prompt, "total_tokens": prompt + tokens, "completion_tokens": tokens}
 
-    def _usage_field(self, tokens: int) -> bytes:
-        return b',"usage":' + orjson.dumps(self._usage(tokens))
+    def _usage_field(self) -> bytes:
+        return b',"usage":' + orjson.dumps(self._usage())
 
     def _logprobs(self, positions: list[int]) -> bytes:
         if self._ask.chat:
             return orjson.dumps({"content": [self._chat_logprob(position) for position in positions]})
-        seed, top = self._ask.seed, self._ask.top_logprobs or 0
+        seed, top = self._seed, self._ask.top_logprobs or 0
         offsets = [self._text_offset]
         for position in positions:
             offsets.append(offsets[-1] + len(self._word(position)))
@@ -145,7 +191,7 @@ class Reply:
         )
 
     def _chat_logprob(self, position: int) -> dict[str, Any]:
-        seed = self._ask.seed
+        seed = self._seed
         ranked = []
         for rank in range(max(1, self._ask.top_logprobs or 0)):
             word = WORDS[(word_index(seed, position) + rank) % len(WORDS)]

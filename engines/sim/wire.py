@@ -12,6 +12,7 @@ from engines.tokens import estimate_tokens
 
 TOKENS_PER_MESSAGE = 4
 MAX_TOP_LOGPROBS = 20
+MAX_ANSWERS = 128
 
 T = TypeVar("T")
 
@@ -52,8 +53,9 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         chat: Whether it came by `/v1/chat/completions`.
+        answers: How many answers to the prompt are wanted (the body's `n`); each runs as a sequence of its own.
         prompt_tokens: Length of the prompt, by `estimate_tokens` unless the body states it.
-        output_tokens: Tokens that will be produced.
+        output_tokens: Tokens that will be produced for each answer.
         finish: The finish reason at the end.
         seed: Stands for the prompt; the answer follows from it.
         top_logprobs: Alternatives per token; None where no log probabilities are wanted.
@@ -62,6 +64,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     chat: bool
+    answers: int
     prompt_tokens: int
     output_tokens: int
     finish: Literal["stop", "length", "tool_calls"]
@@ -184,8 +187,9 @@ def _ask(
     chat: bool,
 ) -> Ask:
     check_model(body.model, model)
-    if (body.n or 1) > 1:
-        raise Refused(400, f"n {body.n}: the embedded engine gives one answer a request; allowed 1", param="n")
+    answers = body.n or 1
+    if answers > MAX_ANSWERS:
+        raise Refused(400, f"n: got {answers}; allowed: 1 to {MAX_ANSWERS}", param="n")
     sim = body.sim or _SimOptions()
     prompt_tokens = max(1, sim.prompt_tokens or prompt_tokens)
     if prompt_tokens >= max_model_len:
@@ -206,6 +210,7 @@ def _ask(
     options = body.stream_options or _StreamOptions()
     return Ask(
         chat=chat,
+        answers=answers,
         prompt_tokens=prompt_tokens,
         output_tokens=min(wanted, limit),
         finish=finish,

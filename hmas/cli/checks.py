@@ -218,6 +218,9 @@ def _check_agents(config: Config, agents: dict[str, Any]) -> Iterator[Check]:
     for name, agent in agents.items():
         if not isinstance(agent, dict) or not agent.get("speaks_here", True):
             continue
+        if not agent.get("runs", True):
+            yield Check(f"agent {name}", "OK", "left out by agents.only")
+            continue
         age_s = agent["age_s"]
         if age_s is None:
             yield Check(f"agent {name}", "WARN", "not heard yet", "normal before the first requests; else see its log")

@@ -11,6 +11,7 @@ from controller.config.plugins import load_policies
 from controller.core.errors import AdminError, ConfigError
 from hmas.cli import checks
 from hmas.cli.admin import admin_url_option, connect
+from hmas.cli.model_checks import check_models
 from hmas.cli.output import EXIT_FAILED, json_option, say, say_json, table
 from hmas.cli.settings import config_option, read_config
 
@@ -21,7 +22,7 @@ from hmas.cli.settings import config_option, read_config
 @config_option
 @click.pass_context
 def doctor(ctx: click.Context, *, as_json: bool, admin_url: str | None, config_file: str | None) -> None:
-    """Check Python, policies of your own, configuration, bus, engines, gateway, agents, overrides, clock, ports and limits.
+    """Check Python, policies of your own, configuration, bus, engines, gateway, agents, models, overrides, clock, ports and limits.
 
     Each gets OK, WARN or FAIL, and what to do. Exit code 1 when anything fails.
 
@@ -58,6 +59,8 @@ def examine(admin_url: str | None, config_file: str | None) -> Iterator[checks.C
     yield from checks.check_engines(config, os.environ)
     status, trouble = _status(admin_url, config_file)
     yield from checks.check_gateway(config, status, trouble)
+    if status is not None:
+        yield from check_models(status.get("models", []))
 
 
 def _status(admin_url: str | None, config_file: str | None) -> tuple[dict[str, Any] | None, str]:

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from agents.models.store import ModelStore
-from agents.perception.length_net import PromptNet, load
+from agents.perception.length_base import LengthBase, load
 from agents.perception.model import is_sound
 from agents.perception.readers import ReaderSource
 from agents.perception.reading import TASKS, PromptView, Reader, Reading
@@ -186,10 +186,12 @@ def judge(
         rows = [rows[place] for place in np.sort(np.random.default_rng(seed).choice(len(rows), most, replace=False))]
     settings = msgspec.structs.replace(config.agents, perception_reader=reader)
     opened = ReaderSource(settings, ModelStore(models_dir(config))).open()
-    net: PromptNet | None = load(net_folder) if net_folder is not None else opened.net
+    base: LengthBase | None = load(net_folder) if net_folder is not None else opened.lengths
     hint(f"{len(rows)} answers; prompts are read by {opened.name}")
     readings = perceived(rows, lambda views: _read(opened.reader, views, config.agents.perception_min_confidence))
-    found = evaluate(rows, readings, net=net, regimes=regimes or REGIMES, baselines=not ours_only, trained=trained, seed=seed, report=hint)
+    found = evaluate(
+        rows, readings, base=base, regimes=regimes or REGIMES, baselines=not ours_only, trained=trained, seed=seed, report=hint
+    )
     return {"reader": opened.name, **found}
 
 

@@ -18,6 +18,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "teller": ("hmas.lab.agents.teller:teller", "Answers for perception and prediction; `hmas lab agents` starts it."),
         "overload": ("hmas.lab.overload.cli:overload", "Goodput past saturation: H-MAS, the engine alone, and the best FCFS."),
         "statera": ("hmas.lab.statera.cli:statera", "Statera alone: coverage of its bounds, responses of its window, oscillation."),
+        "frontdoor": ("hmas.lab.frontdoor.cli:frontdoor", "What clients really send, cell by cell: the product beside pass-through."),
         "hetero": ("hmas.lab.hetero.cli:hetero", "HeteroServe's cluster: uniform dispatch against queue feedback."),
     }
 )

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from agents.shell import AGENTS
 from controller.config.paths import url_of
 from controller.config.schema import Config
 from controller.runtime.child import ChildSpec
@@ -31,6 +30,7 @@ class Choices:
     Attributes:
         targets: Engines in place of the configured ones.
         port, admin_port: 0 chooses free ones.
+        agents: Agents that run, with commas between, in place of the configured ones.
     """
 
     config_file: str | None = None
@@ -39,6 +39,7 @@ class Choices:
     admin_port: int | None = None
     no_auth: bool = False
     no_agents: bool = False
+    agents: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,7 @@ class Stack:
     def control_specs(self, bus_url: str) -> list[ChildSpec]:
         """The agents and the gateway on this bus."""
         env = {**self.env, "HMAS_BUS__URL": bus_url}
-        names = AGENTS if self.config.agents.enabled else ()
-        return [*(self._agent(name, env) for name in names), self._gateway(env)]
+        return [*(self._agent(name, env) for name in self.config.agents.running), self._gateway(env)]
 
     def _engine(self, target: Target) -> ChildSpec:
         port = target.config.url.rsplit(":", 1)[1]
@@ -118,6 +118,8 @@ def plan(choices: Choices) -> Stack:
         env["HMAS_GATEWAY__NO_AUTH"] = "true"
     if choices.no_agents:
         env["HMAS_AGENTS__ENABLED"] = "false"
+    if choices.agents:
+        env["HMAS_AGENTS__ONLY"] = choices.agents
     if choices.port is not None:
         env["HMAS_GATEWAY__PORT"] = str(choices.port)
     if choices.admin_port is not None:

@@ -143,6 +143,9 @@ def _agents(agents: dict[str, Any]) -> str:
     for name, agent in agents.items():
         if not isinstance(agent, dict):
             continue
+        if not agent.get("runs", True):
+            parts.append(f"{name} left out")
+            continue
         if agent["age_s"] is not None:
             parts.append(f"{name} heard {duration_words(agent['age_s'])} ago")
         elif agent.get("speaks_here", True):

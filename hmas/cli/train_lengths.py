@@ -9,7 +9,7 @@ import msgspec
 
 from agents.models.card import ModelCard, file_sha256, write_card
 from agents.models.store import ModelStore
-from agents.perception.length_net import FILE, load
+from agents.perception.length_base import FILE, load
 from agents.perception.readers import KIND, LENGTHS_ONLY
 from agents.perception.training.lengths.corpus import NOT_PERMISSIVE, gather
 from agents.perception.training.lengths.fitting import Plan, train, write
@@ -27,7 +27,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--typed", type=_FILE, help="Typed prompts with outputs, in the format of typed_prompts.jsonl.gz.")
 @click.option("--all-licences", is_flag=True, help=f"Also learn from {', '.join(NOT_PERMISSIVE)}: the model is then for your own use only.")
 @click.option("--widening", type=click.FloatRange(0.0, 4.0), default=0.0, help="Skip the run that measures it on held-out prompts.")
-@click.option("--epochs", type=click.IntRange(1, 200), default=Plan().epochs, show_default=True, help="Times through the data.")
+@click.option("--trees", type=click.IntRange(1, 5000), default=Plan().trees, show_default=True, help="Trees that are boosted.")
 @click.option("--seed", type=click.IntRange(0), default=Plan().seed, show_default=True, help="The same seed gives the same model.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder to write; default: a new version in the store.")
 @config_option
@@ -39,13 +39,13 @@ def train_lengths(
     typed: Path | None,
     all_licences: bool,
     widening: float,
-    epochs: int,
+    trees: int,
     seed: int,
     out: Path | None,
     config_file: str | None,
     as_json: bool,
 ) -> None:
-    """Train the length model that perception begins with; what it is off by is learnt live. Needs h-mas[train].
+    """Train the length model that perception begins with; what it is off by is learnt live. About a minute.
 
     \b
     Example:
@@ -53,7 +53,7 @@ def train_lengths(
     """  # noqa: D301 - click reads \b as "do not rewrap"
     corpus = gather(lengths, prompts, typed, all_licences=all_licences)
     hint(f"{len(corpus.examples)} answers to {len(corpus.prompts)} prompts")
-    document = train(corpus, Plan(epochs=epochs, seed=seed, widening=widening), hint)
+    document = train(corpus, Plan(trees=trees, seed=seed, widening=widening), hint)
     given = [path for path in (lengths, prompts, typed) if path is not None]
     words = ["hmas", "train", "lengths", "--lengths", lengths.name, "--prompts", prompts.name]
     words += [*(["--typed", typed.name] if typed is not None else []), *(["--all-licences"] if all_licences else [])]
@@ -63,15 +63,20 @@ def train_lengths(
         format=LENGTHS_ONLY,
         created_s=SystemClock().now_s(),
         data_sha256={path.name: file_sha256(path) for path in given},
-        command=shlex.join([*words, "--epochs", str(epochs), "--seed", str(seed)]),
+        command=shlex.join([*words, "--trees", str(trees), "--seed", str(seed)]),
         licence="CC BY-NC 4.0, by its data" if all_licences else "Apache-2.0; trained on permissively licensed data",
         metrics={
             "answers": len(corpus.examples),
             "prompts": len(corpus.prompts),
             "widening": document["widening"],
             "newcomers": document["newcomers"],
+            "longest": document["longest"],
         },
-        details={"left_out": [] if all_licences else list(NOT_PERMISSIVE), "known_models": sorted(document["offsets"])},
+        details={
+            "left_out": [] if all_licences else list(NOT_PERMISSIVE),
+            "known_models": sorted(document["offsets"]),
+            "ranges": dict(zip(document["inputs"], document["ranges"], strict=True)),
+        },
     )
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)

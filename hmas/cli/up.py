@@ -9,6 +9,7 @@ import click
 
 from controller.admin.client import AdminClient
 from controller.config.loader import advice
+from controller.config.schema import AGENT_NAMES
 from controller.core.errors import AdminError
 from controller.runtime import logs
 from controller.runtime.ports import bind_error
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 @click.option("--admin-port", type=click.IntRange(0, 65535), help="Port of the operators' API; 0 for a free one.")
 @click.option("--no-auth", is_flag=True, help="Serve without API keys; loopback addresses only.")
 @click.option("--no-agents", is_flag=True, help="Static control: gateway and engines without the five agents.")
+@click.option("--agents", default="", metavar="NAMES", help=f"Only these agents, with commas between: {', '.join(AGENT_NAMES)}.")
 @json_option
 @config_option
 @click.pass_context
@@ -40,6 +42,7 @@ def up(
     admin_port: int | None,
     no_auth: bool,
     no_agents: bool,
+    agents: str,
     as_json: bool,
     config_file: str | None,
 ) -> None:
@@ -53,13 +56,16 @@ def up(
       hmas up --engine sim --no-auth
       hmas up --engine sim:demo-small@2 --engine sim --no-auth --port 9000
       hmas up --engine vllm=http://127.0.0.1:8000 --no-auth
+      hmas up --engine sim --no-auth --agents perception,prediction
       hmas up --config hmas.yaml
     """  # noqa: D301 - click reads \b as "do not rewrap"
+    if agents and no_agents:
+        raise click.UsageError("--agents and --no-agents contradict each other; give one of them")
     targets = parse_targets(engine)
     for target in targets:
         if target.profile:
             load_profile(target.profile)
-    stack = plan(Choices(config_file, targets, port, admin_port, no_auth, no_agents))
+    stack = plan(Choices(config_file, targets, port, admin_port, no_auth, no_agents, agents))
     config = stack.config
     if not config.engines:
         raise click.UsageError("no engine: name one with --engine (such as --engine sim) or in the configuration")

@@ -63,7 +63,7 @@ def _sim_arrival(index: int, arrival: Arrival) -> SimArrival:
         model="demo",
         arrival_s=arrival.at_s,
         prompt_tokens=arrival.prompt_tokens,
-        max_output_tokens=arrival.max_tokens,
+        max_output_tokens=arrival.max_tokens or None,
         declared_slo=arrival.slo,
     )
     return SimArrival(request=request, estimate=lambda _request, _now_s: Estimates(slo=arrival.slo), output_tokens=arrival.output_tokens)

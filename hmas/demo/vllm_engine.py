@@ -27,6 +27,8 @@ class VllmServer(msgspec.Struct, frozen=True, kw_only=True):
         kv_cache_bytes: Size of its KV cache.
         cores: Cores its worker computes on, as VLLM_CPU_OMP_THREADS_BIND takes them. One by default: worker threads wait for each other at
             every step, so a second one that shares its core with the gateway or the load generator makes all of them slow.
+        dtype: Type of weights and computation, as vLLM names it.
+        flags: Further words of its command line.
     """
 
     python: Path
@@ -36,6 +38,8 @@ class VllmServer(msgspec.Struct, frozen=True, kw_only=True):
     max_num_batched_tokens: int = 2048
     kv_cache_bytes: int = 256 << 20
     cores: str = "0"
+    dtype: str = "float32"
+    flags: tuple[str, ...] = ()
 
     def command(self, port: int, model_name: str) -> list[str]:
         """Command line of the server."""
@@ -44,7 +48,7 @@ class VllmServer(msgspec.Struct, frozen=True, kw_only=True):
             "--served-model-name": model_name,
             "--host": "127.0.0.1",
             "--port": str(port),
-            "--dtype": "float32",
+            "--dtype": self.dtype,
             "--max-model-len": str(self.max_model_len),
             "--max-num-seqs": str(self.max_num_seqs),
             "--max-num-batched-tokens": str(self.max_num_batched_tokens),
@@ -54,7 +58,7 @@ class VllmServer(msgspec.Struct, frozen=True, kw_only=True):
         }
         words = [word for pair in options.items() for word in pair]
         # Every run sends the same prompts: with a prefix cache all but the first would skip their prefill.
-        flags = ["--enforce-eager", "--no-enable-prefix-caching"]
+        flags = ["--enforce-eager", "--no-enable-prefix-caching", *self.flags]
         return [str(self.python.absolute()), "-m", "vllm.entrypoints.openai.api_server", *words, *flags]
 
 

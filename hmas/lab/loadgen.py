@@ -20,13 +20,13 @@ import uvloop
 from msgspec import Meta
 
 from controller.core.errors import TraceError
-from controller.core.objectives import slo_met
 from controller.runtime.clock import Clock, SystemClock
-from hmas.lab.results import ClientOutcome, Result, RunSummary, count_outcomes, write_lines
-from hmas.lab.sse import AnswerReader, read_error
+from hmas.lab.results import ClientOutcome, Result, RunSummary, count_outcomes, is_good, write_lines
+from hmas.lab.sse import AnswerReader, read_error, read_whole
 from hmas.lab.workload import Arrival
 
 LengthChannel = Literal["sim", "vllm", "none"]
+CHAT = "/v1/chat/completions"
 GAP_TICK_S = 0.02
 PROGRESS_S = 0.5
 KEEPALIVE_S = 4.0
@@ -45,7 +45,7 @@ class LoadSpec(msgspec.Struct, frozen=True, kw_only=True):
         api_keys: Key by tenant; a tenant without one sends none.
         length_channel: How the ENGINE is told the true length: the embedded one's `sim` field, vLLM's `vllm_xargs`, or not.
         drain_s: How long after the last arrival answers are waited for; what has none then is lost.
-        declares: Whether requests declare their targets; else the gateway has to find out what they want.
+        declares: Whether requests declare the targets that they have; else the gateway has to find out what they want.
     """
 
     url: str
@@ -78,13 +78,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 def request_body(arrival: Arrival, load: LoadSpec) -> bytes:
     """The JSON that is sent. The true output length is only in the field that the engine reads; `max_tokens` is the client's class cap."""
-    body: dict[str, Any] = {
-        "model": load.model,
-        "messages": [{"role": turn.role, "content": turn.content} for turn in arrival.messages],
-        "max_tokens": arrival.max_tokens,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
+    if arrival.body is not None:
+        body = {**arrival.body.document, "model": load.model}
+    else:
+        body = {
+            "model": load.model,
+            "messages": [{"role": turn.role, "content": turn.content} for turn in arrival.messages],
+            **({"max_tokens": arrival.max_tokens} if arrival.max_tokens else {}),
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
     if load.length_channel == "sim":
         body["sim"] = {"output_tokens": arrival.output_tokens}
     elif load.length_channel == "vllm":
@@ -95,12 +98,31 @@ def request_body(arrival: Arrival, load: LoadSpec) -> bytes:
 def request_headers(arrival: Arrival, load: LoadSpec) -> dict[str, str]:
     """Headers: the declared SLO, the tenant's key."""
     headers = {"content-type": "application/json"}
-    if load.declares:
+    if load.declares and arrival.declares:
         headers |= {"x-slo-ttft-ms": str(round(arrival.slo.ttft_ms)), "x-slo-tpot-ms": str(round(arrival.slo.tpot_ms))}
     key = load.api_keys.get(arrival.tenant)
     if key:
         headers["authorization"] = f"Bearer {key}"
     return headers
+
+
+def empty_result(index: int, arrival: Arrival, load: LoadSpec) -> Result:
+    """The result of an arrival before anything has become of it."""
+    return Result(
+        index=index,
+        at_s=arrival.at_s,
+        kind=arrival.kind,
+        tenant=arrival.tenant,
+        task_type=arrival.task_type,
+        size=arrival.size,
+        prompt_tokens=arrival.prompt_tokens,
+        wanted_tokens=arrival.output_tokens,
+        slo=arrival.slo,
+        streamed=arrival.body is None or arrival.body.streamed,
+        answers=1 if arrival.body is None else arrival.body.answers,
+        capped=arrival.max_tokens > 0,
+        declared=load.declares and arrival.declares,
+    )
 
 
 class LoadGenerator:
@@ -115,20 +137,8 @@ class LoadGenerator:
         self._start_s = 0.0
         self._max_gap_s = 0.0
         self._sent = self._ended = self._good = 0
-        self.results = [
-            Result(
-                index=i,
-                at_s=a.at_s,
-                kind=a.kind,
-                tenant=a.tenant,
-                task_type=a.task_type,
-                size=a.size,
-                prompt_tokens=a.prompt_tokens,
-                wanted_tokens=a.output_tokens,
-                slo=a.slo,
-            )
-            for i, a in enumerate(arrivals)
-        ]
+        self._paths = [CHAT if a.body is None else a.body.path for a in arrivals]
+        self.results = [empty_result(i, a, load) for i, a in enumerate(arrivals)]
 
     async def run(self, on_progress: Callable[[Progress], None] | None = None) -> RunSummary:
         """Sends everything and waits for the answers; afterwards `results` holds one result per arrival."""
@@ -173,12 +183,17 @@ class LoadGenerator:
         self._sent += 1
         try:
             async with session.post(
-                f"{self._load.url}/v1/chat/completions", data=self._bodies[index], headers=self._headers[index]
+                self._load.url + self._paths[index], data=self._bodies[index], headers=self._headers[index]
             ) as response:
                 result.status = response.status
                 result.policy = response.headers.get("x-hmas-policy", "")
                 result.queue_ms = _number(response.headers.get("x-hmas-queue-ms"))
-                if response.status == 200:
+                result.retry_after_s = _number(response.headers.get("retry-after"))
+                if response.status == 200 and not result.streamed:
+                    answer = read_whole(await response.read())
+                    result.output_tokens = answer.tokens
+                    result.outcome, result.detail = ("failed", answer.broken) if answer.broken else ("completed", "")
+                elif response.status == 200:
                     async for chunk in response.content.iter_any():
                         reader.feed(chunk, self._clock.now_s())
                     reader.end()
@@ -193,13 +208,14 @@ class LoadGenerator:
 
     def _note(self, result: Result, reader: AnswerReader, due_s: float) -> None:
         result.total_ms = (self._clock.now_s() - due_s) * 1000.0
-        result.output_tokens = reader.tokens
+        if result.streamed:
+            result.output_tokens = reader.tokens
         if reader.first_s >= 0:
             result.ttft_ms = (reader.first_s - due_s) * 1000.0
-            if reader.tokens >= 2:
-                result.tpot_ms = (reader.last_s - reader.first_s) * 1000.0 / (reader.tokens - 1)
+            if result.tokens_each >= 2:
+                result.tpot_ms = (reader.last_s - reader.first_s) * 1000.0 / (result.tokens_each - 1.0)
         self._ended += 1
-        self._good += result.outcome == "completed" and slo_met(result.ttft_ms, result.tpot_ms, result.slo)
+        self._good += is_good(result)
 
     async def _watch(self, on_progress: Callable[[Progress], None] | None) -> None:
         """Measures how late the event loop wakes, and reports."""

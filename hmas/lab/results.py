@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from controller.core.errors import TraceError
+from controller.core.objectives import slo_met
 from controller.core.types import Slo, TaskType
 
 ClientOutcome = Literal["completed", "rejected", "shed", "timed_out", "failed", "lost"]
@@ -22,9 +23,13 @@ class Result(msgspec.Struct, kw_only=True):
         index: Place of the arrival in the workload.
         at_s: Scheduled arrival, seconds from the run's start; `late_ms` is how much later it was really sent.
         ttft_ms: Scheduled arrival to first content chunk; -1 where none came.
-        tpot_ms: (last chunk - first chunk) / (n - 1) with n from the answer's usage; -1 with fewer than two tokens.
+        tpot_ms: (last chunk - first chunk) / (n - 1) with n the tokens of one answer; -1 with fewer than two tokens.
         total_ms: Scheduled arrival to the end of the answer, whatever it was.
-        output_tokens: n, from usage; 0 where none came.
+        output_tokens: From usage, or the number of content events; 0 where none came.
+        streamed: Whether the answer came as a stream; one that did not has neither TTFT nor TPOT, and its total time decides.
+        answers: How many answers to the prompt were wanted; `output_tokens` counts all of them.
+        capped, declared: Whether the client sent `max_tokens`, and targets.
+        retry_after_s: What a refusal says about when to come back; -1 where it says nothing.
         policy, queue_ms: As the gateway's response headers say, where they do.
         detail: Why it was not completed, in words.
     """
@@ -48,6 +53,30 @@ class Result(msgspec.Struct, kw_only=True):
     policy: str = ""
     queue_ms: float = -1.0
     detail: str = ""
+    streamed: bool = True
+    answers: int = 1
+    capped: bool = True
+    declared: bool = True
+    retry_after_s: float = -1.0
+
+    @property
+    def tokens_each(self) -> float:
+        """Output tokens of one answer, the mean of those to the same prompt."""
+        return self.output_tokens / self.answers
+
+    @property
+    def total_target_ms(self) -> float:
+        """Within what time the whole answer is wanted: its TTFT target, and its TPOT target for each token after the first."""
+        return self.slo.ttft_ms + self.slo.tpot_ms * max(0.0, self.tokens_each - 1.0)
+
+
+def is_good(result: Result) -> bool:
+    """OK(r) of H-MAS Eq. 1, and completed. An answer that is not streamed has to be there when a stream would have had to end."""
+    if result.outcome != "completed":
+        return False
+    if not result.streamed:
+        return 0.0 <= result.total_ms <= result.total_target_ms
+    return slo_met(result.ttft_ms, result.tpot_ms, result.slo)
 
 
 class RunSummary(msgspec.Struct, kw_only=True):

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from controller.core.fairness import Fairness, Service, fairness
-from controller.core.objectives import goodput_rate, goodput_rps, jain, percentile, service_gain, slo_met
-from hmas.lab.results import Result, count_outcomes
+from controller.core.objectives import goodput_rate, goodput_rps, jain, percentile, service_gain
+from hmas.lab.results import Result, count_outcomes, is_good
 
 PERCENTILES = (50, 95, 99)
 REFUSED = ("rejected", "shed", "timed_out")
@@ -35,14 +35,15 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         span_s: From the warm-up's end to the end of the arrivals; all rates are per second of it.
         submitted: Requests scored. Those refused, shed, broken or never started are in every denominator.
-        good: Met both targets (H-MAS Eq. 1): completed, TTFT and TPOT within the declared SLO.
+        good: Met both targets (H-MAS Eq. 1): completed, TTFT and TPOT within the targets it is judged by; see `is_good`.
         goodput_rps: good / span_s ("goodput" of `vllm bench serve`). goodput_rate: good / submitted (Eq. 9).
         esg: Sum of service gains (Eq. 6). esg_rate: per second.
         throughput_rps: Completions whose end lies in the span, over it. output_tps: their output tokens likewise.
         ttft_ms: A request that never got a first token counts as having waited until the run's end: without it the figures would be
             those of survivors. `ttft_ms_started` leaves them out.
         tpot_ms: Over completed requests with two tokens or more.
-        ttft_compliance, tpot_compliance: Share of all scored requests that completed and kept the target.
+        ttft_compliance, tpot_compliance: Share of all scored requests that completed and kept the target; one that was not streamed
+            keeps both or neither.
         rejected: Refused with an answer: rejected, shed or timed out, told apart in `outcomes`.
         lost: No answer, or one that broke off without a word. Anything above 0 is a defect.
         per_class: By kind and size, such as `conv-long`. per_task, per_tenant: likewise.
@@ -77,11 +78,6 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     fairness: Fairness
 
 
-def is_good(result: Result) -> bool:
-    """OK(r) of H-MAS Eq. 1, and completed."""
-    return result.outcome == "completed" and slo_met(result.ttft_ms, result.tpot_ms, result.slo)
-
-
 def score(
     results: Sequence[Result], *, warmup_s: float, arrivals_end_s: float, run_end_s: float, weights: Mapping[str, float] | None = None
 ) -> Score:
@@ -99,7 +95,7 @@ def score(
     completed = [r for r in scored if r.outcome == "completed"]
     good = sum(map(is_good, scored))
     in_span = [r for r in results if r.outcome == "completed" and warmup_s <= r.at_s + r.total_ms / 1000.0 <= arrivals_end_s]
-    gains = sum(service_gain(r.prompt_tokens, r.output_tokens, r.ttft_ms, r.tpot_ms, r.slo) for r in completed)
+    gains = sum(map(_gain, completed))
     outcomes = count_outcomes(scored)
     per_class = _grouped(scored, lambda r: f"{r.kind}-{r.size}", run_end_s)
     per_tenant = _grouped(scored, lambda r: r.tenant, run_end_s)
@@ -120,8 +116,8 @@ def score(
         ttft_ms=_percentiles(_waited_ms(scored, run_end_s)),
         ttft_ms_started=_percentiles([r.ttft_ms for r in scored if r.ttft_ms >= 0]),
         tpot_ms=_percentiles([r.tpot_ms for r in completed if r.tpot_ms >= 0]),
-        ttft_compliance=goodput_rate(sum(0 <= r.ttft_ms <= r.slo.ttft_ms for r in completed), len(scored)),
-        tpot_compliance=goodput_rate(sum(r.tpot_ms <= r.slo.tpot_ms for r in completed), len(scored)),
+        ttft_compliance=goodput_rate(sum(0 <= r.ttft_ms <= r.slo.ttft_ms if r.streamed else is_good(r) for r in completed), len(scored)),
+        tpot_compliance=goodput_rate(sum(r.tpot_ms <= r.slo.tpot_ms if r.streamed else is_good(r) for r in completed), len(scored)),
         outcomes=outcomes,
         per_class=per_class,
         per_task=_grouped(scored, lambda r: r.task_type.value, run_end_s),
@@ -130,6 +126,12 @@ def score(
         jain_classes=jain(c.goodput_rate for c in per_class.values()),
         fairness=fairness(map(_service, scored), weights),
     )
+
+
+def _gain(result: Result) -> float:
+    """Eq. 6 of a completed request. An answer that is not streamed takes its total time, however that is made up."""
+    ttft_ms = result.ttft_ms if result.streamed else result.total_ms
+    return service_gain(result.prompt_tokens, result.output_tokens, ttft_ms, result.tpot_ms, result.slo)
 
 
 def _service(result: Result) -> Service:
@@ -143,7 +145,9 @@ def _service(result: Result) -> Service:
 
 
 def _waited_ms(results: Sequence[Result], run_end_s: float) -> list[float]:
-    return [r.ttft_ms if r.ttft_ms >= 0 else max(0.0, run_end_s - r.at_s) * 1000.0 for r in results]
+    """Time to the first token. An answer that is not streamed has none, and is left out once it is there."""
+    seen = [r for r in results if r.streamed or r.outcome != "completed"]
+    return [r.ttft_ms if r.ttft_ms >= 0 else max(0.0, run_end_s - r.at_s) * 1000.0 for r in seen]
 
 
 def _percentiles(values: Sequence[float]) -> Percentiles:

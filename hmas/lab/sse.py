@@ -1,7 +1,7 @@
 """Reads an OpenAI answer as a client does: what came when, how long it was, how it ended. Cheap enough for thousands of events a second."""
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -34,7 +34,8 @@ class AnswerReader(SseLines):
     """Fed with the body's bytes as they arrive and the time of each piece.
 
     Attributes:
-        first_s, last_s: Times of the first and the last content chunk; -1 before any.
+        first_s, last_s: Times of the first and the last content chunk; -1 before any. An answer without any content has both where it
+            finishes.
         finished: Whether a finish reason came.
         done: Whether `[DONE]` came.
         error: (code, message) of an error event in the stream; None without one.
@@ -86,8 +87,9 @@ class AnswerReader(SseLines):
         for choice in event.get("choices") or ():
             if choice.get("finish_reason"):
                 self.finished = True
-            if _has_content(choice):
-                self._events += 1
+            content = _has_content(choice)
+            self._events += content
+            if content or (self.finished and self.first_s < 0):
                 self.last_s = now_s
                 if self.first_s < 0:
                     self.first_s = now_s
@@ -98,6 +100,28 @@ def _has_content(choice: dict[str, Any]) -> bool:
     if delta is None:
         return bool(choice.get("text"))
     return bool(delta.get("content") or delta.get("tool_calls") or delta.get("reasoning_content") or delta.get("reasoning"))
+
+
+class WholeAnswer(NamedTuple):
+    """An answer that was not streamed: its tokens by `usage`, and what is wrong with it in words; empty where nothing is."""
+
+    tokens: int
+    broken: str = ""
+
+
+def read_whole(body: bytes) -> WholeAnswer:
+    """Reads an answer that was not streamed."""
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return WholeAnswer(0, f"not JSON: {body[:60]!r}")
+    choices = document.get("choices") if isinstance(document, dict) else None
+    usage = document.get("usage") if isinstance(document, dict) else None
+    if not choices or not isinstance(usage, dict):
+        return WholeAnswer(0, f"neither choices nor usage: {body[:60]!r}")
+    if not all(choice.get("finish_reason") for choice in choices):
+        return WholeAnswer(0, "a choice without a finish reason")
+    return WholeAnswer(int(usage.get("completion_tokens") or 0))
 
 
 def read_error(document: Any) -> tuple[str, str]:

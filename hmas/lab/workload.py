@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -26,6 +26,28 @@ class Turn(msgspec.Struct, frozen=True, array_like=True):
     content: str
 
 
+class ClientBody(msgspec.Struct, frozen=True, kw_only=True):
+    """A request as its client sends it, where that is more than a streamed chat with a cap.
+
+    Attributes:
+        path: API path, such as /v1/chat/completions.
+        document: The JSON document.
+    """
+
+    path: str
+    document: dict[str, Any]
+
+    @property
+    def streamed(self) -> bool:
+        """Whether the answer comes as a stream."""
+        return bool(self.document.get("stream"))
+
+    @property
+    def answers(self) -> int:
+        """How many answers to the prompt the request wants (`n`)."""
+        return int(self.document.get("n") or 1)
+
+
 class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     """One request of a workload.
 
@@ -34,11 +56,14 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
         messages: The chat so far.
         prompt_tokens: Of all messages, by `estimate_tokens`.
         output_tokens: The true output length. Only the engine is told; the gateway and the agents never see it.
-        max_tokens: The cap that the client declares: a property of its kind of traffic, not of this request's true length.
-        task_type, importance, slo: Row of H-MAS Table 6, and the targets by Eq. 14. The client declares `slo`, nothing else.
+        max_tokens: The cap that the client declares: a property of its kind of traffic, not of this request's true length. 0: none.
+        task_type, importance: Row of H-MAS Table 6.
+        slo: The targets that the request is judged by.
+        declares: Whether the client declares them. It declares nothing else.
         tenant: Who sends it.
         kind: Kind of traffic, such as `conv` or `code`.
         size: `short` or `long`, for the report.
+        body: What is sent, where it is more than `messages` as a streamed chat.
     """
 
     at_s: float
@@ -52,6 +77,8 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str
     kind: str
     size: str = "short"
+    declares: bool = True
+    body: ClientBody | None = None
 
 
 class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

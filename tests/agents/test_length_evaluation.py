@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from agents.perception.length_net import SHIPPED, load
+from agents.perception.length_base import SHIPPED, load
 from agents.perception.reading import TASKS, Reading
 from agents.perception.training.lengths.data import LengthRow, group_of, read_multi_model, read_typed, view_of
 from agents.perception.training.lengths.evaluation import OURS, REGIMES, evaluate, perceived
@@ -189,9 +189,9 @@ def test_a_regression_that_was_trained_before_tells_at_once_and_learns_on_its_ow
 def test_the_length_model_is_judged_beside_its_baselines_and_beats_them():
     rows = made(models=12)
     readings = perceived(rows, read)
-    found = evaluate(rows, readings, net=load(SHIPPED))
+    found = evaluate(rows, readings, base=load(SHIPPED))
     assert (
-        evaluate(rows, readings, net=load(SHIPPED), regimes=["cold"], baselines=False)["regimes"]["cold"][OURS]
+        evaluate(rows, readings, base=load(SHIPPED), regimes=["cold"], baselines=False)["regimes"]["cold"][OURS]
         == found["regimes"]["cold"][OURS]
     )
     for regime in REGIMES[1:]:
@@ -214,7 +214,7 @@ def test_on_real_outputs_levels_cover_and_every_baseline_is_beaten():
     rows = read_multi_model(folder / "multi_model_output_lengths.csv.gz", folder / "multi_model_prompts.jsonl.gz")
     rng = np.random.default_rng(1)
     rows = [rows[place] for place in np.sort(rng.choice(len(rows), 4000, replace=False))]
-    found = evaluate(rows, perceived(rows, read), net=load(SHIPPED), regimes=["as it comes"])
+    found = evaluate(rows, perceived(rows, read), base=load(SHIPPED), regimes=["as it comes"])
     overall = {name: entry["overall"] for name, entry in found["regimes"]["as it comes"].items()}
     ours = overall.pop(OURS)
     assert ours["worst_gap"] < 0.02, ours

@@ -1,10 +1,11 @@
-"""Parts of the length model: names of models, words of prompts, the net's file, effects and calibration."""
+"""Parts of the length model: names of models, words of questions, the base's file, effects, calibration and bounds."""
 
-import base64
 import json
 import math
-from itertools import pairwise
+from functools import lru_cache
 
+import catboost
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,16 +13,16 @@ from hypothesis import strategies as st
 
 from agents.models.card import verified
 from agents.perception import length_demands
-from agents.perception.length_calibration import Calibration
+from agents.perception.length_base import FILE, INPUTS, SHIPPED, LengthBase, Stored, load
+from agents.perception.length_bounds import LongestAnswers
+from agents.perception.length_calibration import SCATTER_BOUND, Calibration
 from agents.perception.length_effects import Effects, Level, Membership
 from agents.perception.length_names import known_offset, model_key
-from agents.perception.length_net import FILE, SHIPPED, load, spread
-from agents.perception.length_scales import BOUND, Scales
-from agents.perception.length_slopes import REACH, USUAL, VARIANCE, Slopes, distance
-from agents.perception.length_text import DENSE, WORDS, features_of
+from agents.perception.length_text import NUMBERS, WORDS, QuestionFeatures, features_of, terms
 from agents.perception.reading import PromptView
+from agents.perception.training.lengths.fitting import _trees
 from controller.core.errors import ModelError
-from controller.core.lengths import LEVELS, MEDIAN
+from controller.core.lengths import LEVELS
 
 
 @pytest.mark.parametrize(
@@ -58,22 +59,22 @@ def test_what_is_known_of_a_shorter_name_counts_half_and_never_splits_a_number()
 def test_any_prompt_has_finite_features_of_a_bounded_size(text, tokens, chars, turns):
     found = features_of(PromptView(excerpt=text, prompt_tokens=tokens, prompt_chars=chars, turns=turns))
     assert len(found.words) <= WORDS
-    assert len(found.dense) == len(DENSE)
-    assert all(np.isfinite(found.dense))
+    assert len(found.numbers) == len(NUMBERS)
+    assert all(np.isfinite(found.numbers))
 
 
 def test_words_are_read_at_both_ends_with_digits_as_zeros():
     found = features_of(PromptView(excerpt="Write 2,000 words" + " extraordinarily" * 3000 + " about C++ in 写 style?"))
     assert found.words[:4] == ["write", "0", "000", "words"]
     assert found.words[-3:] == ["in", "写", "style"]
-    assert found.dense[DENSE.index("question")] == 1.0
-    assert found.dense[DENSE.index("other_scripts")] == 1.0
+    assert found.numbers[NUMBERS.index("question_mark")] == 1.0
+    assert found.numbers[NUMBERS.index("other_scripts")] == 1.0
     assert features_of(PromptView(excerpt="a 12 b")).words == ["a", "00", "b"] == features_of(PromptView(excerpt="a 12 b é")).words[:3]
 
 
 def test_a_hidden_text_is_told_from_an_empty_demand():
     hidden = features_of(PromptView(excerpt="", prompt_tokens=100, prompt_chars=400))
-    assert hidden.dense[DENSE.index("hidden")] == 1.0
+    assert hidden.numbers[NUMBERS.index("hidden")] == 1.0
     assert hidden.words == []
 
 
@@ -91,57 +92,73 @@ def test_demands_need_no_more_than_what_stands_before_a_unit(text):
     assert length_demands.demanded_tokens(text) == pytest.approx(min(largest, 32_768.0))
 
 
-def test_the_shipped_net_is_what_its_card_says():
+def test_the_shipped_base_is_what_its_card_says():
     card = verified(SHIPPED)
     assert card.format == "lengths"
     assert "alpaca_eval" in card.details["left_out"]
     assert not [name for name in load(SHIPPED).offsets if "alpaca" in name]
 
 
-@given(st.lists(st.floats(-40, 40, width=32), min_size=7, max_size=7), st.floats(0.5, 2.0))
-def test_the_nets_numbers_become_ascending_quantiles_around_the_median(outputs, widening):
-    found = spread(outputs, widening)
-    assert found == sorted(found)
-    assert found[MEDIAN] == outputs[MEDIAN]
-
-
-@pytest.mark.parametrize("text", ["Write a story of 2000 words about the sea.", "zzqx", "", "Übersetze 写 das: hello world"])
-def test_the_net_says_what_its_layers_say_one_after_the_other(text):
-    """What it keeps per term, to be quick, changes nothing."""
-    stored = json.loads((SHIPPED / FILE).read_text())
-    features = features_of(PromptView(excerpt=text, prompt_chars=len(text), prompt_tokens=len(text) // 4))
-    first, second = stored["hidden"]
-    shapes = [(first, stored["width"] + len(DENSE)), (first,), (second, first), (second,), (len(LEVELS), second), (len(LEVELS),)]
-    w1, b1, w2, b2, w3, b3 = (
-        np.frombuffer(base64.b64decode(layer), "<f2").astype(float).reshape(shape)
-        for layer, shape in zip(stored["layers"], shapes, strict=True)
+def test_the_trees_say_what_the_library_says_and_levels_never_cross():
+    rng = np.random.default_rng(2)
+    rows = rng.normal(0.0, 1.0, (400, len(INPUTS))).astype(np.float32)
+    booster = catboost.CatBoostRegressor(
+        loss_function="MultiQuantile:alpha=" + ",".join(map(str, LEVELS)), iterations=30, depth=4, verbose=False, allow_writing_files=False
     )
-    table = np.frombuffer(base64.b64decode(stored["embedding"]), "<i1").reshape(-1, stored["width"]) * np.array(stored["embedding_scale"])
-    rows = {term: row for row, term in enumerate(stored["vocabulary"])}
-    terms = [*features.words, *(" ".join(pair) for pair in pairwise(features.words))]
-    known = [rows[term] for term in terms if term in rows]
-    pooled = table[known].sum(0) / math.sqrt(max(1, len(known)))
-    dense = (np.array(features.dense) - stored["dense_mean"]) * stored["dense_scale"]
-    hidden = np.maximum(w2 @ np.maximum(w1 @ np.concatenate((pooled, dense)) + b1, 0.0) + b2, 0.0)
-    assert load(SHIPPED).tell(features).log_lengths == pytest.approx(spread((w3 @ hidden + b3).tolist(), stored["widening"]), abs=1e-3)
+    booster.fit(rows, rows[:, 0] + rng.normal(0.0, 1.0, 400))
+    document = json.loads((SHIPPED / FILE).read_text()) | {
+        "trees": _trees(booster, 5),
+        "widening": 1.0,
+        "ranges": [(-9.0, 9.0)] * len(INPUTS),
+        "terms": [],
+        "weights": [],
+        "intercept": 0.0,
+    }
+    base = LengthBase(msgspec.convert(document, Stored))
+    rows[:, -1] = 0.0
+    for row in rows[:50]:
+        found = base.tell(QuestionFeatures([], row[:-1].tolist()))
+        assert found.log_lengths == sorted(found.log_lengths)
+        assert found.log_lengths == pytest.approx(sorted(booster.predict(row)), abs=5e-3)
 
 
-def test_a_net_without_what_strangers_exceed_it_by_is_still_read(tmp_path):
-    document = json.loads((SHIPPED / FILE).read_text())
-    assert load(SHIPPED).newcomers == document.pop("newcomers") != 0.0
-    (tmp_path / FILE).write_text(json.dumps(document))
-    assert load(tmp_path).newcomers == 0.0
+def test_a_score_adds_up_the_weights_of_known_terms():
+    document = json.loads((SHIPPED / FILE).read_text()) | {"terms": ["write", "a poem"], "weights": [0.5, 1.5], "intercept": 5.0}
+    base = LengthBase(msgspec.convert(document, Stored))
+    assert base.score(["write", "a", "poem", "write"]) == pytest.approx(5.0 + 2.0 / math.sqrt(2.0))
+    assert base.score(["nothing", "known"]) == 5.0
+    assert terms(["write", "a", "write", "a"]) == ["write", "a", "write a", "a write"]
 
 
-def test_a_net_that_cannot_be_used_says_why(tmp_path):
+@given(st.text(max_size=200), st.integers(-(10**12), 10**12), st.integers(-(10**12), 10**12))
+def test_any_request_gets_finite_ascending_quantiles_that_training_has_shown(text, tokens, chars):
+    found = load_once().tell_of(PromptView(excerpt=text, question_tokens=tokens, question_chars=chars)).log_lengths
+    assert found == sorted(found)
+    assert all(-3.0 < value < math.log(100_000.0) for value in found)
+
+
+@lru_cache
+def load_once() -> LengthBase:
+    return load(SHIPPED)
+
+
+def test_what_lies_outside_the_ranges_of_training_is_counted_by_its_name():
+    base = load(SHIPPED)
+    base.tell_of(PromptView(excerpt="hello", question_tokens=10**9, question_chars=10**9))
+    assert base.ranges.out_of_range["log_tokens"] == 1
+    assert "hidden" not in base.ranges.out_of_range
+
+
+def test_a_base_that_cannot_be_used_says_why(tmp_path):
     with pytest.raises(ModelError, match="cannot be read"):
         load(tmp_path)
     document = json.loads((SHIPPED / FILE).read_text())
     for change, words in [
         ({"levels": [0.5]}, "other quantile levels"),
-        ({"embedding": ""}, "are needed"),
-        ({"layers": document["layers"][:3]}, "6 are needed"),
-        ({"vocabulary": 3}, "cannot be read"),
+        ({"format": 1}, "format 1, needed 2"),
+        ({"trees": document["trees"] | {"leaves": ""}}, "are needed"),
+        ({"weights": document["weights"][:3]}, "needed: one each"),
+        ({"terms": 3}, "cannot be read"),
     ]:
         (tmp_path / FILE).write_text(json.dumps(document | change))
         with pytest.raises(ModelError, match=words):
@@ -183,26 +200,12 @@ def test_doubt_shrinks_with_news_and_never_below_the_floor():
     assert effects.sum(request)[0] == pytest.approx(1.0, abs=0.05)
 
 
-def test_what_a_prompts_own_groups_add_can_be_taken_off_again():
-    effects = Effects(LEVELS_OF)
-    known, new = member("m", "t", "p"), member("m", "t", "another")
-    for _ in range(40):
-        mean, variance = effects.sum(known)
-        effects.learn(known, 1.0 - mean, variance + known.noise, 1.0)
-    mean, variance = effects.unseen(known, 1)
-    whole = effects.sum(known)
-    assert mean > 0.1
-    assert variance < 0.0
-    assert effects.sum(new) == pytest.approx((whole[0] - mean, whole[1] - variance))
-    assert effects.unseen(new, 1) == (0.0, 0.0)
-
-
 def test_the_group_without_news_for_longest_goes_first():
     effects = Effects(LEVELS_OF[:1], limit=2)
     for name in ("a", "b", "a", "c"):
         effects.learn(Membership((name,), 0.1, 0.1, (0.0, 0.1)), 0.5, 0.2, 1.0)
-    assert effects.find("b") is None
-    assert effects.find("a") is not None
+    assert effects.count("b") == 0
+    assert effects.count("a") == 2
     assert len(effects) == 2
 
 
@@ -213,7 +216,7 @@ def test_levels_move_until_they_cover():
     for _ in range(20_000):
         drawn = rng.normal()
         now = [value + move for value, move in zip(stated, calibration.correction(("all",)), strict=True)]
-        calibration.learn(("all",), [float(drawn <= value) for value in now])
+        calibration.learn(("all",), [float(drawn <= value) for value in now], 1.0)
     expected = [-1.28, -0.67, 0.0, 0.67, 1.28, 1.645, 2.33]
     assert calibration.correction(("all",)) == pytest.approx(expected, abs=0.3)
 
@@ -221,55 +224,42 @@ def test_levels_move_until_they_cover():
 def test_groups_add_up_and_are_bounded():
     calibration = Calibration(limit=3)
     for number in range(10):
-        calibration.learn((f"g{number}",), [0.0] * len(LEVELS))
+        calibration.learn((f"g{number}",), [0.0] * len(LEVELS), 1.0)
     assert len(calibration) == 3
     alone = calibration.correction(("g9",))
     assert calibration.correction(("g9", "g8")) == pytest.approx([2 * value for value in alone])
     assert calibration.correction(("strange",)) == [0.0] * len(LEVELS)
 
 
-def test_an_outcome_of_half_the_weight_moves_half_as_far_and_settles_half_as_much():
-    whole, half = Calibration(), Calibration()
-    whole.learn(("g",), [0.0] * len(LEVELS))
-    half.learn(("g",), [0.0] * len(LEVELS), 0.5)
-    assert half.correction(("g",)) == pytest.approx([0.5 * value for value in whole.correction(("g",))])
-
-
 def test_groups_scatter_as_they_have_scattered():
     rng = np.random.default_rng(3)
-    scales = Scales()
+    calibration = Calibration()
     for _ in range(3000):
         for name, deviation in (("wild", 2.0), ("even", 0.5)):
-            groups = (name, "all", None)
-            scales.learn(groups, float(rng.normal(0.0, deviation)) ** 2 / scales.factor(groups))
-    assert scales.factor(("wild", "all")) == pytest.approx(4.0, rel=0.35)
-    assert scales.factor(("even", "all")) == pytest.approx(0.25, rel=0.35)
-    assert scales.factor(("strange", None)) == 1.0
+            groups = (name, "all")
+            calibration.learn(groups, LEVELS, float(rng.normal(0.0, deviation)) ** 2 / calibration.scatter(groups))
+    assert calibration.scatter(("wild", "all")) == pytest.approx(4.0, rel=0.35)
+    assert calibration.scatter(("even", "all")) == pytest.approx(0.25, rel=0.35)
+    assert calibration.scatter(("strange",)) == 1.0
 
 
-def test_what_is_known_of_scatter_is_bounded_in_number_and_size():
-    scales = Scales(limit=3)
-    for number in range(10):
-        for _ in range(2000):
-            scales.learn((f"g{number}",), 1e9)
-    assert len(scales) == 3
-    assert scales.factor(("g9",)) == pytest.approx(math.exp(BOUND))
-    assert scales.factor(("g0",)) == 1.0
-
-
-def test_a_slope_is_found_and_bounded_in_number_and_reach():
-    rng = np.random.default_rng(5)
-    slopes = Slopes(limit=2)
-    assert slopes.of("new") == (0.0, VARIANCE)
+def test_what_is_known_of_scatter_is_bounded_in_size():
+    calibration = Calibration()
     for _ in range(2000):
-        for model, slope in (("terse", -0.3), ("plain", 0.0)):
-            away = distance(USUAL + rng.normal(0.0, 1.0))
-            mean, variance = slopes.of(model)
-            total = 0.16 + variance * away * away
-            slopes.learn(model, away, (slope * away + rng.normal(0.0, 0.4) - mean * away) / total, total, 1.0)
-    assert slopes.of("terse")[0] == pytest.approx(-0.3, abs=0.08)
-    assert slopes.of("plain")[0] == pytest.approx(0.0, abs=0.08)
-    slopes.learn("third", 1.0, 1.0, 0.2, 1.0)
-    assert len(slopes) == 2
-    assert slopes.of("terse") == (0.0, VARIANCE)
-    assert (distance(USUAL + 99.0), distance(-99.0)) == (REACH, -REACH)
+        calibration.learn(("g",), LEVELS, 1e9)
+    assert calibration.scatter(("g",)) == pytest.approx(math.exp(SCATTER_BOUND))
+
+
+def test_no_answer_is_expected_beyond_twice_the_longest_and_a_longer_one_counts_at_once():
+    longest = LongestAnswers(20_000.0)
+    groups = (("m", "sim"), ("n", "t"))
+    assert longest.bound(groups) == pytest.approx(math.log(20_000.0))
+    bounds = []
+    for _ in range(1000):
+        longest.learn(groups, math.log(300.0))
+        bounds.append(longest.bound(groups))
+    assert bounds == sorted(bounds, reverse=True)
+    assert 600.0 <= math.exp(bounds[-1]) < 800.0
+    assert longest.bound((("m", "sim"), ("n", "another"))) == pytest.approx(math.log(20_000.0))
+    longest.learn(groups, math.log(50_000.0))
+    assert longest.bound(groups) == pytest.approx(math.log(100_000.0))

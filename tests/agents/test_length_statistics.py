@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.perception import length_statistics
 from agents.perception.length_demands import demanded_tokens
-from agents.perception.length_statistics import PRIOR, LengthStatistics, bucket
+from agents.perception.length_priors import PRIOR
+from agents.perception.training.lengths import statistics as module
+from agents.perception.training.lengths.statistics import LengthStatistics, bucket
 from controller.core.types import TaskType
 
 
@@ -40,13 +41,13 @@ def test_a_strange_tenant_gets_the_task_and_a_strange_task_the_prior():
 
 def test_a_shift_is_followed_within_the_memory():
     statistics = LengthStatistics()
-    for tokens in [500] * 200 + [20] * length_statistics.KEEP:
+    for tokens in [500] * 200 + [20] * module.KEEP:
         statistics.learn(tenant="t", task=TaskType.QA, prompt_tokens=10, output_tokens=tokens)
     assert statistics.estimate(tenant="t", task=TaskType.QA, prompt_tokens=10).p90 == pytest.approx(20, rel=0.15)
 
 
 def test_memory_is_bounded(monkeypatch):
-    monkeypatch.setattr(length_statistics, "GROUPS", 50)
+    monkeypatch.setattr(module, "GROUPS", 50)
     statistics = LengthStatistics()
     for number in range(500):
         statistics.learn(tenant=f"tenant {number}", task=TaskType.QA, prompt_tokens=100, output_tokens=5)

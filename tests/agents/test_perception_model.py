@@ -9,7 +9,7 @@ from perception_kit import SUMMARY, completion, notice
 
 from agents.perception import model as model_module
 from agents.perception.importance import importance_of
-from agents.perception.length_statistics import PRIOR
+from agents.perception.length_priors import PRIOR
 from agents.perception.model import PerceptionModel
 from agents.perception.reading import TASKS, Reading
 from controller.core.errors import ModelError

@@ -21,8 +21,9 @@ from agents.perception.training.metrics import report
 from agents.perception.training.recipe import recipe_sha256
 from agents.perception.training.split import split
 from controller.core.errors import ModelError
+from controller.core.request_body import CHAT
 from controller.core.types import TaskType
-from controller.gateway.intake import CHAT, parse_call
+from controller.gateway.intake import parse_call
 
 
 @pytest.mark.parametrize(

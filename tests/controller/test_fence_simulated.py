@@ -56,6 +56,13 @@ def build(capacities, *, margin=0.05, margins=(None, None), policy="fcfs", tenan
     return scheduler
 
 
+class Silent(EngineModel):
+    """An engine that reports no use of its cache: bookings are all that the fence has."""
+
+    def snapshot(self, name, now_s):
+        return msgspec.structs.replace(super().snapshot(name, now_s), kv_usage=None)
+
+
 requests = st.tuples(st.floats(0, 5), st.integers(1, 1400), st.integers(1, 60), st.floats(1, 3000))
 
 
@@ -80,7 +87,7 @@ def test_whatever_changes_everybody_is_served_or_told_why_not(rows, capacities, 
             scheduler._instances["a"].fence.resize(capacity)
 
     arrivals = [arrival(number, *row) for number, row in enumerate(sorted(rows))]
-    engines = {name: EngineModel(PROFILE) for name in "ab"}
+    engines = {name: Silent(PROFILE) for name in "ab"}
     result = simulate(arrivals, engines, scheduler, controls=[Periodic(0.4, change)])
     fences = {"a": int(max(capacities[0], *(c for _, c in changes), 0) * (1 - margin)), "b": int(capacities[1] * (1 - margin))}
     assert check(arrivals, result, profiles=dict.fromkeys("ab", PROFILE), n_run=32, fence_tokens=None if credit else fences) == []
@@ -147,7 +154,7 @@ def test_with_full_queues_tenants_and_a_fence_together_the_books_balance(rows, l
         request = msgspec.structs.replace(one.request, tenant=f"t{number % 2}", priority=priority)
         believed = Estimates(slo=Slo(ttft_ms=ttft_ms, tpot_ms=1000), output_tokens=row[2], output_tokens_upper=2.0 * row[2])
         arrivals.append(Arrival(request=request, estimate=lambda *_asked, told=believed: told, output_tokens=one.output_tokens))
-    result = simulate(arrivals, {"a": EngineModel(PROFILE)}, scheduler)
+    result = simulate(arrivals, {"a": Silent(PROFILE)}, scheduler)
     assert check(arrivals, result, profiles={"a": PROFILE}, n_run=32, fence_tokens=int(3000 * 0.95)) == []
     assert result.counts.queued == result.counts.running == 0
     allowed = {OutcomeKind.COMPLETED, OutcomeKind.REJECTED, OutcomeKind.SHED}

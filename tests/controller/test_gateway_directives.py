@@ -47,7 +47,7 @@ def test_agents_win_over_the_configuration():
     found = at(meta=decide(hints={"slow_share": 0.2}), statera=act(4, token_budget=512, length_bounds=[BOUND]))
     assert (found.policy.value, found.policy.source, found.policy.decision_id) == ("sjf", "meta", "d1")
     assert found.hints == {"slow_share": 0.2}
-    assert found.instances["a"].controls == found.instances["a"].controls.__class__(n_run=4, token_budget=512)
+    assert found.instances["a"].controls == found.instances["a"].controls.__class__(n_run=4, token_budget=512, advised=True)
     assert found.instances["a"].n_run.source == "statera"
     assert found.instances["b"].n_run.source == "configured"
     assert found.bounds == (BOUND,)

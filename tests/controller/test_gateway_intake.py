@@ -6,9 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.config.schema import TenantConfig
+from controller.core.prompt_texts import EXCERPT_HEAD, EXCERPT_TAIL, HISTORY_CHARS
+from controller.core.request_body import CHAT, COMPLETIONS, TOKENS_PER_IMAGE
 from controller.gateway.claims import read_claims
 from controller.gateway.errors import ApiError
-from controller.gateway.intake import CHAT, COMPLETIONS, EXCERPT_HEAD, EXCERPT_TAIL, TOKENS_PER_IMAGE, parse_call, with_priority
+from controller.gateway.intake import parse_call, with_priority
 
 
 def chat_call(*contents: object, **fields: object):
@@ -18,14 +20,15 @@ def chat_call(*contents: object, **fields: object):
 
 def test_lengths_and_excerpt_of_a_short_prompt():
     call = chat_call("you are helpful", "say hi")
-    assert call.excerpt == "you are helpful\nsay hi"
+    assert (call.excerpt, call.history) == ("say hi", "you are helpful")
+    assert (call.question_chars, call.question_tokens > 0) == (len("say hi"), True)
     assert call.prompt_chars == len("you are helpful") + len("say hi")
     assert call.prompt_tokens > 5
     assert (call.stream, call.has_tools, call.max_output_tokens, call.priority) == (False, False, None, None)
 
 
 def test_the_excerpt_of_a_long_prompt_is_its_head_and_tail():
-    call = chat_call("A" * 5000, "B" * 5000)
+    call = chat_call([{"type": "text", "text": "A" * 5000}, {"type": "text", "text": "B" * 5000}])
     head, tail = call.excerpt.split("\n...\n")
     assert (head, tail) == ("A" * EXCERPT_HEAD, "B" * EXCERPT_TAIL)
 
@@ -33,7 +36,8 @@ def test_the_excerpt_of_a_long_prompt_is_its_head_and_tail():
 @given(st.lists(st.text(max_size=3000), min_size=1, max_size=6))
 def test_the_excerpt_is_bounded(texts: list[str]):
     call = chat_call(*texts)
-    assert len(call.excerpt) <= EXCERPT_HEAD + EXCERPT_TAIL + len(texts) + 5
+    assert len(call.excerpt) <= EXCERPT_HEAD + EXCERPT_TAIL + 5
+    assert len(call.history) <= HISTORY_CHARS + len(texts)
     assert call.prompt_chars == sum(map(len, texts))
 
 

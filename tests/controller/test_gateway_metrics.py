@@ -18,7 +18,7 @@ def snapshot(policy: str = "fcfs") -> SystemSnapshot:
 
 
 def page(metrics: Metrics, policy: str = "fcfs") -> str:
-    return metrics.exposition(snapshot(policy), passing={}, bus_connected=True, bus_dropped=7)[0].decode()
+    return metrics.exposition(snapshot(policy), passing={}, held_s={}, bus_connected=True, bus_dropped=7)[0].decode()
 
 
 def test_tenants_beyond_the_bound_share_a_label():

@@ -3,10 +3,12 @@
 from pathlib import Path
 
 from gateway_kit import eventually, running
+from msgspec import structs
 from prometheus_client import CollectorRegistry, generate_latest
 
 from controller.core.messages import ModelReport
 from controller.gateway.model_reports import FIGURES, FRESH_S, KEPT, ModelReports
+from hmas.cli.model_checks import check_models
 from hmas.cli.status import model_line, page
 
 
@@ -43,6 +45,28 @@ def test_reports_are_shown_in_base_units_and_only_what_is_known():
     assert 'hmas_agent_memory_bytes{agent="perception",instance="0"} 1.34217728e+08' in text
     assert "made_up" not in text
     assert "0.123" not in text
+
+
+def test_inputs_outside_of_a_models_training_are_counted_over_all_instances():
+    registry = CollectorRegistry()
+    reports = ModelReports(ManualClock(), registry)
+    figures = {"out_of_range/reader/log_turns": 3.0, "out_of_range/lengths/": 1.0, "out_of_range/": 1.0}
+    reports.hear(report("0", figures=figures))
+    reports.hear(report("1", figures=figures))
+    reports.hear(report("1", figures=figures, role="shadow"))
+    text = generate_latest(registry).decode()
+    assert 'hmas_model_input_out_of_range_total{feature="log_turns",model="reader"} 6.0' in text
+    assert 'model="lengths"' not in text
+
+
+def test_the_doctor_says_which_inputs_lie_outside():
+    figures = {"out_of_range/reader/log_turns": 3.0, "out_of_range/reader/log_chars": 0.0}
+    (found,) = check_models([structs.asdict(report(figures=figures)), structs.asdict(report(role="shadow", figures=figures))])
+    assert (found.state, found.name) == ("WARN", "model v3 of perception 0")
+    assert found.found == "of 12 requests outside of what it was trained on: reader/log_turns 3 times"
+    (calm,) = check_models([structs.asdict(report())])
+    assert calm.state == "OK"
+    assert list(check_models([structs.asdict(report(requests=0))])) == []
 
 
 def test_figures_of_single_engines_are_shown_by_engine_and_target():

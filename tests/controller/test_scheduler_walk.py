@@ -165,18 +165,19 @@ def test_demoted_requests_leave_room_while_others_come_in_time():
     for number in range(8):
         made.submit(request(number), believed(), 0.0)
     assert len(made.dispatch(0.0)) == 8
-    for number in range(10, 20):
-        made.submit(request(number), believed(ttft_slo_ms=10.0), 0.0)
-    for number in range(8):
+    for number in range(8, 20):
+        made.submit(request(number), believed(ttft_slo_ms=10.0 if number >= 10 else 9000.0), 0.0)
+    assert numbers(made.dispatch(0.5)) == [8, 9]
+    for number in range(10):
         made.end(f"{number:06d}", OutcomeKind.COMPLETED, 1.0, 1)
     sent = made.dispatch(1.0)
-    assert numbers(sent) == [10, 11]
+    assert numbers(sent) == [10, 11, 12]
     assert "overdue" in sent[0].reason
     made.submit(request(30, at_s=2.0), believed(), 2.0)
     assert numbers(made.dispatch(2.0)) == [30]
     assert made.dispatch(3.0) == []
     # Nobody has come in time for a while: the whole window is theirs.
-    assert numbers(made.dispatch(7.5)) == list(range(12, 20))
+    assert numbers(made.dispatch(7.5)) == list(range(13, 20))
 
 
 def test_new_estimates_bring_a_demoted_request_back():

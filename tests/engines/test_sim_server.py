@@ -60,6 +60,36 @@ async def test_text_completions(sim):
     assert whole["choices"][0]["finish_reason"] == "length"
 
 
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+async def test_several_answers_to_one_prompt(sim, path):
+    asked = chat(n=3, sim={"output_tokens": 4}) if path == CHAT else {"prompt": "once", "n": 3, "sim": {"output_tokens": 4}}
+    status, whole = await sim.post(path, asked)
+    texts = [choice["message"]["content"] if path == CHAT else choice["text"] for choice in whole["choices"]]
+    assert (status, [choice["index"] for choice in whole["choices"]]) == (200, [0, 1, 2])
+    assert len(set(texts)) == 3, "each answer has words of its own"
+    assert whole["usage"]["completion_tokens"] == 12
+    events = await sim.events(path, asked | {"stream_options": {"include_usage": True}})
+    assert events.count("[DONE]") == 1
+    assert events[-1] == "[DONE]"
+    assert events[-2]["usage"]["completion_tokens"] == 12
+    streamed = ["", "", ""]
+    ends = []
+    for choice in (event["choices"][0] for event in events[:-2]):
+        streamed[choice["index"]] += choice["delta"]["content"] if path == CHAT else choice["text"]
+        ends += [choice["index"]] if choice["finish_reason"] else []
+    assert streamed == texts
+    assert sorted(ends) == [0, 1, 2]
+
+
+async def test_all_answers_of_an_aborted_request_end(sim):
+    reading = asyncio.create_task(sim.events(CHAT, chat(n=2, sim={"output_tokens": 1500}), headers={"X-Request-Id": "abc"}))
+    await sim.until(lambda: sim.model.running == 2)
+    assert (await sim.post("/abort_requests", {"request_ids": ["abc"]}))[1] == {"aborted": ["abc"]}
+    events = await reading
+    assert [event["choices"][0]["finish_reason"] for event in events[-3:-1]] == ["abort", "abort"]
+    assert sim.model.idle
+
+
 @pytest.mark.parametrize(
     ("fields", "tokens", "finish"),
     [
@@ -165,7 +195,7 @@ async def test_embeddings(sim):
         (chat(max_tokens="many"), 400, "max_tokens"),
         (chat(max_tokens=0), 400, "max_tokens"),
         (chat(stream="yes"), 400, "stream"),
-        (chat(n=2), 400, "n 2"),
+        (chat(n=129), 400, "n: got 129; allowed: 1 to 128"),
         (chat(model="gpt-9"), 404, "gpt-9"),
         (chat(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]), 400, "image_url"),
         (chat(messages=[{"role": "user", "content": "word " * 4000}]), 400, "maximum context length is 2048"),

@@ -77,3 +77,17 @@ def test_what_does_not_fit_together_is_refused(tmp_path):
     file.write_text("gateway: {host: 0.0.0.0}\n")
     with pytest.raises(ConfigError, match=r"gateway\.no_auth: got true with host '0\.0\.0\.0'"):
         plan(Choices(str(file), parse_targets(["sim"]), no_auth=True))
+
+
+def test_only_the_agents_that_are_named_run(tmp_path):
+    file = tmp_path / "hmas.yaml"
+    file.write_text("agents: {only: 'statera, qos'}\n")
+    chosen = plan(Choices(str(file), parse_targets(["sim"]), no_auth=True))
+    assert [spec.name for spec in chosen.control_specs("")] == ["qos", "statera", "gateway"]
+    over = plan(Choices(str(file), parse_targets(["sim"]), no_auth=True, agents="meta"))
+    assert [spec.name for spec in over.control_specs("")] == ["meta", "gateway"]
+    assert over.config.agents.running == ("meta",)
+    off = plan(Choices(str(file), parse_targets(["sim"]), no_auth=True, no_agents=True))
+    assert off.config.agents.running == ()
+    with pytest.raises(ConfigError, match=r"agents\.only: got 'oracle'; allowed: perception, .* or an empty text for all"):
+        plan(Choices(targets=parse_targets(["sim"]), agents="qos,oracle"))

@@ -26,7 +26,7 @@ from hmas.lab.loadgen import (
 )
 from hmas.lab.results import read_results
 from hmas.lab.sse import AnswerReader
-from hmas.lab.workload import Arrival, Turn
+from hmas.lab.workload import Arrival, ClientBody, Turn
 
 
 def arrival(at_s=0.0, output=12, **kwargs):
@@ -76,6 +76,45 @@ async def test_answers_of_a_real_engine_are_timed_and_counted():
     assert summary.outcomes == {"completed": 20, "rejected": 0, "shed": 0, "timed_out": 0, "failed": 0, "lost": 0}
     assert summary.output_tokens == sum(5 + i for i in range(20))
     assert summary.elapsed_s > 0.38
+
+
+def asked(path="/v1/chat/completions", **fields):
+    content = {"prompt": "once"} if path.endswith("/v1/completions") else {"messages": [{"role": "user", "content": "tell me"}]}
+    return ClientBody(path=path, document={"model": "any", "stream": True} | content | fields)
+
+
+async def test_bodies_are_sent_as_they_are(tmp_path):
+    bodies = [asked(), asked("/v1/completions", max_tokens=4), asked(stream=False, n=2), asked(n=2)]
+    arrivals = [arrival(output=9, max_tokens=4 * (i == 1), body=body) for i, body in enumerate(bodies)]
+    write_plan(tmp_path / "plan", arrivals, LoadSpec(url="http://x", model="demo"), tmp_path / "results")
+    assert read_plan(tmp_path / "plan")[1] == arrivals
+    async with engine() as url:
+        results, _ = await send(url, arrivals)
+    assert [r.outcome for r in results] == ["completed"] * 4
+    assert [r.output_tokens for r in results] == [9, 4, 18, 18]
+    assert [r.tokens_each for r in results] == [9, 4, 9, 9]
+    assert [r.capped for r in results] == [False, True, False, False]
+    assert [r.streamed for r in results] == [True, True, False, True]
+    assert results[2].ttft_ms == results[2].tpot_ms == -1.0
+    assert results[3].tpot_ms == pytest.approx(results[0].tpot_ms, abs=3.0), "two answers side by side are no faster than one"
+
+
+async def test_a_refusal_says_when_to_come_back():
+    async def answer(_request):
+        return web.json_response({"error": {"code": "queue_full", "message": "later"}}, status=429, headers={"retry-after": "7"})
+
+    async with plain_server(answer) as url:
+        results, _ = await send(url, [arrival(body=asked(stream=False)), arrival()])
+    assert [(r.outcome, r.retry_after_s) for r in results] == [("rejected", 7.0)] * 2
+
+
+async def test_an_answer_given_whole_that_is_none_has_failed():
+    async def answer(_request):
+        return web.json_response({"choices": []})
+
+    async with plain_server(answer) as url:
+        results, _ = await send(url, [arrival(body=asked(stream=False))])
+    assert (results[0].outcome, results[0].detail[:7]) == ("failed", "neither")
 
 
 async def test_the_load_is_open_a_slow_answer_delays_nobody():

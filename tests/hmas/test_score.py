@@ -1,8 +1,8 @@
 import pytest
 
 from controller.core.types import Slo, TaskType
-from hmas.lab.results import Result, count_outcomes, read_results, write_lines
-from hmas.lab.score import is_good, running_goodput, score
+from hmas.lab.results import Result, count_outcomes, is_good, read_results, write_lines
+from hmas.lab.score import running_goodput, score
 
 SLO = Slo(ttft_ms=1000, tpot_ms=50)
 
@@ -114,3 +114,21 @@ def test_results_survive_the_file(tmp_path):
     write_lines(tmp_path / "r.jsonl", results)
     assert read_results(tmp_path / "r.jsonl") == results
     assert count_outcomes(results)["lost"] == 1
+
+
+def whole(index, total_ms, *, answers=1, tokens=11):
+    found = result(index, 0.0, tokens=tokens)
+    found.streamed, found.answers = False, answers
+    found.ttft_ms = found.tpot_ms = -1.0
+    found.total_ms = total_ms
+    return found
+
+
+def test_an_answer_that_is_not_streamed_is_judged_by_its_whole_time():
+    assert is_good(whole(0, 1500.0))
+    assert not is_good(whole(0, 1501.0))
+    assert is_good(whole(0, 1500.0, answers=2, tokens=22)), "two answers come side by side"
+    assert not is_good(whole(0, 1100.0, answers=11))
+    figures = run([whole(0, 1400.0), whole(1, 9000.0), result(2, 1.0, ttft=300.0)])
+    assert (figures.good, figures.ttft_compliance) == (2, pytest.approx(2 / 3))
+    assert figures.ttft_ms.p99 == 300.0, "it has no first token to be timed"

@@ -50,7 +50,8 @@ def cut(text: str, limit: int) -> str:
 
 def facts(view: PromptView) -> str:
     """What is known of a prompt besides its text, as one line that every base can read. Caps are for the length model, which knows them."""
-    return f"{view.prompt_chars} characters, {view.turns} messages, {view.images} images, {'tools' if view.has_tools else 'no tools'}"
+    chars = view.question_chars or view.prompt_chars
+    return f"{chars} characters, {view.turns} messages, {view.images} images, {'tools' if view.has_tools else 'no tools'}"
 
 
 def question(view: PromptView, excerpt_chars: int = EXCERPT_CHARS) -> str:

@@ -10,8 +10,10 @@ from typing import Any
 import msgspec
 
 from agents.perception.reading import TASKS, PromptView
-from agents.perception.text import excerpt_of
 from agents.perception.training.licences import licence_for_training
+from agents.perception.training.shapes import view_of_prompt
+from controller.core.client_bodies import Shape
+from controller.core.client_systems import Draws
 from controller.core.errors import ModelError
 from controller.core.types import TaskType
 from engines.tokens import estimate_tokens
@@ -59,16 +61,39 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         """Place of the label in `TASKS`."""
         return TASKS.index(self.task)
 
-    def view(self, *, features_only: bool = False) -> PromptView:
-        """What a reader sees of it; without the text where prompts stay in the gateway."""
-        return PromptView(
-            excerpt="" if features_only else excerpt_of(self.prompt),
-            prompt_chars=self.prompt_chars,
-            prompt_tokens=max(1, estimate_tokens(self.prompt) * self.prompt_chars // max(1, len(self.prompt))),
-            has_tools=self.has_tools,
-            turns=self.turns,
-            images=self.images,
-        )
+    def view(
+        self,
+        shape: Shape | None = None,
+        *,
+        features_only: bool = False,
+        rng: Draws | None = None,
+        exchanges: Sequence[tuple[str, str]] = (),
+        holdout: bool = False,
+    ) -> PromptView:
+        """What a reader sees of it when a client sends it in this shape, by way of a real body; see `view_of_prompt`.
+
+        Args:
+            shape: A chat of one message by default, with tools or a picture where the row has them.
+            features_only: As where prompts stay in the gateway: without any text.
+            rng: Where chance comes from.
+            exchanges: For histories, oldest first.
+            holdout: Whether system prompts are those kept for judging.
+        """
+        if shape is None:
+            shape = Shape.TOOLS if self.has_tools else Shape.PICTURE if self.images else Shape.CHAT
+        view = view_of_prompt(self.prompt, shape, rng=rng, exchanges=exchanges, holdout=holdout, share_prompts=not features_only)
+        cut = max(0, self.prompt_chars - len(self.prompt))
+        if cut:
+            # The source kept a part of the prompt and its whole length.
+            more = estimate_tokens(self.prompt) * cut // max(1, len(self.prompt))
+            view = msgspec.structs.replace(
+                view,
+                prompt_chars=view.prompt_chars + cut,
+                prompt_tokens=view.prompt_tokens + more,
+                question_chars=view.question_chars + cut,
+                question_tokens=view.question_tokens + more,
+            )
+        return view if self.turns == 1 else msgspec.structs.replace(view, turns=self.turns)
 
 
 def read_rows(paths: Sequence[Path]) -> list[Row]:

@@ -6,6 +6,7 @@ from importlib.resources.abc import Traversable
 
 PACKAGE = "agents.perception"
 MODULES = (
+    "bodies.py",
     "encoder.py",
     "text.py",
     "training/augment.py",
@@ -16,6 +17,7 @@ MODULES = (
     "training/licences.py",
     "training/network.py",
     "training/parts.py",
+    "training/shapes.py",
     "training/split.py",
 )
 """Modules that decide what is learnt from which rows; a change to any of them may change the model."""

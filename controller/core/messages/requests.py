@@ -10,13 +10,21 @@ class RequestNotice(Message, frozen=True, tag="request"):
     """A request has been queued (gateway -> perception).
 
     Attributes:
-        excerpt: Head and tail of the prompt, bounded; empty where prompts may not leave the gateway.
+        excerpt: Head and tail of what is asked: the last user message, or the prompt. Like the two texts after it bounded
+            (`controller.core.prompt_texts`), and empty where prompts may not leave the gateway.
+        system: Head of the system prompts.
+        history: What was said before the question, newest last.
+        question_chars, question_tokens: Length of the whole question, 0 where not known.
         prompt_chars: Length of the whole prompt in characters.
         ttft_slo_ms: Declared target, 0 where none was declared. Likewise `tpot_slo_ms`.
         max_output_tokens: The client's cap, 0 where none.
         has_tools: Whether tool definitions came along.
         turns: Messages of the conversation, 0 where not known (a plain completion).
         images: Pictures among the content parts.
+        tool_results: Messages that hold what a tool answered.
+        wants_json: Whether the answer must be JSON.
+        choices: Answers that are asked for (`n`).
+        context_tokens: Tokens that prompt and answer may have together on the engines of the model, 0 where not known.
         session: Opaque name of the conversation (`session_digest`), empty where not known.
     """
 
@@ -34,6 +42,14 @@ class RequestNotice(Message, frozen=True, tag="request"):
     turns: int = 0
     images: int = 0
     session: str = ""
+    system: str = ""
+    history: str = ""
+    question_chars: int = 0
+    question_tokens: int = 0
+    tool_results: int = 0
+    wants_json: bool = False
+    choices: int = 1
+    context_tokens: int = 0
 
 
 class RequestFeatures(Message, frozen=True, tag="features"):
@@ -93,7 +109,7 @@ class Completion(Message, frozen=True, tag="completion"):
         service_ttft_ms: Dispatch to first token; -1 where none came.
         tpot_ms: Mean time per output token after the first; -1 with fewer than two tokens.
         total_ms: Arrival to end.
-        predicted_*: What was believed at dispatch, for residuals.
+        predicted_*: What was forecast before the first token came, for residuals.
         running: In flight on the instance when this was dispatched; `kv_usage` likewise.
         slo_met: Whether both targets were met (H-MAS Eq. 1); never true unless completed.
         reason: Why it ended so, in words.

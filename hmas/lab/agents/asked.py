@@ -3,6 +3,7 @@
 import csv
 import gzip
 import io
+import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
@@ -13,10 +14,12 @@ from typing import Any
 import msgspec
 import orjson
 
+from controller.core.client_bodies import Shape, client_body
 from controller.core.errors import TraceError
 from controller.core.messages import RequestNotice
+from controller.core.notices import notice_of as core_notice
+from controller.core.request_body import read_call
 from controller.core.types import TaskType
-from controller.gateway.intake import CHAT, parse_call
 
 TYPED = "prompts/typed_prompts.jsonl.gz"
 PROMPTS = "prompts/multi_model_prompts.jsonl.gz"
@@ -128,20 +131,8 @@ def write_without(folder: Path, out: Path, judged: Keep) -> int:
 @lru_cache(maxsize=8192)
 def _call(text: str, model: str, cap: int) -> RequestNotice:
     """What the gateway tells of a chat of one message, without what is the request's own."""
-    body = {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": cap, "stream": True}
-    call = parse_call(CHAT, orjson.dumps(body))
-    return RequestNotice(
-        request_id="",
-        sent_s=0.0,
-        tenant="",
-        model=model,
-        prompt_tokens=call.prompt_tokens,
-        prompt_chars=call.prompt_chars,
-        excerpt=call.excerpt,
-        max_output_tokens=call.max_output_tokens or 0,
-        has_tools=call.has_tools,
-        turns=call.turns,
-    )
+    path, document = client_body(Shape.CHAT, text, model=model, rng=random.Random(0), max_tokens=cap)
+    return core_notice(read_call(path, document))
 
 
 def notice_of(text: str, *, model: str, request_id: str, tenant: str, sent_s: float, cap: int = MAX_TOKENS) -> RequestNotice:

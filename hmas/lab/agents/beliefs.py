@@ -7,8 +7,9 @@ import msgspec
 
 from agents.prediction.model import PredictionModel
 from controller.core.messages import Completion, RequestCost, RequestFeatures, RequestNotice, SystemSnapshot
+from controller.core.notices import without_texts
 from controller.core.types import Estimates, Request
-from controller.gateway.beliefs import Declared, fault_of_cost, fault_of_features, with_cost, with_features
+from controller.gateway.beliefs import Declared, bounded_forecast, fault_of_cost, fault_of_features, with_cost, with_features
 from hmas.lab.agents.requests import Truth
 
 NOTHING_DECLARED = Declared()
@@ -57,14 +58,16 @@ class Believer:
 
     def answer(self, request: Request, notice: RequestNotice, before: Estimates, now_s: float) -> Estimates | None:
         """What the gateway believes once both have answered; None where what they say is of no use."""
-        features = self._features(notice if self._shares_prompts else msgspec.structs.replace(notice, excerpt=""), now_s)
+        features = self._features(notice if self._shares_prompts else without_texts(notice), now_s)
         self.said[request.id] = features
         if fault_of_features(features):
             return None
-        after = with_features(before, features, NOTHING_DECLARED, request.max_output_tokens)
+        forecast = bounded_forecast(features, request.output_limit)
+        lengths = (forecast.output_tokens, forecast.output_tokens_upper)
+        after = with_features(before, features, NOTHING_DECLARED, *lengths, proven=True)
         for cost in self._prediction.predict([features], now_s):
             if not fault_of_cost(cost):
-                after = with_cost(after, cost, request.max_output_tokens)
+                after = with_cost(after, cost)
         return after
 
     def _features(self, notice: RequestNotice, now_s: float) -> RequestFeatures:

@@ -5,7 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from agents.models.store import ModelStore
-from agents.perception import length_net
+from agents.perception import length_base
 from agents.perception.lengths import LengthModel
 from agents.perception.model import PerceptionModel
 from agents.perception.readers import Opened, ReaderSource
@@ -73,7 +73,7 @@ def make_believer(belief: Belief, truth_of: TruthOf, slo_scale: float, net: str 
         case "trained" | "private":
             opened = _opened(net)
             perception = PerceptionModel(
-                min_confidence=confidence, slo_scale=slo_scale, reader=opened.reader, lengths=LengthModel(opened.net)
+                min_confidence=confidence, slo_scale=slo_scale, reader=opened.reader, lengths=LengthModel(opened.lengths)
             )
             return Believer(perception, PredictionModel(load_regressor()), shares_prompts=belief != "private")
 
@@ -82,4 +82,5 @@ def make_believer(belief: Belief, truth_of: TruthOf, slo_scale: float, net: str 
 def _opened(net: str) -> Opened:
     """Opened once a process, and read once a prompt: neither has a memory that a run could leave to the next."""
     opened = ReaderSource(AgentsConfig(perception_reader="shipped"), ModelStore(Path())).open()
-    return Opened(name=opened.name, reader=ReadOnce(opened.reader), net=length_net.load(Path(net)) if net else opened.net)
+    lengths = length_base.load(Path(net)) if net else opened.lengths
+    return Opened(name=opened.name, reader=ReadOnce(opened.reader), lengths=lengths)

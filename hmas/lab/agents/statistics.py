@@ -4,8 +4,8 @@ from collections import OrderedDict
 
 from agents.perception.importance import importance_of
 from agents.perception.length_demands import demanded_tokens
-from agents.perception.length_statistics import LengthStatistics
 from agents.perception.tagging import tag
+from agents.perception.training.lengths.statistics import LengthStatistics
 from controller.core.messages import Completion, RequestFeatures, RequestNotice
 from controller.core.slo import slo_for
 from controller.core.types import OutcomeKind, TaskType

@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controller.core.objectives import goodput_rate, mismatch, percentile, service_gain, slo_ttlt_ms, ttlt_ms
-from hmas.lab.results import Result
-from hmas.lab.score import is_good
+from hmas.lab.results import Result, is_good
 
 WINDOW_S = 10.0
 """Of Table 4, and of the sliding mismatch."""

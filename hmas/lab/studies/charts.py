@@ -9,8 +9,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hmas.lab.results import Result
-from hmas.lab.score import is_good
+from hmas.lab.results import Result, is_good
 from hmas.lab.studies.report import InstanceFigures
 
 SETTINGS: Any = {

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.perception.length_demands import demanded_tokens
-from agents.perception.length_statistics import LengthStatistics
 from agents.perception.reading import PromptView
 from agents.perception.training.lengths.data import LengthRow
+from agents.perception.training.lengths.statistics import LengthStatistics
 from controller.core.lengths import LEVELS
 from controller.core.types import TaskType
 

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.perception.length_names import model_key
-from agents.perception.length_statistics import PRIOR
-from agents.perception.length_text import DENSE, features_of
+from agents.perception.length_priors import PRIOR
+from agents.perception.length_text import NUMBERS, features_of
 from agents.perception.training.lengths.data import LengthRow, group_of, read_multi_model, read_typed, view_of
 from agents.perception.training.licences import licence_for_training
 from controller.core.types import TaskType
@@ -80,7 +80,7 @@ class Corpus(msgspec.Struct, frozen=True):
 
     prompts: list[str]
     words: list[list[str]]
-    dense: NDArray[np.float32]
+    numbers: NDArray[np.float32]
     examples: list[Example]
     collections: list[str]
 
@@ -95,7 +95,7 @@ def corpus_of(rows: Sequence[LengthRow], references: Sequence[LengthRow] = ()) -
         middles[row.task, row.model].append(math.log(row.tokens))
     shift = {(task, model): math.log(PRIOR[task].p50) - float(np.median(values)) for (task, model), values in middles.items()}
     shift[TaskType.TRANSLATION, HUMAN] = 0.0  # a model's translation is as long as a translator's
-    words, dense = [], []
+    words, found_numbers = [], []
     for row, model, moved, weight in [
         *((row, model_key(row.model), 0.0, 1.0) for row in rows),
         *((row, "", shift[row.task, row.model], _weight(row)) for row in references),
@@ -105,12 +105,12 @@ def corpus_of(rows: Sequence[LengthRow], references: Sequence[LengthRow] = ()) -
             number = numbers[row.prompt] = len(numbers)
             found = features_of(view_of(row))
             words.append(found.words)
-            dense.append(found.dense)
+            found_numbers.append(found.numbers)
             collections.append(group_of(row.dataset))
         gathered.append((number, model, math.log(row.tokens) + moved, weight))
     answers = Counter(number for number, *_ in gathered)
     examples = [Example(number, model, length, weight / math.sqrt(answers[number])) for number, model, length, weight in gathered]
-    return Corpus(list(numbers), words, np.array(dense, np.float32).reshape(-1, len(DENSE)), examples, collections)
+    return Corpus(list(numbers), words, np.array(found_numbers, np.float32).reshape(-1, len(NUMBERS)), examples, collections)
 
 
 def _weight(reference: LengthRow) -> float:

@@ -10,10 +10,10 @@ from typing import Any, TextIO
 import msgspec
 
 from agents.perception.reading import PromptView
+from agents.perception.training.shapes import view_of_prompt
+from controller.core.client_bodies import Shape
 from controller.core.errors import TraceError
 from controller.core.types import TaskType
-from controller.gateway.intake import EXCERPT_HEAD, EXCERPT_TAIL
-from engines.tokens import estimate_tokens
 
 LENGTH_COLUMNS = ("dataset", "prompt_id", "model", "output_tokens")
 MODEL_OUTPUT = "llm:"
@@ -38,12 +38,9 @@ class LengthRow(msgspec.Struct, frozen=True):
     task: TaskType = TaskType.UNKNOWN
 
 
-def view_of(row: LengthRow) -> PromptView:
-    """The prompt as the gateway would show it to perception, its tokens counted as there."""
-    text = row.prompt
-    short = len(text) <= EXCERPT_HEAD + EXCERPT_TAIL
-    excerpt = text if short else f"{text[:EXCERPT_HEAD]}\n...\n{text[-EXCERPT_TAIL:]}"
-    return PromptView(excerpt=excerpt, prompt_chars=len(text), prompt_tokens=estimate_tokens(text))
+def view_of(row: LengthRow, shape: Shape = Shape.CHAT, exchanges: Sequence[tuple[str, str]] = ()) -> PromptView:
+    """The prompt as the gateway would show it to perception when a client sends it in this shape."""
+    return view_of_prompt(row.prompt, shape, exchanges=exchanges)
 
 
 def read_multi_model(lengths: Path, prompts: Path) -> list[LengthRow]:

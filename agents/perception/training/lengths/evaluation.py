@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.perception.length_net import PromptNet, Told
+from agents.perception.length_base import LengthBase, Told
 from agents.perception.lengths import Forecast, LengthModel
 from agents.perception.reading import PromptView, Reading
 from agents.perception.training.lengths.baselines import Baseline, ModelMean, MovingHistogram, RulesAndStatistics
@@ -51,15 +51,15 @@ class Perceived(msgspec.Struct, frozen=True):
     task: TaskType
 
 
-class RememberingNet(PromptNet):
-    """A net that tells of each prompt once: here every prompt comes back hundreds of times, and only the learning differs."""
+class RememberingBase(LengthBase):
+    """Works out each prompt once: here every prompt comes back hundreds of times, and only the learning differs."""
 
-    def __init__(self, net: PromptNet) -> None:
-        vars(self).update(vars(net))
+    def __init__(self, base: LengthBase) -> None:
+        vars(self).update(vars(base))
         self._told: dict[tuple[str, int], Told] = {}
 
     def tell_of(self, view: PromptView) -> Told:
-        """As `PromptNet.tell_of`."""
+        """As `LengthBase.tell_of`."""
         key = view.excerpt, view.prompt_chars
         if key not in self._told:
             self._told[key] = super().tell_of(view)
@@ -71,12 +71,12 @@ class Learner:
 
     Args:
         readings: What perception makes of each prompt.
-        net: As in `LengthModel`.
+        base: As in `LengthModel`.
     """
 
-    def __init__(self, readings: Mapping[str, Perceived], net: PromptNet | None) -> None:
+    def __init__(self, readings: Mapping[str, Perceived], base: LengthBase | None) -> None:
         self._readings = readings
-        self._model = LengthModel(net)
+        self._model = LengthModel(base)
         self._last: tuple[LengthRow, Forecast] | None = None
 
     def tell(self, row: LengthRow, view: PromptView, task: TaskType) -> Floats:
@@ -94,16 +94,16 @@ class Learner:
 
 
 def contenders(
-    readings: Mapping[str, Perceived], net: PromptNet | None, trained: Sequence[LengthRow] = ()
+    readings: Mapping[str, Perceived], base: LengthBase | None, trained: Sequence[LengthRow] = ()
 ) -> dict[str, Callable[[], Baseline]]:
     """Ours and the baselines, each made anew for every run.
 
     Args:
         readings: What perception makes of each prompt.
-        net: As in `LengthModel`.
+        base: As in `LengthModel`.
         trained: Rows that the text regressions begin with, as ours begins with what it was trained on; they are judged without these, too.
     """
-    once = RememberingNet(net) if net is not None else None
+    once = RememberingBase(base) if base is not None else None
     made: dict[str, Callable[[], Baseline]] = {
         OURS: lambda: Learner(readings, once),
         "rules and statistics": RulesAndStatistics,
@@ -144,16 +144,16 @@ def foretell(
     return stated
 
 
-def settling(rows: Sequence[LengthRow], readings: Mapping[str, Perceived], net: PromptNet | None, *, seed: int) -> dict[str, Score]:
+def settling(rows: Sequence[LengthRow], readings: Mapping[str, Perceived], base: LengthBase | None, *, seed: int) -> dict[str, Score]:
     """How good the length model is after so many answers (`WINDOWS`) of such traffic, each foretold and then learnt.
 
     Args:
         rows: Answers of models to prompts.
         readings: From `perceived`.
-        net: As in `LengthModel`.
+        base: As in `LengthModel`.
         seed: Of the orders of arrival.
     """
-    once = RememberingNet(net) if net is not None else None
+    once = RememberingBase(base) if base is not None else None
     stated: dict[str, list[Floats]] = {}
     came: dict[str, list[float]] = {}
     for order in range(ORDERS):
@@ -187,7 +187,7 @@ def evaluate(
     rows: Sequence[LengthRow],
     readings: Mapping[str, Perceived],
     *,
-    net: PromptNet | None,
+    base: LengthBase | None,
     regimes: Sequence[str] = REGIMES,
     baselines: bool = True,
     trained: Sequence[LengthRow] = (),
@@ -199,7 +199,7 @@ def evaluate(
     Args:
         rows: Answers of models to prompts.
         readings: From `perceived`.
-        net: As in `LengthModel`.
+        base: As in `LengthModel`.
         regimes: Which of `REGIMES`.
         baselines: Whether the baselines are judged too.
         trained: As in `contenders`.
@@ -216,7 +216,7 @@ def evaluate(
     datasets = np.array([row.dataset for row in rows])
     tasks = np.array([str(readings[row.prompt].task.value if row.task is TaskType.UNKNOWN else row.task.value) for row in rows])
     result: dict[str, Any] = {}
-    makers = contenders(readings, net, trained if baselines else ())
+    makers = contenders(readings, base, trained if baselines else ())
     for regime in regimes:
         result[regime] = {}
         for name, make in makers.items():
@@ -243,7 +243,7 @@ def evaluate(
         "levels": LEVELS,
         "paper_mape": PAPER_MAPE,
         "regimes": result,
-        "settling": settling(rows, readings, net, seed=seed),
+        "settling": settling(rows, readings, base, seed=seed),
         "predictability": {"everything": everything, "by_collection": {name: part for name, part in parts.items() if part is not None}},
     }
     built: dict[str, Any] = msgspec.to_builtins(document)

@@ -1,97 +1,165 @@
-"""Trains the shipped net of output lengths (`agents.perception.length_net`) on real outputs of language models. Needs torch.
+"""Trains the shipped model of output lengths (`agents.perception.length_base`) on real outputs of language models.
 
     hmas train lengths --lengths multi_model_output_lengths.csv.gz --prompts multi_model_prompts.jsonl.gz --typed typed_prompts.jsonl.gz
 
-The loss is the pinball loss of the log length at all levels at once, after each model's own verbosity (an offset learnt along, shrunk
-towards none) is taken off: so the net speaks of an average model.
+Each model's own verbosity is taken off the log lengths first (an additive fit, shrunk), so that what is learnt is of an average model.
+A ridge regression of that on words and pairs gives every term its weight; the trees learn from the score of questions which the regression
+had not seen (five folds), so that they trust it no more than it deserves.
 """
 
 import base64
 import json
 import math
+import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import catboost
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_matrix  # type: ignore[import-untyped]  # it ships no types
+from scipy.sparse.linalg import LinearOperator, cg  # type: ignore[import-untyped]  # likewise
 
-from agents.perception.length_net import FORMAT
-from agents.perception.length_text import DENSE, terms
+from agents.perception.length_base import FORMAT, INPUTS, LengthBase, Stored
+from agents.perception.length_text import NUMBERS, QuestionFeatures, terms
 from agents.perception.training.lengths.corpus import NOT_AS_SERVED, Corpus, Example
+from agents.perception.training.lengths.scores import weighted_quantile
 from controller.core.errors import ModelError
 from controller.core.lengths import LEVELS, MEDIAN, P90
 
+Floats = NDArray[np.float64]
+
 LEAST_ANSWERS = 40
 """Answers from which a model's verbosity counts as known."""
+LONGEST_SHARE = 0.999
+HIDDEN_NUMBERS = ("log_tokens", "log_chars", "log_chars_per_token")
+"""What is left to tell of a question whose text is not shared."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """How to train.
 
     Attributes:
-        vocabulary: Terms kept, those of most prompts first.
-        least_prompts: Prompts that a term must occur in.
-        drop_words: Share of training prompts shown without their text, as where prompts may not leave the gateway.
-        drop_terms: Share of a prompt's terms left out at random.
-        offset_penalty: Weight of the squared offsets of models.
-        held_out: Share of the prompts on which a first run's quantiles are checked.
+        vocabulary: Terms kept, those of most questions first; `least_prompts` is in how many a term must occur.
+        ridge: Strength of the regression on terms.
+        trees, depth, rate, leaf_ridge: Of the boosted trees.
+        hidden: Share of the questions shown a second time without their text, as where prompts may not leave the gateway.
+        shrinkage: Answers that the absence of a model's verbosity counts for.
+        held_out: Share of the questions on which a first run's quantiles are checked.
         widening: What such a check has found before; 0 to check.
-        newcomers: What leaving collections out has found before of models never heard of; None to find it.
+        newcomers: What leaving collections out has found before of models without an offset; None to find it.
     """
 
     seed: int = 7
     vocabulary: int = 6000
     least_prompts: int = 4
-    width: int = 24
-    hidden: tuple[int, int] = (48, 32)
-    epochs: int = 8
-    batch: int = 256
-    rate: float = 3e-3
-    decay: float = 0.05
-    drop_words: float = 0.05
-    drop_terms: float = 0.35
-    drop_hidden: float = 0.15
-    offset_penalty: float = 0.02
+    ridge: float = 2.0
+    trees: int = 300
+    depth: int = 5
+    rate: float = 0.08
+    leaf_ridge: float = 8.0
+    folds: int = 5
+    hidden: float = 0.1
+    shrinkage: float = 8.0
     held_out: float = 0.15
     widening: float = 0.0
     newcomers: float | None = None
 
 
 def train(corpus: Corpus, plan: Plan, report: Callable[[str], None]) -> dict[str, Any]:
-    """Trains and returns the document of `length_net.FILE`; the same from the same corpus, plan and torch.
+    """Trains and returns the document of `length_base.FILE`; the same from the same corpus, plan and CatBoost.
 
     Raises:
-        ModelError: torch is not installed, or there is nothing to learn from.
+        ModelError: There is too little to learn from.
     """
-    try:
-        import torch  # noqa: PLC0415 - an extra; nothing at run time needs it
-    except ImportError as error:
-        raise ModelError("training the length model needs torch: install h-mas[train]") from error
-    if len(corpus.examples) < plan.batch:
-        raise ModelError(f"{len(corpus.examples)} answers to learn from; needed: {plan.batch} or more")
-    torch.set_num_threads(1)
-    widening = plan.widening or _checked(torch, corpus, plan, report)
-    report(f"on prompts held out the quantiles must stand {widening:.2f} times as far apart")
-    newcomers = _newcomers(torch, corpus, plan, report) if plan.newcomers is None else plan.newcomers
-    report(f"to models never heard of {newcomers:+.2f} is added, as a logarithm; training on all")
-    return _Training(torch, corpus, plan).run(report).document(widening) | {"newcomers": round(newcomers, 3)}
+    if len(corpus.examples) < LEAST_ANSWERS:
+        raise ModelError(f"{len(corpus.examples)} answers to learn from; needed: {LEAST_ANSWERS} or more")
+    widening = plan.widening or _checked(corpus, plan)
+    report(f"on questions held out the quantiles must stand {widening:.2f} times as far apart")
+    newcomers = _newcomers(corpus, plan, report) if plan.newcomers is None else plan.newcomers
+    report(f"for models without an offset {newcomers:+.2f} is added, as a logarithm; training on all")
+    return fit(corpus, plan) | {"widening": round(widening, 4), "newcomers": round(newcomers, 3)}
 
 
-def _checked(torch: Any, corpus: Corpus, plan: Plan, report: Callable[[str], None]) -> float:
-    """Trains without some of the prompts and measures on these how far apart the quantiles must stand."""
-    chosen = np.random.default_rng(plan.seed).random(len(corpus.prompts)) < plan.held_out
-    seen, unseen = (
-        msgspec.structs.replace(corpus, examples=[example for example in corpus.examples if bool(chosen[example.prompt]) is held])
-        for held in (False, True)
+def fit(corpus: Corpus, plan: Plan) -> dict[str, Any]:
+    """One fit on all answers of a corpus, as `train` without its checks: a widening of 1, nothing added for newcomers."""
+    prompt = np.array([example.prompt for example in corpus.examples])
+    weight = np.array([example.weight for example in corpus.examples])
+    offsets = _verbosity(corpus.examples, plan.shrinkage)
+    target = np.array([example.log_length - offsets.get(example.model, 0.0) for example in corpus.examples])
+    bags = [terms(words) for words in corpus.words]
+    vocabulary = _vocabulary([bags[number] for number in np.unique(prompt)], plan)
+    matrix = _matrix(bags, vocabulary)
+    rng = np.random.default_rng(plan.seed)
+    fold = rng.integers(0, plan.folds, len(bags))
+    score: Floats = np.zeros(len(bags))
+    for held in range(plan.folds):
+        seen = fold[prompt] != held
+        if seen.any():
+            intercept, weights = _ridge(matrix[prompt[seen]], target[seen], weight[seen], plan.ridge)
+            score[fold == held] = intercept + matrix[fold == held] @ weights
+    intercept, weights = _ridge(matrix[prompt], target, weight, plan.ridge)
+    rows = np.column_stack((corpus.numbers, score)).astype(np.float32)
+    unseen = _without_text(rows, intercept)
+    again = rng.random(len(prompt)) < plan.hidden
+    inputs = np.concatenate((rows[prompt], unseen[prompt[again]]))
+    booster = catboost.CatBoostRegressor(
+        loss_function="MultiQuantile:alpha=" + ",".join(map(str, LEVELS)),
+        iterations=plan.trees,
+        depth=plan.depth,
+        learning_rate=plan.rate,
+        l2_leaf_reg=plan.leaf_ridge,
+        thread_count=1,
+        random_seed=plan.seed,
+        allow_writing_files=False,
+        verbose=False,
     )
-    return _Training(torch, seen, plan).run(report).widening(unseen)
+    booster.fit(catboost.Pool(inputs, np.concatenate((target, target[again])), weight=np.concatenate((weight, weight[again]))))
+    answers = Counter(example.model for example in corpus.examples)
+    longest = [math.exp(example.log_length) for example in corpus.examples if example.model] or [float(np.exp(target.max()))]
+    return {
+        "format": FORMAT,
+        "levels": list(LEVELS),
+        "inputs": list(INPUTS),
+        "ranges": list(zip(_rounded(inputs.min(0), down=True), _rounded(inputs.max(0), down=False), strict=True)),
+        "terms": vocabulary,
+        "weights": [round(float(value), 4) for value in weights],
+        "intercept": round(intercept, 4),
+        "trees": _trees(booster, plan.depth),
+        "widening": 1.0,
+        "offsets": {model: round(offset, 3) for model, offset in sorted(offsets.items()) if answers[model] >= LEAST_ANSWERS},
+        "newcomers": 0.0,
+        "longest": round(float(np.quantile(longest, LONGEST_SHARE))),
+    }
 
 
-def _newcomers(torch: Any, corpus: Corpus, plan: Plan, report: Callable[[str], None]) -> float:
-    """What a net is short of where models are served that it was not trained on: each collection is left out in turn and has one vote.
+def write(document: dict[str, Any], path: Path) -> None:
+    """Writes the model's file, whole or not at all."""
+    half_done = path.with_suffix(".tmp")
+    half_done.write_text(json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
+    half_done.replace(path)
+
+
+def _checked(corpus: Corpus, plan: Plan) -> float:
+    """By how much the stated distances from the median must grow for four fifths of the answers to questions which a fit has not seen to
+    fall between its outer deciles, models' verbosity aside.
+    """
+    chosen = np.random.default_rng(plan.seed).random(len(corpus.prompts)) < plan.held_out
+    fitted = _opened(fit(_with(corpus, [example for example in corpus.examples if not chosen[example.prompt]]), plan))
+    examples = [example for example in corpus.examples if chosen[example.prompt] and example.model in fitted.offsets]
+    if len(examples) < LEAST_ANSWERS:
+        return 1.0
+    stated = _stated(fitted, corpus, examples)
+    away = np.array([example.log_length - fitted.offsets[example.model] for example in examples]) - stated[:, MEDIAN]
+    step = np.where(away > 0.0, stated[:, P90] - stated[:, MEDIAN], stated[:, MEDIAN] - stated[:, 0])
+    return weighted_quantile(np.abs(away) / np.maximum(step, 1e-6), [example.weight for example in examples], 0.8)
+
+
+def _newcomers(corpus: Corpus, plan: Plan, report: Callable[[str], None]) -> float:
+    """What a fit is short of where models are served that it was not trained on: each collection is left out in turn and has one vote.
 
     With so few collections no more than their mean can be had, and one that says nothing is counted in. Collections whose answers are not
     as served (`NOT_AS_SERVED`) have no vote.
@@ -103,213 +171,121 @@ def _newcomers(torch: Any, corpus: Corpus, plan: Plan, report: Callable[[str], N
     votes = []
     for collection, left_out in sorted(places.items()):
         rest = [example for example in corpus.examples if corpus.collections[example.prompt] != collection]
-        if collection.startswith(NOT_AS_SERVED) or len(left_out) < LEAST_ANSWERS or len(rest) < plan.batch:
+        if collection.startswith(NOT_AS_SERVED) or min(len(left_out), len(rest)) < LEAST_ANSWERS:
             continue
-        fitted = _Training(torch, msgspec.structs.replace(corpus, examples=rest), plan).run(lambda _: None)
-        votes.append(fitted.shortfall(left_out))
+        fitted = _opened(fit(_with(corpus, rest), plan))
+        away = [
+            example.log_length - fitted.offsets.get(example.model, 0.0) - quantiles[MEDIAN]
+            for example, quantiles in zip(left_out, _stated(fitted, corpus, left_out), strict=True)
+        ]
+        votes.append(weighted_quantile(away, [example.weight for example in left_out], 0.5))
         report(f"without {collection}: its answers are {votes[-1]:+.2f} off, as a logarithm")
     return sum(votes) / (len(votes) + 1)
 
 
-class _Training:
-    """Net, data and optimiser of one run."""
-
-    def __init__(self, torch: Any, corpus: Corpus, plan: Plan) -> None:
-        torch.manual_seed(plan.seed)  # here, so that a run is the same whatever was run before it
-        self._torch, self._plan = torch, plan
-        self._rng = np.random.default_rng(plan.seed)
-        self._vocabulary = _vocabulary(corpus.words, plan)
-        rows = {term: row for row, term in enumerate(self._vocabulary)}
-        self._known = [np.array([rows[term] for term in _joined(words) if term in rows], np.int64) for words in corpus.words]
-        self._mean, self._scale = corpus.dense.mean(0), 1.0 / np.maximum(corpus.dense.std(0), 1e-3)
-        self._scale[DENSE.index("hidden")] = 1.0
-        self._dense = (corpus.dense - self._mean) * self._scale
-        self._dense_alone = (_without_text(corpus.dense) - self._mean) * self._scale
-        self._answers = Counter(example.model for example in corpus.examples)
-        self._models = sorted(self._answers)
-        numbers = {model: number for number, model in enumerate(self._models)}
-        self._prompt = np.array([example.prompt for example in corpus.examples])
-        self._model = torch.tensor([numbers[example.model] for example in corpus.examples])
-        self._target = torch.tensor([example.log_length for example in corpus.examples], dtype=torch.float32)
-        self._weight = torch.tensor([example.weight for example in corpus.examples], dtype=torch.float32)
-        self._build()
-
-    def _build(self) -> None:
-        nn, plan = self._torch.nn, self._plan
-        first, second = plan.hidden
-        self._embedding = nn.EmbeddingBag(len(self._vocabulary), plan.width, mode="sum")
-        nn.init.normal_(self._embedding.weight, std=0.1)
-        self._layers = nn.ModuleList([nn.Linear(plan.width + len(DENSE), first), nn.Linear(first, second), nn.Linear(second, len(LEVELS))])
-        with self._torch.no_grad():
-            self._layers[2].bias[MEDIAN] = float(np.average(self._target.numpy(), weights=self._weight.numpy()))
-        self._offsets = nn.Parameter(self._torch.zeros(len(self._models)))
-        # References are moved beforehand: they have no verbosity to learn.
-        self._spoken = self._torch.tensor([float(model != "") for model in self._models])
-        self._optimiser = self._torch.optim.AdamW(
-            [
-                {"params": [*self._embedding.parameters(), *self._layers.parameters()], "weight_decay": plan.decay},
-                {"params": [self._offsets], "weight_decay": 0.0},
-            ],
-            lr=plan.rate,
-        )
-        steps = plan.epochs * math.ceil(len(self._prompt) / plan.batch)
-        self._schedule = self._torch.optim.lr_scheduler.OneCycleLR(self._optimiser, plan.rate, total_steps=steps, pct_start=0.1)
-
-    def run(self, report: Callable[[str], None]) -> "_Training":
-        """Trains to the end."""
-        for epoch in range(self._plan.epochs):
-            report(f"epoch {epoch + 1} of {self._plan.epochs}: pinball loss {self._epoch():.4f}")
-        return self
-
-    def widening(self, unseen: Corpus) -> float:
-        """By how much the stated distances from the median must grow for four fifths of models' answers to fall within the outer deciles.
-
-        A net knows the prompts that it was trained on better than those it will meet.
-        """
-        examples = [example for example in unseen.examples if example.model in self._answers and example.model]
-        if len(examples) < LEAST_ANSWERS:
-            return 1.0
-        numbers = {model: number for number, model in enumerate(self._models)}
-        prompts = np.array([example.prompt for example in examples])
-        with self._torch.no_grad():
-            raw, _ = self._outputs([self._known[prompt] for prompt in prompts], self._dense[prompts])
-            stated = _spread(self._torch, raw).numpy()
-            offsets = (self._offsets * self._spoken).numpy()[[numbers[example.model] for example in examples]]
-        away = np.array([example.log_length for example in examples]) - offsets - stated[:, MEDIAN]
-        step = np.where(away > 0.0, stated[:, P90] - stated[:, MEDIAN], stated[:, MEDIAN] - stated[:, 0])
-        order = np.argsort(np.abs(away) / step)
-        weight = np.cumsum(np.array([example.weight for example in examples])[order])
-        return float((np.abs(away) / step)[order][np.searchsorted(weight, 0.8 * weight[-1])])
-
-    def shortfall(self, unseen: Sequence[Example]) -> float:
-        """Weighted median of what log lengths exceed stated medians by, verbosity of known models aside; prompts are the corpus's."""
-        numbers = {model: number for number, model in enumerate(self._models)}
-        prompts = np.array([example.prompt for example in unseen])
-        with self._torch.no_grad():
-            raw, _ = self._outputs([self._known[prompt] for prompt in prompts], self._dense[prompts])
-            offsets = [*(self._offsets * self._spoken).tolist(), 0.0]
-        away = np.array([example.log_length - offsets[numbers.get(example.model, -1)] for example in unseen]) - raw[:, MEDIAN].numpy()
-        order = np.argsort(away)
-        weight = np.cumsum(np.array([example.weight for example in unseen])[order])
-        return float(away[order][np.searchsorted(weight, 0.5 * weight[-1])])
-
-    def _epoch(self) -> float:
-        """Goes once through all examples; mean pinball loss."""
-        torch, plan = self._torch, self._plan
-        levels = torch.tensor(LEVELS)
-        order = self._rng.permutation(len(self._prompt))
-        total = 0.0
-        for begin in range(0, len(order), plan.batch):
-            batch = order[begin : begin + plan.batch]
-            raw, _ = self._outputs(*self._disturbed(self._prompt[batch]), drop=plan.drop_hidden)
-            offsets = self._offsets * self._spoken
-            miss = self._target[batch][:, None] - _spread(torch, raw) - offsets[self._model[batch]][:, None]
-            weight = self._weight[batch]
-            loss = (torch.maximum(levels * miss, (levels - 1.0) * miss).mean(1) * weight).sum() / weight.sum()
-            full = loss + plan.offset_penalty * offsets.square().mean()
-            self._optimiser.zero_grad()
-            full.backward()
-            self._optimiser.step()
-            self._schedule.step()
-            total += loss.item() * len(batch)
-        return total / len(order)
-
-    def _disturbed(self, chosen: NDArray[np.int64]) -> tuple[list[NDArray[np.int64]], NDArray[np.float32]]:
-        """Terms and dense features of prompts, some terms left out, some texts hidden."""
-        bags, dense = [], self._dense[chosen].copy()
-        for place, number in enumerate(chosen):
-            bag = self._known[number]
-            if self._rng.random() < self._plan.drop_words:
-                bag, dense[place] = bag[:0], self._dense_alone[number]
-            bags.append(bag[self._rng.random(len(bag)) >= self._plan.drop_terms])
-        return bags, dense
-
-    def _outputs(self, bags: list[NDArray[np.int64]], dense: NDArray[np.float32], *, drop: float = 0.0) -> tuple[Any, Any]:
-        """Last layer's numbers and the hidden layer before it."""
-        torch = self._torch
-        sizes = np.array([len(bag) for bag in bags])
-        starts = torch.from_numpy(np.concatenate(([0], np.cumsum(sizes)[:-1])))
-        pooled = self._embedding(torch.from_numpy(np.concatenate(bags)), starts)
-        pooled = pooled / torch.from_numpy(np.sqrt(np.maximum(sizes, 1)))[:, None].float()
-        hidden = torch.relu(self._layers[0](torch.cat((pooled, torch.from_numpy(dense)), 1)))
-        hidden = torch.relu(self._layers[1](torch.nn.functional.dropout(hidden, drop, training=drop > 0.0)))
-        return self._layers[2](hidden), hidden
-
-    def document(self, widening: float) -> dict[str, Any]:
-        """The trained net as its file holds it."""
-        with self._torch.no_grad():
-            parts = [
-                self._outputs(self._known[begin : begin + 512], self._dense[begin : begin + 512])[1].numpy()
-                for begin in range(0, len(self._known), 512)
-            ]
-            hidden = np.concatenate(parts)
-            table = self._embedding.weight.numpy()
-            offsets = (self._offsets * self._spoken).tolist()
-        matrices = [matrix.detach().numpy() for layer in self._layers for matrix in (layer.weight, layer.bias)]
-        unit = np.maximum(np.abs(table).max(0), 1e-6) / 127.0
-        deviation = hidden.std(0)
-        return {
-            "format": FORMAT,
-            "levels": list(LEVELS),
-            "dense": list(DENSE),
-            "vocabulary": self._vocabulary,
-            "width": self._plan.width,
-            "hidden": list(self._plan.hidden),
-            "embedding": _encoded(np.round(table / unit), "<i1"),
-            "embedding_scale": _rounded(unit),
-            "dense_mean": _rounded(self._mean),
-            "dense_scale": _rounded(self._scale),
-            "layers": [_encoded(matrix, "<f2") for matrix in matrices],
-            "hidden_mean": _rounded(hidden.mean(0)),
-            # A unit that never fires tells nothing, now or later.
-            "hidden_scale": _rounded(np.where(deviation > 1e-3, 1.0 / np.maximum(deviation, 1e-3), 0.0)),
-            "widening": round(widening, 4),
-            "offsets": {
-                model: round(offset, 3)
-                for model, offset in zip(self._models, offsets, strict=True)
-                if model and self._answers[model] >= LEAST_ANSWERS
-            },
-        }
+def _with(corpus: Corpus, examples: list[Example]) -> Corpus:
+    return msgspec.structs.replace(corpus, examples=examples)
 
 
-def write(document: dict[str, Any], path: Path) -> None:
-    """Writes the net's file, whole or not at all."""
-    half_done = path.with_suffix(".tmp")
-    half_done.write_text(json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
-    half_done.replace(path)
+def _opened(document: dict[str, Any]) -> LengthBase:
+    return LengthBase(msgspec.convert(document, Stored))
 
 
-def _vocabulary(words: Sequence[list[str]], plan: Plan) -> list[str]:
-    counts = Counter(term for prompt in words for term in set(terms(prompt)))
-    kept = [(-count, term if isinstance(term, str) else " ".join(term)) for term, count in counts.items() if count >= plan.least_prompts]
-    return [term for _, term in sorted(kept)[: plan.vocabulary]]
+def _stated(fitted: LengthBase, corpus: Corpus, examples: Sequence[Example]) -> Floats:
+    told = {
+        number: fitted.tell(QuestionFeatures(corpus.words[number], corpus.numbers[number].tolist())).log_lengths
+        for number in {example.prompt for example in examples}
+    }
+    return np.array([told[example.prompt] for example in examples])
 
 
-def _joined(words: list[str]) -> list[str]:
-    return [term if isinstance(term, str) else " ".join(term) for term in terms(words)]
+def _verbosity(examples: Sequence[Example], shrinkage: float, rounds: int = 10) -> dict[str, float]:
+    """Each model's mean log length beside that of others on the same prompts, shrunk towards none. References, which have no model, were
+    moved to what models write beforehand: they have none.
+    """
+    names = sorted({example.model for example in examples} | {""})
+    numbers = {name: number for number, name in enumerate(names)}
+    model = np.array([numbers[example.model] for example in examples])
+    prompt = np.unique([example.prompt for example in examples], return_inverse=True)[1]
+    length = np.array([example.log_length for example in examples])
+    weight = np.array([example.weight for example in examples])
+    own = np.array([name != "" for name in names])
+    offset: Floats = np.zeros(len(names))
+    for _ in range(rounds):
+        left = length - offset[model]
+        # A prompt that one model alone answered says little of that model: its mean is drawn a little to the mean of all.
+        of_prompt = (np.bincount(prompt, weight * left) + 0.3 * np.average(left, weights=weight)) / (np.bincount(prompt, weight) + 0.3)
+        offset = own * np.bincount(model, weight * (length - of_prompt[prompt]), len(names))
+        offset /= np.bincount(model, weight, len(names)) + shrinkage
+    return {name: float(offset[number]) for name, number in numbers.items() if name}
 
 
-def _without_text(dense: NDArray[np.float32]) -> NDArray[np.float32]:
-    """What is left to tell of prompts whose text is not shared."""
-    left = dense.copy()
-    for name in ("log_lines", "bullets", "code", "question", "other_scripts", "demands", "log_demand", "ask_words"):
-        left[:, DENSE.index(name)] = 0.0
-    left[:, DENSE.index("hidden")] = 1.0
-    return left
+def _vocabulary(bags: Sequence[list[str]], plan: Plan) -> list[str]:
+    counts = Counter(term for bag in bags for term in bag)
+    kept = sorted((-count, term) for term, count in counts.items() if count >= plan.least_prompts)
+    return [term for _, term in kept[: plan.vocabulary]]
 
 
-def _spread(torch: Any, raw: Any) -> Any:
-    """As `length_net.spread`, for batches."""
-    steps = torch.nn.functional.softplus(raw)
-    middle = raw[:, MEDIAN : MEDIAN + 1]
-    above = middle + torch.cumsum(steps[:, MEDIAN + 1 :], 1)
-    below = middle - torch.flip(torch.cumsum(torch.flip(steps[:, :MEDIAN], [1]), 1), [1])
-    return torch.cat((below, middle, above), 1)
+def _matrix(bags: Sequence[list[str]], vocabulary: Sequence[str]) -> Any:
+    """Per question a row that is 1 over the root of the number of its known terms at each of them, as `LengthBase.score` adds them up."""
+    columns = {term: column for column, term in enumerate(vocabulary)}
+    found = [[columns[term] for term in bag if term in columns] for bag in bags]
+    ends = np.concatenate(([0], np.cumsum([len(row) for row in found])))
+    values = [1.0 / math.sqrt(len(row)) for row in found for _ in row]
+    return csr_matrix((values, [column for row in found for column in row], ends), shape=(len(bags), len(vocabulary)))
+
+
+def _ridge(matrix: Any, target: Floats, weight: Floats, penalty: float) -> tuple[float, Floats]:
+    """Intercept and weights, by conjugate gradients."""
+    intercept = float(np.average(target, weights=weight))
+    turned, count = matrix.T.tocsr(), matrix.shape[1]
+    if not count:
+        return intercept, np.zeros(0)
+    normal = LinearOperator((count, count), matvec=lambda by: turned @ (weight * (matrix @ by)) + penalty * by, dtype=np.float64)
+    weights, _ = cg(normal, turned @ (weight * (target - intercept)), rtol=1e-5, maxiter=300)
+    return intercept, weights
+
+
+def _without_text(rows: NDArray[np.float32], intercept: float) -> NDArray[np.float32]:
+    hidden = np.zeros_like(rows)
+    for name in HIDDEN_NUMBERS:
+        hidden[:, INPUTS.index(name)] = rows[:, INPUTS.index(name)]
+    hidden[:, NUMBERS.index("hidden")] = 1.0
+    hidden[:, INPUTS.index("word_score")] = intercept
+    return hidden
+
+
+def _trees(booster: catboost.CatBoostRegressor, depth: int) -> dict[str, Any]:
+    """The library's trees in the form of `length_base.Trees`."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.json"
+        booster.save_model(str(path), format="json")
+        document = json.loads(path.read_bytes())
+    trees = document["oblivious_trees"]
+    inputs: NDArray[np.uint8] = np.zeros((len(trees), depth), np.uint8)
+    borders: NDArray[np.float32] = np.full((len(trees), depth), np.inf, np.float32)
+    leaves: Floats = np.zeros((len(trees), 1 << depth, len(LEVELS)))
+    scale, bias = document["scale_and_bias"]
+    for number, tree in enumerate(trees):
+        for level, split in enumerate(tree["splits"]):
+            inputs[number, level], borders[number, level] = split["float_feature_index"], split["border"]
+        values = np.array(tree["leaf_values"]).reshape(-1, len(LEVELS)) * scale
+        leaves[number, : len(values)] = values
+    return {
+        "count": len(trees),
+        "depth": depth,
+        "inputs": _encoded(inputs, "u1"),
+        "borders": _encoded(borders, "<f4"),
+        "leaves": _encoded(leaves, "<f2"),
+        "bias": [float(f"{value:.6g}") for value in bias],
+    }
 
 
 def _encoded(values: NDArray[Any], kind: str) -> str:
     return base64.b64encode(values.astype(kind).tobytes()).decode()
 
 
-def _rounded(values: NDArray[Any]) -> list[float]:
-    return [float(f"{value:.6g}") for value in values]
+def _rounded(values: NDArray[Any], *, down: bool) -> list[float]:
+    """Five decimals, rounded outwards: no value of training lies outside its range."""
+    away = np.floor if down else np.ceil
+    return [float(value) for value in away(values.astype(np.float64) * 1e5) / 1e5]

@@ -1,5 +1,6 @@
 """How good stated length quantiles are, against the lengths that came. Pure."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -79,3 +80,11 @@ def by_group(quantiles: Floats, lengths: Floats, groups: NDArray[Any]) -> dict[s
 
 def _rounded(value: Any) -> float:
     return float(f"{float(value):.5g}")
+
+
+def weighted_quantile(values: Sequence[float] | Floats, weights: Sequence[float] | Floats, level: float) -> float:
+    """The value below which this share of the weight lies."""
+    held = np.asarray(values, np.float64)
+    order = np.argsort(held)
+    heaped = np.cumsum(np.asarray(weights, np.float64)[order])
+    return float(held[order][np.searchsorted(heaped, level * heaped[-1])])

@@ -8,11 +8,9 @@ taken of logarithms, since lengths spread over orders of magnitude.
 import math
 from bisect import bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Iterator
 
-import msgspec
-
+from agents.perception.length_priors import PRIOR, Length
 from controller.core.types import TaskType
 
 KEEP = 64
@@ -22,34 +20,6 @@ GROUPS = 4096
 SHRINKAGE = 4.0
 """Observations that the coarser group counts for."""
 BUCKET_EDGES = (64, 256, 1024, 4096, 16_384)
-
-
-class Length(msgspec.Struct, frozen=True):
-    """Quantiles of the output length in tokens."""
-
-    p50: float
-    p90: float
-
-
-PRIOR: Mapping[TaskType, Length] = MappingProxyType(
-    {
-        TaskType.QA: Length(250, 900),
-        TaskType.DIALOGUE: Length(90, 200),
-        TaskType.TRANSLATION: Length(95, 300),
-        TaskType.EXTRACTION: Length(60, 300),
-        TaskType.PARAPHRASING: Length(150, 800),
-        TaskType.CODE_GENERATION: Length(200, 1600),
-        TaskType.INSTRUCTION_FOLLOWING: Length(155, 550),
-        TaskType.SUMMARIZATION: Length(130, 350),
-        TaskType.LETTER_DRAFTING: Length(180, 350),
-        TaskType.MATH_REASONING: Length(130, 650),
-        TaskType.ESSAY_GENERATION: Length(900, 2300),
-        TaskType.LONG_FORM_GENERATION: Length(1200, 4500),
-        TaskType.RESEARCH_AND_COMMUNICATION: Length(200, 600),
-        TaskType.UNKNOWN: Length(160, 900),
-    }
-)
-"""What language models answered to public prompts of each type (rounded), until an installation's own history says otherwise."""
 
 
 def bucket(prompt_tokens: int) -> int:

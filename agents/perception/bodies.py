@@ -1,0 +1,53 @@
+"""From a request to what a reader sees of it: from the gateway's notice, or from a body through the gateway's own reading. Pure."""
+
+from typing import Any
+
+import orjson
+
+from agents.perception.reading import PromptView
+from controller.core.errors import BodyError
+from controller.core.messages import RequestNotice
+from controller.core.notices import notice_of
+from controller.core.request_body import read_call
+
+
+def view_of(notice: RequestNotice) -> PromptView:
+    """What a reader may look at."""
+    return PromptView(
+        excerpt=notice.excerpt,
+        system=notice.system,
+        history=notice.history,
+        prompt_chars=notice.prompt_chars,
+        prompt_tokens=notice.prompt_tokens,
+        question_chars=notice.question_chars,
+        question_tokens=notice.question_tokens,
+        has_tools=notice.has_tools,
+        tool_results=notice.tool_results,
+        wants_json=notice.wants_json,
+        turns=notice.turns,
+        images=notice.images,
+        max_output_tokens=notice.max_output_tokens,
+        choices=notice.choices,
+        context_tokens=notice.context_tokens,
+    )
+
+
+def view_of_body(path: str, document: dict[str, Any] | bytes, *, share_prompts: bool = True) -> PromptView:
+    """What a reader would see of a request with this body behind a gateway.
+
+    Args:
+        path: API path.
+        document: The JSON body, parsed or as bytes.
+        share_prompts: As in the gateway's configuration; False leaves every text empty.
+
+    Raises:
+        BodyError: The gateway would refuse the body; names the field, its value and what is allowed.
+    """
+    if isinstance(document, bytes):
+        try:
+            document = orjson.loads(document)
+        except orjson.JSONDecodeError as error:
+            raise BodyError("body", document, f"a JSON object ({error})") from None
+    if not isinstance(document, dict):
+        raise BodyError("body", document, "a JSON object")
+    return view_of(notice_of(read_call(path, document), share_prompts=share_prompts))

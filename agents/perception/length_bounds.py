@@ -1,0 +1,46 @@
+"""Beyond which no answer is expected: what answers of a model, or to a tenant, have ever been, until longer ones come. Pure, bounded."""
+
+import math
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+
+GROUPS = 4096
+"""Models and tenants remembered; the one longest without an answer goes first."""
+SETTLED = 50.0
+"""Answers after which a bound stands half of the way, as a logarithm, between the start and `MARGIN` times the longest one."""
+MARGIN = 2.0
+
+
+class LongestAnswers:
+    """The longest answers so far, by model and by tenant.
+
+    Args:
+        start: Tokens that bound a group without answers.
+    """
+
+    def __init__(self, start: float) -> None:
+        self._start = math.log(start)
+        self._groups: OrderedDict[Hashable, tuple[float, int]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def bound(self, groups: Sequence[Hashable]) -> float:
+        """Log tokens that no answer of a request in these groups is expected to exceed: the largest of the groups' own bounds."""
+        return max(self._of(group) for group in groups)
+
+    def learn(self, groups: Sequence[Hashable], length: float) -> None:
+        """Takes the log length of an answer into account."""
+        for group in groups:
+            longest, answers = self._groups.get(group, (0.0, 0))
+            self._groups[group] = max(longest, length), answers + 1
+            self._groups.move_to_end(group)
+        while len(self._groups) > GROUPS:
+            self._groups.popitem(last=False)
+
+    def _of(self, group: Hashable) -> float:
+        longest, answers = self._groups.get(group, (0.0, 0))
+        if not answers:
+            return self._start
+        grown = longest + math.log(MARGIN)
+        return max(grown, self._start + (grown - self._start) * answers / (answers + SETTLED))

@@ -1,0 +1,108 @@
+"""Live scores of what agents say, against what the gateway would go by without them. Pure.
+
+An agent's answer may order the queue from the first request on. It may hold a request back only where it has proven right: lengths by their
+live coverage on recent answers to requests of the same shape, windows by holding nothing back beside an engine that shows room.
+"""
+
+import math
+from collections import OrderedDict, deque
+
+from controller.control.contest import WINDOW, Contest, pinball
+from controller.core.lengths import LEVELS, MEDIAN, P90
+from controller.core.types import Estimates
+
+LENGTH_MARGIN, COST_MARGIN = 0.02, 0.05
+"""How much worse than the default still passes: pinball loss of the log length, absolute error of the log time."""
+HELD_SHARE = 0.05
+"""Share of the newest dispatches that a window may have held back beside a half-empty instance."""
+HELD_LEAST = 20
+"""Dispatches from which on a window is judged."""
+COVERAGE_LEAST = 0.8
+"""Share of recent answers that the 90 % quantile has to have covered for it to bind the KV fence."""
+ANSWERS_LEAST = 20
+SHAPES_MOST, INSTANCES_MOST = 64, 4096
+
+
+class AgentScores:
+    """Scores by agent: `lengths` (perception), `costs` (prediction), and a window's by instance (statera)."""
+
+    def __init__(self) -> None:
+        self.lengths = Contest(LENGTH_MARGIN)
+        self.costs = Contest(COST_MARGIN)
+        self._windows: OrderedDict[str, Contest] = OrderedDict()
+        self._covered: OrderedDict[str, deque[bool]] = OrderedDict()
+
+    def proven(self, shape: str) -> bool:
+        """Whether forecast lengths of requests of this shape may hold a request back."""
+        covered = self._covered.get(shape)
+        return not self.lengths.aside and covered is not None and _holds(covered)
+
+    def window(self, instance: str) -> Contest:
+        """The score of an instance's window."""
+        found = self._windows.get(instance)
+        if found is None:
+            found = self._windows[instance] = Contest(HELD_SHARE, full=HELD_LEAST)
+            if len(self._windows) > INSTANCES_MOST:
+                self._windows.popitem(last=False)
+        return found
+
+    def dispatched(self, instance: str, *, held: bool, relieved: bool) -> bool:
+        """A request went to an instance. True where that changed whether the agent's window is set aside.
+
+        Args:
+            instance: Its name.
+            held: Whether the window that the agent wants would have held it back while the instance was less than half full.
+            relieved: Whether it did, for so long that the request was dispatched in spite of it.
+        """
+        contest = self.window(instance)
+        return contest.fail() if relieved else contest.add(float(held), 0.0)
+
+    def answered(self, shape: str, forecast: Estimates, default: Estimates, output_tokens: int) -> bool:
+        """An answer has ended by itself. True where that changed whether forecast lengths are set aside.
+
+        Args:
+            shape: Of the request, see `shape_of`.
+            forecast: What perception forecast before the answer began.
+            default: What the gateway's history of answers forecast then.
+            output_tokens: What came, 1 or more.
+        """
+        covered = self._covered.get(shape)
+        if covered is None:
+            covered = self._covered[shape] = deque(maxlen=WINDOW)
+            if len(self._covered) > SHAPES_MOST:
+                self._covered.popitem(last=False)
+        covered.append(output_tokens <= forecast.output_tokens_upper)
+        return self.lengths.add(_length_loss(forecast, output_tokens), _length_loss(default, output_tokens))
+
+    def timed(self, forecast: tuple[float, float], default: tuple[float, float], measured: tuple[float, float]) -> bool:
+        """A request's TTFT from dispatch and its TPOT were measured. True where that changed whether costs are set aside.
+
+        Args:
+            forecast: Both as prediction said, in milliseconds.
+            default: Both by the gateway's history.
+            measured: Both as measured, more than 0.
+        """
+        return self.costs.add(_time_loss(forecast, measured), _time_loss(default, measured))
+
+
+def shape_of(*, turns: int, has_tools: bool) -> str:
+    """What requests are grouped by for coverage: how many messages they hold, and whether tools came along."""
+    length = "completion" if turns <= 0 else "one message" if turns == 1 else "2 to 3 messages" if turns <= 3 else "4 messages or more"
+    return f"{length}, tools" if has_tools else length
+
+
+def _holds(covered: deque[bool]) -> bool:
+    return len(covered) >= ANSWERS_LEAST and sum(covered) >= COVERAGE_LEAST * len(covered)
+
+
+def _length_loss(said: Estimates, output_tokens: int) -> float:
+    log_true = math.log(max(1, output_tokens))
+    return pinball(log_true, _log(said.output_tokens), LEVELS[MEDIAN]) + pinball(log_true, _log(said.output_tokens_upper), LEVELS[P90])
+
+
+def _time_loss(said: tuple[float, float], measured: tuple[float, float]) -> float:
+    return sum(abs(_log(one) - _log(true)) for one, true in zip(said, measured, strict=True)) / len(measured)
+
+
+def _log(value: float) -> float:
+    return math.log(max(1.0, value)) if math.isfinite(value) else math.inf

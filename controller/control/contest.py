@@ -1,0 +1,81 @@
+"""Whether an agent's answers are better than the default that they replace, on the newest requests. Pure."""
+
+import math
+from collections import deque
+
+WINDOW = 50
+"""Requests over which an agent and the default are compared."""
+LOSS_MOST = 10.0
+"""A larger loss, or one that is no number, counts as this."""
+
+
+class Contest:
+    """Losses of an agent and of the default on the same requests, side by side.
+
+    The agent is set aside once it is worse over a full window: by more than the margin and by more than one standard error of the paired
+    difference. It goes on answering, is scored all the same, and comes back once it is no worse than the default over a full window.
+
+    Args:
+        margin: How much worse, in the unit of the losses, is not yet worse.
+        full: Losses needed before a verdict; `WINDOW` at most.
+
+    Attributes:
+        aside: Whether the agent is set aside.
+    """
+
+    __slots__ = ("_agent", "_default", "_full", "_margin", "aside")
+
+    def __init__(self, margin: float, *, full: int = WINDOW) -> None:
+        self.aside = False
+        self._margin = margin
+        self._full = full
+        self._agent: deque[float] = deque(maxlen=WINDOW)
+        self._default: deque[float] = deque(maxlen=WINDOW)
+
+    @property
+    def scored(self) -> int:
+        """Requests in the window."""
+        return len(self._agent)
+
+    @property
+    def agent_loss(self) -> float:
+        """Mean loss of the agent over the window; 0 for none."""
+        return sum(self._agent) / max(1, len(self._agent))
+
+    @property
+    def default_loss(self) -> float:
+        """Mean loss of the default over the window; 0 for none."""
+        return sum(self._default) / max(1, len(self._default))
+
+    def add(self, agent_loss: float, default_loss: float) -> bool:
+        """Takes both losses on one request, each 0 or more. True where the verdict has changed by it."""
+        self._agent.append(_bounded(agent_loss))
+        self._default.append(_bounded(default_loss))
+        if len(self._agent) < self._full:
+            return False
+        worse = self.agent_loss - self.default_loss
+        aside = worse > 0.0 if self.aside else worse > max(self._margin, self._standard_error(worse))
+        changed = aside is not self.aside
+        self.aside = aside
+        return changed
+
+    def fail(self) -> bool:
+        """Sets the agent aside at once, on evidence that needs no average. True where it was not."""
+        self.add(LOSS_MOST, 0.0)
+        changed, self.aside = not self.aside, True
+        return changed
+
+    def _standard_error(self, mean: float) -> float:
+        count = len(self._agent)
+        squares = sum((agent - default - mean) ** 2 for agent, default in zip(self._agent, self._default, strict=True))
+        return math.sqrt(squares) / count
+
+
+def _bounded(loss: float) -> float:
+    return min(LOSS_MOST, max(0.0, loss)) if math.isfinite(loss) else LOSS_MOST
+
+
+def pinball(log_true: float, log_predicted: float, level: float) -> float:
+    """Pinball loss of a quantile at `level`, both lengths as natural logarithms."""
+    away = log_true - log_predicted
+    return level * away if away >= 0.0 else (level - 1.0) * away

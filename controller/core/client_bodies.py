@@ -1,0 +1,188 @@
+"""The bodies that clients send, made from a prompt's text: one for every shape of request that a gateway meets. Pure.
+
+What reads them is `controller.core.request_body`. Both together are how training, evaluation and the benchmarks see prompts, so that
+nothing is judged on an input that no client sends.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any
+
+import orjson
+
+from controller.core.client_systems import Draws, long_system, pick, short_system
+from controller.core.request_body import CHAT, COMPLETIONS
+
+LONG_SYSTEM_CHARS = 9000
+"""About 2,000 tokens."""
+TINY_PNG = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
+
+Body = tuple[str, dict[str, Any]]
+"""API path and document."""
+
+
+class Shape(StrEnum):
+    """Kinds of requests by what their body holds besides the question."""
+
+    COMPLETION = "completion"
+    CHAT = "chat"
+    SYSTEM = "system"
+    LONG_SYSTEM = "long-system"
+    HISTORY_1 = "history-1"
+    HISTORY_4 = "history-4"
+    HISTORY_15 = "history-15"
+    TOOLS = "tools"
+    TOOL_RESULT = "tool-result"
+    PICTURE = "picture"
+    JSON_SCHEMA = "json-schema"
+
+
+SYSTEM_SHARE = 0.5
+"""Share of histories and of requests with tools that have a system prompt too."""
+EXCHANGES = {Shape.HISTORY_1: 1, Shape.HISTORY_4: 4, Shape.HISTORY_15: 15}
+"""Exchanges before the question."""
+
+_TOOLS = (
+    ("search", "Search the web and return the best matches.", ("query", "language")),
+    ("get_weather", "Weather at a place, now or on a day of this week.", ("place", "day")),
+    ("read_file", "Read a file of the workspace.", ("path", "first_line", "last_line")),
+    ("run_sql", "Run a read-only query on the warehouse.", ("query",)),
+    ("send_mail", "Send a mail in the user's name, after the user has agreed.", ("to", "subject", "text")),
+    ("calculator", "Evaluate an arithmetic expression.", ("expression",)),
+    ("create_ticket", "Open a ticket for the support team.", ("title", "text", "priority")),
+    ("calendar_events", "Entries of the user's calendar between two days.", ("from", "to")),
+    ("lookup_order", "State of an order by its number.", ("order",)),
+)
+_RESULTS = (
+    {"status": "ok", "results": ["first match", "second match"]},
+    {"temperature": 17, "sky": "cloudy", "wind": "west"},
+    {"rows": [[1, "north", 41.2], [2, "south", 38.9]]},
+    {"order": "A-20931", "state": "sent", "expected": "Thursday"},
+    {"error": "nothing was found"},
+    {"text": "The file has 214 lines. The function begins in line 57 and returns in line 80."},
+)
+_CONFIRMED = ("Done. What else can I do?", "Here is what I found.", "I have looked it up for you.", "That worked.")
+_SCHEMA_FIELDS = ("answer", "title", "items", "reason", "confidence", "language", "score", "summary")
+
+
+def client_body(
+    shape: Shape,
+    prompt: str,
+    *,
+    model: str,
+    rng: Draws,
+    exchanges: Sequence[tuple[str, str]] = (),
+    max_tokens: int | None = None,
+    stream: bool = True,
+    n: int = 1,
+    holdout: bool = False,
+) -> Body:
+    """The API path and the JSON document with which a client asks `prompt`.
+
+    Args:
+        shape: What comes along.
+        prompt: What is asked.
+        model: The model it names.
+        rng: Where chance comes from.
+        exchanges: Texts of (user, assistant) for histories, oldest first; taken again from the first where there are fewer than needed.
+        max_tokens: The client's cap, None for none.
+        stream: Whether the answer is streamed.
+        n: Answers that are asked for; left out of the document where it is 1.
+        holdout: True takes system prompts whose sentences are not among those for training.
+
+    Raises:
+        ValueError: A history is wanted and `exchanges` is empty.
+    """
+    document: dict[str, Any] = {"model": model, "stream": stream}
+    if max_tokens is not None:
+        document["max_tokens"] = max_tokens
+    if n != 1:
+        document["n"] = n
+    if shape is Shape.COMPLETION:
+        document["prompt"] = prompt
+        return COMPLETIONS, document
+    question = _message("user", prompt)
+    messages = [question]
+    if shape in EXCHANGES:
+        messages = [*_maybe_system(rng, holdout=holdout), *_history(EXCHANGES[shape], exchanges), question]
+    elif shape is Shape.SYSTEM:
+        messages = [_system(short_system(rng, holdout=holdout), rng), question]
+    elif shape is Shape.LONG_SYSTEM:
+        chars = int(LONG_SYSTEM_CHARS * (0.9 + 0.2 * rng.random()))
+        messages = [_system(long_system(rng, chars, holdout=holdout), rng), question]
+    elif shape is Shape.TOOLS:
+        document["tools"] = _tools(rng)
+        document["tool_choice"] = "auto"
+        messages = [*_maybe_system(rng, holdout=holdout), question]
+    elif shape is Shape.TOOL_RESULT:
+        document["tools"] = _tools(rng)
+        messages = _tool_result(prompt, document["tools"], exchanges, rng)
+    elif shape is Shape.PICTURE:
+        picture = {"type": "image_url", "image_url": {"url": TINY_PNG}}
+        text = {"type": "text", "text": prompt}
+        messages = [{"role": "user", "content": [text, picture] if rng.random() < 0.7 else [picture, text]}]
+    elif shape is Shape.JSON_SCHEMA:
+        document["response_format"] = {"type": "json_schema", "json_schema": {"name": "answer", "schema": _schema(rng)}}
+    document["messages"] = messages
+    return CHAT, document
+
+
+def _message(role: str, content: str) -> dict[str, Any]:
+    return {"role": role, "content": content}
+
+
+def _system(text: str, rng: Draws) -> dict[str, Any]:
+    return _message("developer" if rng.random() < 0.1 else "system", text)
+
+
+def _maybe_system(rng: Draws, *, holdout: bool) -> list[dict[str, Any]]:
+    """Most conversations and tools come with a system prompt of a few sentences."""
+    return [_system(short_system(rng, holdout=holdout), rng)] if rng.random() < SYSTEM_SHARE else []
+
+
+def _history(count: int, exchanges: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+    if not exchanges:
+        raise ValueError(f"exchanges is empty; allowed: at least one (user, assistant) for a history of {count}")
+    messages: list[dict[str, Any]] = []
+    for index in range(count):
+        asked, answered = exchanges[index % len(exchanges)]
+        messages += [_message("user", asked), _message("assistant", answered)]
+    return messages
+
+
+def _tools(rng: Draws) -> list[dict[str, Any]]:
+    first = int(rng.random() * len(_TOOLS))
+    chosen = [_TOOLS[(first + place) % len(_TOOLS)] for place in range(1 + int(rng.random() * 5))]
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": name,
+                "description": text,
+                "parameters": {"type": "object", "properties": {field: {"type": "string"} for field in fields}, "required": [fields[0]]},
+            },
+        }
+        for name, text, fields in chosen
+    ]
+
+
+def _tool_result(prompt: str, tools: list[dict[str, Any]], exchanges: Sequence[tuple[str, str]], rng: Draws) -> list[dict[str, Any]]:
+    """A call of a tool and its result: half of the time the question stands before them, else it follows them."""
+    function = tools[int(rng.random() * len(tools))]["function"]
+    arguments = orjson.dumps(dict.fromkeys(function["parameters"]["required"], "...")).decode()
+    call = {"id": "call_1", "type": "function", "function": {"name": function["name"], "arguments": arguments}}
+    result = orjson.dumps(_RESULTS[int(rng.random() * len(_RESULTS))]).decode()
+    called: list[dict[str, Any]] = [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": result},
+    ]
+    if rng.random() < 0.5:
+        return [_message("user", prompt), *called]
+    earlier = exchanges[0][0] if exchanges else "Can you look that up for me?"
+    return [_message("user", earlier), *called, _message("assistant", pick(_CONFIRMED, rng)), _message("user", prompt)]
+
+
+def _schema(rng: Draws) -> dict[str, Any]:
+    first = int(rng.random() * len(_SCHEMA_FIELDS))
+    names = [_SCHEMA_FIELDS[(first + place) % len(_SCHEMA_FIELDS)] for place in range(1 + int(rng.random() * 4))]
+    return {"type": "object", "properties": {name: {"type": "string"} for name in names}, "required": names, "additionalProperties": False}

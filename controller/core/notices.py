@@ -1,0 +1,60 @@
+"""From what was read of a body to what perception is sent of it, for the gateway and for all that trains or judges models. Pure."""
+
+from msgspec import structs
+
+from controller.core.messages import RequestNotice
+from controller.core.request_body import Call
+
+
+def notice_of(
+    call: Call,
+    *,
+    request_id: str = "",
+    sent_s: float = 0.0,
+    tenant: str = "",
+    session: str = "",
+    ttft_slo_ms: float = 0.0,
+    tpot_slo_ms: float = 0.0,
+    share_prompts: bool = True,
+) -> RequestNotice:
+    """The notice of a request.
+
+    Args:
+        call: What was read of its body.
+        request_id: As in `RequestNotice`, like the next five.
+        sent_s: When it is posted.
+        tenant: Whose request it is.
+        session: Digest of the conversation's name.
+        ttft_slo_ms: Declared target, 0 where none.
+        tpot_slo_ms: Likewise.
+        share_prompts: False leaves every text empty; lengths and flags stay.
+    """
+    notice = RequestNotice(
+        request_id=request_id,
+        sent_s=sent_s,
+        tenant=tenant,
+        model=call.model,
+        prompt_tokens=call.prompt_tokens,
+        prompt_chars=call.prompt_chars,
+        excerpt=call.excerpt,
+        ttft_slo_ms=ttft_slo_ms,
+        tpot_slo_ms=tpot_slo_ms,
+        max_output_tokens=call.max_output_tokens or 0,
+        has_tools=call.has_tools,
+        turns=call.turns,
+        images=call.images,
+        session=session,
+        system=call.system,
+        history=call.history,
+        question_chars=call.question_chars,
+        question_tokens=call.question_tokens,
+        tool_results=call.tool_results,
+        wants_json=call.wants_json,
+        choices=call.choices,
+    )
+    return notice if share_prompts else without_texts(notice)
+
+
+def without_texts(notice: RequestNotice) -> RequestNotice:
+    """The notice as a gateway sends it whose prompts stay inside: lengths and flags alone."""
+    return structs.replace(notice, excerpt="", system="", history="")

@@ -1,0 +1,146 @@
+"""The texts of a request by what they are for: what is asked, the system prompt, what was said before. Pure, bounded in work and size."""
+
+from engines.tokens import estimate_tokens
+
+EXCERPT_HEAD = 1200
+EXCERPT_TAIL = 800
+SYSTEM_CHARS = 600
+HISTORY_CHARS = 600
+HISTORY_MESSAGE_CHARS = 240
+"""One long message must not hide those before it: the beginning of each is shown, and a message says at its beginning what it is about."""
+
+SYSTEM_ROLES = ("system", "developer")
+TOOL_ROLES = ("tool", "function")
+
+
+class PromptTexts:
+    """Gathers the texts of one request message by message, without joining them.
+
+    Attributes:
+        chars: Characters of all texts.
+        tokens: Estimate over all of them.
+        images: Pictures; whoever reads the body counts them here.
+        tool_results: Messages that hold what a tool answered.
+    """
+
+    __slots__ = ("_messages", "chars", "images", "tokens", "tool_results")
+
+    def __init__(self) -> None:
+        self._messages: list[_Message] = []
+        self.chars = 0
+        self.tokens = 0
+        self.images = 0
+        self.tool_results = 0
+
+    def begin(self, role: str) -> None:
+        """The next message, by its role; a plain prompt is one message of the user."""
+        self._messages.append(_Message(role))
+        self.tool_results += role in TOOL_ROLES
+
+    def add(self, text: str) -> None:
+        """One more part of the message that was begun last."""
+        if not text:
+            return
+        message = self._messages[-1]
+        tokens = estimate_tokens(text)
+        message.parts.append(text)
+        message.chars += len(text)
+        message.tokens += tokens
+        self.chars += len(text)
+        self.tokens += tokens
+
+    def cut(self) -> "Cut":
+        """The bounded texts.
+
+        What is asked is the last user message that has text. A chat without one asks by its last message that is neither a system prompt
+        nor a tool's answer, else by its last message.
+        """
+        asked = self._asked()
+        if asked < 0:
+            return Cut("", "", "", 0, 0)
+        question = self._messages[asked]
+        system: list[str] = []
+        earlier: list[str] = []
+        for index, message in enumerate(self._messages):
+            if index != asked and message.role in SYSTEM_ROLES:
+                system += message.parts
+        room = HISTORY_CHARS
+        for message in reversed(self._messages[:asked]):
+            if room <= 0:
+                break
+            if message.role not in SYSTEM_ROLES and message.parts:
+                shown = _take(message.parts, min(room, HISTORY_MESSAGE_CHARS))
+                earlier.append(shown)
+                room -= len(shown)
+        return Cut(_excerpt(question), _take(system, SYSTEM_CHARS), "\n".join(reversed(earlier)), question.chars, question.tokens)
+
+    def _asked(self) -> int:
+        found, best = -1, 0
+        for index, message in enumerate(self._messages):
+            if message.parts and (rank := _rank(message.role)) >= best:
+                found, best = index, rank
+        return found
+
+
+class Cut:
+    """Texts of a request, bounded.
+
+    Attributes:
+        excerpt: Head and tail of what is asked: at most 2,000 characters, a separator, and a line break for each part of its content.
+        system: Head of the system prompts, at most 600 characters and line breaks.
+        history: What was said before the question, newest last: at most 240 characters of each message, 600 in all, and line breaks.
+        question_chars, question_tokens: Length of the whole question.
+    """
+
+    __slots__ = ("excerpt", "history", "question_chars", "question_tokens", "system")
+
+    def __init__(self, excerpt: str, system: str, history: str, question_chars: int, question_tokens: int) -> None:
+        self.excerpt = excerpt
+        self.system = system
+        self.history = history
+        self.question_chars = question_chars
+        self.question_tokens = question_tokens
+
+
+class _Message:
+    __slots__ = ("chars", "parts", "role", "tokens")
+
+    def __init__(self, role: str) -> None:
+        self.role = role
+        self.parts: list[str] = []
+        self.chars = 0
+        self.tokens = 0
+
+
+def _rank(role: str) -> int:
+    if role == "user":
+        return 3
+    if role in SYSTEM_ROLES or role in TOOL_ROLES:
+        return 1
+    return 2
+
+
+def _excerpt(message: _Message) -> str:
+    if message.chars <= EXCERPT_HEAD + EXCERPT_TAIL:
+        return "\n".join(message.parts)
+    return _take(message.parts, EXCERPT_HEAD) + "\n...\n" + _take_last(message.parts, EXCERPT_TAIL)
+
+
+def _take(parts: list[str], limit: int) -> str:
+    taken: list[str] = []
+    for part in parts:
+        if limit <= 0:
+            break
+        taken.append(part[:limit])
+        limit -= len(part)
+    return "\n".join(taken)
+
+
+def _take_last(parts: list[str], limit: int) -> str:
+    taken: list[str] = []
+    for part in reversed(parts):
+        if limit <= 0:
+            break
+        taken.append(part[-limit:])
+        limit -= len(part)
+    return "\n".join(reversed(taken))

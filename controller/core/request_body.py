@@ -1,0 +1,234 @@
+"""What the control plane reads of a request's JSON body: the one way from a body to what scheduling and the models see of it. Pure.
+
+The gateway, training, evaluation and the benchmarks all come through `read_call`, so that a model is judged on what it will be shown.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from controller.core.errors import BodyError
+from controller.core.prompt_texts import PromptTexts
+from engines.tokens import estimate_tokens
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+
+SERVICE_TIERS = ("auto", "default", "flex", "priority", "scale")
+TOKENS_PER_IMAGE = 512
+"""A part of a message that is not text counts as this many tokens: what common vision models make of one image tile or two."""
+IMAGE_TYPES = ("image_url", "input_image", "image")
+TOKENS_PER_MESSAGE = 4
+"""Role and separators that a chat template puts around each message."""
+INT_LIMIT = 1 << 31
+CACHE_KEY_LIMIT = 128
+JSON_FORMATS = ("json_object", "json_schema")
+JSON_FIELDS = ("guided_json", "structured_outputs")
+"""vLLM's own ways to ask for an answer of a given form."""
+
+
+@dataclass(slots=True)
+class Call:
+    """The fields of one completion request that the control plane reads.
+
+    Attributes:
+        path: OpenAI path it came by.
+        model: The model it names.
+        stream: Whether a stream is wanted.
+        prompt_tokens: Estimate over messages or prompt and tool definitions.
+        prompt_chars: Characters of text in it; 0 for prompts given as token ids.
+        excerpt: Head and tail of what is asked (the last user message, or the prompt); see `controller.core.prompt_texts.Cut`.
+        system: Head of the system prompts; empty for a plain prompt.
+        history: What was said before the question, newest last; empty for a plain prompt.
+        question_chars, question_tokens: Length of the whole question; 0 where it has no text.
+        max_output_tokens: The client's cap over all choices, None where it set none.
+        min_output_tokens: Output over all choices that it insists on: vLLM's `min_tokens`, or its cap where `ignore_eos` is set.
+        choices: Answers that are asked for (`n`), 1 where the body says nothing.
+        priority: The body's `priority`, None where it has none. LOWER goes first.
+        has_tools: Whether tool definitions came along.
+        tool_results: Messages that hold what a tool answered.
+        wants_json: Whether the answer must be JSON (`response_format`, or vLLM's own fields).
+        turns: Messages of the chat, 0 for a plain prompt.
+        images: Pictures among the content parts.
+        cache_key: The body's `prompt_cache_key`: requests that share it share a prefix. Empty where there is none.
+        document: The parsed body.
+    """
+
+    path: str
+    model: str
+    stream: bool
+    prompt_tokens: int
+    prompt_chars: int
+    excerpt: str
+    system: str
+    history: str
+    question_chars: int
+    question_tokens: int
+    max_output_tokens: int | None
+    min_output_tokens: int
+    choices: int
+    priority: int | None
+    has_tools: bool
+    tool_results: int
+    wants_json: bool
+    turns: int
+    images: int
+    cache_key: str
+    document: dict[str, Any]
+
+
+def read_call(path: str, document: dict[str, Any]) -> Call:
+    """Reads a completion request.
+
+    Args:
+        path: `CHAT`, or anything else for a plain completion.
+        document: The parsed body.
+
+    Raises:
+        BodyError: Names the field, its value and what is allowed.
+    """
+    model = read_model(document)
+    texts = PromptTexts()
+    if path == CHAT:
+        _read_messages(document, texts)
+    else:
+        _read_prompt(document, texts)
+    tools = document.get("tools")
+    if tools is not None and not isinstance(tools, list):
+        raise BodyError("tools", tools, "a list of tool definitions")
+    if tools:
+        texts.tokens += estimate_tokens(orjson.dumps(tools).decode())
+    _check_tier(document)
+    cut = texts.cut()
+    return Call(
+        path=path,
+        model=model,
+        stream=_read_bool(document, "stream"),
+        prompt_tokens=max(1, texts.tokens),
+        prompt_chars=texts.chars,
+        excerpt=cut.excerpt,
+        system=cut.system,
+        history=cut.history,
+        question_chars=cut.question_chars,
+        question_tokens=cut.question_tokens,
+        max_output_tokens=(cap := _read_cap(document)),
+        min_output_tokens=_read_least(document, cap),
+        choices=_read_int(document, "n", 1, 1024) or 1,
+        priority=_read_int(document, "priority", -INT_LIMIT, INT_LIMIT),
+        has_tools=bool(tools),
+        tool_results=texts.tool_results,
+        wants_json=_wants_json(document),
+        turns=len(document["messages"]) if path == CHAT else 0,
+        images=texts.images,
+        cache_key=cache_key[:CACHE_KEY_LIMIT] if isinstance(cache_key := document.get("prompt_cache_key"), str) else "",
+        document=document,
+    )
+
+
+def read_model(document: dict[str, Any]) -> str:
+    """The `model` field: a text of 1 to 256 characters."""
+    model = document.get("model")
+    if not isinstance(model, str) or not 0 < len(model) <= 256:
+        raise BodyError("model", model, "the name of a model, 1 to 256 characters (GET /v1/models lists them)")
+    return model
+
+
+def _read_messages(document: dict[str, Any], texts: PromptTexts) -> None:
+    messages = document.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise BodyError("messages", messages, "a list of at least one message")
+    for index, message in enumerate(messages):
+        if not isinstance(message, dict):
+            raise BodyError(f"messages[{index}]", message, "an object with role and content")
+        if not isinstance(message.get("role"), str):
+            raise BodyError(f"messages[{index}].role", message.get("role"), "a text such as system, user, assistant or tool")
+        texts.begin(message["role"])
+        texts.tokens += TOKENS_PER_MESSAGE
+        content = message.get("content")
+        if isinstance(content, str):
+            texts.add(content)
+        elif isinstance(content, list):
+            _read_parts(content, f"messages[{index}].content", texts)
+        elif content is not None:
+            raise BodyError(f"messages[{index}].content", content, "a text, a list of content parts, or null")
+
+
+def _read_parts(parts: list[Any], where: str, texts: PromptTexts) -> None:
+    for index, part in enumerate(parts):
+        if isinstance(part, str):
+            texts.add(part)
+        elif not isinstance(part, dict):
+            raise BodyError(f"{where}[{index}]", part, "a content part with a type")
+        elif isinstance(text := part.get("text"), str):
+            texts.add(text)
+        else:
+            texts.tokens += TOKENS_PER_IMAGE
+            texts.images += part.get("type") in IMAGE_TYPES
+
+
+def _read_prompt(document: dict[str, Any], texts: PromptTexts) -> None:
+    prompt = document.get("prompt")
+    allowed = "a text, a list of texts, a list of token ids, or a list of such lists"
+    texts.begin("user")
+    if isinstance(prompt, str):
+        texts.add(prompt)
+        return
+    if not isinstance(prompt, list) or not prompt:
+        raise BodyError("prompt", prompt, allowed)
+    for part in prompt:
+        if isinstance(part, str):
+            texts.add(part)
+        elif isinstance(part, int) and not isinstance(part, bool):
+            texts.tokens += 1
+        elif isinstance(part, list):
+            texts.tokens += len(part)
+        else:
+            raise BodyError("prompt", prompt, allowed)
+
+
+def _read_cap(document: dict[str, Any]) -> int | None:
+    cap = _read_int(document, "max_completion_tokens", 1, INT_LIMIT)
+    if cap is None:
+        cap = _read_int(document, "max_tokens", 1, INT_LIMIT)
+    choices = _read_int(document, "n", 1, 1024)
+    return None if cap is None else cap * (choices or 1)
+
+
+def _read_least(document: dict[str, Any], cap: int | None) -> int:
+    """Extensions of vLLM; where they contradict the cap the engine refuses them, so they are taken no further than it."""
+    choices = _read_int(document, "n", 1, 1024) or 1
+    least = (_read_int(document, "min_tokens", 0, INT_LIMIT) or 0) * choices
+    if cap is None:
+        return least
+    return cap if document.get("ignore_eos") is True else min(least, cap)
+
+
+def _read_int(document: dict[str, Any], name: str, low: int, high: int) -> int | None:
+    value = document.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise BodyError(name, value, f"a whole number from {low} to {high}")
+    return value
+
+
+def _read_bool(document: dict[str, Any], name: str) -> bool:
+    value = document.get(name)
+    if value is None:
+        return False
+    if not isinstance(value, bool):
+        raise BodyError(name, value, "true or false")
+    return value
+
+
+def _check_tier(document: dict[str, Any]) -> None:
+    tier = document.get("service_tier")
+    if tier is not None and tier not in SERVICE_TIERS:
+        raise BodyError("service_tier", tier, ", ".join(SERVICE_TIERS))
+
+
+def _wants_json(document: dict[str, Any]) -> bool:
+    # A form that no engine knows is the engine's to refuse.
+    form = document.get("response_format")
+    return (isinstance(form, dict) and form.get("type") in JSON_FORMATS) or any(document.get(name) is not None for name in JSON_FIELDS)
