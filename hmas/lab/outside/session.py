@@ -128,8 +128,7 @@ async def run_tool(tool: Tool, place: Path, ask: Ask, folder: Path) -> Figures:
     """
     await asyncio.to_thread(folder.mkdir, parents=True)
     log = folder / "tool.log"
-    # Nothing is fetched: model and tokenizer are on disk.
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "HOME": str(folder)}
+    environment = {**os.environ, "VLLM_NO_USAGE_STATS": "1", "HOME": str(folder), **dict(tool.env)}
     expected_s = 0.0 if ask.rps == float("inf") else ask.requests / ask.rps
     begun_s = time.monotonic()
     with log.open("wb") as output:

@@ -77,11 +77,13 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
         name: As its project writes it.
         command: Its command line, given its environment's `bin`, the load, and an empty folder for what it writes.
         read: Its figures, out of that folder.
+        env: Environment variables that it needs.
     """
 
     name: str
     command: Callable[[Path, Ask, Path], list[str]]
     read: Callable[[Path], Figures]
+    env: tuple[tuple[str, str], ...] = ()
 
 
 def _vllm_command(place: Path, ask: Ask, folder: Path) -> list[str]:
@@ -164,9 +166,11 @@ def _aiperf_read(folder: Path) -> Figures:
     )
 
 
+OFFLINE = (("HF_HUB_OFFLINE", "1"),)
 VLLM, GUIDELLM, AIPERF = (
-    Tool(name="vllm bench serve", command=_vllm_command, read=_vllm_read),
-    Tool(name="guidellm", command=_guidellm_command, read=_guidellm_read),
+    Tool(name="vllm bench serve", command=_vllm_command, read=_vllm_read, env=OFFLINE),
+    Tool(name="guidellm", command=_guidellm_command, read=_guidellm_read, env=OFFLINE),
+    # With that variable it takes a tokenizer from its download cache only, and none from a directory.
     Tool(name="aiperf", command=_aiperf_command, read=_aiperf_read),
 )
 
