@@ -13,10 +13,8 @@ from agents.statera.gains import VIEWS, Gains
 from agents.statera.target import Target
 
 OPEN_FACTOR_PER_S = 1.25
-"""Factor by which a full window opens per second while requests wait and utilization is below the band, whatever the model says: pressure
+"""Factor by which a full window opens per second while requests wait, some targets are missed and utilization is below the band: pressure
 shows with a delay of about two seconds, so that it goes beyond the band by half at most before it is seen."""
-PATIENCE_S = 5.0
-"""For how long requests have to wait at a full window until it opens within the band, too: two times that delay."""
 RISE_FACTOR_PER_S = 2.0
 """Largest factor by which a window grows per second, by whatever cause. `FALL_FACTOR_PER_S`: by which it shrinks."""
 FALL_FACTOR_PER_S = 4.0
@@ -68,6 +66,7 @@ class Load:
         spare: Where requests miss their TTFT target, what those that begin in time leave of the misses of TPOT that they are allowed: 1 for
             all of it, 0 for nothing, or where TTFT is kept.
         guarded: Whether something else holds TPOT (the gateway's guard) when the window is wider than it can bear.
+        missed: Whether targets are measurably missed at the present window: the only ground on which it is lowered.
     """
 
     in_flight: int
@@ -77,6 +76,7 @@ class Load:
     room: float = 0.0
     spare: float = 0.0
     guarded: bool = True
+    missed: bool = True
 
 
 @dataclass(slots=True)
@@ -93,7 +93,6 @@ class WindowLoop:
         cold_low: Smallest window before there is a target. What a first burst does to TPOT while all its prompts are being read says little
             about the window, and one that has fallen too far costs the burst.
         gains: How fast it moves.
-        held_s: For how long requests have waited at a full window without a break.
     """
 
     low: int
@@ -101,7 +100,6 @@ class WindowLoop:
     cold_low: float
     gains: Gains = field(default_factory=Gains)
     trim: float = 0.0
-    held_s: float = 0.0
     errors: deque[float] = field(default_factory=lambda: deque(maxlen=VIEWS))
 
     @classmethod
@@ -130,7 +128,6 @@ class WindowLoop:
 
     def pause(self) -> None:
         """What was seen says nothing of what comes next; the window stays."""
-        self.held_s = 0.0
         self.errors.clear()
 
     def update(self, load: Load, target: Target | None, elapsed_s: float) -> None:
@@ -147,25 +144,26 @@ class WindowLoop:
             self._follow(target, error, load, dt)
         limited = self._rate_limited(now, dt) if target is None else self.base * math.exp(self.trim)
         limited = max(limited, min(float(load.safe), self._highest(now, dt)))
-        self.held_s = self.held_s + dt if full and load.waits else 0.0
-        if load.guarded and full and load.waits and (room := self._opens(error, load)) > 0.0:
-            limited = max(limited, now * math.pow(OPEN_FACTOR_PER_S, dt * room))
+        if not load.missed:
+            # What the model or the band expects is a forecast: nothing is held back for it while targets are kept.
+            limited = max(limited, float(now))
+        if load.guarded and full and load.waits:
+            limited = max(limited, self._opened(error, load, now, dt))
         # Back-calculation: the state is what was put out, so nothing stands behind the limits waiting to be unwound.
         self.base = max(float(min(self.low, load.ceiling)), min(float(load.ceiling), limited)) * math.exp(-self.trim)
 
-    def _opens(self, error: float, load: Load) -> float:
-        """How fast a full window opens beside the law, 0 to 1 of `OPEN_FACTOR_PER_S`.
+    def _opened(self, error: float, load: Load, now: int, dt: float) -> float:
+        """How far a full window opens in a step in which requests wait and the TPOT guard holds TPOT; 0 for no further.
 
-        Requests wait and nobody is pressed: what the model has not seen yet must not hold them back. Below the band at once; within it,
-        where a burst may be over before it counts, after a while, and the slower the closer to its upper edge. Where TTFT is what is being
-        missed and TPOT is not, the band is no reason to wait. A constant speed overshoots by that speed times the delay, on a steep plant
-        again and again: so only where the guard holds TPOT meanwhile.
+        While targets are kept it doubles in a second at the band's lower edge and below, and the slower the closer to the upper edge, where
+        it stays. The guard is what keeps TPOT meanwhile: without it a steep plant overshoots by the speed times the delay. Where targets
+        are missed it opens at `OPEN_FACTOR_PER_S`, as far as TTFT is what is missed and TPOT is not.
         """
-        if error < 0:
-            return 1.0
-        if error > 0:
-            return 0.0
-        return max(load.spare, load.room if self.held_s > PATIENCE_S else 0.0)
+        if not load.missed:
+            # A whole request a step keeps small windows from being stuck between two whole numbers.
+            return max(now * math.pow(RISE_FACTOR_PER_S, dt * load.room), now + min(1.0, 4.0 * load.room))
+        room = 1.0 if error < 0 else load.spare if error == 0 else 0.0
+        return now * math.pow(OPEN_FACTOR_PER_S, dt * room) if room > 0.0 else 0.0
 
     def _integrate(self, error: float, load: Load, now: int, dt: float) -> None:
         """Cold: the band error alone moves the window."""

@@ -35,6 +35,8 @@ SILENT_S = 5.0
 """An instance that is busy this long without any sign of pressure is taken to have none."""
 VIOLATION_SAMPLES = 10
 """Ended requests from which on violation rates count."""
+MISSED_S = 3.0
+"""For how long a tenth of those that decode has to miss its target before that counts: a request's first tokens say little of its TPOT."""
 VIOLATION_FREE = 0.1
 """Share of TPOT misses that is not yet pushed against."""
 
@@ -52,6 +54,7 @@ class Station:
     updated_s: float = float("-inf")
     pressed_s: float = float("-inf")
     sent_s: float = float("-inf")
+    missed_s: float = math.inf
     sent: tuple[int, int, float] = (0, 0, 1.0)
     started: bool = False
     tuned: bool = False
@@ -129,7 +132,8 @@ class StateraModel:
         actions: list[ControlAction] = []
         for instance in view.instances:
             station = self._stations[instance.name]
-            station.strictness.update(now_s, heeded=instance.guarded and instance.guard > 0.0)
+            heeded = instance.guarded and instance.guard > 0.0
+            station.strictness.update(now_s, heeded=heeded, ttft_missed=view.ttft_violation_rate)
             if _is_held(view, instance, "budget"):
                 station.budget.budget = instance.token_budget
             if _is_held(view, instance, "knobs"):
@@ -153,7 +157,8 @@ class StateraModel:
             if instance.name not in self._stations:
                 start = self._start(instance)
                 tuned = self._gains.get(instance.name) or self._gains.get(EVERY)
-                loop = WindowLoop(self._n_run_min, float(start), cold_low=start / 2, gains=tuned or Gains())
+                cold_low = min(start / 2, math.sqrt(max(1, instance.capacity_n_run)))
+                loop = WindowLoop(self._n_run_min, float(start), cold_low=cold_low, gains=tuned or Gains())
                 restored = self._restored.get(instance.name)
                 strictness = Strictness() if restored is None else Strictness(restored.guard)
                 station = self._stations[instance.name] = Station(
@@ -167,14 +172,15 @@ class StateraModel:
                         station.strictness.learn(completion)
 
     def _start(self, instance: InstanceView) -> int:
-        """Where a window begins: its own last value, else the configured one, else 2 sqrt(ceiling).
+        """Where a window begins: its own last value, else the configured one, else the engine's ceiling under the TPOT guard.
 
-        The ceiling would let the first burst ruin TPOT for all it admits. The square root is within a few doublings of any window, and
-        doublings are what the outer loop makes per second while TPOT allows.
+        Without the guard the first burst would ruin TPOT for all that the ceiling admits: there it begins at 2 sqrt(ceiling), which is
+        within a few doublings of any window.
         """
         ceiling = max(1, instance.capacity_n_run)
         restored = self._restored.get(instance.name)
-        wanted = restored.n_run if restored is not None else self._n_run_start or round(2.0 * math.sqrt(ceiling))
+        cold = ceiling if instance.guarded else round(2.0 * math.sqrt(ceiling))
+        wanted = restored.n_run if restored is not None else self._n_run_start or cold
         return max(min(self._n_run_min, ceiling), min(ceiling, wanted))
 
     def _regulate(self, station: Station, instance: InstanceView, view: ShortView, now_s: float) -> ControlAction | None:
@@ -209,12 +215,29 @@ class StateraModel:
             room=self._band.room(max(view.utilization.get(instance.name, 0.0), instance.tpot_pressure)),
             spare=_spare(view, station.strictness),
             guarded=instance.guarded,
+            missed=self._misses(station, instance, view, now_s),
         )
         station.loop.update(load, target, elapsed_s)
         if instance.max_token_budget > 0:
             error = band.error(max(0.0, instance.tpot_pressure))
             station.budget.update(_seen(instance, error, station.loop.n_run(ceiling)))
         return self._action(station, instance, view, now_s, _reason(station, target, band))
+
+    def _misses(self, station: Station, instance: InstanceView, view: ShortView, now_s: float) -> bool:
+        """Whether targets are measurably missed at the present window: the ground on which it may be lowered.
+
+        Requests that ended missed TPOT in more than the share allowed; or a tenth of those that decode has been too slow for `MISSED_S`,
+        before any of them ended; or the engine's cache is full.
+        """
+        if instance.tpot_pressure <= 1.0:
+            station.missed_s = math.inf
+        elif station.missed_s == math.inf:
+            station.missed_s = now_s
+        share = station.strictness.missed_share
+        ended = share is not None and share > ALLOWED
+        missed = view.ended >= VIOLATION_SAMPLES and view.tpot_violation_rate > VIOLATION_FREE
+        full = instance.engine is not None and (instance.engine.kv_usage or 0.0) > self._band.high
+        return ended or missed or full or now_s - station.missed_s >= MISSED_S
 
     def _unguarded_gains(self, station: Station) -> Gains:
         """Where no guard holds TPOT, it follows the window as closely as the plant is steep, and as late as answers are long."""

@@ -67,8 +67,15 @@ class Strictness:
             return ""
         return f"guard x{self.factor:.2f}: {self._missed} of {len(self._ended)} that began in time missed their pace"
 
-    def update(self, now_s: float, *, heeded: bool = True) -> None:
-        """One step of at most a second since the last. `heeded`: whether the factor is in force; where it is not, it begins anew."""
+    def update(self, now_s: float, *, heeded: bool = True, ttft_missed: float = 0.0) -> None:
+        """One step of at most a second since the last.
+
+        Args:
+            now_s: The time.
+            heeded: Whether the factor is in force; where it is not, it begins anew.
+            ttft_missed: Share of requests that missed their TTFT target lately. A stricter guard keeps TPOT at the price of TTFT: it is not
+                made stricter while TTFT is what more requests miss.
+        """
         dt = min(1.0, max(0.0, now_s - self._updated_s))
         self._updated_s = now_s
         while self._ended and self._ended[0][0] < now_s - SPAN_S:
@@ -80,6 +87,7 @@ class Strictness:
             self._log *= math.exp(-dt / FADE_S)
         else:
             # Clipped in the state itself: nothing stands behind the limits waiting to be unwound.
-            error = min(ERROR_MOST, self._missed / len(self._ended) - ALLOWED)
+            missed = self._missed / len(self._ended)
+            error = min(ERROR_MOST, missed - ALLOWED) if missed > ttft_missed else min(0.0, missed - ALLOWED)
             wanted = self._log - GAIN_PER_S * dt * error
             self._log = min(0.0, max(math.log(LEAST), wanted))

@@ -277,7 +277,7 @@ def test_a_full_window_does_not_open_while_targets_are_missed():
     assert windows[-1] < 64
 
 
-def test_a_full_window_within_the_band_opens_after_a_while_and_not_beyond_the_band():
+def test_a_full_window_within_the_band_opens_at_once_and_not_beyond_the_band():
     def serve(pressure, seconds):
         model, windows, n_run = StateraModel(period_s=0.25, n_run_start=64), [], 64
         for step in range(4 * seconds):
@@ -288,9 +288,7 @@ def test_a_full_window_within_the_band_opens_after_a_while_and_not_beyond_the_ba
             windows.append(n_run)
         return windows
 
-    within = serve(0.8, 10)
-    assert within[4 * 4] == 64
-    assert within[-1] > 80
+    assert serve(0.8, 3)[-1] > 80
     assert max(serve(0.93, 10)) <= 64
 
 
@@ -313,7 +311,7 @@ def test_without_the_guard_a_full_window_is_opened_by_the_law_alone(pressure):
     assert max(alone) <= 64 or pressure < 0.75
 
 
-def test_a_full_window_opens_at_once_where_ttft_is_missed_for_a_tpot_that_is_not():
+def test_a_full_window_opens_where_targets_are_kept_and_stays_where_tpot_is_missed():
     def serve(tpot_ms, missed_ttft=0.3, pressure=0.85):
         model, n_run = StateraModel(period_s=0.25, n_run_start=64), 64
         for step in range(16):
@@ -327,6 +325,6 @@ def test_a_full_window_opens_at_once_where_ttft_is_missed_for_a_tpot_that_is_not
         return n_run
 
     assert serve(20.0) > 80
-    assert serve(60.0) < 70, "a quarter of those that begin in time miss their TPOT target"
-    assert serve(20.0, missed_ttft=0.0) < 70
+    assert serve(60.0) < 75, "a quarter of those that begin in time miss their TPOT target"
+    assert serve(20.0, missed_ttft=0.0) > 80
     assert serve(20.0, pressure=0.95) < 70, "above the band"
