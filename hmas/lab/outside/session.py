@@ -81,7 +81,7 @@ async def compare(site: Site, cell: Cell, rounds: int, say: Callable[[str], None
         for arm in ARMS:
             requests = max(10, round(cell.rps * site.seconds))
             ask = _ask(site, arm, rps=cell.rps, requests=requests, targets=(cell.ttft_ms, cell.tpot_ms), seed=100 + number)
-            name = f"{cell.tool.name}-{cell.load}-{number}-{arm}".replace(" ", "_").replace("/", "_")
+            name = f"{cell.tool.name}-{cell.load}-{cell.ttft_ms}-{cell.tpot_ms}-{number}-{arm}".replace(" ", "_")
             try:
                 one = await run_tool(cell.tool, cell.place, ask, site.folder / name)
             except StudyError as error:
