@@ -15,18 +15,20 @@ def notice_of(
     session: str = "",
     ttft_slo_ms: float = 0.0,
     tpot_slo_ms: float = 0.0,
+    context_tokens: int = 0,
     share_prompts: bool = True,
 ) -> RequestNotice:
     """The notice of a request.
 
     Args:
         call: What was read of its body.
-        request_id: As in `RequestNotice`, like the next five.
+        request_id: As in `RequestNotice`, like all that follow but the last.
         sent_s: When it is posted.
         tenant: Whose request it is.
         session: Digest of the conversation's name.
         ttft_slo_ms: Declared target, 0 where none.
         tpot_slo_ms: Likewise.
+        context_tokens: Tokens of the model's context, 0 where not known.
         share_prompts: False leaves every text empty; lengths and flags stay.
     """
     notice = RequestNotice(
@@ -51,6 +53,7 @@ def notice_of(
         tool_results=call.tool_results,
         wants_json=call.wants_json,
         choices=call.choices,
+        context_tokens=context_tokens,
     )
     return notice if share_prompts else without_texts(notice)
 

@@ -332,6 +332,7 @@ class Desk:
             session=session_digest(live.request.session),
             ttft_slo_ms=live.declared.ttft_ms or 0.0,
             tpot_slo_ms=live.declared.tpot_ms or 0.0,
+            context_tokens=live.request.context_tokens,
             share_prompts=self._share_prompts,
         )
 

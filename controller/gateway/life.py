@@ -111,6 +111,7 @@ class RequestLife:
                 session=claims.session or call.cache_key,
                 stream=call.stream,
                 context_tokens=self._fleet.context_tokens(call.model),
+                sequences=call.choices,
             ),
             call=call,
             shown_id=claims.request_id or request_id,
