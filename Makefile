@@ -211,10 +211,10 @@ bench-agents: $(VENV)/.core  ## what perception and prediction cost a request, o
 	$(DATA_NEEDED)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/bench_agents.py --page docs/agents.md
 
-ablate-agents: $(VENV)/.core $(TRAIN_VENV)/.ready  ## what they are worth to the scheduler, in simulation, on prompts that nothing was trained on (HMAS_DATA_DIR)
+ablate-agents: $(VENV)/.core  ## what they are worth to the scheduler, in simulation, on prompts that nothing was trained on (HMAS_DATA_DIR)
 	$(DATA_NEEDED)
 	$(BIN)/hmas lab agents --training-data build/agents/data
-	OMP_NUM_THREADS=1 $(TRAIN_VENV)/bin/hmas train lengths --lengths build/agents/data/prompts/multi_model_output_lengths.csv.gz --prompts build/agents/data/prompts/multi_model_prompts.jsonl.gz --typed build/agents/data/prompts/typed_prompts.jsonl.gz --out build/agents/lengths
+	OMP_NUM_THREADS=1 $(BIN)/hmas train lengths --lengths build/agents/data/prompts/multi_model_output_lengths.csv.gz --prompts build/agents/data/prompts/multi_model_prompts.jsonl.gz --typed build/agents/data/prompts/typed_prompts.jsonl.gz --out build/agents/lengths
 	OMP_NUM_THREADS=1 $(BIN)/hmas lab agents --simulate --net build/agents/lengths
 	$(BIN)/hmas lab agents --page docs/agents-ablation.md
 

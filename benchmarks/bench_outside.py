@@ -13,6 +13,7 @@ machine time for the tools themselves; else the tiny model that vLLM's tool load
 import argparse
 import asyncio
 import json
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,7 @@ async def measure(args: argparse.Namespace) -> dict[str, Any]:
     for name, model in models.items():
         with tempfile.TemporaryDirectory(prefix="hmas-outside-") as place:
             folder = Path(place)
-            server = VllmServer(python=args.vllm_python, model=model, cores=args.cores)
+            server = VllmServer(python=args.vllm_python, model=model, cores="nobind")
             async with running_vllm(server, folder, name) as engine, hmas_up(f"vllm={engine}", folder) as gateway:
                 urls = {"direct": engine, "gateway": gateway}
                 site = Site(urls=urls, model=name, tokenizer=model, folder=folder, seconds=seconds)
@@ -101,7 +102,6 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=ROOT / "build" / "tiny-model")
     parser.add_argument("--smollm2", type=Path, default=ROOT / "build" / "smollm2")
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="where the tools' environments are")
-    parser.add_argument("--cores", default="0", help="cores of the engine's worker, as VLLM_CPU_OMP_THREADS_BIND takes them")
     parser.add_argument("--quick", action="store_true", help="one pair of short runs for each load")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench" / "outside.json")
     parser.add_argument("--page", type=Path, help="write the last run's table into this page, and measure nothing")
@@ -111,6 +111,8 @@ def main() -> None:
         return
     for path in ("vllm_python", "model", "smollm2", "build", "out"):
         setattr(args, path, getattr(args, path).absolute())
+    # One thread, bound to no core: whatever else this machine does would else hold up one fixed core's engine.
+    os.environ["OMP_NUM_THREADS"] = "1"
     args.build.mkdir(parents=True, exist_ok=True)
     summary = asyncio.run(measure(args))
     say("")

@@ -81,7 +81,7 @@ async def compare(site: Site, cell: Cell, rounds: int, say: Callable[[str], None
         for arm in ARMS:
             requests = max(10, round(cell.rps * site.seconds))
             ask = _ask(site, arm, rps=cell.rps, requests=requests, targets=(cell.ttft_ms, cell.tpot_ms), seed=100 + number)
-            name = f"{cell.tool.name}-{cell.load}-{number}-{arm}".replace(" ", "_").replace("/", "_")
+            name = f"{cell.tool.name}-{cell.load}-{cell.ttft_ms}-{cell.tpot_ms}-{number}-{arm}".replace(" ", "_")
             try:
                 one = await run_tool(cell.tool, cell.place, ask, site.folder / name)
             except StudyError as error:
@@ -128,8 +128,7 @@ async def run_tool(tool: Tool, place: Path, ask: Ask, folder: Path) -> Figures:
     """
     await asyncio.to_thread(folder.mkdir, parents=True)
     log = folder / "tool.log"
-    # Nothing is fetched: model and tokenizer are on disk.
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "HOME": str(folder)}
+    environment = {**os.environ, "VLLM_NO_USAGE_STATS": "1", "HOME": str(folder), **dict(tool.env)}
     expected_s = 0.0 if ask.rps == float("inf") else ask.requests / ask.rps
     begun_s = time.monotonic()
     with log.open("wb") as output:

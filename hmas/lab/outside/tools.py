@@ -77,11 +77,13 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
         name: As its project writes it.
         command: Its command line, given its environment's `bin`, the load, and an empty folder for what it writes.
         read: Its figures, out of that folder.
+        env: Environment variables that it needs.
     """
 
     name: str
     command: Callable[[Path, Ask, Path], list[str]]
     read: Callable[[Path], Figures]
+    env: tuple[tuple[str, str], ...] = ()
 
 
 def _vllm_command(place: Path, ask: Ask, folder: Path) -> list[str]:
@@ -112,7 +114,7 @@ def _guidellm_command(place: Path, ask: Ask, folder: Path) -> list[str]:
         "backend": {"kind": "openai_http", "target": ask.url, "model": ask.model, "http2": False, "extras": {"headers": ask.headers}},
         "profile": {"kind": "poisson", "rate": [ask.rps]},
         "constraints": [{"kind": "max_requests", "count": ask.requests}],
-        "tokenizer": {"kind": "huggingface_auto", "tokenizer": str(ask.tokenizer)},
+        "tokenizer": {"kind": "huggingface_auto", "model": str(ask.tokenizer)},
         "data": [{"kind": "synthetic_text", "prompt_tokens": ask.prompt_tokens, "output_tokens": ask.output_tokens}],
         "seed": {"kind": "static", "value": ask.seed},
         "outputs": [{"kind": "json", "path": str(folder / "result.json")}],
@@ -124,15 +126,18 @@ def _guidellm_command(place: Path, ask: Ask, folder: Path) -> list[str]:
 
 
 def _guidellm_read(folder: Path) -> Figures:
-    metrics = _document(folder / "result.json")["benchmarks"][0]["metrics"]
+    benchmark = _document(folder / "result.json")["benchmarks"][0]
+    metrics, duration_s = benchmark["metrics"], benchmark["duration"]
     totals = metrics["request_totals"]
+    # The means of its rates weigh every gap between two answers by itself and lie far above requests over time in a short run.
+    good = metrics["slo_attainment"] * metrics["slo_determined_requests"]
     return Figures(
-        goodput_rps=metrics["request_goodput"]["successful"]["mean"],
+        goodput_rps=good / duration_s,
         ttft_p95_ms=metrics["time_to_first_token_ms"]["successful"]["percentiles"]["p95"],
         tpot_p95_ms=metrics["inter_token_latency_ms"]["successful"]["percentiles"]["p95"],
         completed=totals["successful"],
         failed=totals["errored"] + totals["incomplete"],
-        throughput_rps=metrics["requests_per_second"]["successful"]["mean"],
+        throughput_rps=totals["successful"] / duration_s,
     )
 
 
@@ -141,8 +146,8 @@ def _aiperf_command(place: Path, ask: Ask, folder: Path) -> list[str]:
     words += ["--tokenizer", str(ask.tokenizer), "--random-seed", str(ask.seed), "--no-gpu-telemetry", "--no-server-metrics"]
     words += ["--isl", str(ask.prompt_tokens), "--osl", str(ask.output_tokens), "--extra-inputs", "ignore_eos:true"]
     words += ["--request-rate", str(ask.rps), "--arrival-pattern", "poisson", "--request-count", str(ask.requests), "--workers-max", "2"]
-    for name, value in ask.headers.items():
-        words += ["--header", f"{name}:{value}"]
+    # It turns a header's value that looks like a number into one, and then refuses it: a leading zero keeps the value a text.
+    words += ["--header", *(f"{name}:0{value}" for name, value in ask.headers.items())]
     words += ["--goodput", f"time_to_first_token:{ask.ttft_ms} inter_token_latency:{ask.tpot_ms}"]
     return [str(place / "aiperf"), *words, "--artifact-dir", str(folder)]
 
@@ -161,9 +166,11 @@ def _aiperf_read(folder: Path) -> Figures:
     )
 
 
+OFFLINE = (("HF_HUB_OFFLINE", "1"),)
 VLLM, GUIDELLM, AIPERF = (
-    Tool(name="vllm bench serve", command=_vllm_command, read=_vllm_read),
-    Tool(name="guidellm", command=_guidellm_command, read=_guidellm_read),
+    Tool(name="vllm bench serve", command=_vllm_command, read=_vllm_read, env=OFFLINE),
+    Tool(name="guidellm", command=_guidellm_command, read=_guidellm_read, env=OFFLINE),
+    # With that variable it takes a tokenizer from its download cache only, and none from a directory.
     Tool(name="aiperf", command=_aiperf_command, read=_aiperf_read),
 )
 
