@@ -6,7 +6,8 @@ from typing import Any
 
 from controller.config.check import Problem
 from controller.config.paths import UNIX_PATH_LIMIT, is_loopback
-from controller.config.schema import AGENT_NAMES, Config, EngineConfig
+from controller.config.running import AGENT_NAMES
+from controller.config.schema import Config, EngineConfig
 from controller.scheduling.pool import POLICIES, named
 from engines.errors import ProfileError
 from engines.model_shape import model_kv_bytes

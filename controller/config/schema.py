@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from controller.scheduling.pool import DEFAULT_POLICY, named
+from controller.scheduling.pool import DEFAULT_POLICY
 
 Port = Annotated[int, Meta(ge=0, le=65535, description="TCP port; 0 lets the system choose")]
 Name = Annotated[
@@ -15,10 +15,6 @@ Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 PolicyName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,31}$")]
 """The pool says which there are, a user's own included; `cross_checks.unknown_policy` asks it."""
-
-
-AGENT_NAMES = ("perception", "prediction", "qos", "meta", "statera")
-"""The five agents, in the order in which a request's figures pass through them."""
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -377,12 +373,6 @@ class AgentsConfig(Section, frozen=True):
     stale_after_s: Annotated[
         Seconds, Meta(description="without a word from statera or meta for this long, the gateway falls back to its configured controls")
     ] = 15.0
-
-    @property
-    def running(self) -> tuple[str, ...]:
-        """Names of the agents that run, in the order of `AGENT_NAMES`; empty where agents are switched off."""
-        only = named(self.only)
-        return tuple(name for name in AGENT_NAMES if self.enabled and (not only or name in only))
 
 
 class LoggingConfig(Section, frozen=True):

@@ -9,7 +9,7 @@ from msgspec import to_builtins
 
 from controller.config.overrides import Override, conflicts, document_of
 from controller.config.plugins import load_policies
-from controller.config.schema import AGENT_NAMES
+from controller.config.running import AGENT_NAMES, running_agents
 from controller.core.errors import AdminError, SchedulingError
 from controller.core.messages import InstanceView
 from controller.core.types import OutcomeKind
@@ -244,7 +244,7 @@ class GatewayOperations:
                 "heard_s": heard_s,
                 "age_s": None if heard_s is None else now_s - heard_s,
                 "speaks_here": name != "qos",
-                "runs": name in gateway.config.agents.running,
+                "runs": name in running_agents(gateway.config.agents),
             }
         agents["enabled"] = gateway.config.agents.enabled
         return agents

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from controller.config.paths import url_of
+from controller.config.running import running_agents
 from controller.config.schema import Config
 from controller.runtime.child import ChildSpec
 from controller.runtime.ports import free_ports
@@ -72,7 +73,7 @@ class Stack:
     def control_specs(self, bus_url: str) -> list[ChildSpec]:
         """The agents and the gateway on this bus."""
         env = {**self.env, "HMAS_BUS__URL": bus_url}
-        return [*(self._agent(name, env) for name in self.config.agents.running), self._gateway(env)]
+        return [*(self._agent(name, env) for name in running_agents(self.config.agents)), self._gateway(env)]
 
     def _engine(self, target: Target) -> ChildSpec:
         port = target.config.url.rsplit(":", 1)[1]

@@ -9,7 +9,7 @@ import click
 
 from controller.admin.client import AdminClient
 from controller.config.loader import advice
-from controller.config.schema import AGENT_NAMES
+from controller.config.running import AGENT_NAMES
 from controller.core.errors import AdminError
 from controller.runtime import logs
 from controller.runtime.ports import bind_error

@@ -7,6 +7,7 @@ import pytest
 
 from agents.shell import AGENTS
 from controller.config.loader import load_config
+from controller.config.running import running_agents
 from controller.core.errors import ConfigError
 from hmas.cli.stack import AGENT_STAGE, ENGINE_STAGE, GATEWAY_STAGE, Choices, plan
 from hmas.cli.targets import parse_targets
@@ -86,8 +87,8 @@ def test_only_the_agents_that_are_named_run(tmp_path):
     assert [spec.name for spec in chosen.control_specs("")] == ["qos", "statera", "gateway"]
     over = plan(Choices(str(file), parse_targets(["sim"]), no_auth=True, agents="meta"))
     assert [spec.name for spec in over.control_specs("")] == ["meta", "gateway"]
-    assert over.config.agents.running == ("meta",)
+    assert running_agents(over.config.agents) == ("meta",)
     off = plan(Choices(str(file), parse_targets(["sim"]), no_auth=True, no_agents=True))
-    assert off.config.agents.running == ()
+    assert running_agents(off.config.agents) == ()
     with pytest.raises(ConfigError, match=r"agents\.only: got 'oracle'; allowed: perception, .* or an empty text for all"):
         plan(Choices(targets=parse_targets(["sim"]), agents="qos,oracle"))

@@ -6,6 +6,7 @@ import orjson
 import pytest
 
 from controller.config.loader import load_config
+from controller.config.running import AGENT_NAMES, running_agents
 from controller.core.types import Slo, TaskType
 from controller.runtime.clock import SystemClock
 from hmas.lab.client_load import FORMS
@@ -17,7 +18,7 @@ from hmas.lab.frontdoor.goals import judged, outcomes, quick_failures
 from hmas.lab.frontdoor.load import DoorLoad, cells
 from hmas.lab.frontdoor.measurement import Measurement, loads_summary, worth_summary
 from hmas.lab.frontdoor.runs import Runs
-from hmas.lab.frontdoor.settings import AGENT_NAMES, ARMS, FULL, PASS, PLAIN, PRODUCT, TARGETS, DoorSettings
+from hmas.lab.frontdoor.settings import ARMS, FULL, PASS, PLAIN, PRODUCT, TARGETS, DoorSettings
 from hmas.lab.frontdoor.tables import body, worth_words
 from hmas.lab.questions import Question, read_questions
 from hmas.lab.results import Result
@@ -198,7 +199,7 @@ def test_pass_through_is_a_configuration_that_is_taken(tmp_path):
     path = tmp_path / "pass.yaml"
     path.write_bytes(orjson.dumps(dict(arm_of(PASS).config)))
     config = load_config(str(path), {})
-    assert (config.scheduler.fence, config.scheduler.tpot_guard, config.agents.running) == (False, 0.0, ())
+    assert (config.scheduler.fence, config.scheduler.tpot_guard, running_agents(config.agents)) == (False, 0.0, ())
 
 
 def document():

@@ -70,7 +70,7 @@ def frontdoor(ctx: click.Context, /, *, page: Path | None, out: Path, as_json: b
         document = asyncio.run(_measure(settings, options, out))
     except asyncio.CancelledError:
         raise click.Abort from None
-    kind = ON_VLLM if settings.engine == "vllm" else f"{SIM}-quick" if options["quick"] else SIM
+    kind = kind_of(settings, options)
     write_result(out / f"{kind}.json", document)
     if as_json:
         say_json(document)
@@ -106,6 +106,11 @@ def settings_of(options: dict[str, Any]) -> DoorSettings:
     return msgspec.structs.replace(base, **chosen)
 
 
+def kind_of(settings: DoorSettings, options: dict[str, Any]) -> str:
+    """The name of the measurement's files."""
+    return ON_VLLM if settings.engine == "vllm" else f"{SIM}-quick" if options["quick"] else SIM
+
+
 async def _measure(settings: DoorSettings, options: dict[str, Any], out: Path) -> dict[str, Any]:
     task = asyncio.current_task()
     assert task is not None
@@ -115,7 +120,7 @@ async def _measure(settings: DoorSettings, options: dict[str, Any], out: Path) -
     hint(f"prompts from {folder or 'datasets/'}")
     questions = read_questions(folder, max_prompt=settings.max_prompt, max_output=settings.max_output)
     load = DoorLoad(settings, questions, load_mixture()[1])
-    runs_folder = out / "frontdoor-runs"
+    runs_folder = out / f"{kind_of(settings, options)}-runs"
     runs_folder.mkdir(parents=True, exist_ok=True)
     async with _engines(settings, options, runs_folder) as engines:
         runs = Runs(settings, load, engines, runs_folder, hint)

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from controller.config.running import AGENT_NAMES
 from controller.runtime.clock import Clock
 from hmas.lab.blocks import drawn_order
 from hmas.lab.compare import plain
@@ -14,7 +15,7 @@ from hmas.lab.frontdoor.cells import cell_of, figures, grouped, ratio
 from hmas.lab.frontdoor.goals import ByLoad, outcomes, quick_failures
 from hmas.lab.frontdoor.load import DoorLoad
 from hmas.lab.frontdoor.runs import Runs
-from hmas.lab.frontdoor.settings import AGENT_NAMES, PASS, PLAIN, PRODUCT, DoorSettings
+from hmas.lab.frontdoor.settings import PASS, PLAIN, PRODUCT, DoorSettings
 from hmas.lab.result_files import VERSION
 from hmas.lab.results import Result
 

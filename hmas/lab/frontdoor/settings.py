@@ -11,7 +11,7 @@ Engine = Literal["sim", "vllm"]
 
 PASS, PLAIN, PRODUCT = "pass-through", "no-agents", "as-it-comes"
 ARMS = (PASS, PLAIN, PRODUCT)
-AGENT_NAMES = ("perception", "prediction", "qos", "meta", "statera")
+
 TARGETS = Slo(ttft_ms=2000.0, tpot_ms=60.0)
 """By which a request is judged that declares none."""
 TIGHTER = Slo(ttft_ms=1000.0, tpot_ms=50.0)
