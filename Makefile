@@ -134,8 +134,8 @@ build/smollm2/.ready: scripts/build_smollm2.py | $(VLLM_VENV)/.engine
 setup-smollm2: build/smollm2/.ready  ## a small model whose answers are real text, for the real vLLM
 
 bench-frontdoor: $(VENV)/.core $(VLLM_VENV)/.ready build/smollm2/.ready  ## what clients really send, cell by cell: the product beside pass-through, on embedded engines and on a real vLLM (HMAS_DATA_DIR for real prompts); writes build/bench/frontdoor*.json and docs/frontdoor.md (40 minutes, on a quiet machine)
-	-$(BIN)/hmas lab frontdoor --budget 22
-	-$(BIN)/hmas lab frontdoor --budget 16 --vllm-python $(VLLM_VENV)/bin/python --model build/smollm2
+	-$(BIN)/hmas lab frontdoor --budget 20
+	-$(BIN)/hmas lab frontdoor --budget 18 --vllm-python $(VLLM_VENV)/bin/python --model build/smollm2
 	$(BIN)/hmas lab frontdoor --page docs/frontdoor.md
 
 bench-frontdoor-quick: $(VENV)/.core  ## the same in three minutes; fails where the product serves less than 0.97 of pass-through far below capacity
@@ -211,10 +211,10 @@ bench-agents: $(VENV)/.core  ## what perception and prediction cost a request, o
 	$(DATA_NEEDED)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/bench_agents.py --page docs/agents.md
 
-ablate-agents: $(VENV)/.core $(TRAIN_VENV)/.ready  ## what they are worth to the scheduler, in simulation, on prompts that nothing was trained on (HMAS_DATA_DIR)
+ablate-agents: $(VENV)/.core  ## what they are worth to the scheduler, in simulation, on prompts that nothing was trained on (HMAS_DATA_DIR)
 	$(DATA_NEEDED)
 	$(BIN)/hmas lab agents --training-data build/agents/data
-	OMP_NUM_THREADS=1 $(TRAIN_VENV)/bin/hmas train lengths --lengths build/agents/data/prompts/multi_model_output_lengths.csv.gz --prompts build/agents/data/prompts/multi_model_prompts.jsonl.gz --typed build/agents/data/prompts/typed_prompts.jsonl.gz --out build/agents/lengths
+	OMP_NUM_THREADS=1 $(BIN)/hmas train lengths --lengths build/agents/data/prompts/multi_model_output_lengths.csv.gz --prompts build/agents/data/prompts/multi_model_prompts.jsonl.gz --typed build/agents/data/prompts/typed_prompts.jsonl.gz --out build/agents/lengths
 	OMP_NUM_THREADS=1 $(BIN)/hmas lab agents --simulate --net build/agents/lengths
 	$(BIN)/hmas lab agents --page docs/agents-ablation.md
 

@@ -118,7 +118,7 @@ def looked_at(row: Row) -> bool:
 def sources(data: Path, options: argparse.Namespace) -> dict[str, Any]:
     """The tagger trained again without a source, judged on all of that source. Finished ones are kept under build/eval/sources."""
     try:
-        from agents.perception.training.fitting import Settings  # noqa: PLC0415 - torch is not in every environment
+        from agents.perception.training.feeding import Settings  # noqa: PLC0415 - torch is not in every environment
         from agents.perception.training.trainer import evaluate_fitted, fit_parts  # noqa: PLC0415 - likewise
     except ImportError as error:
         raise SystemExit(f"sources: training needs {error.name}; `make eval-agents` runs in build/train, which has it") from error

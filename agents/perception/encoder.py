@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from agents.perception.ranges import RangeCounter
 from agents.perception.reading import PromptView
-from agents.perception.text import Vocabulary, excerpt_of
+from agents.perception.text import Ids, Vocabulary, excerpt_of
 
 PATCH = 2
 """Words that the model reads as one; sequences are padded to a multiple of it."""
@@ -15,64 +17,100 @@ DENSE = (
     "log_chars",
     "log_tokens",
     "tokens_per_char",
-    "log_cap",
-    "has_cap",
-    "has_tools",
-    "one_turn",
     "log_turns",
-    "images",
     "no_text",
     "log_words",
     "not_ascii",
 )
-"""What the model knows of a prompt besides its text, each around 0 to 1."""
+"""What the model knows of a prompt besides its texts, each around 0 to 1: sizes of the question, messages of the conversation.
+
+Whether tools, pictures, a cap or a JSON schema came along is not among them: the public prompts have none, so that their weights would be
+those of chance.
+"""
 
 Inputs = dict[str, npt.NDArray[np.generic]]
 
 
+class Parts(NamedTuple):
+    """One prompt as numbers.
+
+    Attributes:
+        words: Words of the question in order.
+        bag: Features of the question.
+        system: Features of the system prompt's head.
+        history: Features of what was said before.
+        dense: Values of `DENSE`.
+    """
+
+    words: Ids
+    bag: Ids
+    system: Ids
+    history: Ids
+    dense: list[float]
+
+
 class Encoder:
-    """Turns prompts into arrays: `words` and `bag` (numbers of a `Vocabulary`, 0 is padding) and `dense`."""
+    """Turns prompts into arrays: `words`, `bag`, `system`, `history` (numbers of a `Vocabulary`, 0 is padding) and `dense`.
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    Args:
+        vocabulary: Numbers for words and features.
+        ranges: Clips the dense values and counts what lies outside; None in training, which finds the ranges.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, ranges: RangeCounter | None = None) -> None:
         self.vocabulary = vocabulary
+        self.ranges = ranges
 
-    def parts(self, view: PromptView) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], list[float]]:
-        """Words in order, bag, and dense features of one prompt."""
+    def parts(self, view: PromptView) -> Parts:
+        """One prompt as numbers."""
         text = excerpt_of(view.excerpt)
-        ids = self.vocabulary.word_ids(text)
-        return self.vocabulary.sequence(ids), self.vocabulary.bag(ids), dense(view, len(ids), text)
+        vocabulary = self.vocabulary
+        ids = vocabulary.word_ids(text)
+        values = dense(view, len(ids), text)
+        return Parts(
+            vocabulary.sequence(ids),
+            vocabulary.bag(ids),
+            vocabulary.bag(vocabulary.word_ids(view.system)),
+            vocabulary.bag(vocabulary.word_ids(view.history)),
+            values if self.ranges is None else self.ranges.clip(values),
+        )
 
     def encode(self, views: Sequence[PromptView]) -> Inputs:
         """Inputs of a batch, padded to its longest prompt."""
         return pad([self.parts(view) for view in views])
 
 
-def pad(parts: Sequence[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], list[float]]]) -> Inputs:
+def pad(parts: Sequence[Parts]) -> Inputs:
     """Joins what `Encoder.parts` gives for several prompts."""
-    length = max(PATCH, *(len(words) for words, _, _ in parts))
-    length += -length % PATCH
-    width = max(1, *(len(bag) for _, bag, _ in parts))
-    words = np.zeros((len(parts), length), dtype=np.int64)
-    bags = np.zeros((len(parts), width), dtype=np.int64)
-    for row, (ids, bag, _) in enumerate(parts):
-        words[row, : len(ids)] = ids
-        bags[row, : len(bag)] = bag
-    return {"words": words, "bag": bags, "dense": np.array([values for _, _, values in parts], dtype=np.float32)}
+    length = max(PATCH, *(len(one.words) for one in parts))
+    return {
+        "words": _padded([one.words for one in parts], length + -length % PATCH),
+        "bag": _padded([one.bag for one in parts]),
+        "system": _padded([one.system for one in parts]),
+        "history": _padded([one.history for one in parts]),
+        "dense": np.array([one.dense for one in parts], dtype=np.float32),
+    }
+
+
+def _padded(rows: Sequence[Ids], width: int = 0) -> Ids:
+    found = np.zeros((len(rows), width or max(1, *map(len, rows))), dtype=np.int64)
+    for row, ids in enumerate(rows):
+        found[row, : len(ids)] = ids
+    return found
 
 
 def dense(view: PromptView, words: int, text: str) -> list[float]:
-    """The values of `DENSE`; sizes as logarithms over ten, so that a hundredfold length is no hundredfold input."""
-    chars, tokens, cap = max(0, view.prompt_chars), max(0, view.prompt_tokens), max(0, view.max_output_tokens)
+    """The values of `DENSE`; sizes as logarithms over ten, so that a hundredfold length is no hundredfold input.
+
+    Where the size of the question is not known (a prompt of token ids, a gateway of an earlier version) the whole prompt's stands for it.
+    """
+    chars = max(0, view.question_chars or view.prompt_chars)
+    tokens = max(0, view.question_tokens or view.prompt_tokens)
     return [
         math.log1p(chars) / 10.0,
         math.log1p(tokens) / 10.0,
         min(2.0, tokens / (chars + 1.0)),
-        math.log1p(cap) / 10.0,
-        float(cap > 0),
-        float(view.has_tools),
-        float(view.turns <= 1),
-        math.log1p(min(max(0, view.turns), 1000)) / 3.0,
-        min(1.0, max(0, view.images) / 2.0),
+        math.log1p(max(0, view.turns)) / 3.0,
         float(not text.strip()),
         math.log1p(words) / 7.0,
         float(not text.isascii()),

@@ -55,7 +55,6 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         intercept: The score of a question without known terms.
         widening: By how much quantiles stand further from the median than the trees say; a fit knows its own questions too well.
         offsets: Verbosity of known models (log), by `length_names.model_key`.
-        newcomers: Verbosity to expect of a model without an offset (log).
         longest: Tokens that 999 in 1,000 answers in training stayed below.
     """
 
@@ -69,7 +68,6 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     trees: Trees
     widening: float
     offsets: dict[str, float]
-    newcomers: float
     longest: float
 
 
@@ -89,12 +87,12 @@ class LengthBase:
     """A trained model; between calls it only counts what was out of range.
 
     Attributes:
-        offsets, newcomers, longest: As stored.
+        offsets, longest: As stored.
         ranges: Bounds of the inputs, with a count of what lay outside.
     """
 
     def __init__(self, stored: Stored) -> None:
-        self.offsets, self.newcomers, self.longest = dict(stored.offsets), stored.newcomers, stored.longest
+        self.offsets, self.longest = dict(stored.offsets), stored.longest
         self.ranges = RangeCounter(dict(zip(stored.inputs, stored.ranges, strict=True)))
         if len(stored.terms) != len(stored.weights):
             raise ModelError(f"{len(stored.weights)} weights of {len(stored.terms)} terms; needed: one each")

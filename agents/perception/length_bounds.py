@@ -1,8 +1,10 @@
-"""Beyond which no answer is expected: what answers of a model, or to a tenant, have ever been, until longer ones come. Pure, bounded."""
+"""Beyond which no answer is expected: a cap, a full context, and what answers of a model or to a tenant have ever been. Pure, bounded."""
 
 import math
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
+
+from agents.perception.reading import PromptView
 
 GROUPS = 4096
 """Models and tenants remembered; the one longest without an answer goes first."""
@@ -44,3 +46,11 @@ class LongestAnswers:
             return self._start
         grown = longest + math.log(MARGIN)
         return max(grown, self._start + (grown - self._start) * answers / (answers + SETTLED))
+
+
+def cap_of(view: PromptView) -> float:
+    """Log tokens at which the answer is cut off: by the client, or where the engine's context is full; infinite where neither is known."""
+    caps = [view.max_output_tokens] if view.max_output_tokens > 0 else []
+    if view.context_tokens > 0:
+        caps.append(max(1, view.context_tokens - max(0, view.prompt_tokens)))
+    return math.log(min(caps)) if caps else math.inf

@@ -23,10 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.perception.length_base import INPUTS, LengthBase
-from agents.perception.length_bounds import LongestAnswers
+from agents.perception.length_bounds import LongestAnswers, cap_of
 from agents.perception.length_calibration import Calibration
+from agents.perception.length_censoring import beyond, share_below
 from agents.perception.length_demands import demanded_tokens
-from agents.perception.length_effects import CLIP, GROUPS, Effects, Level, Membership
+from agents.perception.length_effects import CLIP, GROUPS, Effects, Membership
+from agents.perception.length_groups import LEVELS_OF_EFFECTS, groups_of, noise_share
 from agents.perception.length_names import known_offset, model_key
 from agents.perception.length_priors import PRIOR
 from agents.perception.ranges import RangeCounter
@@ -43,19 +45,6 @@ MAX_LOG = 16.0
 MODELS = 4096
 """Models' names remembered with what is known of them."""
 
-LEVELS_OF_EFFECTS: tuple[Level, ...] = (
-    Level("model", 0.30, 0.002),
-    Level("everything", 0.05, 0.001),
-    Level("task", 0.05, 0.001),
-    Level("model and task", 0.05, 0.002),
-    Level("tenant", 0.03, 0.002),
-    Level("application", 0.03, 0.002),
-    Level("conversation", 0.0, 0.02, of_spread=0.20),
-    Level("question", 0.0, 0.003, of_spread=0.45),
-)
-_OF_SPREAD = tuple(level.of_spread for level in LEVELS_OF_EFFECTS)
-NOISE = 0.4
-"""Least share of the expectation's squared spread that no memory explains: another answer to the same question differs too."""
 KNOWN_MODEL_VARIANCE = 0.06
 """Variance of a known model's verbosity around what is known of it."""
 REFINEMENT_VARIANCE = 0.20
@@ -124,7 +113,7 @@ class LengthModel:
         self._effects = Effects(LEVELS_OF_EFFECTS, groups)
         self._calibration = Calibration()
         self._longest = LongestAnswers(LONGEST if base is None else base.longest)
-        self._models: dict[str, tuple[str, tuple[float, float], float]] = {}
+        self._models: dict[str, tuple[str, tuple[float, float]]] = {}
         # The question's inputs, the distance from the usual length, the reader's dissent.
         width = len(INPUTS) + 2
         self._weights: Floats = np.zeros(width)
@@ -142,12 +131,6 @@ class LengthModel:
         """Groups of effects that are remembered."""
         return len(self._effects)
 
-    def quantiles(
-        self, view: PromptView, reading: Reading, *, task: TaskType, tenant: str, model: str, session: str = ""
-    ) -> tuple[float, ...]:
-        """Log quantiles at `LEVELS`, where nothing is learnt from the completion."""
-        return self.forecast(view, reading, task=task, tenant=tenant, model=model, session=session).log_quantiles
-
     def forecast(self, view: PromptView, reading: Reading, *, task: TaskType, tenant: str, model: str, session: str = "") -> Forecast:
         """What is to be expected of a request.
 
@@ -162,17 +145,14 @@ class LengthModel:
         base, inputs, source = self._expected(view, reading, task)
         middle = base[MEDIAN]
         spread = max(_LEAST_SPREAD, (base[P90] - base[0]) / (2.0 * _NORMAL_P90))
-        key, start, newcomer = self._known(model)
-        if inputs is not None:
-            # What models without an offset write more than others is known beside the base alone.
-            start = start[0] + newcomer, start[1]
-        groups = _groups(view, task, key, tenant, session)
+        key, start = self._known(model)
+        groups = groups_of(view, task, key, tenant, session)
         calibrated = tuple(group for group in groups[:3] if group is not None)
         variance = spread * spread * self._calibration.scatter(calibrated)
-        member = Membership(groups, variance, _noise(groups) * variance, start)
+        member = Membership(groups, variance, noise_share(groups) * variance, start)
         shape = [(value - middle) / spread for value in base]
         raw = self._quantiles(self._centre(middle, inputs, member), shape, calibrated)
-        cap = _cap(view)
+        cap = cap_of(view)
         bounded = (groups[0], groups[4])
         highest = min(cap, self._longest.bound(bounded))
         stated = tuple([min(highest, max(0.0, value)) for value in raw])
@@ -192,13 +172,13 @@ class LengthModel:
         censored = length >= forecast.cap - 1e-9
         surprise, informed = length - centre, 1.0
         if censored:
-            mean, informed = _beyond(surprise / math.sqrt(total))
+            mean, informed = beyond(surprise / math.sqrt(total))
             surprise = mean * math.sqrt(total)
         # Levels are held to what would be forecast now: hundreds that were answered before the first of them completed made one mistake,
         # not hundreds, and the effects have learnt most of it by now.
         stated = self._quantiles(now, forecast.shape, forecast.calibrated)
         squared = 1.0 + informed * (surprise * surprise / total - 1.0)
-        self._calibration.learn(forecast.calibrated, _below(stated, length, censored=censored), squared)
+        self._calibration.learn(forecast.calibrated, share_below(stated, length, censored=censored), squared)
         if forecast.inputs is not None:
             self._refine(forecast.inputs, surprise, total, forecast.member.groups[-1])
         self._effects.learn(forecast.member, surprise, total, informed)
@@ -224,20 +204,16 @@ class LengthModel:
         shift = DEMAND_SHARE * (math.log(demanded) - middle) if demanded > 0.0 else 0.0
         return [middle + shift + share * (math.log(prior.p90) - middle) for share in _PRIOR_SHAPE], None, "prior"
 
-    def _known(self, model: str) -> tuple[str, tuple[float, float], float]:
-        """A model's key, the prior of its verbosity by its name, and what is added to it beside the base."""
+    def _known(self, model: str) -> tuple[str, tuple[float, float]]:
+        """A model's key and the prior of its verbosity: what training found for its name, or none with the doubt that models differ."""
         found = self._models.get(model)
         if found is None:
             key = model_key(model)
-            mean, certainty, newcomers = 0.0, 0.0, 0.0
-            if self.base is not None:
-                mean, certainty = known_offset(key, self.base.offsets)
-                newcomers = self.base.newcomers
+            mean, certainty = known_offset(key, self.base.offsets) if self.base is not None else (0.0, 0.0)
             unknown = LEVELS_OF_EFFECTS[0].variance
             if len(self._models) >= MODELS:
                 self._models.clear()
-            start = mean, unknown + certainty * (KNOWN_MODEL_VARIANCE - unknown)
-            found = self._models[model] = key, start, (1.0 - certainty) * newcomers
+            found = self._models[model] = key, (mean, unknown + certainty * (KNOWN_MODEL_VARIANCE - unknown))
         return found
 
     def _centre(self, base: float, inputs: Floats | None, member: Membership) -> tuple[float, float]:
@@ -265,53 +241,5 @@ class LengthModel:
         self._covariance -= np.multiply.outer(gain, carried)
 
 
-def _groups(view: PromptView, task: TaskType, key: str, tenant: str, session: str) -> tuple[Hashable, ...]:
-    """Groups of a request, in the order of `LEVELS_OF_EFFECTS`. What is unknown has no group of its own: it follows everything."""
-    text = view.excerpt
-    typed = None if task is TaskType.UNKNOWN else task
-    applied = view.system or view.has_tools or view.wants_json
-    return (
-        ("m", key),
-        ("",),
-        typed and ("t", typed),
-        typed and ("mt", key, typed),
-        ("n", tenant),
-        ("a", tenant, hash(view.system), view.has_tools, view.wants_json) if applied else None,
-        ("s", tenant, session) if session else None,
-        ("q", hash(text), view.question_chars or view.prompt_chars) if text else None,
-    )
-
-
-def _noise(groups: tuple[Hashable, ...]) -> float:
-    """Share of the expectation's spread that none of a request's groups holds."""
-    return max(NOISE, 1.0 - sum(share for share, group in zip(_OF_SPREAD, groups, strict=True) if group is not None))
-
-
-def _cap(view: PromptView) -> float:
-    """Log tokens at which the answer is cut off: by the client, or where the engine's context is full; infinite where neither is known."""
-    caps = [view.max_output_tokens] if view.max_output_tokens > 0 else []
-    if view.context_tokens > 0:
-        caps.append(max(1, view.context_tokens - max(0, view.prompt_tokens)))
-    return math.log(min(caps)) if caps else math.inf
-
-
 def _within(value: float, bound: float) -> float:
     return min(bound, max(-bound, value))
-
-
-def _below(stated: list[float], length: float, *, censored: bool) -> list[float]:
-    """By level, whether the length was at most the stated quantile; behind a cap, how probable that is by what was stated."""
-    if not censored:
-        return [1.0 if length <= value else 0.0 for value in stated]
-    passed = float(np.interp(length, stated, LEVELS, left=0.0))
-    return [max(0.0, (level - passed) / (1.0 - passed)) if length <= value else 0.0 for level, value in zip(LEVELS, stated, strict=True)]
-
-
-def _beyond(standing: float) -> tuple[float, float]:
-    """Mean of a standard normal beyond `standing`, and the share of its variance that knowing so takes away (Tobit)."""
-    if standing > 6.0:
-        return standing, 1.0
-    density = math.exp(-0.5 * standing * standing) / math.sqrt(2.0 * math.pi)
-    tail = 0.5 * math.erfc(standing / math.sqrt(2.0))
-    mean = density / max(tail, 1e-300)
-    return mean, min(1.0, max(0.0, mean * (mean - standing)))

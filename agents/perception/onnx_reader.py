@@ -1,7 +1,7 @@
 """The shipped reader: H-MAS's own small transformer, run by onnxruntime on one core. No torch.
 
 A model is a folder with its card (`agents.models.card`, format `onnx`), `words.txt` with the known words, a line each, and `model.onnx`,
-which maps `words`, `bag` and `dense` (`agents.perception.encoder`) to probabilities and length quantiles.
+which maps what `agents.perception.encoder` makes of a prompt to probabilities and length quantiles.
 """
 
 import math
@@ -13,6 +13,7 @@ import msgspec
 
 from agents.models.card import CARD, ModelCard, verified
 from agents.perception.encoder import DENSE, Encoder
+from agents.perception.ranges import RangeCounter
 from agents.perception.reading import TASKS, PromptView, Reading
 from agents.perception.text import Vocabulary
 from controller.core.errors import ModelError
@@ -30,6 +31,7 @@ class OnnxDetails(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         tasks, levels, dense: As they were where it was trained; they must be what they are here.
         known, unknown, pairs: Sizes of its `Vocabulary`.
+        ranges: Lowest and highest value of each of `dense` in its training.
     """
 
     tasks: list[str]
@@ -38,6 +40,7 @@ class OnnxDetails(msgspec.Struct, frozen=True, kw_only=True):
     known: int
     unknown: int
     pairs: int
+    ranges: dict[str, tuple[float, float]]
 
 
 class OnnxReader:
@@ -46,6 +49,7 @@ class OnnxReader:
     Attributes:
         name: Kind and version.
         card: The model card.
+        ranges: What its training saw of each dense input, and how many inputs lay outside.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -61,7 +65,8 @@ class OnnxReader:
             raise ModelError(f"{folder / WORDS_FILE}: holds {len(words)} words; {CARD} says {details.known}")
         self.name = f"tagger {self.card.version or self.card.sha256[MODEL_FILE][:8]}"
         known = {word: index + 1 for index, word in enumerate(words)}
-        self._encoder = Encoder(Vocabulary(known, unknown=details.unknown, pairs=details.pairs))
+        self.ranges = RangeCounter(details.ranges)
+        self._encoder = Encoder(Vocabulary(known, unknown=details.unknown, pairs=details.pairs), self.ranges)
         self._session = _session(folder / MODEL_FILE)
 
     def read(self, prompts: Sequence[PromptView]) -> list[Reading]:
@@ -115,6 +120,8 @@ def _details(folder: Path, card: ModelCard) -> OnnxDetails:
         )
     if (details.tasks, details.levels, details.dense) != ([task.value for task in TASKS], list(LEVELS), list(DENSE)):
         raise ModelError(f"{folder / CARD}: details: tasks, levels or dense are of another version of H-MAS; train it again")
+    if tuple(details.ranges) != DENSE or not all(low <= high for low, high in details.ranges.values()):
+        raise ModelError(f"{folder / CARD}: details: ranges must name {', '.join(DENSE)} in this order, each with its lower bound first")
     return details
 
 

@@ -6,6 +6,7 @@ from statistics import median
 
 import msgspec
 
+from agents.perception.length_censoring import share_below
 from agents.perception.lengths import Forecast
 from controller.core.lengths import LEVELS, MEDIAN
 
@@ -34,27 +35,12 @@ def score(forecast: Forecast, output_tokens: int) -> Score:
     of those that pass the cap, the share that does.
     """
     length = math.log(output_tokens)
-    raw = forecast.raw
-    below = [float(length <= quantile) for quantile in raw]
-    if length >= forecast.cap - 1e-9:
-        passed = _level_of(forecast.cap, raw)
-        below = [max(0.0, (level - passed) / (1.0 - passed)) if hit else 0.0 for level, hit in zip(LEVELS, below, strict=True)]
+    below = share_below(forecast.raw, length, censored=length >= forecast.cap - 1e-9)
     losses = [
         max(level * (length - quantile), (level - 1.0) * (length - quantile))
         for level, quantile in zip(LEVELS, forecast.log_quantiles, strict=True)
     ]
     return Score(tuple(below), sum(losses) / len(losses), abs(math.expm1(forecast.log_quantiles[MEDIAN] - length)))
-
-
-def _level_of(length: float, quantiles: list[float]) -> float:
-    """The level whose quantile `length` is, between the stated ones by straight lines; 0 below all of them."""
-    if length < quantiles[0]:
-        return 0.0
-    for place in range(1, len(quantiles)):
-        low, high = quantiles[place - 1], quantiles[place]
-        if length < high:
-            return LEVELS[place - 1] + (LEVELS[place] - LEVELS[place - 1]) * (length - low) / (high - low)
-    return LEVELS[-1]
 
 
 class Tally:

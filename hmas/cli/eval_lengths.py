@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,15 @@ import click
 import msgspec
 
 from agents.models.store import ModelStore
-from agents.perception.length_base import LengthBase, load
+from agents.perception.length_base import LengthBase, Stored, load
 from agents.perception.model import is_sound
 from agents.perception.readers import ReaderSource
 from agents.perception.reading import TASKS, PromptView, Reader, Reading
-from agents.perception.training.lengths.corpus import answers_of
+from agents.perception.training.lengths.by_shape import beside_bare, by_shape
+from agents.perception.training.lengths.corpus import Corpus, answers_of, gather
 from agents.perception.training.lengths.data import LENGTH_COLUMNS, LengthRow, read_multi_model, read_typed
 from agents.perception.training.lengths.evaluation import OURS, REGIMES, evaluate, perceived
+from agents.perception.training.lengths.fitting import Plan, train
 from controller.config.paths import models_dir
 from controller.config.schema import Config
 from controller.core.errors import TraceError
@@ -26,6 +29,7 @@ from hmas.cli.output import hint, json_option, say, say_json, table
 from hmas.cli.settings import config_option, read_config
 
 READ_AT_ONCE = 64
+BY_SHAPE = "by shape"
 
 
 @click.command("lengths")
@@ -39,7 +43,7 @@ READ_AT_ONCE = 64
 )
 @click.option("--reader", default="shipped", show_default=True, help="Who reads the prompts: shipped, rules, store, or a version in it.")
 @click.option("--net", "net_folder", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Another length model's folder.")
-@click.option("--regime", "regimes", type=click.Choice(REGIMES), multiple=True, help="Only these. Repeatable.")
+@click.option("--regime", "regimes", type=click.Choice((*REGIMES, BY_SHAPE)), multiple=True, help="Only these. Repeatable.")
 @click.option("--ours-only", is_flag=True, help="Leave the baselines out.")
 @click.option("--rows", "most", type=click.IntRange(100), help="At most so many answers, drawn at random.")
 @click.option(
@@ -47,6 +51,11 @@ READ_AT_ONCE = 64
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     multiple=True,
     help="What the text baselines begin with, as the length model begins with its net: the files that it was trained on. Repeatable.",
+)
+@click.option(
+    "--held-out",
+    is_flag=True,
+    help="Train a base on three quarters of the prompts of --trained; judge the last quarter, without the reader's own lengths.",
 )
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the order in which requests arrive.")
 @config_option
@@ -60,6 +69,7 @@ def eval_lengths(
     ours_only: bool,
     most: int | None,
     trained: tuple[Path, ...],
+    held_out: bool,
     seed: int,
     config_file: str | None,
     as_json: bool,
@@ -67,7 +77,8 @@ def eval_lengths(
     """Say how well output lengths are foretold: coverage, Kendall's tau, errors.
 
     "cold": nothing is learnt from the files. "new prompts": answers teach as they come, but only prompts are judged of which no answer
-    was seen, by any model. "as it comes": every answer is foretold, then learnt; prompts come back with other models.
+    was seen, by any model. "as it comes": every answer is foretold, then learnt; prompts come back with other models. "by shape": every
+    answer in every shape of request, cold and after 100 and 1,000 answers of mixed traffic.
 
     \b
     Examples:
@@ -86,6 +97,7 @@ def eval_lengths(
         ours_only=ours_only,
         most=most,
         trained=read_trained(trained),
+        corpus=corpus_of_files(trained) if held_out else None,
         seed=seed,
     )
     if as_json:
@@ -139,8 +151,16 @@ def read_trained(files: Sequence[Path]) -> list[LengthRow]:
     Raises:
         TraceError: Not a file of lengths, its prompts and perhaps one of typed prompts.
     """
-    if not files:
-        return []
+    return answers_of(*_sorted(files))[0] if files else []
+
+
+def corpus_of_files(files: Sequence[Path]) -> Corpus:
+    """What `hmas train lengths` learns from in these files; errors as of `read_trained`."""
+    return gather(*_sorted(files))
+
+
+def _sorted(files: Sequence[Path]) -> tuple[Path, Path, Path | None]:
+    """The file of lengths, that of its prompts, and that of typed prompts where there is one."""
     lengths = [path for path in files if is_lengths_file(path)]
     prompts = [path for path in files if path not in lengths and _has_prompt_ids(path)]
     typed = [path for path in files if path not in lengths and path not in prompts]
@@ -149,7 +169,7 @@ def read_trained(files: Sequence[Path]) -> list[LengthRow]:
             f"--trained {', '.join(map(str, files))}: {len(lengths)} files of lengths, {len(prompts)} of prompts, {len(typed)} others; "
             "allowed: one of lengths, one of its prompts, and none or one of typed prompts"
         )
-    return answers_of(lengths[0], prompts[0], typed[0] if typed else None)[0]
+    return lengths[0], prompts[0], typed[0] if typed else None
 
 
 def judge(
@@ -162,6 +182,7 @@ def judge(
     ours_only: bool = False,
     most: int | None = None,
     trained: Sequence[LengthRow] = (),
+    corpus: Corpus | None = None,
     seed: int = 1,
 ) -> dict[str, Any]:
     """Judges output lengths as `agents.perception.training.lengths.evaluation` does.
@@ -175,6 +196,7 @@ def judge(
         ours_only: Leave the baselines out.
         most: Rows drawn at random where there are more.
         trained: Answers that the text baselines begin with.
+        corpus: Where a base is to be trained on three quarters of its prompts and judged on the rest: what it is trained on.
         seed: Of that and of the order of arrival.
 
     Raises:
@@ -187,12 +209,36 @@ def judge(
     settings = msgspec.structs.replace(config.agents, perception_reader=reader)
     opened = ReaderSource(settings, ModelStore(models_dir(config))).open()
     base: LengthBase | None = load(net_folder) if net_folder is not None else opened.lengths
+    held_out = corpus is not None
+    if corpus is not None:
+        rows, base = held_out_of(corpus, rows)
     hint(f"{len(rows)} answers; prompts are read by {opened.name}")
-    readings = perceived(rows, lambda views: _read(opened.reader, views, config.agents.perception_min_confidence))
-    found = evaluate(
-        rows, readings, base=base, regimes=regimes or REGIMES, baselines=not ours_only, trained=trained, seed=seed, report=hint
-    )
-    return {"reader": opened.name, **found}
+
+    def read(views: Sequence[PromptView]) -> list[tuple[Reading, TaskType]]:
+        found = _read(opened.reader, views, config.agents.perception_min_confidence)
+        # A reader was trained on these prompts, too: what it says of lengths would flatter a base that was not.
+        return [(Reading(probabilities=reading.probabilities), task) for reading, task in found] if held_out else found
+
+    found: dict[str, Any] = {"reader": opened.name, "rows": len(rows), "held_out": held_out, "regimes": {}}
+    if plain := [regime for regime in regimes or REGIMES if regime != BY_SHAPE]:
+        readings = perceived(rows, read)
+        found |= evaluate(rows, readings, base=base, regimes=plain, baselines=not ours_only, trained=trained, seed=seed, report=hint)
+    if not regimes or BY_SHAPE in regimes:
+        shapes = by_shape(rows, read, base, seed=seed)
+        found["by_shape"] = msgspec.to_builtins(shapes)
+        found["beside_bare"] = {answers: beside_bare(scores) for answers, scores in shapes.items()}
+    return found
+
+
+def held_out_of(corpus: Corpus, rows: Sequence[LengthRow]) -> tuple[list[LengthRow], LengthBase]:
+    """The rows of a quarter of all prompts, drawn by their text, and a base that was trained on the corpus without these."""
+    examples = [example for example in corpus.examples if not _is_held_out(corpus.prompts[example.prompt])]
+    document = train(msgspec.structs.replace(corpus, examples=examples), Plan(), hint)
+    return [row for row in rows if _is_held_out(row.prompt)], LengthBase(msgspec.convert(document, Stored))
+
+
+def _is_held_out(prompt: str) -> bool:
+    return zlib.crc32(prompt.encode("utf-8", "replace")) % 4 == 0
 
 
 def report(found: dict[str, Any]) -> str:
@@ -208,6 +254,16 @@ def report(found: dict[str, Any]) -> str:
             for name, figures in ours.get(part, {}).items()
         ]
         parts.append(f"{regime}, the length model by collection, data set and task\n{table(_HEAD, grouped)}")
+    for answers, shapes in found.get("by_shape", {}).items():
+        beside = found["beside_bare"][answers]
+        judged = [[shape, *(f"{share:.2f}" for share in beside[shape]), *_figures(figures)] for shape, figures in shapes.items()]
+        whose = "held-out prompts" if found["held_out"] else "all prompts"
+        head = ["shape", "error / bare", "pinball / bare", *_HEAD[1:]]
+        parts.append(
+            f"by shape of request, {whose}, a model without a history, after {answers} answers of mixed shapes\n{table(head, judged)}"
+        )
+    if not found["regimes"]:
+        return "\n\n".join(parts)
     settled = [[name, *_figures(figures)] for name, figures in found["settling"].items()]
     parts.append(f"the length model by answers learnt, over many orders of arrival\n{table(_HEAD, settled)}")
     whose = found["predictability"]["everything"]

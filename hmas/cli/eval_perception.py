@@ -29,17 +29,22 @@ WORST = 12
     help="shipped, rules, or a folder that `hmas train perception` wrote.",
 )
 @click.option("--features-only", is_flag=True, help="Judge it without the prompts' text, as where prompts may not leave the gateway.")
+@click.option("--shapes/--no-shapes", default=True, help="Whether to judge it on every shape of request too, on 1,000 of the prompts.")
+@click.option("--held-out", is_flag=True, help="Only the prompts that training on these files leaves out for judging (one in five).")
 @json_option
-def perception(data: tuple[Path, ...], more: tuple[Path, ...], model: str, features_only: bool, as_json: bool) -> None:
+def perception(
+    *, data: tuple[Path, ...], more: tuple[Path, ...], model: str, features_only: bool, shapes: bool, held_out: bool, as_json: bool
+) -> None:
     """Judge a perception model on files that it has not seen.
 
     Labelled prompts (JSON lines with prompt and task_type) are judged by task type: accuracy, F1, calibration, confusion, by class and by
-    source. A pair of files with prompts and the output lengths of several models (multi_model_prompts and multi_model_output_lengths) is
-    judged by length. Both may be given at once.
+    source, and in every shape of request: as a completion, with system prompts, histories, tools. A pair of files with prompts and the
+    output lengths of several models (multi_model_prompts and multi_model_output_lengths) is judged by length. Both may be given at once.
 
     \b
     Examples:
       hmas eval perception --data typed_prompts.jsonl.gz
+      hmas eval perception --data typed_prompts.jsonl.gz --held-out
       hmas eval perception --data typed.jsonl --model build/perception --json
       hmas eval perception --data multi_model_prompts.jsonl.gz multi_model_output_lengths.csv.gz
     """  # noqa: D301 - click reads \b as "do not rewrap"
@@ -49,7 +54,10 @@ def perception(data: tuple[Path, ...], more: tuple[Path, ...], model: str, featu
     result: dict[str, Any] = {}
     if typed:
         opened = _opened(model)
-        result["task"] = {"model": opened.reader.name, **evaluate_files(opened.reader, typed, features_only=features_only)}
+        result["task"] = {
+            "model": opened.reader.name,
+            **evaluate_files(opened.reader, typed, features_only=features_only, shapes=shapes and not features_only, held_out=held_out),
+        }
     if lengths:
         if model not in NAMES:
             raise click.UsageError(
@@ -75,6 +83,9 @@ def _show(found: dict[str, Any]) -> None:
     say(f"task type: accuracy {found['accuracy']:.4f}, macro-F1 {found['macro_f1']:.4f}, ECE {found['ece']:.4f}, n {found['n']}\n")
     rows = [[name, entry["n"], entry["precision"], entry["recall"], entry["f1"]] for name, entry in found["classes"].items() if entry["n"]]
     say(table(["task", "n", "precision", "recall", "F1"], rows))
+    if "shapes" in found:
+        shown = [[name, *entry.values()] for name, entry in found["shapes"].items()]
+        say("\n" + table(["sent as", "n", "accuracy", "ECE", "left unknown", "right if known"], shown))
     say("\n" + table(["source", "n", "accuracy"], [[name, entry["n"], entry["accuracy"]] for name, entry in found["sources"].items()]))
     say(
         "\n"

@@ -69,7 +69,6 @@ def train_lengths(
             "answers": len(corpus.examples),
             "prompts": len(corpus.prompts),
             "widening": document["widening"],
-            "newcomers": document["newcomers"],
             "longest": document["longest"],
         },
         details={

@@ -76,7 +76,7 @@ def _from_scratch(data: tuple[Path, ...], chosen: dict[str, Any], *, as_json: bo
         raise click.UsageError(f"--{foreign[0].replace('_', '-')} goes with --base")
     try:
         # Seconds to import, and only this command wants it.
-        from agents.perception.training.fitting import Settings  # noqa: PLC0415
+        from agents.perception.training.feeding import Settings  # noqa: PLC0415
         from agents.perception.training.trainer import train  # noqa: PLC0415
     except ImportError as error:
         raise ModelError(

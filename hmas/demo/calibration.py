@@ -8,11 +8,12 @@ import numpy as np
 
 from controller.core.types import Slo
 from engines.sim.profile import Profile
+from hmas.demo.load import demo_arrivals
 from hmas.demo.settings import DemoSettings
 from hmas.demo.virtual import Variant, run_virtual
 from hmas.lab.dataset import Mixture, PromptData
 from hmas.lab.score import score
-from hmas.lab.workload import Arrival, generate
+from hmas.lab.workload import Arrival
 
 MIDDLE = (0.25, 0.75)
 """Share of the completions over which throughput is taken: before it the engines fill up, after it they run empty."""
@@ -82,7 +83,9 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
 
 def _bare(arrivals: Sequence[Arrival]) -> list[Arrival]:
     """Without texts, which virtual time has no use for and worker processes would have to be sent."""
-    return [msgspec.structs.replace(a, messages=()) for a in arrivals]
+    return [
+        msgspec.structs.replace(a, messages=(), body=a.body and msgspec.structs.replace(a.body, document=a.body.outline)) for a in arrivals
+    ]
 
 
 def run_task(task: Task) -> TaskResult:
@@ -108,7 +111,7 @@ def middle_rps(ends_s: Sequence[float]) -> float:
 
 def calibrate(settings: DemoSettings, mixture: Mixture, prompts: PromptData, run: Runner) -> Calibration:
     """Measures the engines' capacity for this workload and derives rate and SLO scale. The same settings give the same answer."""
-    backlog = [msgspec.structs.replace(a, at_s=0.0) for a in _bare(generate(settings.backlog(), mixture, prompts))]
+    backlog = [msgspec.structs.replace(a, at_s=0.0) for a in _bare(demo_arrivals(settings.backlog(), mixture, prompts))]
     profile = settings.engine_profile()
     tasks = [
         Task(
@@ -122,7 +125,7 @@ def calibrate(settings: DemoSettings, mixture: Mixture, prompts: PromptData, run
         for cap in CAPACITY_CAPS
     ]
     curve = [CapPoint(n_run=done.variant.n_run, throughput_rps=done.middle_rps, tpot_ms=done.tpot_ms) for done in run(run_task, tasks)]
-    return operating_point(curve, load=settings.load, headroom=settings.tpot_headroom, slos=[a.slo for a in backlog])
+    return operating_point(curve, load=settings.load, headroom=settings.tpot_headroom, slos=[a.slo for a in backlog if a.declares])
 
 
 def operating_point(curve: Sequence[CapPoint], *, load: float, headroom: float, slos: Sequence[Slo]) -> Calibration:

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from hmas.cli.output import exit_where_broken, hint, say
+from hmas.demo.classes import class_rows, class_table, classes_document, worse_sentences
 from hmas.demo.outcome import OURS, chosen_decisions, decision_line, document, headline, rounds_table, text_table
 from hmas.demo.page import page
 from hmas.demo.settings import DemoSettings
@@ -32,7 +33,10 @@ def demo(ctx: click.Context, *, seed: int, quick: bool, out: Path, rounds: int, 
 
     Starts two embedded engines and replays the same bursty arrivals four times: straight through (the engine's default), first come first
     served with the best static window, the same with shedding, and H-MAS with its five agents. Both windows are tuned on these very
-    arrivals. Progress goes to stderr; the table and the decisions with their reasons go to stdout.
+    arrivals. Requests come in the bodies that clients send, from two tenants: chats with and without a history, completions, tools, answers
+    given whole; half of them without max_tokens, half without declared targets, which are judged by a TTFT of 2 s and a TPOT of 60 ms.
+    Progress goes to stderr; the tables, the classes at which H-MAS is worse than the best baseline, and the decisions with their reasons
+    go to stdout.
 
     Exit code 0 when all held, 1 when anything broke: a lost request, a crashed process, sums that do not come out.
 
@@ -46,7 +50,9 @@ def demo(ctx: click.Context, *, seed: int, quick: bool, out: Path, rounds: int, 
     out.mkdir(parents=True, exist_ok=True)
     results = run_demo(settings, out / "demo", rounds=rounds, neighbours=neighbours)
     first = results[0]
-    (out / "demo.json").write_text(json.dumps(document(first, results), indent=1) + "\n", encoding="utf-8")
+    rows = class_rows(first)
+    found = document(first, results) | classes_document(rows)
+    (out / "demo.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     (out / "demo.html").write_text(page(first), encoding="utf-8")
     say(text_table(first.runs))
     say("")
@@ -57,6 +63,11 @@ def demo(ctx: click.Context, *, seed: int, quick: bool, out: Path, rounds: int, 
     if rounds > 1:
         say(rounds_table(results))
         say("")
+    say("Good requests by class:")
+    say(class_table(rows))
+    say("")
+    say("\n".join(worse_sentences(rows)))
+    say("")
     say(headline(first))
     hint(f"report: {out / 'demo.html'}   figures: {out / 'demo.json'}   {sum(r.elapsed_s for r in results):.0f} s in all")
     repeated = [name for result in results for name in result.repeated]

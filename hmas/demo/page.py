@@ -6,7 +6,9 @@ from importlib import resources
 from string import Template
 
 from hmas.demo.charts import Band, Bar, Series, bar_chart, cdf, legend, line_chart, timeline
+from hmas.demo.classes import class_cells, class_head, class_rows, worse_sentences
 from hmas.demo.live import LiveRun
+from hmas.demo.load import FORM_SHARES, UNDECLARED
 from hmas.demo.outcome import HEAD, OURS, DemoResult, chosen_decisions, headline, table_row
 from hmas.demo.watching import Sample
 from hmas.lab.score import running_goodput
@@ -36,7 +38,7 @@ def page(result: DemoResult) -> str:
         timeline=_timeline(ours),
         timeline_legend=legend([("queue", QUEUE_COLOUR), ("in flight", FLIGHT_COLOUR), ("window n_run, both engines", WINDOW_COLOUR)]),
         running=line_chart("Good requests per second", _running(result), x_label="seconds", y_label="good requests/s"),
-        classes=_classes(result.runs),
+        classes=_classes(result),
         decisions=_decisions(ours),
         facts=_facts(result),
         capacity=line_chart(
@@ -111,15 +113,14 @@ def _sweep(result: DemoResult) -> list[Series]:
     ]
 
 
-def _classes(runs: Sequence[LiveRun]) -> str:
-    names = sorted({name for run in runs for name in run.score.per_class})
-    head = ["run", *names, "Jain over classes", "Jain over tenants"]
-    rows: list[list[object]] = []
-    for run in runs:
-        cells = [run.score.per_class.get(name) for name in names]
-        shown = ["-" if c is None else f"{c.goodput_rate:.2f} ({c.good}/{c.submitted})" for c in cells]
-        rows.append([run.variant.name, *shown, f"{run.score.jain_classes:.3f}", f"{run.score.jain_tenants:.3f}"])
-    return _table(head, rows, ours=OURS)
+def _classes(result: DemoResult) -> str:
+    """Good requests by class, and a sentence for each class in which H-MAS is worse."""
+    rows = class_rows(result)
+    sentences = "".join(f"<p>{escape(text)}</p>" for text in worse_sentences(rows))
+    fairness = "".join(
+        f"<p class=soft>{escape(run.variant.name)}: Jain over tenants {run.score.jain_tenants:.3f}.</p>" for run in result.runs
+    )
+    return f"{sentences}{_table(class_head(rows), [class_cells(row) for row in rows], ours='')}{fairness}"
 
 
 def _decisions(run: LiveRun) -> str:
@@ -146,6 +147,11 @@ def _facts(result: DemoResult) -> str:
         f"Azure 2023 conversation and code statistics; prompts scaled by {settings.length_scale:g}, "
         f"outputs up to {settings.max_output_tokens} tokens"
     )
+    targets = (
+        f"{UNDECLARED.ttft_ms / 1000:g} s to the first token and {UNDECLARED.tpot_ms:g} ms a token, in every run, "
+        "whatever the gateway takes their targets to be"
+    )
+    bodies = ", ".join(f"{share:.0%} {name}" for name, share in FORM_SHARES.items())
     facts = [
         (
             "capacity",
@@ -154,11 +160,13 @@ def _facts(result: DemoResult) -> str:
         ("arrivals", f"{calibration.mean_rps:.1f} requests/s on average, {settings.load:.0%} of capacity"),
         ("bursts", f"{settings.period_s:g} s long cycles, half at 1.8 times and half at 0.2 times the mean rate"),
         ("scored", f"{settings.periods} whole cycles after a warm-up of {settings.warmup_s:g} s"),
-        ("SLO", slo),
+        ("bodies", f"{bodies}; half without max_tokens; two tenants"),
+        ("declared targets", f"half of the requests: {slo}"),
+        ("the others are judged by", targets),
         ("lengths", lengths),
         (
             "known to the gateway",
-            "prompt, declared SLO, the client's cap on output; the true length is known to the engines alone",
+            "what the body and its headers say; the true length is known to the engines alone",
         ),
     ]
     return "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in facts)

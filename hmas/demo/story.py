@@ -17,6 +17,7 @@ from controller.runtime.clock import SystemClock
 from controller.scheduling.pool import DEFAULT_POLICY
 from hmas.demo.calibration import SWEEP_CAPS, Calibration, Runner, SweepPoint, Task, TaskResult, calibrate, sweep
 from hmas.demo.live import LiveRun, live_run
+from hmas.demo.load import TENANTS, demo_arrivals
 from hmas.demo.outcome import DEFAULT, OURS, DemoResult
 from hmas.demo.progress import Reporter
 from hmas.demo.settings import DemoSettings, Span
@@ -24,7 +25,7 @@ from hmas.demo.site import DemoBroken, Site, make_site, running_engines
 from hmas.demo.virtual import Variant
 from hmas.lab.dataset import Mixture, PromptData, load_mixture
 from hmas.lab.loadgen import Progress
-from hmas.lab.workload import Arrival, generate
+from hmas.lab.workload import Arrival
 
 PREPARE, NEIGHBOURS, REPORT = "calibrating and tuning the baselines", "checking the neighbouring windows", "writing the report"
 AGENT_PACE: Mapping[str, Any] = MappingProxyType(
@@ -60,8 +61,7 @@ def run_demo(settings: DemoSettings, out: Path, *, rounds: int = 1, neighbours: 
 
 async def _demo(settings: DemoSettings, out: Path, rounds: int, *, neighbours: bool) -> list[DemoResult]:
     mixture, prompts = load_mixture()
-    tenants = sorted({tenant for kind in mixture.kinds.values() for tenant in kind.tenants})
-    site = make_site(out, tenants)
+    site = make_site(out, TENANTS)
     reporter = _reporter(settings, neighbours=neighbours)
     results = []
     try:
@@ -185,7 +185,7 @@ def _prepare(
     with worker_pool() as run:
         calibration = calibrate(settings, mixture, prompts, run)
         workload = settings.workload(mean_rps=calibration.mean_rps, slo_scale=calibration.slo_scale)
-        arrivals = generate(workload, mixture, prompts)
+        arrivals = demo_arrivals(workload, mixture, prompts)
         return calibration, arrivals, *sweep(arrivals, settings, run)
 
 

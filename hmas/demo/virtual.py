@@ -5,7 +5,8 @@ from typing import Literal
 
 import msgspec
 
-from controller.core.types import Controls, Estimates, OutcomeKind, Request
+from controller.core.slo import BASE_SLO
+from controller.core.types import Controls, Estimates, OutcomeKind, Request, TaskType
 from controller.routing import make_router
 from controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
 from controller.scheduling.scheduler import Scheduler
@@ -64,9 +65,11 @@ def _sim_arrival(index: int, arrival: Arrival) -> SimArrival:
         arrival_s=arrival.at_s,
         prompt_tokens=arrival.prompt_tokens,
         max_output_tokens=arrival.max_tokens or None,
-        declared_slo=arrival.slo,
+        declared_slo=arrival.slo if arrival.declares else None,
     )
-    return SimArrival(request=request, estimate=lambda _request, _now_s: Estimates(slo=arrival.slo), output_tokens=arrival.output_tokens)
+    # A gateway without agents holds a request that declares nothing to the middle of Table 6.
+    slo = arrival.slo if arrival.declares else BASE_SLO[TaskType.UNKNOWN]
+    return SimArrival(request=request, estimate=lambda _request, _now_s: Estimates(slo=slo), output_tokens=arrival.output_tokens)
 
 
 _OUTCOMES: dict[OutcomeKind | None, ClientOutcome] = {
@@ -79,7 +82,7 @@ _OUTCOMES: dict[OutcomeKind | None, ClientOutcome] = {
 
 
 def _result(index: int, arrival: Arrival, record: RequestRecord) -> Result:
-    return result_of(
+    result = result_of(
         record,
         index=index,
         kind=arrival.kind,
@@ -90,3 +93,6 @@ def _result(index: int, arrival: Arrival, record: RequestRecord) -> Result:
         outcome=_OUTCOMES.get(record.outcome, "lost"),
         detail=record.reason,
     )
+    result.streamed = arrival.body is None or arrival.body.streamed
+    result.capped, result.declared = arrival.max_tokens > 0, arrival.declares
+    return result

@@ -27,7 +27,6 @@ class VllmServer(msgspec.Struct, frozen=True, kw_only=True):
         kv_cache_bytes: Size of its KV cache.
         cores: Cores its worker computes on, as VLLM_CPU_OMP_THREADS_BIND takes them. One by default: worker threads wait for each other at
             every step, so a second one that shares its core with the gateway or the load generator makes all of them slow.
-        dtype: Type of weights and computation, as vLLM names it.
         flags: Further words of its command line.
     """
 
@@ -38,7 +37,6 @@ class VllmServer(msgspec.Struct, frozen=True, kw_only=True):
     max_num_batched_tokens: int = 2048
     kv_cache_bytes: int = 256 << 20
     cores: str = "0"
-    dtype: str = "float32"
     flags: tuple[str, ...] = ()
 
     def command(self, port: int, model_name: str) -> list[str]:
@@ -48,7 +46,7 @@ class VllmServer(msgspec.Struct, frozen=True, kw_only=True):
             "--served-model-name": model_name,
             "--host": "127.0.0.1",
             "--port": str(port),
-            "--dtype": self.dtype,
+            "--dtype": "float32",
             "--max-model-len": str(self.max_model_len),
             "--max-num-seqs": str(self.max_num_seqs),
             "--max-num-batched-tokens": str(self.max_num_batched_tokens),

@@ -32,6 +32,9 @@ PROGRESS_S = 0.5
 KEEPALIVE_S = 4.0
 """Below the 5 s after which common servers close an idle connection under a request that is just being sent."""
 
+NO_END = "no end within"
+"""How the detail of a request begins that had not ended when the run did."""
+
 LATE_CODES: Mapping[str, ClientOutcome] = MappingProxyType({"slo_unattainable": "shed", "deadline_exceeded": "timed_out"})
 """The gateway's error codes of requests that it gave up."""
 
@@ -201,7 +204,7 @@ class LoadGenerator:
                 else:
                     result.outcome, result.detail = judge_refusal(response.status, await response.read())
         except asyncio.CancelledError:
-            result.detail = f"no end within {self._load.drain_s:g} s after the last arrival"
+            result.detail = f"{NO_END} {self._load.drain_s:g} s after the last arrival"
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             result.detail = f"{type(error).__name__}: {error}"
         self._note(result, reader, due_s)

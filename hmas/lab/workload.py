@@ -43,6 +43,11 @@ class ClientBody(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.document.get("stream"))
 
     @property
+    def outline(self) -> dict[str, Any]:
+        """The document without what is asked: what simulations need of it."""
+        return {name: self.document[name] for name in ("stream", "n") if name in self.document}
+
+    @property
     def answers(self) -> int:
         """How many answers to the prompt the request wants (`n`)."""
         return int(self.document.get("n") or 1)

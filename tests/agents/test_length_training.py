@@ -1,45 +1,51 @@
-"""Training the base of output lengths: what left-out collections show of models without an offset, and that a seed decides everything."""
+"""Training the base of output lengths: verbosity is found where models answered the same prompts, and a seed decides everything."""
+
+import math
 
 import numpy as np
+import pytest
 
 from agents.perception.training.lengths.corpus import Corpus, corpus_of
 from agents.perception.training.lengths.data import LengthRow
-from agents.perception.training.lengths.fitting import Plan, train
+from agents.perception.training.lengths.fitting import Plan, fit, train
+from controller.core.errors import ModelError
 
 
-def corpus(factors: dict[str, float]) -> Corpus:
-    """Collections whose prompts are alike and whose answers differ by a factor, each of models of its own."""
+def corpus(factors: dict[str, float], *, shared: bool) -> Corpus:
+    """Models that differ by a factor: on the same prompts, or each on prompts of its own that only it answered."""
     rng = np.random.default_rng(2)
     return corpus_of(
         [
             LengthRow(
-                name, f"Tell me {number} things of the sea, {name}.", f"{name}-{model}", round(200 * factor * rng.lognormal(0.0, 0.2))
+                "made:up" if shared else f"of-{model}",
+                f"Tell me {number} things of the sea." if shared else f"Tell {model} me {number} things of the sea.",
+                model,
+                round(200 * factor * rng.lognormal(0.0, 0.2)),
             )
-            for name, factor in factors.items()
+            for model, factor in factors.items()
             for number in range(60)
-            for model in range(2)
         ]
     )
 
 
-def found(factors: dict[str, float]) -> float:
-    return train(corpus(factors), Plan(trees=60, widening=1.0), lambda _: None)["newcomers"]
+def test_verbosity_is_what_models_differ_by_on_the_same_prompts():
+    offsets = fit(corpus({"terse": 0.5, "plain": 1.0, "wordy": 2.0}, shared=True), Plan(trees=5))["offsets"]
+    assert offsets["wordy"] - offsets["terse"] == pytest.approx(math.log(4.0), abs=0.3)
+    assert abs(offsets["plain"]) < 0.1
 
 
-def test_a_collection_longer_than_the_others_is_what_they_are_short_of():
-    """Three votes: the long one is four times what the others tell; each of these is told too much by a share of it."""
-    even = found({"one": 1.0, "two": 1.0, "three": 1.0})
-    assert abs(even) < 0.15
-    assert found({"one": 1.0, "two": 1.0, "three": 8.0}) > even + 0.1
+def test_a_model_that_alone_answered_its_prompts_is_not_known_to_be_terse_or_wordy():
+    """The prompts may as well be what makes its answers long: other models' answers to them are foretold as long."""
+    assert fit(corpus({"terse": 0.1, "wordy": 3.0}, shared=False), Plan(trees=5))["offsets"] == {}
 
 
-def test_collections_that_are_not_as_served_have_no_vote():
-    assert found({"one": 1.0, "teknium1/GPTeacher": 9.0}) < 0.0
-
-
-def test_the_same_seed_gives_the_same_trees_whatever_ran_before():
-    small = corpus({"one": 1.0, "two": 1.0})
-    one = train(small, Plan(trees=20, widening=1.0), lambda _: None)
-    other = train(small, Plan(trees=20, widening=1.0, newcomers=0.0), lambda _: None)
+def test_the_same_seed_gives_the_same_trees():
+    small = corpus({"one": 1.0, "two": 1.0}, shared=True)
+    one, other = (train(small, Plan(trees=20, widening=widening), lambda _: None) for widening in (0.0, 1.5))
     assert one["trees"] == other["trees"]
-    assert other["newcomers"] == 0.0
+    assert other["widening"] == 1.5
+
+
+def test_too_little_is_refused():
+    with pytest.raises(ModelError, match="2 answers to learn from; needed: 40"):
+        train(corpus_of([LengthRow("d", f"p{number}", "m", 3) for number in range(2)]), Plan(), lambda _: None)

@@ -73,14 +73,6 @@ def test_two_models_with_the_same_history_say_the_same(base):
     assert ask(one, "prompt 3").log_quantiles == ask(two, "prompt 3").log_quantiles
 
 
-def test_quantiles_are_the_forecasts_log_quantiles(base):
-    model = LengthModel(base)
-    view = PromptView(excerpt="hello", prompt_chars=5, prompt_tokens=2)
-    assert model.quantiles(view, READ, task=TaskType.QA, tenant="t", model="m") == model.forecast(
-        view, READ, task=TaskType.QA, tenant="t", model="m"
-    ).log_quantiles  # fmt: skip
-
-
 def test_the_expectation_comes_from_net_and_reader_or_from_one_of_them_or_from_the_history(base):
     assert ask(LengthModel(), reading=LENGTHS).source == "reader"
     assert ask(LengthModel(), reading=LENGTHS).tokens[MEDIAN] == pytest.approx(math.exp(4.4))
@@ -107,7 +99,7 @@ def test_a_reader_that_knows_better_comes_to_be_believed(base):
     assert np.mean(errors[-200:]) < 0.6 * np.mean(errors[:50])
 
 
-def test_the_shipped_net_tells_a_translation_from_a_report(base):
+def test_the_shipped_base_tells_a_translation_from_a_report(base):
     model = LengthModel(base)
     short = ask(model, "Translate this sentence from German to English: Guten Morgen, wie geht es dir?")
     long = ask(model, "Write a comprehensive research report on carbon capture, no shorter than 4000 words.")
@@ -268,22 +260,6 @@ def test_a_fixed_forecast_would_not_have_covered_the_shift(base):
         for quantile in ask(model, f"prompt number {number}").log_quantiles[MEDIAN : MEDIAN + 1]
     ]
     assert abs(float(np.mean(hits)) - 0.5) > 0.1
-
-
-def test_a_model_without_an_offset_starts_at_what_such_models_write_until_its_own_answers_show_more(base):
-    bare = load(SHIPPED)
-    bare.newcomers = 0.0
-    known = next(iter(base.offsets))
-    for name, more in (("sim", base.newcomers), (known, 0.0)):
-        told = [ask(LengthModel(one), model=name).log_quantiles[MEDIAN] for one in (base, bare)]
-        assert told[0] - told[1] == pytest.approx(more, abs=1e-6), name
-    models = [LengthModel(one) for one in (base, bare)]
-    rng = np.random.default_rng(1)
-    for number in range(100):
-        output = round(math.exp(rng.normal(5.0, 0.4)))
-        for model in models:
-            model.learn(ask(model, f"prompt {number}", model="sim"), output)
-    assert ask(models[0], model="sim").tokens[MEDIAN] == pytest.approx(ask(models[1], model="sim").tokens[MEDIAN], rel=0.1)
 
 
 def test_a_model_that_answers_alike_to_everything_gets_narrow_quantiles(base):

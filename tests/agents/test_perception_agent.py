@@ -55,8 +55,8 @@ def open_words(folder: Path) -> WordReader:
 @pytest.fixture
 def store(tmp_path, monkeypatch) -> ModelStore:
     monkeypatch.setattr(readers, "FORMATS", {"words": f"{__name__}:open_words"})
-    # The readers' own lengths are what is looked at here, not what the shipped net makes of such odd prompts.
-    monkeypatch.setattr(readers, "shipped_net", lambda: None)
+    # The readers' own lengths are what is looked at here, not what the shipped base makes of such odd prompts.
+    monkeypatch.setattr(readers, "shipped_lengths", lambda: None)
     return ModelStore(tmp_path / "state" / "models")
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from agents.perception.bodies import view_of_body
 from agents.perception.onnx_reader import MODEL_FILE, WORDS_FILE, open_reader
 from agents.perception.readers import SHIPPED_TAGGER
 from agents.perception.reading import TASKS, PromptView
@@ -15,8 +16,11 @@ from agents.perception.text import excerpt_of
 from agents.perception.training.data import PROMPTS_FILE
 from agents.perception.training.evaluation import evaluate_reader
 from agents.perception.training.parts import load, parts_of
+from agents.perception.training.shapes import view_of_prompt
+from controller.core.client_bodies import Shape
 from controller.core.errors import ModelError
 from controller.core.lengths import LEVELS
+from controller.core.request_body import CHAT
 from controller.core.types import TaskType
 
 
@@ -62,6 +66,24 @@ PLAIN = {
 def test_plain_commands_are_told_apart(reader, text):
     (reading,) = reader.read([view(text)])
     assert task_of(reading) is PLAIN[text]
+
+
+@pytest.mark.parametrize("shape", Shape)
+def test_what_comes_along_does_not_change_the_task(reader, shape):
+    talk = [("Who wrote Emma?", "Jane Austen wrote it. " * 30), ("Translate 'sea' to German.", "Meer."), ("thanks", "You are welcome.")]
+    views = [view_of_prompt(text, shape, exchanges=talk, holdout=True) for text in PLAIN]
+    right = [task_of(reading) is task for reading, task in zip(reader.read(views), PLAIN.values(), strict=True)]
+    assert sum(right) >= len(PLAIN) - 1
+
+
+def test_a_system_prompt_decides_where_the_message_names_no_task(reader):
+    def task_under(system: str) -> TaskType:
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": NEWS}]
+        (reading,) = reader.read([view_of_body(CHAT, {"model": "m", "messages": messages})])
+        return task_of(reading)
+
+    assert task_under("You are a professional translator. Translate the text that the user sends into Spanish.") is TaskType.TRANSLATION
+    assert task_under("Summarize the text below in two sentences.") is TaskType.SUMMARIZATION
 
 
 @pytest.mark.parametrize(

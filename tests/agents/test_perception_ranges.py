@@ -4,7 +4,13 @@ import math
 
 import pytest
 
+from agents.perception.model import PerceptionModel
+from agents.perception.onnx_reader import open_reader
 from agents.perception.ranges import RangeCounter, figures_of, ranges_of
+from agents.perception.readers import SHIPPED_TAGGER
+from agents.perception.training.shapes import view_of_prompt
+from controller.core.client_bodies import EXCHANGES, Shape
+from controller.core.messages import RequestNotice
 
 
 def test_inputs_are_cut_to_the_ranges_and_counted():
@@ -28,3 +34,32 @@ def test_ranges_are_those_of_the_inputs():
 def test_a_range_that_is_none_is_refused(bounds):
     with pytest.raises(ValueError, match=r"ranges\.size is .*; allowed: two numbers"):
         RangeCounter({"size": bounds})
+
+
+def test_every_shape_of_request_is_within_the_shipped_readers_training():
+    reader = open_reader(SHIPPED_TAGGER)
+    talk = [("What is a llama?", "An animal of the Andes."), ("thanks", "You are welcome.")]
+    views = [view_of_prompt("Write a poem about the sea.", shape, exchanges=talk, holdout=True) for shape in Shape]
+    reader.read(views)
+    assert max(EXCHANGES.values()) == 15
+    assert reader.ranges.out_of_range == {}
+
+
+def test_what_lies_outside_is_reported():
+    model = PerceptionModel(min_confidence=0.5, slo_scale=1.0, reader=open_reader(SHIPPED_TAGGER))
+    huge = RequestNotice(
+        request_id="r",
+        sent_s=1.0,
+        tenant="t",
+        model="m",
+        prompt_tokens=10**7,
+        question_tokens=10**7,
+        question_chars=10**8,
+        turns=10**5,
+        excerpt="hi",
+    )
+    model.perceive(huge, 1.0)
+    figures = model.figures()
+    assert figures["out_of_range/reader/log_turns"] == 1.0
+    assert figures["out_of_range/reader/log_chars"] == 1.0
+    assert "learnt" in figures

@@ -12,7 +12,6 @@ from agents.perception.encoder import DENSE, Encoder
 from agents.perception.reading import TASKS, PromptView
 from agents.perception.text import BAG_LIMIT, WORDS, Vocabulary, excerpt_of, words_of
 from agents.perception.training import recipe
-from agents.perception.training.augment import vary
 from agents.perception.training.data import Row, is_typed, read_rows, with_lengths
 from agents.perception.training.generator import GENERATED, Material, generate
 from agents.perception.training.grammar import Grammar, own_grammar
@@ -98,16 +97,6 @@ def test_given_texts_keep_their_braces_and_articles_fit():
     assert "material" in own_grammar()
 
 
-def test_variants_keep_label_and_licence():
-    prompt = "User: hello\nAssistant: hi\nUser: a table for two\nAssistant:"
-    row = Row(prompt=prompt, task=TaskType.DIALOGUE, source="s", licence="MIT", prompt_chars=len(prompt))
-    rng = np.random.default_rng(2)
-    variants = [vary(row, rng) for _ in range(60)]
-    assert {(one.task, one.licence, one.source) for one in variants} == {(TaskType.DIALOGUE, "MIT", "s")}
-    assert any(one.prompt == "hello\nhi\na table for two" and one.turns == 3 for one in variants)
-    assert all(one.prompt_chars >= len(one.prompt) for one in variants)
-
-
 def test_the_excerpt_is_cut_as_the_gateway_cuts_it():
     text = "".join(chr(97 + number % 26) for number in range(5000))
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": text}]}).encode()
@@ -156,6 +145,7 @@ def test_inputs_are_padded_and_bounded():
     inputs = encoder.encode([PromptView(excerpt=""), huge])
     assert inputs["words"].shape[1] % 2 == 0
     assert not inputs["words"][0].any()
+    assert inputs["system"].shape == inputs["history"].shape == (2, 1)
     assert inputs["dense"].shape == (2, len(DENSE))
     assert np.abs(inputs["dense"]).max() < 10
 

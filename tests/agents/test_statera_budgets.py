@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from agents.statera.agent import make_agent
 from agents.statera.budgets import BETA_LOW, LAWS, SAFETY, MemoryBudget, Seen
-from controller.config.schema import AgentsConfig, Config
+from controller.config.schema import AgentsConfig, Config, SchedulerConfig
 from engines.base import EngineSnapshot
 
 SEEN = st.builds(
@@ -70,7 +70,7 @@ def test_the_configuration_chooses_the_law():
     full = EngineSnapshot(engine="i0", taken_s=0.0, healthy=True, kv_usage=0.9, kv_capacity_tokens=10_000)
     said = {}
     for law in ("band", "memory"):
-        model = make_agent(Config(agents=AgentsConfig(statera_budget_law=law, statera_n_run_start=32))).model
+        model = make_agent(Config(scheduler=SchedulerConfig(n_run=32), agents=AgentsConfig(statera_budget_law=law))).model
         view = instance(max_token_budget=2048, in_flight_tokens=8800, tpot_pressure=0.8, engine=full)
         for step in range(8):
             for action in model.observe(short_view(float(step), instances=[view]), float(step)):

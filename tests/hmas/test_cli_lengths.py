@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -61,6 +62,29 @@ def test_eval_lengths_lets_text_baselines_begin_with_what_the_net_was_trained_on
     assert contenders["TF-IDF, ridge and model's mean"] == 0.0
     assert main([*arguments, "--trained", prompts]) != 0
     assert "0 files of lengths, 1 of prompts, 0 others; allowed" in capsys.readouterr().err
+
+
+def test_eval_lengths_judges_every_shape_beside_the_bare_prompt_on_prompts_held_out(capsys, tmp_path):
+    """Forty prompts answered by ten models: enough to train on three quarters and to judge the rest."""
+    lengths, prompts = str(tmp_path / "lengths.csv"), str(tmp_path / "prompts.jsonl")
+    with Path(lengths).open("w", newline="") as file:
+        out = csv.writer(file)
+        out.writerow(["dataset", "prompt_id", "model", "output_chars", "output_tokens"])
+        out.writerows(["set:a", f"p{one}", f"m{other}", 0, 10 + 9 * one + 3 * other] for one in range(40) for other in range(10))
+    lines = [json.dumps({"dataset": "set:a", "prompt_id": f"p{one}", "prompt": f"Tell me {one} facts."}) for one in range(40)]
+    Path(prompts).write_text("\n".join(lines))
+    arguments = ["eval", "lengths", "--data", lengths, "--data", prompts, "--reader", "rules", "--regime", "by shape"]
+    assert main([*arguments, "--trained", lengths, "--trained", prompts, "--held-out", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["regimes"] == {}
+    assert found["held_out"]
+    shapes = found["by_shape"]["0"]
+    assert set(shapes) == {"completion", "chat", "system", "long-system", "history-1", "history-4", "tools"}
+    for error, pinball in found["beside_bare"]["0"].values():
+        assert error < 1.2
+        assert pinball < 1.2
+    assert main(arguments) == 0
+    assert "long-system" in capsys.readouterr().out
 
 
 def test_eval_lengths_says_what_is_missing(capsys, files):

@@ -8,6 +8,7 @@ import pytest
 
 from agents.perception.onnx_reader import open_reader
 from agents.perception.training.generator import generate
+from controller.core.client_bodies import Shape
 from hmas.cli.main import main
 
 TORCH = importlib.util.find_spec("torch") is not None and importlib.util.find_spec("onnx") is not None
@@ -41,6 +42,8 @@ def test_the_shipped_model_is_judged_on_an_unseen_file(capsys, typed):
     assert found["accuracy"] > 0.9
     assert set(found["sources"]) == {"source 0", "source 1", "source 2"}
     assert {"accuracy", "macro_f1", "ece", "classes", "confusion", "reliability"} <= set(found)
+    assert list(found["shapes"]) == list(Shape)
+    assert all(entry["n"] == found["n"] and entry["accuracy"] > 0.85 for entry in found["shapes"].values())
     assert sum(sum(row.values()) for row in found["confusion"].values()) == found["n"]
     code, rules, _ = run(capsys, "eval", "perception", "--data", typed, "--model", "rules", "--json")
     assert json.loads(rules)["task"]["accuracy"] < found["accuracy"]

@@ -10,18 +10,18 @@ import pytest
 from controller.config.loader import load_config
 from controller.runtime.clock import SystemClock
 from hmas.demo.live import live_run
+from hmas.demo.load import demo_arrivals
 from hmas.demo.settings import DemoSettings
 from hmas.demo.site import DemoBroken, GatewayAddress, gateway_config, make_site, running_engines, running_gateway
 from hmas.demo.story import AGENT_PACE
 from hmas.demo.virtual import Variant
 from hmas.lab.dataset import load_mixture
-from hmas.lab.workload import generate
 
 SETTINGS = DemoSettings(periods=1, period_s=2.0)
 
 
 def arrivals(rate=10.0):
-    return generate(SETTINGS.workload(mean_rps=rate, slo_scale=1.0), *load_mixture())
+    return demo_arrivals(SETTINGS.workload(mean_rps=rate, slo_scale=1.0), *load_mixture())
 
 
 async def test_every_configuration_can_be_loaded(tmp_path):

@@ -6,6 +6,7 @@ import pytest
 
 from hmas.demo.calibration import Calibration, CapPoint, SweepPoint
 from hmas.demo.live import LiveRun
+from hmas.demo.load import demo_arrivals
 from hmas.demo.outcome import DemoResult, chosen_decisions, decision_line, document, headline, rounds_table, text_table
 from hmas.demo.page import page
 from hmas.demo.settings import DemoSettings
@@ -14,7 +15,6 @@ from hmas.demo.watching import Decision, Sample, broken_sums, decisions_of, samp
 from hmas.lab.dataset import load_mixture
 from hmas.lab.results import RunSummary, count_outcomes
 from hmas.lab.score import score
-from hmas.lab.workload import generate
 
 SETTINGS = DemoSettings(periods=1, period_s=3.0)
 KNEE = CapPoint(n_run=24, throughput_rps=20.0, tpot_ms=15.0)
@@ -27,7 +27,7 @@ def decision(at_s, kind="knobs.n_run", source="statera", reason="TPOT <pressure>
 
 @pytest.fixture(scope="module")
 def result():
-    arrivals = generate(SETTINGS.workload(mean_rps=21.0, slo_scale=0.36), *load_mixture())
+    arrivals = demo_arrivals(SETTINGS.workload(mean_rps=21.0, slo_scale=0.36), *load_mixture())
     runs = []
     for variant in (
         Variant(name="engine-default"),

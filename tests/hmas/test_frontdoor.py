@@ -76,6 +76,19 @@ def test_a_load_is_the_same_for_every_arm_and_differs_by_repetition():
     assert load().arrivals(1, rps=4.0, seconds=20.0) != first
 
 
+def test_a_slow_engine_stretches_every_target():
+    slow = load()
+    slow.stretch = 3.0
+    fast = load().arrivals(0, rps=4.0, seconds=20.0)
+    assert [a.slo.tpot_ms for a in slow.arrivals(0, rps=4.0, seconds=20.0)] == [3.0 * a.slo.tpot_ms for a in fast]
+
+
+def test_what_is_still_being_answered_is_no_silence():
+    lost = {"outcome": "lost", "detail": "no end within 60 s after the last arrival"}
+    found = figures([result(**lost), result(**lost, ttft_ms=-1.0), result(outcome="lost", detail="the stream ended")])
+    assert (found.unfinished, found.unanswered) == (1, 2)
+
+
 def test_the_ramp_rises_evenly():
     times = [a.at_s for a in load().ramp(2.0, 6.0, 10.0)]
     assert len(times) == 40
@@ -155,6 +168,13 @@ def test_goals_are_judged_cell_by_cell():
     assert [one for one in outcomes(by_load(broken, at=0.7)) if "pass-through in every cell" in one.goal] == [], "no goal is set there"
 
 
+def test_past_capacity_the_load_is_judged_as_a_whole():
+    arms = {PASS: results([True] * 20 + [False] * 20), PRODUCT: [*results([True] * 30 + [False] * 9), result(39, kind="tools", good=False)]}
+    found = {one.goal: one for one in outcomes({1.3: arms})}
+    assert found["load 1.3: goodput at least 1.35 of pass-through"].verdict == "pass"
+    assert found["load 1.3: goodput at least 1.35 of pass-through"].worst == "all requests: 30 beside 20"
+
+
 def test_the_short_form_fails_where_a_group_loses_far_below_capacity():
     assert quick_failures(by_load(results([True] * 40))) == []
     assert quick_failures(by_load(results([True] * 39 + [False]))) == [], "one request is no share"
@@ -187,6 +207,7 @@ def document():
     goals = [{**{f: getattr(one, f) for f in one.__struct_fields__}, "verdict": one.verdict} for one in outcomes(found)]
     return {
         "capacity_rps": 7.0,
+        "stretch": 1.0,
         "summary": {"loads": loads_summary(found), "goals": goals, "worth": worth_summary(found, worth)},
         "left_out": ["load 0.5, run 2: all"],
     }

@@ -1,4 +1,7 @@
-"""Variants of training rows, drawn anew every epoch: what the gateway, clients and people do to prompts. Pure."""
+"""Variants of training rows, drawn anew every epoch: what people do to the texts of prompts. Pure.
+
+In which body a client sends them is `agents.perception.training.clients`.
+"""
 
 import re
 
@@ -6,52 +9,21 @@ import msgspec
 import numpy as np
 
 from agents.perception.training.data import Row
-from controller.core.types import TaskType
 
 DROP_TEXT = 0.04
-"""Share of rows shown without their text, so that the model can answer from features alone."""
-_ROLE = re.compile(r"(?:^|\n)(?:User|Assistant|Customer|Agent|Human|AI|Bot|Support)\s*: ?")
-_SYSTEM = (
-    "You are a helpful assistant.",
-    "You are a helpful, honest assistant. Answer as well as you can.",
-    "You are ChatGPT, a large language model.",
-    "Answer the user's request. Be brief.",
-    "Du bist ein hilfreicher Assistent.",
-    "你是一个有用的助手。",
-)
-_CHAT = ("Hi!", "thanks", "ok great", "Sure! Here it is.", "Of course. What else can I do for you?", "Hello! How can I help you today?")
+"""Share of rows shown without their texts, so that the model can answer from sizes alone."""
 
 
 def vary(row: Row, rng: np.random.Generator) -> Row:
-    """The row as another client might have sent it; its label stays true."""
-    prompt, turns, tools = row.prompt, row.turns, row.has_tools
-    draw = rng.random()
-    if row.task is TaskType.DIALOGUE and row.prompt.count("\nAssistant:") >= 1:
-        if draw < 0.4:
-            # Chat messages come without names: the gateway joins their texts line by line.
-            texts = [text for text in _ROLE.split(row.prompt) if text.strip()]
-            prompt, turns = "\n".join(texts), len(texts)
-        elif draw < 0.5:
-            turns = prompt.count("\nAssistant:") + prompt.count("User:")
-        tools = tools or rng.random() < 0.3
-    elif draw < 0.06:
-        prompt, turns = f"{_SYSTEM[int(rng.integers(len(_SYSTEM)))]}\n{prompt}", 2
-    elif draw < 0.08:
-        first, second = rng.integers(len(_CHAT), size=2)
-        prompt, turns = f"{_CHAT[int(first)]}\n{_CHAT[int(second)]}\n{prompt}", 3
-    elif draw < 0.13 and "\n" in prompt:
+    """The row as somebody else might have written it; its label stays true."""
+    prompt, draw = row.prompt, rng.random()
+    if draw < 0.05 and "\n" in prompt:
         prompt = _swap(prompt)
-    elif draw < 0.17:
-        tools = True
-    elif draw < 0.20:
-        turns = int(rng.integers(0, 2))
-    if draw > 0.97:
+    elif draw > 0.97:
         prompt = prompt.lower()
     elif draw > 0.94:
         prompt = re.sub(r"\s+", " ", prompt)
-    return msgspec.structs.replace(
-        row, prompt=prompt, turns=turns, has_tools=tools, prompt_chars=max(row.prompt_chars + len(prompt) - len(row.prompt), len(prompt))
-    )
+    return msgspec.structs.replace(row, prompt=prompt, prompt_chars=max(row.prompt_chars + len(prompt) - len(row.prompt), len(prompt)))
 
 
 def _swap(prompt: str) -> str:

@@ -11,11 +11,13 @@ from agents.models.card import ModelCard, write_card
 from agents.perception.encoder import DENSE, PATCH
 from agents.perception.onnx_reader import FORMAT, MODEL_FILE, WORDS_FILE, OnnxDetails, write_words
 from agents.perception.reading import TASKS
-from agents.perception.training.fitting import PAIR_BUCKETS, UNKNOWN_BUCKETS, Fitted
+from agents.perception.training.feeding import UNKNOWN_BUCKETS
+from agents.perception.training.fitting import PAIR_BUCKETS, Fitted
 from agents.perception.training.network import Network
 from controller.core.lengths import LEVELS
 
 OPSET = 17
+BAGS = ("bag", "system", "history")
 
 
 class _Exported(nn.Module):  # type: ignore[misc]  # torch is not there where types are checked
@@ -30,10 +32,10 @@ class _Exported(nn.Module):  # type: ignore[misc]  # torch is not there where ty
             self.register_buffer(f"{name}_table", torch.round(table.detach() / scale).to(torch.int8))
             self.register_buffer(f"{name}_scale", scale)
 
-    def forward(self, words: Tensor, bag: Tensor, dense: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, words: Tensor, bag: Tensor, system: Tensor, history: Tensor, dense: Tensor) -> tuple[Tensor, Tensor]:
         embedded = self.words_table[words].to(torch.float32) * self.words_scale[words]
-        looked_up = self.bag_table[bag].to(torch.float32) * self.bag_scale[bag]
-        logits, lengths = self.network.head(embedded, words, looked_up, bag, dense)
+        bags = [(ids, self.bag_table[ids].to(torch.float32) * self.bag_scale[ids]) for ids in (bag, system, history)]
+        logits, lengths = self.network.head(embedded, words, bags, dense)
         return torch.softmax(logits / self.temperature, dim=-1), lengths
 
 
@@ -47,7 +49,8 @@ def write_model(fitted: Fitted, folder: Path, card: ModelCard) -> ModelCard:
     """
     folder.mkdir(parents=True, exist_ok=True)
     write_words(folder / WORDS_FILE, fitted.words)
-    example = (torch.ones(2, 4 * PATCH, dtype=torch.int64), torch.ones(2, 9, dtype=torch.int64), torch.zeros(2, len(DENSE)))
+    bag = torch.ones(2, 9, dtype=torch.int64)
+    example = (torch.ones(2, 4 * PATCH, dtype=torch.int64), bag, bag[:, :5], bag[:, :7], torch.zeros(2, len(DENSE)))
     with warnings.catch_warnings():
         # torch calls the exporter by tracing old; of a graph without branches it makes the shorter one, which runs faster.
         warnings.simplefilter("ignore")
@@ -55,9 +58,13 @@ def write_model(fitted: Fitted, folder: Path, card: ModelCard) -> ModelCard:
             _Exported(fitted.network, fitted.temperature).eval(),
             example,
             str(folder / MODEL_FILE),
-            input_names=["words", "bag", "dense"],
+            input_names=["words", *BAGS, "dense"],
             output_names=["probabilities", "log_lengths"],
-            dynamic_axes={"words": {0: "batch", 1: "length"}, "bag": {0: "batch", 1: "features"}, "dense": {0: "batch"}},
+            dynamic_axes={
+                "words": {0: "batch", 1: "length"},
+                **{name: {0: "batch", 1: f"{name}_features"} for name in BAGS},
+                "dense": {0: "batch"},
+            },
             opset_version=OPSET,
             dynamo=False,
         )
@@ -68,6 +75,7 @@ def write_model(fitted: Fitted, folder: Path, card: ModelCard) -> ModelCard:
         known=len(fitted.words),
         unknown=UNKNOWN_BUCKETS,
         pairs=PAIR_BUCKETS,
+        ranges=fitted.ranges,
     )
     details = {**msgspec.to_builtins(form), "temperature": fitted.temperature, **card.details}
     return write_card(folder, msgspec.structs.replace(card, kind="perception", format=FORMAT, details=details))

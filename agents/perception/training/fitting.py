@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -11,17 +11,17 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional
 
-from agents.perception.encoder import DENSE, Encoder, pad
+from agents.perception.encoder import DENSE, Encoder
+from agents.perception.ranges import ranges_of
 from agents.perception.reading import TASKS, PromptView
 from agents.perception.text import Vocabulary, words_of
-from agents.perception.training.augment import DROP_TEXT, vary
+from agents.perception.training.clients import Clients
 from agents.perception.training.data import Row
-from agents.perception.training.generator import GENERATED
+from agents.perception.training.feeding import UNKNOWN_BUCKETS, Sampler, Settings, batches_of, examples_of
 from agents.perception.training.network import Network
 from controller.core.lengths import LEVELS
 
 KNOWN_WORDS = 12_000
-UNKNOWN_BUCKETS = 2_048
 PAIR_BUCKETS = 49_152
 SIZES_STEPS = 6000
 SIZES_RATE, SIZES_DECAY = 0.02, 3e-4
@@ -29,32 +29,6 @@ SIZES_RATE, SIZES_DECAY = 0.02, 3e-4
 LEAST_ROWS = 3
 """Rows that must hold a word for it to be known."""
 Say = Callable[[str], None]
-
-
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """How to train; the model card records it.
-
-    Attributes:
-        seed: Of everything that is drawn.
-        generated: The project's own prompts that are made.
-        epochs, epoch_rows, batch: Passes, rows drawn for each, rows a step.
-        own_share: Share of a pass that are the project's own prompts.
-        rate: Peak learning rate.
-        word_dropout: Words hidden at random.
-        smoothing: Label smoothing.
-        length_weight: Weight of the length quantiles' loss.
-    """
-
-    seed: int = 1
-    generated: int = 90_000
-    epochs: int = 10
-    epoch_rows: int = 24_000
-    batch: int = 128
-    own_share: float = 0.6
-    rate: float = 2e-3
-    word_dropout: float = 0.12
-    smoothing: float = 0.05
-    length_weight: float = 0.25
 
 
 @dataclass(slots=True)
@@ -66,12 +40,14 @@ class Fitted:
         words: The known words in the order of their numbers.
         encoder: Over them.
         temperature: By which logits are divided, fitted on validation rows.
+        ranges: Lowest and highest value of each dense input that it was shown.
     """
 
     network: Network
     words: list[str]
     encoder: Encoder
     temperature: float
+    ranges: dict[str, tuple[float, float]]
 
     def logits(self, views: Sequence[PromptView], batch: int = 256) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Logits before the temperature, and quantiles of log lengths."""
@@ -106,12 +82,17 @@ def fit(train: Sequence[Row], own: Sequence[Row], validation: Sequence[Row], set
     settings = msgspec.structs.replace(settings, epoch_rows=min(settings.epoch_rows, 2 * (len(train) + len(own))))
     steps = settings.epochs * -(-settings.epoch_rows // settings.batch)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, settings.rate, total_steps=steps, pct_start=0.1)
-    draw = _Sampler(train, own, settings, rng)
+    draw = Sampler(train, own, settings, rng)
+    clients = Clients([*train, *own])
+    seen: list[list[float]] = []
     taken = 0
     for epoch in range(settings.epochs):
         started, losses = time.perf_counter(), []
         network.train()
-        for inputs, labels, lengths in _batches(draw(), encoder, settings, rng):
+        examples = examples_of(draw(), clients, encoder, settings, rng)
+        columns = list(zip(*(parts.dense for parts, _, _ in examples), strict=True))
+        seen += [list(map(min, columns)), list(map(max, columns))]
+        for inputs, labels, lengths in batches_of(examples, settings, rng):
             logits, quantiles = network(**inputs)
             loss = functional.cross_entropy(logits, labels, label_smoothing=settings.smoothing)
             loss = loss + settings.length_weight * _pinball(quantiles, lengths)
@@ -124,26 +105,26 @@ def fit(train: Sequence[Row], own: Sequence[Row], validation: Sequence[Row], set
                 schedule.step()
             losses.append(loss.item())
         network.eval()
-        fitted = Fitted(network, words, encoder, 1.0)
+        fitted = Fitted(network, words, encoder, 1.0, {})
         right = _accuracy(fitted, validation) if validation else float("nan")
         say(
             f"pass {epoch + 1}/{settings.epochs}: loss {np.mean(losses):.4f}, validation {right:.4f}, {time.perf_counter() - started:.0f} s"
         )
     network.eval()
-    fitted = Fitted(network, words, encoder, 1.0)
+    fitted = Fitted(network, words, encoder, 1.0, ranges_of(DENSE, seen))
+    sent = np.random.default_rng(settings.seed)
     if validation:
-        logits, _ = fitted.logits([row.view() for row in validation])
+        logits, _ = fitted.logits([clients.view(row, sent) for row in validation])
         fitted.temperature = temperature_of(logits, np.array([row.label for row in validation]))
-    _fit_sizes(fitted, train, settings)
+    _fit_sizes(fitted, train, [clients.view(row, sent, features_only=True) for row in train], settings)
     if validation:
-        _temper_sizes(fitted, validation)
+        _temper_sizes(fitted, validation, [clients.view(row, sent, features_only=True) for row in validation])
     return fitted
 
 
-def _fit_sizes(fitted: Fitted, rows: Sequence[Row], settings: Settings) -> None:
+def _fit_sizes(fitted: Fitted, rows: Sequence[Row], views: Sequence[PromptView], settings: Settings) -> None:
     """Fits what is said without text to collected rows alone, each once: sizes of generated prompts mean nothing."""
-    views = [row.view(features_only=True) for row in rows]
-    dense = torch.tensor([fitted.encoder.parts(view)[2] for view in views])
+    dense = torch.tensor([fitted.encoder.parts(view).dense for view in views])
     labels = torch.tensor([row.label for row in rows])
     optimiser = torch.optim.Adam(fitted.network.sizes.parameters(), lr=SIZES_RATE, weight_decay=SIZES_DECAY)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, SIZES_STEPS)
@@ -157,9 +138,9 @@ def _fit_sizes(fitted: Fitted, rows: Sequence[Row], settings: Settings) -> None:
         schedule.step()
 
 
-def _temper_sizes(fitted: Fitted, rows: Sequence[Row]) -> None:
+def _temper_sizes(fitted: Fitted, rows: Sequence[Row], views: Sequence[PromptView]) -> None:
     """Scales what is said without text until its confidence is right: sizes deceive in their own way, and the shared temperature stays."""
-    logits, _ = fitted.logits([row.view(features_only=True) for row in rows])
+    logits, _ = fitted.logits(views)
     by = temperature_of(logits / fitted.temperature, np.array([row.label for row in rows]))
     with torch.no_grad():
         last = fitted.network.sizes[-1]
@@ -191,63 +172,6 @@ def temperature_of(logits: npt.NDArray[np.float64], labels: npt.NDArray[np.int64
         log_sum = top[:, 0] + np.log(np.exp(scaled - top).sum(axis=1))
         losses.append(float((log_sum - scaled[np.arange(len(labels)), labels]).mean()))
     return float(grid[int(np.argmin(losses))])
-
-
-class _Sampler:
-    """Draws the rows of a pass: rare sources and templates more often than their number, so that none rules."""
-
-    def __init__(self, train: Sequence[Row], own: Sequence[Row], settings: Settings, rng: np.random.Generator) -> None:
-        self._parts = [(rows, share) for rows, share in ((train, 1.0 - settings.own_share), (own, settings.own_share)) if rows]
-        self._count, self._rng = settings.epoch_rows, rng
-        counts = Counter((row.source, row.task, row.rule) for row in train)
-        tasks = Counter(row.task for row in train)
-        raw = np.array([counts[row.source, row.task, row.rule] ** -0.4 * tasks[row.task] ** -0.3 for row in train])
-        self._weights = raw / raw.sum() if len(raw) else raw
-
-    def __call__(self) -> list[Row]:
-        """Rows of one pass."""
-        total = sum(share for _, share in self._parts)
-        drawn: list[Row] = []
-        for rows, share in self._parts:
-            count = round(self._count * share / total)
-            weights = None if rows[0].source == GENERATED else self._weights
-            drawn += [rows[int(index)] for index in self._rng.choice(len(rows), size=count, p=weights)]
-        return drawn
-
-
-Batch = tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor]
-
-
-def _batches(rows: list[Row], encoder: Encoder, settings: Settings, rng: np.random.Generator) -> Iterator[Batch]:
-    examples = []
-    for row in rows:
-        changed = vary(row, rng)
-        parts = encoder.parts(changed.view(features_only=bool(rng.random() < DROP_TEXT)))
-        length = float(rng.choice(row.lengths)) if row.lengths else float(row.output_tokens)
-        examples.append((_hide(parts, encoder.vocabulary, settings.word_dropout, rng), row.label, length))
-    # Rows of like length share a batch; batches come in any order.
-    order = sorted(range(len(examples)), key=lambda index: len(examples[index][0][0]) + rng.random() * 16)
-    starts = list(range(0, len(order), settings.batch))
-    rng.shuffle(starts)
-    for start in starts:
-        chosen = [examples[index] for index in order[start : start + settings.batch]]
-        inputs = {name: torch.from_numpy(array) for name, array in pad([parts for parts, _, _ in chosen]).items()}
-        yield inputs, torch.tensor([label for _, label, _ in chosen]), torch.tensor([length for _, _, length in chosen])
-
-
-Parts = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], list[float]]
-
-
-def _hide(parts: Parts, vocabulary: Vocabulary, share: float, rng: np.random.Generator) -> Parts:
-    """Hides words as if they were unknown, and features of the bag altogether; sometimes the sizes too."""
-    words, bag, values = parts
-    unknown = rng.integers(vocabulary.size - UNKNOWN_BUCKETS, vocabulary.size, size=len(words))
-    words = np.where(rng.random(len(words)) < share, unknown, words)
-    bag = bag[rng.random(len(bag)) >= share] if len(bag) > 4 else bag
-    if rng.random() < 0.1:
-        # Not every client of the reader tells sizes.
-        values = [0.0 if name.startswith(("log_", "tokens_")) else value for name, value in zip(DENSE, values, strict=True)]
-    return words, bag, values
 
 
 def _pinball(quantiles: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The shipped model's network: a bag of words and pairs beside a small transformer over the first and last words. Needs torch."""
+"""The shipped model's network: bags of words and pairs beside a small transformer over the first and last words. Needs torch."""
 
 import torch
 from torch import Tensor, nn
@@ -56,9 +56,9 @@ class Network(nn.Module):  # type: ignore[misc]  # as above
         self.layers = nn.ModuleList(Layer(dropout) for _ in range(LAYERS))
         self.norm = nn.LayerNorm(WIDTH)
         self.bag = nn.Embedding(bag, BAG_WIDTH, padding_idx=0)
-        self.mix = nn.Linear(2 * WIDTH + 2 * BAG_WIDTH + len(DENSE), HIDDEN)
+        self.mix = nn.Linear(2 * WIDTH + 4 * BAG_WIDTH + len(DENSE), HIDDEN)
         self.tasks = nn.Linear(HIDDEN, len(TASKS))
-        self.wide = nn.Linear(BAG_WIDTH, len(TASKS), bias=False)
+        self.wide = nn.Linear(3 * BAG_WIDTH, len(TASKS), bias=False)
         self.lengths = nn.Linear(HIDDEN, len(LEVELS))
         self.sizes = nn.Sequential(nn.Linear(len(DENSE), SIZES_HIDDEN), nn.Tanh(), nn.Linear(SIZES_HIDDEN, len(TASKS)))
         self.dropout = nn.Dropout(2 * dropout)
@@ -68,12 +68,17 @@ class Network(nn.Module):  # type: ignore[misc]  # as above
             self.words.weight[0].zero_()
             self.bag.weight[0].zero_()
 
-    def forward(self, words: Tensor, bag: Tensor, dense: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, words: Tensor, bag: Tensor, system: Tensor, history: Tensor, dense: Tensor) -> tuple[Tensor, Tensor]:
         """Args are what `Encoder.encode` gives; see the class for what comes back."""
-        return self.head(self.words(words), words, self.bag(bag), bag, dense)
+        bags = [(ids, self.bag(ids)) for ids in (bag, system, history)]
+        return self.head(self.words(words), words, bags, dense)
 
-    def head(self, embedded: Tensor, words: Tensor, looked_up: Tensor, bag: Tensor, dense: Tensor) -> tuple[Tensor, Tensor]:
-        """Everything after the look-ups, which the exported form does on 8-bit tables."""
+    def head(self, embedded: Tensor, words: Tensor, bags: list[tuple[Tensor, Tensor]], dense: Tensor) -> tuple[Tensor, Tensor]:
+        """Everything after the look-ups, which the exported form does on 8-bit tables.
+
+        `bags` are the features of question, system prompt and history: their numbers, and what was looked up for these.
+        """
+        (bag, looked_up), *beside = bags
         batch, length = words.shape
         x = self.patch(embedded.reshape(batch, length // PATCH, PATCH * WIDTH))
         x = x + self.places[: length // PATCH]
@@ -86,13 +91,17 @@ class Network(nn.Module):  # type: ignore[misc]  # as above
         mean = (x * there.unsqueeze(-1)).sum(dim=1) / count.clamp(min=1.0)
         # Without any text both are zero, so that the dense features are heard.
         most = (x + (there.unsqueeze(-1) - 1.0) * 1e4).amax(dim=1).clamp(min=-10.0) * count.clamp(max=1.0)
-        features = (bag > 0).to(x.dtype).sum(dim=1, keepdim=True).clamp(min=1.0)
+        features = _count(bag, x)
         total = looked_up.sum(dim=1)
+        sums = [found.sum(dim=1) for _, found in beside]
+        counts = [_count(ids, x) for ids, _ in beside]
         # The mean forgets how long the text is; over the root, many weak hints still add up.
-        joined = torch.cat([mean, most, total / features, total / torch.sqrt(features), dense], dim=1)
+        sides = [found / count for found, count in zip(sums, counts, strict=True)]
+        rooted = [found / torch.sqrt(count) for found, count in zip([total, *sums], [features, *counts], strict=True)]
+        joined = torch.cat([mean, most, total / features, rooted[0], *sides, dense], dim=1)
         hidden = self.dropout(torch.relu(self.mix(self.dropout(joined))))
         steps = nn.functional.softplus(self.lengths(hidden))
-        logits = self.tasks(hidden) + self.wide(total / torch.sqrt(features))
+        logits = self.tasks(hidden) + self.wide(torch.cat(rooted, dim=1))
         blind = dense[:, NO_TEXT : NO_TEXT + 1]
         # Quantiles ascend by construction: the first, then what each adds.
         return logits * (1.0 - blind) + self.without_text(dense) * blind, torch.cumsum(steps, dim=1)
@@ -100,3 +109,7 @@ class Network(nn.Module):  # type: ignore[misc]  # as above
     def without_text(self, dense: Tensor) -> Tensor:
         """Logits from sizes and flags alone, for prompts that stay in the gateway."""
         return self.sizes(dense * SIZES_SCALE)
+
+
+def _count(ids: Tensor, like: Tensor) -> Tensor:
+    return (ids > 0).to(like.dtype).sum(dim=1, keepdim=True).clamp(min=1.0)

@@ -11,7 +11,8 @@ import numpy as np
 from agents.models.card import ModelCard, file_sha256
 from agents.perception.training.data import Row
 from agents.perception.training.export import write_model
-from agents.perception.training.fitting import Fitted, Say, Settings, by_task, fit
+from agents.perception.training.feeding import Settings
+from agents.perception.training.fitting import Fitted, Say, by_task, fit
 from agents.perception.training.generator import Material, generate
 from agents.perception.training.licences import dataset_of
 from agents.perception.training.metrics import report

@@ -9,6 +9,7 @@ import msgspec
 from controller.core.objectives import percentile
 from hmas.lab.frontdoor.load import Cell
 from hmas.lab.frontdoor.settings import KEPT_S
+from hmas.lab.loadgen import NO_END
 from hmas.lab.results import Result, is_good
 
 K = TypeVar("K", bound=Hashable)
@@ -26,7 +27,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
         ttft_ms_p50, ttft_ms_p95, ttft_ms_max: Over streamed answers of which a first token came; 0 with none.
         tpot_ms_p95: Over streamed answers of two tokens or more; 0 with none.
         told: Refused, with Retry-After. `refused`: refused without.
-        unanswered: Neither an answer nor a refusal within the run, or an answer that broke off.
+        unanswered: Neither a first token nor a refusal within the run, or an answer that broke off.
+        unfinished: Still being answered when the run ended.
         kept: Without a first token (without an end, where not streamed) or a refusal until 30 s beyond the deadline.
     """
 
@@ -40,6 +42,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     told: int
     refused: int
     unanswered: int
+    unfinished: int
     kept: int
 
 
@@ -73,6 +76,7 @@ def figures(results: Sequence[Result]) -> Figures:
     ttft = sorted(r.ttft_ms for r in results if r.ttft_ms >= 0.0)
     tpot = sorted(r.tpot_ms for r in results if r.tpot_ms >= 0.0)
     refused = [r for r in results if r.outcome in REFUSED]
+    unfinished = sum(map(_is_unfinished, results))
     return Figures(
         sent=len(results),
         ended=sum(r.outcome == "completed" for r in results),
@@ -83,9 +87,14 @@ def figures(results: Sequence[Result]) -> Figures:
         tpot_ms_p95=round(percentile(tpot, 95), 2),
         told=sum(r.retry_after_s >= 0.0 for r in refused),
         refused=sum(r.retry_after_s < 0.0 for r in refused),
-        unanswered=sum(r.outcome in ("failed", "lost") for r in results),
+        unanswered=sum(r.outcome in ("failed", "lost") for r in results) - unfinished,
+        unfinished=unfinished,
         kept=sum(map(is_kept, results)),
     )
+
+
+def _is_unfinished(result: Result) -> bool:
+    return result.outcome == "lost" and result.detail.startswith(NO_END) and result.ttft_ms >= 0.0
 
 
 def is_kept(result: Result) -> bool:

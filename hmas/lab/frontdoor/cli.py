@@ -1,6 +1,7 @@
 """`hmas lab frontdoor`: what clients really send, through the product and through the same gateway with nothing switched on."""
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -33,7 +34,7 @@ VLLM_FLAGS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
 @click.option("--quick", is_flag=True, help="Three minutes: two arms, embedded engines; fails below 0.97 of pass-through at 0.1 and 0.5.")
 @click.option("--vllm-python", type=click.Path(path_type=Path), help="Measure a real vLLM: interpreter of the environment that holds it.")
 @click.option("--model", type=click.Path(path_type=Path), help="Model directory for it (scripts/build_smollm2.py).")
-@click.option("--seconds", type=click.FloatRange(4, 600), help="Length of the arrivals of a run; default: 36, 16 with --quick, 50 on vLLM.")
+@click.option("--seconds", type=click.FloatRange(4, 600), help="Length of the arrivals of a run; default: 36, 16 with --quick.")
 @click.option("--repeats", type=click.IntRange(1, 20), help="Runs of each load, on other arrivals each time.")
 @click.option("--loads", help="Rates over capacity, with commas between.")
 @click.option("--budget", type=click.FloatRange(1, 600), help="Minutes after which no further run begins; default: 20.")
@@ -65,7 +66,10 @@ def frontdoor(ctx: click.Context, /, *, page: Path | None, out: Path, as_json: b
     if (options["vllm_python"] is None) != (options["model"] is None):
         raise click.UsageError("give --vllm-python and --model together")
     settings = settings_of(options)
-    document = asyncio.run(_measure(settings, options, out))
+    try:
+        document = asyncio.run(_measure(settings, options, out))
+    except asyncio.CancelledError:
+        raise click.Abort from None
     kind = ON_VLLM if settings.engine == "vllm" else f"{SIM}-quick" if options["quick"] else SIM
     write_result(out / f"{kind}.json", document)
     if as_json:
@@ -103,6 +107,10 @@ def settings_of(options: dict[str, Any]) -> DoorSettings:
 
 
 async def _measure(settings: DoorSettings, options: dict[str, Any], out: Path) -> dict[str, Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    # Stacks and engines are processes of their own: what ends this one must end them too.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     folder = data_dir()
     hint(f"prompts from {folder or 'datasets/'}")
     questions = read_questions(folder, max_prompt=settings.max_prompt, max_output=settings.max_output)
@@ -120,7 +128,7 @@ async def _engines(settings: DoorSettings, options: dict[str, Any], folder: Path
     if settings.engine == "sim":
         yield settings.engines
         return
-    server = VllmServer(python=options["vllm_python"], model=options["model"], max_model_len=MODEL_LEN, dtype="bfloat16", flags=VLLM_FLAGS)
+    server = VllmServer(python=options["vllm_python"], model=options["model"], max_model_len=MODEL_LEN, flags=VLLM_FLAGS)
     async with running_vllm(server, folder, "smollm2") as url:
         yield (f"vllm={url}",)
 

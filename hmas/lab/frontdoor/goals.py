@@ -43,7 +43,8 @@ def outcomes(by_load: ByLoad) -> list[Outcome]:
     for load, arms in by_load.items():
         goal = GOALS.get(load)
         if goal is not None and PASS in arms:
-            found.append(_ratios(f"load {load:g}: goodput at least {goal.least:g} of pass-through in every cell", arms, PASS, goal.least))
+            text = f"load {load:g}: goodput at least {goal.least:g} of pass-through"
+            found.append(_ratios(f"{text} in every cell", arms, PASS, goal.least) if goal.cells else _overall(text, arms, goal.least))
             if goal.ttft_ms is not None:
                 found.append(_first_tokens(f"load {load:g}: median TTFT within {goal.ttft_ms:g} ms of pass-through", arms, goal.ttft_ms))
         if PLAIN in arms:
@@ -103,6 +104,13 @@ def _ratios(text: str, arms: Mapping[str, Sequence[Result]], other: str, least: 
         open=verdicts.count("open"),
         worst="" if worst is None else f"{cell_words(worst[1])}: {worst[2].good} beside {worst[2].base}",
     )
+
+
+def _overall(text: str, arms: Mapping[str, Sequence[Result]], least: float) -> Outcome:
+    found = ratio(arms[PRODUCT], arms[PASS])
+    verdict = judged(found, least)
+    counts = {"passed": int(verdict == "pass"), "failed": int(verdict == "fail"), "open": int(verdict == "open")}
+    return Outcome(goal=text, **counts, worst=f"all requests: {found.good} beside {found.base}")
 
 
 def _first_tokens(text: str, arms: Mapping[str, Sequence[Result]], most_ms: float) -> Outcome:

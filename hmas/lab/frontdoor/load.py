@@ -35,17 +35,26 @@ def cells(forms: Sequence[str]) -> list[Cell]:
 
 
 class DoorLoad:
-    """Arrivals out of questions."""
+    """Arrivals out of questions.
+
+    Attributes:
+        stretch: Factor on all targets, 1 or more: for engines that are too slow for them.
+    """
 
     def __init__(self, settings: DoorSettings, questions: Sequence[Question], prompts: PromptData) -> None:
         self._settings = settings
         self._questions = questions
         self._writer = PromptWriter(prompts)
+        self.stretch = 1.0
 
     def arrivals(self, number: int, *, rps: float, seconds: float) -> list[Arrival]:
         """A Poisson stream. The same number gives the same requests, at times that only the rate stretches."""
         spec = ArrivalSpec(mean_rps=rps, duration_s=seconds, process="poisson")
         return self._dress(arrival_times(spec, stream(self._settings.seed, "door-times", number)).tolist(), number)
+
+    def one_by_one(self, count: int, every_s: float) -> list[Arrival]:
+        """So many requests at a fixed distance, for what an engine does with one alone."""
+        return self._dress([every_s * place for place in range(count)], -2)
 
     def ramp(self, low_rps: float, high_rps: float, seconds: float) -> list[Arrival]:
         """Arrivals whose rate rises linearly, on which capacity is measured; evenly spaced, so that chance has no part in the rate."""
@@ -59,19 +68,23 @@ class DoorLoad:
         settings, seed = self._settings, self._settings.seed
         all_cells = cells(settings.forms)
         texts = [question.text for question in self._questions]
-        clients = Clients(texts, self._writer, seed=seed + 1000 * (number + 1), past=settings.past)
-        rng = stream(seed, "door-cells", number + 1)
-        chosen = stream(seed, "door-questions", number + 1).integers(0, len(texts), size=len(times)).tolist()
+        clients = Clients(texts, self._writer, seed=seed + 1000 * (number + 2), past=settings.past)
+        rng = stream(seed, "door-cells", number + 2)
+        chosen = stream(seed, "door-questions", number + 2).integers(0, len(texts), size=len(times)).tolist()
         order: list[int] = []
         found = []
         for index, (at_s, which) in enumerate(zip(times, chosen, strict=True)):
             if not order:
                 order = rng.permutation(len(all_cells)).tolist()
             cell = all_cells[order.pop()]
-            slo = TIGHTER if cell.declared and rng.random() < 0.5 else TARGETS
+            slo = _stretched(TIGHTER if cell.declared and rng.random() < 0.5 else TARGETS, self.stretch)
             terms = Terms(settings.cap if cell.capped else 0, cell.declared, slo)
             found.append(clients.send(_bare(at_s, self._questions[which], slo), index, cell.form, terms))
         return found
+
+
+def _stretched(slo: Slo, factor: float) -> Slo:
+    return Slo(ttft_ms=slo.ttft_ms * factor, tpot_ms=slo.tpot_ms * factor)
 
 
 def _bare(at_s: float, question: Question, slo: Slo) -> Arrival:

@@ -96,6 +96,7 @@ class Measurement:
             "version": VERSION,
             "settings": msgspec.to_builtins(self._settings),
             "capacity_rps": round(capacity_rps, 3),
+            "stretch": self._load.stretch,
             "capacity": plain(points),
             "summary": {"loads": loads_summary(self._by_load), "goals": goals, "worth": worth_summary(self._by_load, self._worth)},
             "quick_failures": quick_failures(self._by_load),

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from hmas.lab.frontdoor.arms import Stack, running_arm
+from hmas.lab.frontdoor.arms import DoorBroken, Stack, running_arm
 from hmas.lab.frontdoor.capacity import CapacityPoint, capacity_points
 from hmas.lab.frontdoor.load import DoorLoad
-from hmas.lab.frontdoor.settings import PASS, DoorSettings
+from hmas.lab.frontdoor.settings import PASS, TIGHTER, DoorSettings
 from hmas.lab.loadgen import LoadSpec, Progress, run_process, write_plan
 from hmas.lab.results import Result, RunSummary, read_results
 from hmas.lab.workload import Arrival
@@ -16,6 +16,8 @@ from hmas.lab.workload import Arrival
 SETTLE_S = 2.0
 """Between a stack's readiness and its first request: agents report for work."""
 CAPACITY_DRAIN_S = 30.0
+ALONE, ALONE_EVERY_S = 8, 4.0
+"""Requests sent one by one, and the seconds between them."""
 Run = tuple[list[Result], RunSummary]
 
 
@@ -43,14 +45,31 @@ class Runs:
         Raises:
             DoorBroken: The stack did not come up.
         """
-        low, high = self._settings.ramp
-        arrivals = self._load.ramp(low, high, self._settings.ramp_s)
-        async with running_arm(PASS, self._engines, self._folder / "capacity") as stack:
-            results, _ = await self._send(stack, arrivals, self._folder / "capacity", drain_s=CAPACITY_DRAIN_S)
+        folder = self._folder / "capacity"
+        async with running_arm(PASS, self._engines, folder) as stack:
+            if self._settings.headroom:
+                await self._stretch(stack, folder)
+            low, high = (rate / self._load.stretch for rate in self._settings.ramp)
+            arrivals = self._load.ramp(low, high, self._settings.ramp_s)
+            results, _ = await self._send(stack, arrivals, folder, drain_s=CAPACITY_DRAIN_S)
         points = capacity_points(results)
         for point in points:
             self._say(f"{point.rps:.2f} requests/s arrive: {point.good_share:.0%} of them good")
         return points
+
+    async def _stretch(self, stack: Stack, folder: Path) -> None:
+        """Stretches all targets to what the engine can do: see `DoorSettings.headroom`.
+
+        Raises:
+            DoorBroken: It answered no request.
+        """
+        results, _ = await self._send(stack, self._load.one_by_one(ALONE, ALONE_EVERY_S), folder)
+        alone_ms = sorted(r.tpot_ms for r in results if r.tpot_ms > 0.0)
+        if not alone_ms:
+            raise DoorBroken("the engine answered no request of those sent to it one by one")
+        tpot_ms = alone_ms[len(alone_ms) // 2]
+        self._load.stretch = max(1.0, round(self._settings.headroom * tpot_ms / TIGHTER.tpot_ms, 1))
+        self._say(f"TPOT of a request alone is {tpot_ms:.0f} ms: all targets are stretched by {self._load.stretch:g}")
 
     async def side_by_side(self, names: Sequence[str], label: str, arrivals: Sequence[Arrival]) -> dict[str, Run]:
         """The arms, at most `at_once` of them at a time, on the same requests.

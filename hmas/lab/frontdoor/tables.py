@@ -11,7 +11,7 @@ from hmas.lab.tables import Table, cell, markdown
 Document = Mapping[str, Any]
 ARM_HEAD = (
     *("load", "arm", "sent", "ended", "good", "TTFT p50 ms", "p95", "max", "TPOT p95 ms"),
-    *("refused with Retry-After", "without", "unanswered", "kept"),
+    *("refused with Retry-After", "without", "unanswered", "unfinished", "kept"),
 )
 CELL_HEAD = ("cell", "sent", PASS, PLAIN, PRODUCT, f"over {PASS}", f"over {PLAIN}", "TTFT p50 ms", "p95", "unanswered")
 
@@ -30,6 +30,8 @@ def loads_table(document: Document) -> Table:
     """All requests of a load together, arm by arm."""
     rows = [(f"{one['load']:g}", *_arm(name, found)) for one in document["summary"]["loads"] for name, found in one["arms"].items()]
     title = f"All requests by load; capacity is {document['capacity_rps']:.2f} good requests/s"
+    if document["stretch"] != 1.0:
+        title += f"; all targets are stretched by {document['stretch']:g}, because the engine is slow"
     return Table(title, ARM_HEAD, rows)
 
 
@@ -76,7 +78,7 @@ def body(document: Document) -> str:
 
 def _arm(name: str, found: Mapping[str, Any]) -> tuple[str, ...]:
     waits = [cell(found[key], 0) for key in ("ttft_ms_p50", "ttft_ms_p95", "ttft_ms_max")]
-    ends = [str(found[key]) for key in ("told", "refused", "unanswered", "kept")]
+    ends = [str(found[key]) for key in ("told", "refused", "unanswered", "unfinished", "kept")]
     return (name, *(str(found[key]) for key in ("sent", "ended", "good")), *waits, cell(found["tpot_ms_p95"], 1), *ends)
 
 

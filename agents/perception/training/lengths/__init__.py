@@ -1,1 +1,1 @@
-"""Trains and judges the model of output lengths, beside plain baselines; only training needs torch, and nothing at run time needs this."""
+"""Trains and judges the model of output lengths, beside plain baselines; nothing at run time needs this."""

@@ -57,9 +57,6 @@ ASKED = (
     "How do you say this in {second}? {text}",
 )
 """Public translations with a permissive licence are rare: so many are generated, of texts up to this long, in these words."""
-NOT_AS_SERVED = ("chaitanyamalaviya/ExpertQA", "teknium1/GPTeacher", "openai/grade-school-math")
-"""Collections whose answers were shortened by experts, asked for in a few words by whoever made them, or come from a model tuned to write
-like one data set: they show how prompts differ, not how long answers are where models are served."""
 REFERENCES = (TaskType.TRANSLATION, TaskType.SUMMARIZATION, TaskType.EXTRACTION)
 """Task types that lean on human references, and how much one of these counts."""
 HUMAN = "human"

@@ -11,7 +11,7 @@ import base64
 import json
 import math
 import tempfile
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from scipy.sparse.linalg import LinearOperator, cg  # type: ignore[import-untype
 
 from agents.perception.length_base import FORMAT, INPUTS, LengthBase, Stored
 from agents.perception.length_text import NUMBERS, QuestionFeatures, terms
-from agents.perception.training.lengths.corpus import NOT_AS_SERVED, Corpus, Example
+from agents.perception.training.lengths.corpus import Corpus, Example
 from agents.perception.training.lengths.scores import weighted_quantile
 from controller.core.errors import ModelError
 from controller.core.lengths import LEVELS, MEDIAN, P90
@@ -33,7 +33,7 @@ from controller.core.lengths import LEVELS, MEDIAN, P90
 Floats = NDArray[np.float64]
 
 LEAST_ANSWERS = 40
-"""Answers from which a model's verbosity counts as known."""
+"""Answers, to prompts that others answered too, from which a model's verbosity counts as known."""
 LONGEST_SHARE = 0.999
 HIDDEN_NUMBERS = ("log_tokens", "log_chars", "log_chars_per_token")
 """What is left to tell of a question whose text is not shared."""
@@ -50,15 +50,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         shrinkage: Answers that the absence of a model's verbosity counts for.
         held_out: Share of the questions on which a first run's quantiles are checked.
         widening: What such a check has found before; 0 to check.
-        newcomers: What leaving collections out has found before of models without an offset; None to find it.
     """
 
     seed: int = 7
     vocabulary: int = 6000
     least_prompts: int = 4
-    ridge: float = 2.0
-    trees: int = 300
-    depth: int = 5
+    ridge: float = 1.0
+    trees: int = 250
+    depth: int = 4
     rate: float = 0.08
     leaf_ridge: float = 8.0
     folds: int = 5
@@ -66,7 +65,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     shrinkage: float = 8.0
     held_out: float = 0.15
     widening: float = 0.0
-    newcomers: float | None = None
 
 
 def train(corpus: Corpus, plan: Plan, report: Callable[[str], None]) -> dict[str, Any]:
@@ -78,14 +76,12 @@ def train(corpus: Corpus, plan: Plan, report: Callable[[str], None]) -> dict[str
     if len(corpus.examples) < LEAST_ANSWERS:
         raise ModelError(f"{len(corpus.examples)} answers to learn from; needed: {LEAST_ANSWERS} or more")
     widening = plan.widening or _checked(corpus, plan)
-    report(f"on questions held out the quantiles must stand {widening:.2f} times as far apart")
-    newcomers = _newcomers(corpus, plan, report) if plan.newcomers is None else plan.newcomers
-    report(f"for models without an offset {newcomers:+.2f} is added, as a logarithm; training on all")
-    return fit(corpus, plan) | {"widening": round(widening, 4), "newcomers": round(newcomers, 3)}
+    report(f"on questions held out the quantiles must stand {widening:.2f} times as far apart; training on all")
+    return fit(corpus, plan) | {"widening": round(widening, 4)}
 
 
 def fit(corpus: Corpus, plan: Plan) -> dict[str, Any]:
-    """One fit on all answers of a corpus, as `train` without its checks: a widening of 1, nothing added for newcomers."""
+    """One fit on all answers of a corpus, as `train` without its check: a widening of 1."""
     prompt = np.array([example.prompt for example in corpus.examples])
     weight = np.array([example.weight for example in corpus.examples])
     offsets = _verbosity(corpus.examples, plan.shrinkage)
@@ -118,7 +114,8 @@ def fit(corpus: Corpus, plan: Plan) -> dict[str, Any]:
         verbose=False,
     )
     booster.fit(catboost.Pool(inputs, np.concatenate((target, target[again])), weight=np.concatenate((weight, weight[again]))))
-    answers = Counter(example.model for example in corpus.examples)
+    of_prompt = Counter(example.prompt for example in corpus.examples)
+    compared = Counter(example.model for example in corpus.examples if of_prompt[example.prompt] > 1)
     longest = [math.exp(example.log_length) for example in corpus.examples if example.model] or [float(np.exp(target.max()))]
     return {
         "format": FORMAT,
@@ -130,8 +127,7 @@ def fit(corpus: Corpus, plan: Plan) -> dict[str, Any]:
         "intercept": round(intercept, 4),
         "trees": _trees(booster, plan.depth),
         "widening": 1.0,
-        "offsets": {model: round(offset, 3) for model, offset in sorted(offsets.items()) if answers[model] >= LEAST_ANSWERS},
-        "newcomers": 0.0,
+        "offsets": {model: round(offset, 3) for model, offset in sorted(offsets.items()) if compared[model] >= LEAST_ANSWERS},
         "longest": round(float(np.quantile(longest, LONGEST_SHARE))),
     }
 
@@ -158,31 +154,6 @@ def _checked(corpus: Corpus, plan: Plan) -> float:
     return weighted_quantile(np.abs(away) / np.maximum(step, 1e-6), [example.weight for example in examples], 0.8)
 
 
-def _newcomers(corpus: Corpus, plan: Plan, report: Callable[[str], None]) -> float:
-    """What a fit is short of where models are served that it was not trained on: each collection is left out in turn and has one vote.
-
-    With so few collections no more than their mean can be had, and one that says nothing is counted in. Collections whose answers are not
-    as served (`NOT_AS_SERVED`) have no vote.
-    """
-    places: dict[str, list[Example]] = defaultdict(list)
-    for example in corpus.examples:
-        if example.model:
-            places[corpus.collections[example.prompt]].append(example)
-    votes = []
-    for collection, left_out in sorted(places.items()):
-        rest = [example for example in corpus.examples if corpus.collections[example.prompt] != collection]
-        if collection.startswith(NOT_AS_SERVED) or min(len(left_out), len(rest)) < LEAST_ANSWERS:
-            continue
-        fitted = _opened(fit(_with(corpus, rest), plan))
-        away = [
-            example.log_length - fitted.offsets.get(example.model, 0.0) - quantiles[MEDIAN]
-            for example, quantiles in zip(left_out, _stated(fitted, corpus, left_out), strict=True)
-        ]
-        votes.append(weighted_quantile(away, [example.weight for example in left_out], 0.5))
-        report(f"without {collection}: its answers are {votes[-1]:+.2f} off, as a logarithm")
-    return sum(votes) / (len(votes) + 1)
-
-
 def _with(corpus: Corpus, examples: list[Example]) -> Corpus:
     return msgspec.structs.replace(corpus, examples=examples)
 
@@ -200,8 +171,9 @@ def _stated(fitted: LengthBase, corpus: Corpus, examples: Sequence[Example]) -> 
 
 
 def _verbosity(examples: Sequence[Example], shrinkage: float, rounds: int = 10) -> dict[str, float]:
-    """Each model's mean log length beside that of others on the same prompts, shrunk towards none. References, which have no model, were
-    moved to what models write beforehand: they have none.
+    """Each model's mean log length beside that of other models on the same prompts, shrunk towards none.
+
+    References, which have no model, were moved to what models write beforehand: they have no verbosity.
     """
     names = sorted({example.model for example in examples} | {""})
     numbers = {name: number for number, name in enumerate(names)}
@@ -212,9 +184,8 @@ def _verbosity(examples: Sequence[Example], shrinkage: float, rounds: int = 10) 
     own = np.array([name != "" for name in names])
     offset: Floats = np.zeros(len(names))
     for _ in range(rounds):
-        left = length - offset[model]
-        # A prompt that one model alone answered says little of that model: its mean is drawn a little to the mean of all.
-        of_prompt = (np.bincount(prompt, weight * left) + 0.3 * np.average(left, weights=weight)) / (np.bincount(prompt, weight) + 0.3)
+        # From no verbosity on, a prompt that one model alone answered never moves that model: its length may be the prompt's as well.
+        of_prompt = np.bincount(prompt, weight * (length - offset[model])) / np.bincount(prompt, weight)
         offset = own * np.bincount(model, weight * (length - of_prompt[prompt]), len(names))
         offset /= np.bincount(model, weight, len(names)) + shrinkage
     return {name: float(offset[number]) for name, number in numbers.items() if name}

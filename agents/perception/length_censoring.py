@@ -1,0 +1,26 @@
+"""What an answer teaches that was cut off at a cap: it would have been longer, and nobody knows by how much. Pure."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from controller.core.lengths import LEVELS
+
+
+def share_below(stated: Sequence[float], length: float, *, censored: bool) -> list[float]:
+    """By level, whether the length was at most the stated quantile; behind a cap, how probable that is by what was stated."""
+    if not censored:
+        return [1.0 if length <= value else 0.0 for value in stated]
+    passed = float(np.interp(length, stated, LEVELS, left=0.0))
+    return [max(0.0, (level - passed) / (1.0 - passed)) if length <= value else 0.0 for level, value in zip(LEVELS, stated, strict=True)]
+
+
+def beyond(standing: float) -> tuple[float, float]:
+    """Mean of a standard normal beyond `standing`, and the share of its variance that knowing so takes away (Tobit)."""
+    if standing > 6.0:
+        return standing, 1.0
+    density = math.exp(-0.5 * standing * standing) / math.sqrt(2.0 * math.pi)
+    tail = 0.5 * math.erfc(standing / math.sqrt(2.0))
+    mean = density / max(tail, 1e-300)
+    return mean, min(1.0, max(0.0, mean * (mean - standing)))

@@ -1,0 +1,46 @@
+"""The groups by which output lengths differ, and how much: what a request belongs to, from its model to the question itself. Pure."""
+
+from collections.abc import Hashable
+
+from agents.perception.length_effects import Level
+from agents.perception.reading import PromptView
+from controller.core.types import TaskType
+
+LEVELS_OF_EFFECTS: tuple[Level, ...] = (
+    Level("model", 0.10, 0.002),
+    Level("everything", 0.04, 0.001),
+    Level("task", 0.04, 0.001),
+    Level("model and task", 0.04, 0.002),
+    Level("tenant", 0.03, 0.002),
+    Level("application", 0.03, 0.002),
+    Level("conversation", 0.0, 0.02, of_spread=0.20),
+    Level("question", 0.0, 0.003, of_spread=0.45),
+)
+_OF_SPREAD = tuple(level.of_spread for level in LEVELS_OF_EFFECTS)
+NOISE = 0.4
+"""Least share of the expectation's squared spread that no memory explains: another answer to the same question differs too."""
+
+
+def groups_of(view: PromptView, task: TaskType, key: str, tenant: str, session: str) -> tuple[Hashable, ...]:
+    """Groups of a request, in the order of `LEVELS_OF_EFFECTS`.
+
+    What is unknown has no group of its own: it follows everything. `key` is from `length_names.model_key`; a conversation may be empty.
+    """
+    text = view.excerpt
+    typed = None if task is TaskType.UNKNOWN else task
+    applied = view.system or view.has_tools or view.wants_json
+    return (
+        ("m", key),
+        ("",),
+        typed and ("t", typed),
+        typed and ("mt", key, typed),
+        ("n", tenant),
+        ("a", tenant, hash(view.system), view.has_tools, view.wants_json) if applied else None,
+        ("s", tenant, session) if session else None,
+        ("q", hash(text), view.question_chars or view.prompt_chars) if text else None,
+    )
+
+
+def noise_share(groups: tuple[Hashable, ...]) -> float:
+    """Share of the expectation's squared spread that none of a request's groups holds."""
+    return max(NOISE, 1.0 - sum(share for share, group in zip(_OF_SPREAD, groups, strict=True) if group is not None))
