@@ -2,8 +2,8 @@
 
 vLLM's own `vllm bench serve` sends 6 requests a second with two pairs of targets; guidellm and aiperf send half and 0.9 of the capacity
 that is measured first. Every figure is the tool's own. The tools are installed into environments of their own under build/; one that
-cannot be had is named with the reason. guidellm and aiperf load SmolLM2-135M where build/smollm2 is there, whose steps leave a small
-machine time for the tools themselves; else the tiny model that vLLM's tool loads.
+cannot be had is named with the reason. All load the tiny model. With --smollm2 guidellm and aiperf load SmolLM2-135M in its place: a CPU
+completes about one such request a second, so give that at least --seconds 120.
 
     python benchmarks/bench_outside.py                        # make setup-vllm comes first; 20 minutes
     python benchmarks/bench_outside.py --quick                # one pair of short runs for each load: 5 minutes
@@ -20,6 +20,7 @@ from typing import Any
 
 from setup_peers import install
 
+from hmas.demo.site import DemoBroken
 from hmas.demo.vllm_engine import VllmServer, running_vllm
 from hmas.lab.as_it_comes import hmas_up
 from hmas.lab.outside.page import body
@@ -27,6 +28,7 @@ from hmas.lab.outside.session import Cell, Site, capacity_rps, compare, warm
 from hmas.lab.outside.tools import AIPERF, GUIDELLM, VLLM
 from hmas.lab.page import write_page
 from hmas.lab.result_files import VERSION, write_result
+from hmas.lab.studies.errors import StudyError
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMAND = "make bench-outside"
@@ -60,11 +62,11 @@ def tools_there(folder: Path) -> tuple[dict[Any, Path], dict[str, str]]:
 
 
 async def measure(args: argparse.Namespace) -> dict[str, Any]:
-    rounds, seconds = (1, 12.0) if args.quick else (2, 25.0)
+    rounds, seconds = (1, args.seconds or 12.0) if args.quick else (2, args.seconds or 25.0)
     found, missing = tools_there(args.build)
     vllm_bin = args.vllm_python.parent
     models = {"tiny": args.model}
-    if (args.smollm2 / "config.json").exists():
+    if args.smollm2:
         models["smollm2"] = args.smollm2
     summary: dict[str, Any] = {"rows": [], "missing": missing, "capacity_rps": {}, "rounds": rounds, "seconds": seconds}
     shares_on = list(models)[-1]
@@ -100,7 +102,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vllm-python", type=Path, default=ROOT / "build" / "vllm" / "bin" / "python")
     parser.add_argument("--model", type=Path, default=ROOT / "build" / "tiny-model")
-    parser.add_argument("--smollm2", type=Path, default=ROOT / "build" / "smollm2")
+    parser.add_argument("--smollm2", type=Path, help="directory of SmolLM2-135M (`make setup-smollm2`), for guidellm and aiperf")
+    parser.add_argument("--seconds", type=float, help="length of each load; 25, or 12 with --quick")
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="where the tools' environments are")
     parser.add_argument("--quick", action="store_true", help="one pair of short runs for each load")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench" / "outside.json")
@@ -110,11 +113,15 @@ def main() -> None:
         write_page(args.page, args.out.parent, {args.out.stem: body}, command=COMMAND)
         return
     for path in ("vllm_python", "model", "smollm2", "build", "out"):
-        setattr(args, path, getattr(args, path).absolute())
+        if getattr(args, path):
+            setattr(args, path, getattr(args, path).absolute())
     # One thread, bound to no core: whatever else this machine does would else hold up one fixed core's engine.
     os.environ["OMP_NUM_THREADS"] = "1"
     args.build.mkdir(parents=True, exist_ok=True)
-    summary = asyncio.run(measure(args))
+    try:
+        summary = asyncio.run(measure(args))
+    except (StudyError, DemoBroken) as error:
+        raise SystemExit(str(error)) from error
     say("")
     say(body({"summary": summary}))
     say(f"\nwritten to {args.out}")

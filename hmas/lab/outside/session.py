@@ -16,7 +16,7 @@ from hmas.lab.studies.errors import StudyError
 ARMS = ("direct", "gateway")
 OVERTIME_S = 90.0
 """What a tool may take beside the length of its load: it starts, makes its texts, and waits for the last answers."""
-CAPACITY_REQUESTS, CAPACITY_IN_FLIGHT = 96, 32
+CAPACITY_REQUESTS, CAPACITY_IN_FLIGHT, CAPACITY_S = 96, 32, 120.0
 STANDS_FOR_NOTHING = 1e-9
 
 
@@ -129,7 +129,7 @@ async def run_tool(tool: Tool, place: Path, ask: Ask, folder: Path) -> Figures:
     await asyncio.to_thread(folder.mkdir, parents=True)
     log = folder / "tool.log"
     environment = {**os.environ, "VLLM_NO_USAGE_STATS": "1", "HOME": str(folder), **dict(tool.env)}
-    expected_s = 0.0 if ask.rps == float("inf") else ask.requests / ask.rps
+    expected_s = CAPACITY_S if ask.rps == float("inf") else ask.requests / ask.rps
     begun_s = time.monotonic()
     with log.open("wb") as output:
         try:
