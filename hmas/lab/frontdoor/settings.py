@@ -109,7 +109,7 @@ VLLM = DoorSettings(
     cap=128,
     max_prompt=300,
     past=Past(question_chars=200, answer_tokens=(10, 60)),
-    ramp=(0.3, 3.0),
+    ramp=(0.5, 6.0),
     ramp_s=80.0,
     headroom=2.5,
     drain_s=50.0,
