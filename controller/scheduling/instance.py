@@ -245,8 +245,14 @@ class Instance:
             self.available
             and self.in_flight < self.capacity_n_run
             and (self.probe_limit is None or self.in_flight < self.probe_limit)
-            and (engine is None or (engine.waiting == 0 and (engine.kv_usage is None or engine.kv_usage < KV_FULL)))
+            and (engine is None or engine.kv_usage is None or engine.kv_usage < KV_FULL)
+            and (engine is None or engine.waiting == 0 or self._window_fills(engine))
         )
+
+    def _window_fills(self, engine: EngineSnapshot) -> bool:
+        """Whether requests queue inside the engine only because an agent's window has lowered how many it runs."""
+        limit = engine.max_num_seqs
+        return self.advised and limit is not None and limit < self.capacity_n_run and engine.running >= limit
 
     def has_cache_for(self, request: Request) -> bool:
         """Whether the request's prompt fits into the fence beside what those in flight hold for certain. O(in flight)."""
