@@ -28,7 +28,7 @@ LEAST_FILES = 4096
 LEAST_DISK_MB = 200
 MAX_SKEW_S = 2.0
 TIMEOUT_S = 3.0
-ASIDE = "serving goes on with the defaults, and the agent comes back by itself once it is better; where it does not, leave it out by agents.only"
+ASIDE = "the gateway serves by its own defaults until the answers are better; where they stay worse, leave the agent out by agents.only"
 ENGINE_DOWN = "start it, or correct its address; the other engines serve meanwhile"
 
 

@@ -1,0 +1,172 @@
+"""Agents that are worse than the gateway's defaults: set aside with an event, scored all the same, used again once they are better."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gateway_kit import Rig, chat, eventually, running
+from message_kit import request_features
+
+from controller.core.messages import REQUESTS, ControlAction, LengthBound, Message, MetaDecision, RequestCost
+from controller.gateway.desk import Live
+from hmas.cli.checks import _check_agents
+from hmas.cli.status import page
+
+TOKENS = 60
+Answer = Callable[[Live], Message]
+
+
+@asynccontextmanager
+async def answering(rig: Rig, answer: list[Answer]) -> AsyncIterator[None]:
+    """Answers every request by the last of `answer`."""
+
+    async def run() -> None:
+        async for deliveries in rig.bus.follow([REQUESTS]):
+            for delivery in deliveries:
+                live = rig.gateway.desk.lives.get(delivery.message.request_id)
+                if live is not None:
+                    rig.bus.post(answer[-1](live))
+
+    task = asyncio.create_task(run())
+    await asyncio.sleep(0.05)
+    yield
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def send(rig: Rig, count: int, tokens: int = TOKENS) -> None:
+    for first in range(0, count, 10):
+        await asyncio.gather(*(rig.post(chat(f"number {n}", tokens=tokens)) for n in range(first, min(count, first + 10))))
+
+
+def lengths(tokens: float) -> Answer:
+    return lambda live: request_features(live.request.id, output_tokens=tokens, output_tokens_p90=tokens)
+
+
+def default_lengths(live: Live) -> Message:
+    default = live.answers.default
+    return request_features(live.request.id, output_tokens=default.output_tokens, output_tokens_p90=default.output_tokens_upper)
+
+
+def costs(live: Live) -> Message:
+    return RequestCost(request_id=live.request.id, sent_s=1.0, ttft_ms={"sim-1": 8e7}, tpot_ms={"sim-1": 8e7}, output_tokens=1.0)
+
+
+def default_costs(live: Live) -> Message:
+    default = live.answers.default
+    said = {"ttft_ms": {"sim-1": default.ttft_ms}, "tpot_ms": {"sim-1": default.tpot_ms}}
+    return RequestCost(request_id=live.request.id, sent_s=1.0, output_tokens=1.0, **said)
+
+
+async def doctor_and_status(rig: Rig) -> str:
+    status = (await rig.admin("GET", "/admin/status")).json
+    found = [
+        f"{check.name} {check.found} {check.do}" for check in _check_agents(rig.gateway.config, status["agents"]) if check.state == "WARN"
+    ]
+    return "\n".join([page(status), *found])
+
+
+@pytest.mark.parametrize(
+    ("agent", "answers", "wrong", "right"),
+    [("perception", "lengths", lengths(3000.0), default_lengths), ("prediction", "costs", costs, default_costs)],
+)
+async def test_answers_about_requests(tmp_path: Path, agent: str, answers: str, wrong: Answer, right: Answer):
+    async with running(tmp_path) as rig:
+        await send(rig, 10)
+        said = [wrong]
+        async with answering(rig, said):
+            await send(rig, 60)
+            (event,) = rig.events("agent.aside")
+            assert (event["subject"], event["before"], event["after"], event["severity"]) == (agent, "used", "set aside", "warning")
+            assert event["reason"].startswith(f"{agent}'s {answers}: mean ")
+            before = {completion.request_id for completion in await rig.completions()}
+            await send(rig, 10)
+            shown = await doctor_and_status(rig)
+            metrics = (await rig.get("/metrics")).body.decode()
+            late = [completion for completion in await rig.completions() if completion.request_id not in before]
+            said.append(right)
+            await send(rig, 70)
+        events = rig.events("agent.aside")
+    assert len(late) == 10
+    if agent == "perception":
+        assert {completion.predicted_output_tokens for completion in late} == {TOKENS}
+    assert f"{agent}'s {answers} SET ASIDE" in shown
+    assert f"agent {agent} set aside, worse than the gateway's own defaults: {answers}: " in shown
+    assert f'hmas_agent_set_aside{{agent="{agent}"}} 1.0' in metrics
+    assert f'hmas_agent_loss{{agent="{agent}",answers="{answers}",of="default"}}' in metrics
+    assert [(one["before"], one["after"]) for one in events] == [("used", "set aside"), ("set aside", "used")]
+
+
+async def test_costs_that_are_set_aside_change_no_estimate(tmp_path: Path):
+    async with running(tmp_path) as rig, answering(rig, [costs]):
+        await send(rig, 70)
+        blocker = asyncio.create_task(rig.post(chat("long", tokens=500)))
+        await eventually(lambda: len(rig.gateway.desk.lives) == 1)
+        (live,) = rig.gateway.desk.lives.values()
+        await eventually(lambda: live.answers.cost is not None)
+        assert live.entry.estimates.ttft_ms < 1000.0
+        await blocker
+
+
+def window(rig: Rig, agent: str, n_run: int) -> Message:
+    sent_s = rig.gateway.clock.now_s()
+    if agent == "statera":
+        return ControlAction(sent_s=sent_s, instance="sim-1", n_run=n_run)
+    return MetaDecision(sent_s=sent_s, decision_id="d", policy="fcfs", previous="fcfs", n_run=n_run, hints={"tpot_guard": 1e-9})
+
+
+@pytest.mark.parametrize("agent", ["statera", "meta"])
+async def test_a_window_that_holds_requests_back_beside_room(tmp_path: Path, agent: str):
+    async with running(tmp_path) as rig:
+
+        def in_force() -> tuple[int, str]:
+            setting = rig.gateway.control.directives.instances["sim-1"]
+            return setting.controls.n_run, setting.n_run.source
+
+        await send(rig, 30)
+        rig.bus.post(window(rig, agent, 1))
+        await eventually(lambda: in_force() == (1, agent))
+        held = [asyncio.create_task(rig.post(chat("long", tokens=1000), headers={"x-request-id": f"r{n}"})) for n in range(5)]
+        await eventually(lambda: rig.gateway.scheduler.in_flight("sim-1") == 5, timeout_s=2.0)
+        assert in_force()[0] == 16
+        assert "tpot_guard" not in rig.gateway.scheduler.hints
+        (event,) = rig.events("agent.aside")
+        assert (event["subject"], event["after"]) == (agent, "set aside")
+        assert [one["subject"] for one in rig.events("dispatch.relieved")] == ["sim-1"]
+        relieved = rig.events("dispatch.relieved")[0]["after"]
+        assert (await rig.admin("GET", f"/admin/requests/{relieved}")).json["tries"][0]["in_spite_of"] == "window"
+        await asyncio.gather(*held)
+        rig.bus.post(window(rig, agent, 16))
+        await send(rig, 60, tokens=3)
+        await eventually(lambda: in_force()[1] == agent)
+    assert [one["after"] for one in rig.events("agent.aside")] == ["set aside", "used"]
+
+
+async def test_length_bounds_count_once_they_have_proven_right_and_no_longer_when_they_are_wrong(tmp_path: Path):
+    def bounds(add_tokens: float) -> Message:
+        bound = LengthBound(prompt_tokens_below=0, add_tokens=add_tokens, samples=100)
+        return ControlAction(sent_s=rig.gateway.clock.now_s(), instance="sim-1", n_run=16, length_bounds=[bound])
+
+    def in_force() -> str:
+        return rig.gateway.control.directives.bounds_source
+
+    async with running(tmp_path) as rig:
+        await send(rig, 20)
+        rig.bus.post(bounds(0.0))
+        await send(rig, 10)
+        assert in_force() == "fallback"
+        await send(rig, 20)
+        await eventually(lambda: in_force() == "statera")
+        rig.bus.post(bounds(1e9))
+        await send(rig, 30)
+        await eventually(lambda: in_force() == "fallback")
+        (event,) = rig.events("agent.aside")
+        status = (await rig.admin("GET", "/admin/status")).json
+    assert event["reason"].startswith("statera's length bounds: mean pinball loss of the log upper length ")
+    known: dict[str, Any] = {one["answers"]: one for one in status["agents"]["statera"]["answers"]}
+    assert known["length bounds"]["set_aside"]
+    assert not known["length bounds"]["used"]
+    assert known["windows"]["used"]
