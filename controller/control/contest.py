@@ -61,9 +61,10 @@ class Contest:
 
     def fail(self) -> bool:
         """Sets the agent aside at once, on evidence that needs no average. True where it was not."""
+        before = self.aside
         self.add(LOSS_MOST, 0.0)
-        changed, self.aside = not self.aside, True
-        return changed
+        self.aside = True
+        return not before
 
     def _standard_error(self, mean: float) -> float:
         count = len(self._agent)

@@ -9,10 +9,13 @@ from collections.abc import Iterable, Iterator
 
 from controller.scheduling.group import Group, Waiting
 from controller.scheduling.instance import Instance
+from controller.scheduling.room import has_cache_for, is_half_empty, shows_room
 from controller.scheduling.tenancy import Tenancy
 
 HELD_MOST_S = 1.0
 """How long a request may be held back beside an instance that is less than half full."""
+_HELD_S = HELD_MOST_S - 1e-3
+"""The same against ticks that come a rounding error early."""
 _GAP_MOST_S = 1.0
 """A look that comes later than this after the last one counts as this: the process stood still."""
 _LOOK_AHEAD = 8
@@ -47,8 +50,8 @@ class IdleHolds:
                 continue
             began_s = since_s[id(group)] = self._since_s.get(id(group), now_s)
             self.seconds[group.blocked] = self.seconds.get(group.blocked, 0.0) + elapsed_s
-            if now_s - began_s >= HELD_MOST_S:
-                self._due += [(group, instance) for instance in roomy if instance.is_half_empty(now_s)]
+            if now_s - began_s >= _HELD_S:
+                self._due += [(group, instance) for instance in roomy if is_half_empty(instance, now_s)]
         self._since_s = since_s
 
     def take(self, tenancy: Tenancy, now_s: float) -> Iterator[tuple[Waiting, Instance]]:
@@ -66,7 +69,7 @@ class IdleHolds:
 
 
 def _may_take(instance: Instance) -> bool:
-    return instance.shows_room() and (instance.advised or instance.in_flight < instance.n_run)
+    return shows_room(instance) and (instance.advised or instance.in_flight < instance.n_run)
 
 
 def _oldest(group: Group, instance: Instance, tenancy: Tenancy, now_s: float) -> Waiting | None:
@@ -80,8 +83,8 @@ def _oldest(group: Group, instance: Instance, tenancy: Tenancy, now_s: float) ->
             waiting.place != "expired"
             and not limited
             and instance.name not in waiting.entry.tried
-            and now_s - request.arrival_s >= HELD_MOST_S
-            and instance.has_cache_for(request)
+            and now_s - request.arrival_s >= _HELD_S
+            and has_cache_for(instance, request)
         ):
             return waiting
         waiting = waiting.after

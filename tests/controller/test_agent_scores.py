@@ -1,0 +1,85 @@
+"""Agents against the defaults that they replace: set aside when worse, back when no worse, licensed to hold only by coverage."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.control.agent_scores import ANSWERS_LEAST, HELD_LEAST, AgentScores, shape_of
+from controller.control.contest import LOSS_MOST, WINDOW, Contest
+from controller.core.types import Estimates, Slo
+
+SLO = Slo(ttft_ms=1000, tpot_ms=50)
+
+
+def lengths(median: float, upper: float) -> Estimates:
+    return Estimates(slo=SLO, output_tokens=median, output_tokens_upper=upper)
+
+
+def test_an_agent_is_set_aside_after_a_full_window_and_comes_back_after_another():
+    contest = Contest(0.02)
+    verdicts = [contest.add(0.9, 0.3) for _ in range(WINDOW)]
+    assert verdicts == [False] * (WINDOW - 1) + [True]
+    assert contest.aside
+    verdicts = [contest.add(0.2, 0.3) for _ in range(WINDOW)]
+    assert verdicts.count(True) == 1
+    assert not contest.aside
+
+
+@given(st.lists(st.floats(0, 1), min_size=WINDOW, max_size=200))
+def test_one_that_says_the_same_as_the_default_is_never_set_aside(losses):
+    contest = Contest(0.02)
+    assert not any(contest.add(loss, loss) for loss in losses)
+
+
+def test_losses_that_are_no_numbers_count_as_the_largest():
+    contest = Contest(0.02)
+    for _ in range(WINDOW):
+        contest.add(math.nan, 0.1)
+    assert contest.aside
+    assert contest.agent_loss == LOSS_MOST
+
+
+@pytest.mark.parametrize("median", [0.0, 1.0, 1e9, math.nan, math.inf])
+def test_absurd_lengths_are_set_aside_within_fifty_answers(median):
+    scores = AgentScores()
+    for number in range(WINDOW):
+        scores.answered("one message", lengths(median, median), lengths(128, 1024), 100 + number)
+    assert scores.lengths.aside
+    assert not scores.proven("one message")
+
+
+def test_lengths_may_hold_back_only_where_they_have_covered_answers_of_that_shape():
+    scores = AgentScores()
+    for _ in range(ANSWERS_LEAST - 1):
+        scores.answered("one message", lengths(100, 300), lengths(128, 1024), 120)
+    assert not scores.proven("one message")
+    scores.answered("one message", lengths(100, 300), lengths(128, 1024), 120)
+    assert scores.proven("one message")
+    assert not scores.proven("completion")
+    for _ in range(10):
+        scores.answered("one message", lengths(100, 300), lengths(128, 1024), 900)
+    assert not scores.proven("one message")
+
+
+def test_costs_are_judged_by_what_was_measured():
+    scores = AgentScores()
+    assert not any(scores.timed((100.0, 20.0), (200.0, 30.0), (110.0, 21.0)) for _ in range(WINDOW))
+    assert [scores.timed((1e9, 0.0), (200.0, 30.0), (110.0, 21.0)) for _ in range(WINDOW)].count(True) == 1
+    assert scores.costs.aside
+
+
+def test_a_window_that_held_a_request_back_beside_room_is_set_aside_at_once():
+    scores = AgentScores()
+    assert not any(scores.dispatched("a", held=False, relieved=False) for _ in range(HELD_LEAST))
+    assert scores.dispatched("a", held=True, relieved=True)
+    assert scores.window("a").aside
+    assert not scores.window("b").aside
+    verdicts = [scores.dispatched("a", held=False, relieved=False) for _ in range(WINDOW)]
+    assert verdicts.count(True) == 1, "it comes back when it would have held nothing back"
+
+
+def test_shapes_are_few_and_told_apart():
+    shapes = {shape_of(turns=turns, has_tools=tools) for turns in range(40) for tools in (False, True)}
+    assert len(shapes) == 8
