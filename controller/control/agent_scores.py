@@ -1,60 +1,90 @@
 """Live scores of what agents say, against what the gateway would go by without them. Pure.
 
 An agent's answer may order the queue from the first request on. It may hold a request back only where it has proven right: lengths by their
-live coverage on recent answers to requests of the same shape, windows by holding nothing back beside an engine that shows room.
+loss and by their live coverage on recent answers to requests of the same shape, length bounds by their loss, windows by holding nothing
+back beside an engine that shows room.
 """
 
 import math
 from collections import OrderedDict, deque
+from typing import NamedTuple
 
-from controller.control.contest import WINDOW, Contest, pinball
+from controller.control.contest import PROOF_LEAST, WINDOW, Contest, pinball
 from controller.core.lengths import LEVELS, MEDIAN, P90
 from controller.core.types import Estimates
 
 LENGTH_MARGIN, COST_MARGIN = 0.02, 0.05
 """How much worse than the default still passes: pinball loss of the log length, absolute error of the log time."""
 HELD_SHARE = 0.05
-"""Share of the newest dispatches that a window may have held back beside a half-empty instance."""
+"""Share of the newest dispatches that an agent's windows may have held back beside a half-empty instance."""
 HELD_LEAST = 20
 """Dispatches from which on a window is judged."""
 COVERAGE_LEAST = 0.8
 """Share of recent answers that the 90 % quantile has to have covered for it to bind the KV fence."""
-ANSWERS_LEAST = 20
-SHAPES_MOST, INSTANCES_MOST = 64, 4096
+SHAPES_MOST = 64
+
+
+LENGTHS, COSTS, BOUNDS, WINDOWS = "lengths", "costs", "length bounds", "windows"
+UNITS = {
+    LENGTHS: "mean pinball loss of the log length",
+    COSTS: "mean absolute error of the log time",
+    BOUNDS: "mean pinball loss of the log upper length",
+    WINDOWS: "share of dispatches held back beside room",
+}
+"""Answers that are scored, and what their loss is."""
+
+
+class Standing(NamedTuple):
+    """How an agent's answers do.
+
+    Attributes:
+        answers: What of its answers, one of `UNITS`.
+    """
+
+    agent: str
+    answers: str
+    contest: Contest
+
+    @property
+    def words(self) -> str:
+        """The score in words."""
+        contest = self.contest
+        return f"{UNITS[self.answers]} {contest.agent_loss:.3f}, {contest.default_loss:.3f} without it, over {contest.scored} requests"
 
 
 class AgentScores:
-    """Scores by agent: `lengths` (perception), `costs` (prediction), and a window's by instance (statera)."""
+    """Scores by agent: `lengths` (perception), `costs` (prediction), `bounds` (statera), and `windows` of statera and meta."""
 
     def __init__(self) -> None:
         self.lengths = Contest(LENGTH_MARGIN)
         self.costs = Contest(COST_MARGIN)
-        self._windows: OrderedDict[str, Contest] = OrderedDict()
+        self.bounds = Contest(LENGTH_MARGIN)
+        self.windows = {agent: Contest(HELD_SHARE, full=HELD_LEAST) for agent in ("statera", "meta")}
         self._covered: OrderedDict[str, deque[bool]] = OrderedDict()
 
     def proven(self, shape: str) -> bool:
         """Whether forecast lengths of requests of this shape may hold a request back."""
         covered = self._covered.get(shape)
-        return not self.lengths.aside and covered is not None and _holds(covered)
+        return self.lengths.proven and covered is not None and _holds(covered)
 
-    def window(self, instance: str) -> Contest:
-        """The score of an instance's window."""
-        found = self._windows.get(instance)
-        if found is None:
-            found = self._windows[instance] = Contest(HELD_SHARE, full=HELD_LEAST)
-            if len(self._windows) > INSTANCES_MOST:
-                self._windows.popitem(last=False)
-        return found
+    def standings(self) -> list[Standing]:
+        """All agents and what of their answers is scored."""
+        requests = [Standing("perception", LENGTHS, self.lengths), Standing("prediction", COSTS, self.costs)]
+        windows = [Standing(agent, WINDOWS, contest) for agent, contest in self.windows.items()]
+        return [*requests, Standing("statera", BOUNDS, self.bounds), *windows]
 
-    def dispatched(self, instance: str, *, held: bool, relieved: bool) -> bool:
-        """A request went to an instance. True where that changed whether the agent's window is set aside.
+    def dispatched(self, agent: str, *, held: bool, relieved: bool) -> bool:
+        """A request went to an instance. True where that changed whether the agent's windows are set aside.
+
+        One window that held a request back for so long beside room sets all of the agent's windows aside: with one of them gone, requests
+        would go to the instance without a window and load it on behalf of those whose windows are as wrong, which nothing would show.
 
         Args:
-            instance: Its name.
+            agent: Whose windows.
             held: Whether the window that the agent wants would have held it back while the instance was less than half full.
             relieved: Whether it did, for so long that the request was dispatched in spite of it.
         """
-        contest = self.window(instance)
+        contest = self.windows[agent]
         return contest.fail() if relieved else contest.add(float(held), 0.0)
 
     def answered(self, shape: str, forecast: Estimates, default: Estimates, output_tokens: int) -> bool:
@@ -74,6 +104,19 @@ class AgentScores:
         covered.append(output_tokens <= forecast.output_tokens_upper)
         return self.lengths.add(_length_loss(forecast, output_tokens), _length_loss(default, output_tokens))
 
+    def bounded(self, upper: float, default: float, output_tokens: int) -> bool:
+        """An answer has ended by itself. True where that changed whether length bounds may bind.
+
+        Args:
+            upper: Its upper length by the bound.
+            default: The upper length without it.
+            output_tokens: What came, 1 or more.
+        """
+        log_true, before = math.log(output_tokens), self.bounds.proven
+        level = LEVELS[P90]
+        self.bounds.add(pinball(log_true, _log(upper), level), pinball(log_true, _log(default), level))
+        return self.bounds.proven is not before
+
     def timed(self, forecast: tuple[float, float], default: tuple[float, float], measured: tuple[float, float]) -> bool:
         """A request's TTFT from dispatch and its TPOT were measured. True where that changed whether costs are set aside.
 
@@ -92,7 +135,7 @@ def shape_of(*, turns: int, has_tools: bool) -> str:
 
 
 def _holds(covered: deque[bool]) -> bool:
-    return len(covered) >= ANSWERS_LEAST and sum(covered) >= COVERAGE_LEAST * len(covered)
+    return len(covered) >= PROOF_LEAST and sum(covered) >= COVERAGE_LEAST * len(covered)
 
 
 def _length_loss(said: Estimates, output_tokens: int) -> float:

@@ -5,6 +5,8 @@ from collections import deque
 
 WINDOW = 50
 """Requests over which an agent and the default are compared."""
+PROOF_LEAST = 20
+"""Requests from which on an answer may have proven right."""
 LOSS_MOST = 10.0
 """A larger loss, or one that is no number, counts as this."""
 
@@ -46,6 +48,13 @@ class Contest:
     def default_loss(self) -> float:
         """Mean loss of the default over the window; 0 for none."""
         return sum(self._default) / max(1, len(self._default))
+
+    @property
+    def proven(self) -> bool:
+        """Whether the answers have proven right: on enough requests, and no worse than the default so far."""
+        if self.aside or self.scored < PROOF_LEAST:
+            return False
+        return self.scored >= WINDOW or self.agent_loss <= self.default_loss + self._margin
 
     def add(self, agent_loss: float, default_loss: float) -> bool:
         """Takes both losses on one request, each 0 or more. True where the verdict has changed by it."""

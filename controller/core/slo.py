@@ -31,12 +31,23 @@ BASE_SLO: Mapping[TaskType, Slo] = MappingProxyType(
     }
 )
 """H-MAS Table 6: base targets per task type, milliseconds and milliseconds per token."""
+_TTFT_LEAST_MS, _TTFT_MOST_MS = min(slo.ttft_ms for slo in BASE_SLO.values()), max(slo.ttft_ms for slo in BASE_SLO.values())
+_TPOT_LEAST_MS, _TPOT_MOST_MS = min(slo.tpot_ms for slo in BASE_SLO.values()), max(slo.tpot_ms for slo in BASE_SLO.values())
 
 
 def strictness(importance: float) -> float:
     """The factor f(imp) of Eq. 14: linear in importance and clipped; 1 + alpha at 0.5, 1 - alpha at 1.0."""
     share = (importance - IMPORTANCE_MIN) / (IMPORTANCE_MAX - IMPORTANCE_MIN)
     return 1.0 + SPREAD * (1.0 - 2.0 * min(1.0, max(0.0, share)))
+
+
+def within_table(slo: Slo, scale: float = 1.0) -> Slo:
+    """Targets brought into the range that `slo_for` can give over all task types and importances. `scale` as there."""
+    low, high = (1.0 - SPREAD) * scale, (1.0 + SPREAD) * scale
+    return Slo(
+        ttft_ms=max(1.0, min(max(slo.ttft_ms, math.floor(low * _TTFT_LEAST_MS)), high * _TTFT_MOST_MS)),
+        tpot_ms=max(1.0, min(max(slo.tpot_ms, math.floor(low * _TPOT_LEAST_MS)), high * _TPOT_MOST_MS)),
+    )
 
 
 def slo_for(task_type: TaskType, importance: float, scale: float = 1.0) -> Slo:

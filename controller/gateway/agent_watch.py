@@ -1,14 +1,17 @@
 """Uses of the agents' answers what has proven right, scores all of them, and reports when one is set aside or comes back."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
-from controller.control.agent_scores import AgentScores
-from controller.control.contest import Contest
-from controller.core.messages import ControlAction, RequestCost, RequestFeatures
+from controller.control.agent_scores import BOUNDS, COSTS, LENGTHS, WINDOWS, AgentScores, Standing
+from controller.core.messages import RequestCost, RequestFeatures
 from controller.core.types import Estimates, OutcomeKind, Request
-from controller.gateway.beliefs import Declared, bounded_forecast, with_cost, with_features
+from controller.gateway.beliefs import Declared, bounded_forecast, with_cost, with_features, within_targets
+from controller.gateway.control import Control
+from controller.gateway.directives import STATERA
 from controller.gateway.journal import Journal
+from controller.scheduling.admission import upper_output
 from controller.scheduling.group import WINDOW
 from controller.scheduling.outcomes import Dispatch, Ended
 from controller.scheduling.scheduler import Scheduler
@@ -40,22 +43,36 @@ class Answers:
     cost: RequestCost | None = None
 
 
+class Judged(Protocol):
+    """Is called when windows or length bounds of an agent are set aside or used again; as `Control.set_aside`."""
+
+    def __call__(self, agent: str, answers: str, *, aside: bool) -> None:
+        """See the class."""
+
+
 class AgentWatch:
     """One for all agents and requests.
 
-    `on_window` is called with an instance's name when its window is set aside or used again.
+    Attributes:
+        scores: How the agents do.
+        on_judged: See `Judged`.
     """
 
-    def __init__(self, journal: Journal, *, action_of: Callable[[str], ControlAction | None]) -> None:
-        """`action_of`: what statera wants for an instance now, None where it is silent."""
+    def __init__(self, journal: Journal, control: Control, *, slo_scale: float) -> None:
+        """`control` knows what agents want, in force or not; `slo_scale` as in `slo_for`."""
         self.scores = AgentScores()
-        self.on_window: Callable[[str], None] = lambda _: None
+        self.on_judged: Judged = control.set_aside
         self._journal = journal
-        self._action_of = action_of
+        self._control = control
+        self._slo_scale = slo_scale
         self._reported_s: dict[str, float] = {}
 
     def with_features(self, now: Estimates, features: RequestFeatures, answers: Answers, request: Request, declared: Declared) -> Estimates:
-        """Estimates after perception's answer. Its lengths order the queue; they bind the KV fence only where they have proven right."""
+        """Estimates after perception's answer. Its lengths order the queue; they bind the KV fence only where they have proven right.
+
+        Its targets are kept within what Table 6 and Eq. 14 can give.
+        """
+        features = within_targets(features, self._slo_scale)
         answers.forecast = bounded_forecast(features, request.output_limit)
         if self.scores.lengths.aside:
             return with_features(now, features, declared, now.output_tokens, now.output_tokens_upper, proven=now.proven)
@@ -71,13 +88,14 @@ class AgentWatch:
 
     def dispatched(self, dispatch: Dispatch, scheduler: Scheduler, now_s: float) -> None:
         """A request has been dispatched; the scheduler counts it as in flight."""
-        name, action = dispatch.instance, self._action_of(dispatch.instance)
-        if action is not None:
-            relieved = dispatch.relieved == WINDOW or (dispatch.relieved == GUARD and action.guard < 1.0)
-            held = scheduler.in_flight(name) > action.n_run and scheduler.is_half_empty(name, now_s)
-            if self.scores.dispatched(name, held=held, relieved=relieved):
-                self._report("statera's window", name, self.scores.window(name), "share of dispatches held back beside room")
-                self.on_window(name)
+        name = dispatch.instance
+        for wanted in self._control.wanted(name):
+            relieved = (dispatch.relieved == WINDOW and wanted.sets_window) or (dispatch.relieved == GUARD and wanted.tightens_guard)
+            held = 0 < wanted.n_run < scheduler.in_flight(name) and scheduler.is_half_empty(name, now_s)
+            if self.scores.dispatched(wanted.agent, held=held, relieved=relieved):
+                contest = self.scores.windows[wanted.agent]
+                self._report(Standing(wanted.agent, WINDOWS, contest))
+                self.on_judged(wanted.agent, WINDOWS, aside=contest.aside)
         if dispatch.relieved and now_s - self._reported_s.get(dispatch.relieved, float("-inf")) >= RELIEVED_EVERY_S:
             self._reported_s[dispatch.relieved] = now_s
             cause = CAUSES.get(dispatch.relieved, "nothing else wanted the place")
@@ -89,27 +107,38 @@ class AgentWatch:
         """A request has ended. `capped`: its answer was cut at a limit, so that its own length is not known."""
         if ended.kind is not OutcomeKind.COMPLETED or ended.output_tokens < 1:
             return
-        if (
-            answers.forecast is not None
-            and not capped
-            and self.scores.answered(answers.shape, answers.forecast, answers.default, ended.output_tokens)
-        ):
-            self._report("perception's lengths", "perception", self.scores.lengths, "mean pinball loss of the log length")
+        if not capped:
+            self._length_known(answers, ended)
         cost = answers.cost
         if cost is None or ended.service_ttft_ms <= 0.0 or ended.tpot_ms <= 0.0 or ended.instance not in cost.ttft_ms:
             return
         said = (cost.ttft_ms[ended.instance], cost.tpot_ms.get(ended.instance, answers.default.tpot_ms))
         default = (answers.default.ttft_ms, answers.default.tpot_ms)
         if self.scores.timed(said, default, (ended.service_ttft_ms, ended.tpot_ms)):
-            self._report("prediction's costs", "prediction", self.scores.costs, "mean absolute error of the log time")
+            self._report(Standing("prediction", COSTS, self.scores.costs))
 
-    def _report(self, what: str, subject: str, contest: Contest, unit: str) -> None:
-        state = "set aside" if contest.aside else "used"
+    def _length_known(self, answers: Answers, ended: Ended) -> None:
+        """Scores the forecast of a length, and the bound on it."""
+        scores, tokens = self.scores, ended.output_tokens
+        if answers.forecast is not None and scores.answered(answers.shape, answers.forecast, answers.default, tokens):
+            self._report(Standing("perception", LENGTHS, scores.lengths))
+        bounds = self._control.wanted_bounds()
+        if not bounds:
+            return
+        request, was_aside = ended.entry.request, scores.bounds.aside
+        upper, default = (upper_output(request, ended.predicted, some) for some in (bounds, ()))
+        if scores.bounded(upper, default, tokens):
+            self.on_judged(STATERA, BOUNDS, aside=not scores.bounds.proven)
+        if scores.bounds.aside is not was_aside:
+            self._report(Standing(STATERA, BOUNDS, scores.bounds))
+
+    def _report(self, standing: Standing) -> None:
+        aside = standing.contest.aside
         self._journal.note(
             "agent.aside",
-            subject,
-            before="used" if contest.aside else "set aside",
-            after=state,
-            reason=f"{what}: {unit} {contest.agent_loss:.3f}, {contest.default_loss:.3f} without it, over {contest.scored} requests",
-            severity="warning" if contest.aside else "info",
+            standing.agent,
+            before="used" if aside else "set aside",
+            after="set aside" if aside else "used",
+            reason=f"{standing.agent}'s {standing.answers}: {standing.words}",
+            severity="warning" if aside else "info",
         )

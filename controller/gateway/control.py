@@ -2,17 +2,32 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from controller.config.overrides import Override
 from controller.config.schema import Config
+from controller.control.agent_scores import BOUNDS
 from controller.core.errors import PolicyError
-from controller.core.messages import ControlAction, MetaDecision, OverrideNotice
-from controller.gateway.directives import Change, Configured, Directives, Heard, InstanceDirective, changes, heard_of, limits_for, resolve
+from controller.core.messages import ControlAction, LengthBound, MetaDecision, OverrideNotice
+from controller.gateway.directives import (
+    META,
+    STATERA,
+    Change,
+    Configured,
+    Directives,
+    Heard,
+    InstanceDirective,
+    changes,
+    heard_of,
+    limits_for,
+    newest_bounds,
+    resolve,
+)
 from controller.gateway.fleet import Fleet
 from controller.gateway.journal import Journal
 from controller.gateway.metrics import Metrics
 from controller.runtime.clock import Clock
-from controller.scheduling.pool import make_policy
+from controller.scheduling.pool import GUARD, make_policy
 from controller.scheduling.scheduler import Scheduler
 from controller.scheduling.tenancy import NO_LIMITS, TenantLimits
 
@@ -26,6 +41,21 @@ class Since:
 
     policy_s: float
     knobs_s: dict[tuple[str, str], float] = field(default_factory=dict)
+
+
+class Wanted(NamedTuple):
+    """What an agent wants for an instance.
+
+    Attributes:
+        n_run: Its window; 0 for none of its own.
+        sets_window: Whether that is in force.
+        tightens_guard: Whether the TPOT guard is stricter than configured on its word.
+    """
+
+    agent: str
+    n_run: int
+    sets_window: bool
+    tightens_guard: bool
 
 
 class Control:
@@ -48,7 +78,8 @@ class Control:
         self.since = Since(policy_s=clock.now_s())
         self._stale_s = float("inf")
         self._heard: set[str] = set()
-        self._aside: frozenset[str] = frozenset()
+        # Length bounds may hold requests back: they count once they have proven right.
+        self._aside: frozenset[tuple[str, str]] = frozenset({(STATERA, BOUNDS)})
         self.on_applied: Callable[[], None] = lambda: None
         self.directives = self._resolve()
         for name in self.directives.instances:
@@ -115,15 +146,30 @@ class Control:
         if any(after.instances[name] != before.instances[name] for name in names) or after.bounds != before.bounds:
             self._put_in_force(after, names)
 
-    def action_of(self, instance: str) -> ControlAction | None:
-        """What statera wants for an instance, in force or set aside; None where it is silent."""
-        heard = self.statera.get(instance)
-        fresh = heard is not None and self._config.agents.enabled and heard.fresh(self._clock.now_s(), self._config.agents.stale_after_s)
-        return heard.word if heard is not None and fresh else None
+    def wanted(self, instance: str) -> list[Wanted]:
+        """What agents want for an instance, in force or set aside; nothing of those that are silent."""
+        agents, now_s, directives = self._config.agents, self._clock.now_s(), self.directives
+        in_force = directives.instances[instance]
+        found = []
+        action = self.statera.get(instance)
+        if agents.enabled and action is not None and action.fresh(now_s, agents.stale_after_s):
+            tight = in_force.guard.source == STATERA and in_force.controls.guard < 1.0
+            found.append(Wanted(STATERA, action.word.n_run, in_force.n_run.source == STATERA, tight))
+        if agents.enabled and self.meta is not None and self.meta.fresh(now_s, agents.stale_after_s) and not self.meta.word.bypass:
+            share = directives.hints.get(GUARD) if directives.policy.source == META else None
+            tight = share is not None and share < self._configured.tpot_guard
+            found.append(Wanted(META, self.meta.word.n_run, in_force.n_run.source == META, tight))
+        return found
 
-    def set_aside(self, instance: str, *, aside: bool) -> None:
-        """Sets the agents' window of an instance aside, or uses it again."""
-        self._aside = self._aside | {instance} if aside else self._aside - {instance}
+    def wanted_bounds(self) -> tuple[LengthBound, ...]:
+        """Length bounds that statera wants, in force or set aside; empty where it is silent."""
+        agents = self._config.agents
+        return newest_bounds(self.statera, self._clock.now_s(), agents.stale_after_s) if agents.enabled else ()
+
+    def set_aside(self, agent: str, answers: str, *, aside: bool) -> None:
+        """Sets an agent's windows aside, or statera's length bounds; or uses them again. `answers`: `WINDOWS` or `BOUNDS`."""
+        one = frozenset({(agent, answers)})
+        self._aside = self._aside | one if aside else self._aside - one
         self.apply()
 
     def resume(self, decisions: Sequence[MetaDecision], actions: Sequence[ControlAction]) -> None:
@@ -246,6 +292,7 @@ def _configured(config: Config) -> Configured:
         n_run=config.scheduler.n_run,
         weights={name: tenant.weight for name, tenant in config.tenants.items()},
         limits=tenant_limits(config),
+        tpot_guard=config.scheduler.tpot_guard,
     )
 
 

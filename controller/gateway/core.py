@@ -94,7 +94,7 @@ class Gateway:
         self.dossier = Dossier(
             self.scheduler, clock, lambda: self.control.directives, kept=config.gateway.explain_kept, kept_s=config.gateway.explain_s
         )
-        self.agents = AgentWatch(self.journal, action_of=self.control.action_of)
+        self.agents = AgentWatch(self.journal, self.control, slo_scale=config.slo.scale)
         self.desk = Desk(
             scheduler=self.scheduler,
             fleet=self.fleet,
@@ -108,7 +108,7 @@ class Gateway:
             dossier=self.dossier,
             agents=self.agents,
         )
-        self.agents.on_window = self._window_judged
+        self.agents.on_judged = self._judged
         self.fleet.on_snapshot = self.scheduler.observe
         self.fleet.on_ceiling = self.control.apply
         self.fleet.on_models = self._sort_anew
@@ -244,10 +244,9 @@ class Gateway:
             except Exception:
                 log.exception("a cycle of the gateway failed")
 
-    def _window_judged(self, instance: str) -> None:
-        """An instance's window from an agent has been set aside or is used again. Later: a dispatch is under way."""
-        aside = self.agents.scores.window(instance).aside
-        asyncio.get_running_loop().call_soon(partial(self.control.set_aside, instance, aside=aside))
+    def _judged(self, agent: str, answers: str, *, aside: bool) -> None:
+        """What an agent wants has been set aside or is used again. Later: a dispatch is under way."""
+        asyncio.get_running_loop().call_soon(partial(self.control.set_aside, agent, answers, aside=aside))
 
     def _applied(self) -> None:
         """Control has put something else in force, or begun to."""

@@ -7,22 +7,26 @@ longer than `stale_after_s` is not believed any more: its settings fall back to 
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Generic, Literal, TypeVar
+from typing import Final, Generic, Literal, TypeVar
 
 import msgspec
 
 from controller.config.overrides import knobs_for
+from controller.control.agent_scores import BOUNDS, WINDOWS
 from controller.core.messages import ControlAction, LengthBound, MetaDecision, OverrideNotice
 from controller.core.types import Controls
+from controller.scheduling.pool import GUARD
 from controller.scheduling.tenancy import NO_LIMITS, TenantLimits
 
+META: Final = "meta"
+STATERA: Final = "statera"
 Source = Literal["configured", "meta", "statera", "bypass", "operator", "fallback"]
 BYPASS_POLICY = "fcfs"
 ENGINES_OWN = "engine's own"
 BUDGET_LEAST = 0.125
 """Share of an engine's own token budget below which no agent may set it."""
 GUARD_LEAST = 0.2
-"""Smallest factor on the TPOT guard that an agent may set."""
+"""Smallest factor on the TPOT guard that an agent may set; as a share of the configured one, where meta names the share."""
 KNOBS = ("n_run", "token_budget", "long_prefill_tokens", "guard")
 AGENTS_KNOBS = {"n_run": "knobs", "token_budget": "budget"}
 """Those that operators and agents may both set, and what a hold of one is called."""
@@ -52,6 +56,7 @@ class Configured:
     n_run: int
     weights: Mapping[str, float] = field(default_factory=dict)
     limits: Mapping[str, TenantLimits] = field(default_factory=dict)
+    tpot_guard: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +143,7 @@ def resolve(
     *,
     now_s: float,
     stale_after_s: float,
-    aside: Collection[str] = (),
+    aside: Collection[tuple[str, str]] = (),
 ) -> Directives:
     """What is in force now.
 
@@ -150,23 +155,31 @@ def resolve(
         override: What operators hold, merged; an empty notice holds nothing.
         now_s: Against which an agent's silence is measured.
         stale_after_s: Silence after which an agent's word is dropped.
-        aside: Instances whose window from an agent has held requests back beside room: the configured window stands there.
+        aside: What of which agent does not count for now: `WINDOWS`, and with them what the agent says of token budget and TPOT guard, or
+            `BOUNDS`, both of `controller.control.agent_scores`.
     """
     decision = meta.word if meta is not None and meta.fresh(now_s, stale_after_s) else None
-    policy, hints = _policy(configured, meta, decision, override, stale_after_s)
+    policy, hints = _policy(configured, meta, decision, override, stale_after_s=stale_after_s, drops_guard=(META, WINDOWS) in aside)
     fresh = {name: heard for name, heard in statera.items() if heard.fresh(now_s, stale_after_s)}
     instances = {
         name: _instance(
-            _base_controls(configured, ceiling, fresh.get(name), silent=name in statera, stale_after_s=stale_after_s, aside=name in aside),
+            _base_controls(
+                configured,
+                ceiling,
+                fresh.get(name),
+                silent=name in statera,
+                stale_after_s=stale_after_s,
+                aside=(STATERA, WINDOWS) in aside,
+            ),
             ceiling,
             decision,
             override,
             name,
-            aside=name in aside,
+            aside=(META, WINDOWS) in aside,
         )
         for name, ceiling in ceilings.items()
     }
-    bounds, bounds_source = _bounds(statera, now_s, stale_after_s)
+    bounds, bounds_source = _bounds(statera, now_s, stale_after_s, aside)
     return Directives(
         policy=policy,
         hints=hints,
@@ -195,7 +208,7 @@ def heard_of(
     override: OverrideNotice,
     now_s: float,
     stale_after_s: float,
-    aside: Collection[str] = (),
+    aside: Collection[tuple[str, str]] = (),
 ) -> Directives:
     """What `resolve` comes to where statera has spoken of some instances since, and nothing else has changed or become stale.
 
@@ -214,21 +227,30 @@ def heard_of(
     decision = meta.word if meta is not None and meta.fresh(now_s, stale_after_s) else None
     instances = dict(before.instances)
     for name in names:
-        base = _base_controls(configured, ceilings[name], statera[name], silent=False, stale_after_s=stale_after_s, aside=name in aside)
-        instances[name] = _instance(base, ceilings[name], decision, override, name, aside=name in aside)
-    bounds, source = _bounds(statera, now_s, stale_after_s)
+        is_aside = (STATERA, WINDOWS) in aside
+        base = _base_controls(configured, ceilings[name], statera[name], silent=False, stale_after_s=stale_after_s, aside=is_aside)
+        instances[name] = _instance(base, ceilings[name], decision, override, name, aside=(META, WINDOWS) in aside)
+    bounds, source = _bounds(statera, now_s, stale_after_s, aside)
     return replace(before, instances=instances, bounds=bounds, bounds_source=source)
 
 
-def _bounds(statera: Mapping[str, Heard[ControlAction]], now_s: float, stale_after_s: float) -> tuple[tuple[LengthBound, ...], Source]:
-    """The newest length bounds of those that are fresh, and whose word they are."""
+def _bounds(
+    statera: Mapping[str, Heard[ControlAction]], now_s: float, stale_after_s: float, aside: Collection[tuple[str, str]]
+) -> tuple[tuple[LengthBound, ...], Source]:
+    """The length bounds that count, and whose word they are."""
+    bounds = () if (STATERA, BOUNDS) in aside else newest_bounds(statera, now_s, stale_after_s)
+    if not bounds:
+        return (), "fallback" if statera else "configured"
+    return bounds, "statera"
+
+
+def newest_bounds(statera: Mapping[str, Heard[ControlAction]], now_s: float, stale_after_s: float) -> tuple[LengthBound, ...]:
+    """The newest length bounds of those that are fresh, set aside or not; empty where there are none."""
     newest: Heard[ControlAction] | None = None
     for heard in statera.values():
         if (newest is None or heard.said_s > newest.said_s) and heard.word.length_bounds and heard.fresh(now_s, stale_after_s):
             newest = heard
-    if newest is None:
-        return (), "fallback" if statera else "configured"
-    return tuple(newest.word.length_bounds), "statera"
+    return () if newest is None else tuple(newest.word.length_bounds)
 
 
 def limits_for(tenant: str, configured: Mapping[str, TenantLimits], held: Mapping[str, Mapping[str, int | float]]) -> TenantLimits:
@@ -272,17 +294,35 @@ def changes(before: Directives, after: Directives, names: Iterable[str] | None =
 
 
 def _policy(
-    configured: Configured, meta: Heard[MetaDecision] | None, decision: MetaDecision | None, override: OverrideNotice, stale_after_s: float
+    configured: Configured,
+    meta: Heard[MetaDecision] | None,
+    decision: MetaDecision | None,
+    override: OverrideNotice,
+    *,
+    stale_after_s: float,
+    drops_guard: bool,
 ) -> tuple[Setting, dict[str, float]]:
     if override.policy:
         return Setting(override.policy, "operator", _operator_reason(override)), dict(override.hints)
     if decision is not None:
         if decision.bypass:
             return Setting(BYPASS_POLICY, "bypass", decision.reason, decision.decision_id), {}
-        return Setting(decision.policy, "meta", decision.reason, decision.decision_id), dict(decision.hints)
+        hints = _hints(decision, configured, dropped=drops_guard)
+        return Setting(decision.policy, "meta", decision.reason, decision.decision_id), hints
     if meta is not None:
         return Setting(configured.policy, "fallback", f"no word from meta for more than {stale_after_s:g} s"), {}
     return Setting(configured.policy, "configured"), {}
+
+
+def _hints(decision: MetaDecision, configured: Configured, *, dropped: bool) -> dict[str, float]:
+    """Meta's hints. Its share of the TPOT guard is kept from holding nearly everything back, and does not count where it is dropped."""
+    hints = dict(decision.hints)
+    if GUARD in hints:
+        if dropped:
+            del hints[GUARD]
+        elif hints[GUARD] > 0.0:
+            hints[GUARD] = max(hints[GUARD], GUARD_LEAST * configured.tpot_guard)
+    return hints
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,25 +4,31 @@ import math
 from collections.abc import Hashable, Sequence
 
 from controller.core.messages import LengthBound
-from controller.core.types import Request
+from controller.core.types import Estimates, Request
 from controller.scheduling.queue_entry import QueueEntry
 
 
-def upper_tokens(entry: QueueEntry, bounds: Sequence[LengthBound]) -> int:
-    """KV tokens of a request at its calibrated upper length: prompt plus l_upper = l_pred + q_(1-eps)(D_b) (Eq. 4).
+def upper_output(request: Request, estimates: Estimates, bounds: Sequence[LengthBound]) -> float:
+    """Calibrated upper length of a request's output, l_upper = l_pred + q_(1-eps)(D_b) (Eq. 4), in tokens.
 
-    The bucket is that of the prompt's length. Without any bounds, and where the forecast of
-    the length has not proven right yet, the estimate's own upper quantile stands in. The client's
-    cap on output and the model's context bound both; at least one output token counts, and what the client insists on.
+    The bucket is that of the prompt's length. Without any bounds the estimate's own upper quantile stands in. The client's cap on output
+    and the model's context bound both; at least one token counts, and what the client insists on.
     """
-    estimates, request = entry.estimates, entry.request
     upper = estimates.output_tokens_upper
-    for bound in bounds if estimates.proven else ():
+    for bound in bounds:
         if bound.prompt_tokens_below == 0 or request.prompt_tokens < bound.prompt_tokens_below:
             upper = estimates.output_tokens + bound.add_tokens
             break
-    upper = min(upper, request.output_limit)
-    return request.prompt_tokens + max(1, request.min_output_tokens, math.ceil(upper))
+    return max(1.0, request.min_output_tokens, min(upper, request.output_limit))
+
+
+def upper_tokens(entry: QueueEntry, bounds: Sequence[LengthBound]) -> int:
+    """KV tokens of a request at its calibrated upper length: prompt plus `upper_output`.
+
+    Bounds do not count where the forecast of the length has not proven right yet.
+    """
+    estimates, request = entry.estimates, entry.request
+    return request.prompt_tokens + math.ceil(upper_output(request, estimates, bounds if estimates.proven else ()))
 
 
 def least_tokens(request: Request) -> int:

@@ -25,8 +25,15 @@ def shows_room(instance: "Instance") -> bool:
         instance.available
         and instance.in_flight < instance.capacity_n_run
         and (instance.probe_limit is None or instance.in_flight < instance.probe_limit)
-        and (engine is None or (engine.waiting == 0 and (engine.kv_usage is None or engine.kv_usage < KV_FULL)))
+        and (engine is None or engine.kv_usage is None or engine.kv_usage < KV_FULL)
+        and (engine is None or engine.waiting == 0 or _window_fills(instance, engine))
     )
+
+
+def _window_fills(instance: "Instance", engine: EngineSnapshot) -> bool:
+    """Whether requests queue inside the engine only because an agent's window has lowered how many it runs."""
+    limit = engine.max_num_seqs
+    return instance.advised and limit is not None and limit < instance.capacity_n_run and engine.running >= limit
 
 
 def is_half_empty(instance: "Instance", now_s: float) -> bool:

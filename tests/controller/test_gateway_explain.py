@@ -69,7 +69,7 @@ async def test_a_request_that_waits_and_what_for(tmp_path: Path):
         assert told["queue"]["position"] == 1
         assert "1 before it as things stand" in page(told)
         said = {"request_id": told["id"], "sent_s": 1.0, "tenant": "default", "model": MODEL, "prompt_tokens": 5, "task_type": "QA"}
-        believed = {"confidence": 0.8, "importance": 0.9, "ttft_slo_ms": 700.0, "tpot_slo_ms": 60.0}
+        believed = {"confidence": 0.8, "importance": 0.9, "ttft_slo_ms": 3300.0, "tpot_slo_ms": 60.0}
         features = msgspec.convert(said | believed | {"output_tokens": 33.0, "output_tokens_p90": 70.0}, RequestFeatures)
         rig.gateway.desk.hear_features(features)
         rig.gateway.desk.hear_cost(
@@ -82,7 +82,7 @@ async def test_a_request_that_waits_and_what_for(tmp_path: Path):
         told = await story(rig, "second")
     assert [one["source"] for one in told["beliefs"]][1:] == ["perception", "prediction"]
     assert (told["beliefs"][1]["output_tokens"], told["beliefs"][1]["task_type"]) == (33.0, "QA")
-    assert told["slo"]["in_force"] == {"ttft_ms": 700.0, "tpot_ms": 60.0}
+    assert told["slo"]["in_force"] == {"ttft_ms": 3300.0, "tpot_ms": 60.0}
     assert told["queue"]["waited_for"]["every window full"] >= 1
     assert [(one["policy"], one["source"]) for one in told["policies"]] == [("fcfs", "configured"), ("sjf", "operator")]
     (sent,) = told["tries"]

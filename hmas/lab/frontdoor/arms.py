@@ -69,25 +69,27 @@ def arm_of(name: str) -> Arm:
 
 
 class Stack(NamedTuple):
-    """A running stack: address of its gateway, and the model that it serves."""
+    """A running stack: addresses of its gateway and of the operators' API, and the model that it serves."""
 
     url: str
+    admin: str
     model: str
 
 
 @asynccontextmanager
-async def running_arm(name: str, engines: Sequence[str], folder: Path) -> AsyncIterator[Stack]:
+async def running_arm(name: str, engines: Sequence[str], folder: Path, arm: Arm | None = None) -> AsyncIterator[Stack]:
     """Starts a stack, yields where it is, and stops it.
 
     Args:
-        name: The arm.
+        name: The arm's.
         engines: What `--engine` is given, once for each.
         folder: Its state, log and configuration lie here; the stack starts with nothing of an earlier one.
+        arm: The configuration; None for the one that is known by that name.
 
     Raises:
         DoorBroken: It does not come up.
     """
-    words, environment, log = _prepared(arm_of(name), engines, folder)
+    words, environment, log = _prepared(arm or arm_of(name), engines, folder)
     with log.open("wb") as errors:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -143,7 +145,7 @@ async def _announced(process: asyncio.subprocess.Process, log: Path) -> Stack:
     models = [model for engine in document["engines"] for model in engine["models"]]
     if not models:
         raise DoorBroken(f"no engine serves a model; see {log}")
-    return Stack(document["gateway"], models[0])
+    return Stack(document["gateway"], document["admin"], models[0])
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:
