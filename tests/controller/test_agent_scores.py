@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.control.agent_scores import ANSWERS_LEAST, HELD_LEAST, AgentScores, shape_of
-from controller.control.contest import LOSS_MOST, WINDOW, Contest
+from controller.control.agent_scores import HELD_LEAST, AgentScores, shape_of
+from controller.control.contest import LOSS_MOST, PROOF_LEAST, WINDOW, Contest
 from controller.core.types import Estimates, Slo
 
 SLO = Slo(ttft_ms=1000, tpot_ms=50)
@@ -52,7 +52,7 @@ def test_absurd_lengths_are_set_aside_within_fifty_answers(median):
 
 def test_lengths_may_hold_back_only_where_they_have_covered_answers_of_that_shape():
     scores = AgentScores()
-    for _ in range(ANSWERS_LEAST - 1):
+    for _ in range(PROOF_LEAST - 1):
         scores.answered("one message", lengths(100, 300), lengths(128, 1024), 120)
     assert not scores.proven("one message")
     scores.answered("one message", lengths(100, 300), lengths(128, 1024), 120)
@@ -72,11 +72,11 @@ def test_costs_are_judged_by_what_was_measured():
 
 def test_a_window_that_held_a_request_back_beside_room_is_set_aside_at_once():
     scores = AgentScores()
-    assert not any(scores.dispatched("a", held=False, relieved=False) for _ in range(HELD_LEAST))
-    assert scores.dispatched("a", held=True, relieved=True)
-    assert scores.window("a").aside
-    assert not scores.window("b").aside
-    verdicts = [scores.dispatched("a", held=False, relieved=False) for _ in range(WINDOW)]
+    assert not any(scores.dispatched("statera", held=False, relieved=False) for _ in range(HELD_LEAST))
+    assert scores.dispatched("statera", held=True, relieved=True)
+    assert scores.windows["statera"].aside
+    assert not scores.windows["meta"].aside
+    verdicts = [scores.dispatched("statera", held=False, relieved=False) for _ in range(WINDOW)]
     assert verdicts.count(True) == 1, "it comes back when it would have held nothing back"
 
 
