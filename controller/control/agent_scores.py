@@ -46,6 +46,11 @@ class Standing(NamedTuple):
     contest: Contest
 
     @property
+    def used(self) -> bool:
+        """Whether they are used: length bounds once they have proven right, all others until they are set aside."""
+        return self.contest.proven if self.answers == BOUNDS else not self.contest.aside
+
+    @property
     def words(self) -> str:
         """The score in words."""
         contest = self.contest

@@ -294,6 +294,7 @@ class Gateway:
         health = self.bus.health
         snapshot = self.scheduler.snapshot(self.clock.now_s(), self.name)
         self.metrics.fair(self.desk.fairness())
+        self.metrics.agents(self.agents.scores.standings())
         passing = {name: instance.passing for name, instance in self.fleet.instances.items()}
         return self.metrics.exposition(
             snapshot, passing=passing, held_s=self.scheduler.held_while_idle_s, bus_connected=health.connected, bus_dropped=health.dropped

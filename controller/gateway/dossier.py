@@ -30,7 +30,7 @@ class Glance(NamedTuple):
 
 
 class Try(NamedTuple):
-    """One dispatch: when, where to and why there, and what was in force."""
+    """One dispatch: when, where to and why there, what it went in spite of (`Dispatch.relieved`), and what was in force."""
 
     at_s: float
     instance: str
@@ -39,6 +39,7 @@ class Try(NamedTuple):
     next_policy: str
     hints: dict[str, float]
     in_flight: int
+    relieved: str
     glance: Glance
     directives: Directives
 
@@ -157,6 +158,7 @@ class Dossier:
                     scheduler.next_policy,
                     dict(scheduler.hints),
                     scheduler.in_flight(dispatch.instance),
+                    dispatch.relieved,
                     self.glance(story.request.model),
                     self._directives(),
                 )

@@ -1,10 +1,11 @@
 """Prometheus metrics of the gateway: prefix `hmas_`, base units, bounded labels, a registry of its own."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from controller.control.agent_scores import Standing
 from controller.core.fairness import Fairness
 from controller.core.messages import Completion, SystemSnapshot
 from controller.core.types import OutcomeKind
@@ -98,6 +99,13 @@ class Metrics:
             registry=registry,
         )
         self._held_s: dict[str, float] = {}
+        self.set_aside = Gauge("hmas_agent_set_aside", "1 while some of an agent's answers are set aside.", ["agent"], registry=registry)
+        self.agent_loss = Gauge(
+            "hmas_agent_loss",
+            "Mean loss over the newest 50 requests, of an agent's answers and of the default that they replace; lower is better.",
+            ["agent", "answers", "of"],
+            registry=registry,
+        )
         self.up = Gauge("hmas_engine_up", "1 where the engine answers.", ["instance"], registry=registry)
         self.kv_usage = Gauge("hmas_kv_usage_ratio", "Share of KV blocks in use.", ["instance"], registry=registry)
         self.kv_committed = Gauge("hmas_kv_committed_ratio", "Share of the admission fence taken.", ["instance"], registry=registry)
@@ -145,6 +153,16 @@ class Metrics:
         """Takes how evenly tenants were served."""
         self.jain.set(found.jain)
         self.max_min.set(found.max_min)
+
+    def agents(self, standings: Iterable[Standing]) -> None:
+        """Takes how the agents' answers do."""
+        aside: dict[str, bool] = {}
+        for one in standings:
+            aside[one.agent] = aside.get(one.agent, False) or one.contest.aside
+            self.agent_loss.labels(one.agent, one.answers, "agent").set(one.contest.agent_loss)
+            self.agent_loss.labels(one.agent, one.answers, "default").set(one.contest.default_loss)
+        for agent, is_aside in aside.items():
+            self.set_aside.labels(agent).set(is_aside)
 
     def exposition(
         self, snapshot: SystemSnapshot, *, passing: Mapping[str, int], held_s: Mapping[str, float], bus_connected: bool, bus_dropped: int

@@ -10,6 +10,7 @@ from msgspec import to_builtins
 from controller.config.overrides import Override, conflicts, document_of
 from controller.config.plugins import load_policies
 from controller.config.running import AGENT_NAMES, running_agents
+from controller.control.agent_scores import Standing
 from controller.core.errors import AdminError, SchedulingError
 from controller.core.messages import InstanceView
 from controller.core.types import OutcomeKind
@@ -235,7 +236,7 @@ class GatewayOperations:
         }
 
     def _agents(self, now_s: float) -> dict[str, Any]:
-        """When each agent was last heard here; qos speaks to other agents only."""
+        """When each agent was last heard here, and how its answers do; qos speaks to other agents only."""
         gateway = self._gateway
         agents: dict[str, Any] = {}
         for name in AGENT_NAMES:
@@ -245,6 +246,7 @@ class GatewayOperations:
                 "age_s": None if heard_s is None else now_s - heard_s,
                 "speaks_here": name != "qos",
                 "runs": name in running_agents(gateway.config.agents),
+                "answers": [_standing(one) for one in gateway.agents.scores.standings() if one.agent == name],
             }
         agents["enabled"] = gateway.config.agents.enabled
         return agents
@@ -306,6 +308,19 @@ def package_version() -> str:
         return version("h-mas")
     except PackageNotFoundError:
         return "unknown"
+
+
+def _standing(one: Standing) -> dict[str, Any]:
+    """How some of an agent's answers do beside the default that they replace."""
+    return {
+        "answers": one.answers,
+        "used": one.used,
+        "set_aside": one.contest.aside,
+        "scored": one.contest.scored,
+        "loss": one.contest.agent_loss,
+        "default_loss": one.contest.default_loss,
+        "words": one.words,
+    }
 
 
 def _quantiles(ordered: Sequence[float]) -> dict[str, float | None]:

@@ -150,6 +150,7 @@ def _try(story: Story, one: Try, place: int) -> dict[str, Any]:
         "after_ms": _after(story, one.at_s),
         "instance": one.instance,
         "reason": one.reason,
+        "in_spite_of": one.relieved or None,
         "policy": {"name": one.policy, "hints": one.hints, "next": one.next_policy or None, **_origin(one.directives.policy)},
         "bypass": one.directives.policy.source == "bypass",
         "knobs": knobs,

@@ -2,20 +2,23 @@
 
 What holds a request back is mostly a forecast: a length that fills the KV fence, a window, a target that seems out of reach. An engine's
 own figures outrank it. Where an instance takes requests, has free places and free cache, and keeps its targets with room to spare, a
-request is held back for `HELD_MOST_S` at most.
+request is held back for `HELD_MOST_S` at most, and for `WINDOW_HELD_MOST_S` where nothing but an agent's window holds it: by then so few
+have gathered that they do not slow those in flight when they go together.
 """
 
 from collections.abc import Iterable, Iterator
 
-from controller.scheduling.group import Group, Waiting
+from controller.scheduling.group import WINDOW, Group, Waiting
 from controller.scheduling.instance import Instance
 from controller.scheduling.room import has_cache_for, is_half_empty, shows_room
 from controller.scheduling.tenancy import Tenancy
 
 HELD_MOST_S = 1.0
 """How long a request may be held back beside an instance that is less than half full."""
-_HELD_S = HELD_MOST_S - 1e-3
-"""The same against ticks that come a rounding error early."""
+WINDOW_HELD_MOST_S = 0.5
+"""The same where every window is full: how many run is known, and no length or pace has to be forecast."""
+_EARLY_S = 1e-3
+"""A tick may come a rounding error early."""
 _GAP_MOST_S = 1.0
 """A look that comes later than this after the last one counts as this: the process stood still."""
 _LOOK_AHEAD = 8
@@ -50,7 +53,7 @@ class IdleHolds:
                 continue
             began_s = since_s[id(group)] = self._since_s.get(id(group), now_s)
             self.seconds[group.blocked] = self.seconds.get(group.blocked, 0.0) + elapsed_s
-            if now_s - began_s >= _HELD_S:
+            if now_s - began_s >= _most_s(group):
                 self._due += [(group, instance) for instance in roomy if is_half_empty(instance, now_s)]
         self._since_s = since_s
 
@@ -72,6 +75,10 @@ def _may_take(instance: Instance) -> bool:
     return shows_room(instance) and (instance.advised or instance.in_flight < instance.n_run)
 
 
+def _most_s(group: Group) -> float:
+    return (WINDOW_HELD_MOST_S if group.blocked == WINDOW else HELD_MOST_S) - _EARLY_S
+
+
 def _oldest(group: Group, instance: Instance, tenancy: Tenancy, now_s: float) -> Waiting | None:
     waiting = group.first
     for _ in range(_LOOK_AHEAD):
@@ -83,7 +90,7 @@ def _oldest(group: Group, instance: Instance, tenancy: Tenancy, now_s: float) ->
             waiting.place != "expired"
             and not limited
             and instance.name not in waiting.entry.tried
-            and now_s - request.arrival_s >= _HELD_S
+            and now_s - request.arrival_s >= _most_s(group)
             and has_cache_for(instance, request)
         ):
             return waiting

@@ -28,6 +28,7 @@ LEAST_FILES = 4096
 LEAST_DISK_MB = 200
 MAX_SKEW_S = 2.0
 TIMEOUT_S = 3.0
+ASIDE = "serving goes on with the defaults, and the agent comes back by itself once it is better; where it does not, leave it out by agents.only"
 ENGINE_DOWN = "start it, or correct its address; the other engines serve meanwhile"
 
 
@@ -221,6 +222,9 @@ def _check_agents(config: Config, agents: dict[str, Any]) -> Iterator[Check]:
         if not agent.get("runs", True):
             yield Check(f"agent {name}", "OK", "left out by agents.only")
             continue
+        aside = [f"{one['answers']}: {one['words']}" for one in agent.get("answers", ()) if one["set_aside"]]
+        if aside:
+            yield Check(f"agent {name}", "WARN", f"set aside, worse than the gateway's own defaults: {'; '.join(aside)}", ASIDE)
         age_s = agent["age_s"]
         if age_s is None:
             yield Check(f"agent {name}", "WARN", "not heard yet", "normal before the first requests; else see its log")

@@ -91,6 +91,8 @@ def _sent(one: dict[str, Any]) -> str:
         *(f"{name} {knob['value']} by {_word(knob)}" for name, knob in one["knobs"].items()),
         f"{one['in_flight']} in flight there, it among them",
     ]
+    if one["in_spite_of"]:
+        parts.append(f"IN SPITE OF A HOLD by {one['in_spite_of']}: the engine showed that it had room")
     if policy["next"]:
         parts.append(f"{policy['next']} was on its way in")
     if one["failed"]:

@@ -150,4 +150,5 @@ def _agents(agents: dict[str, Any]) -> str:
             parts.append(f"{name} heard {duration_words(agent['age_s'])} ago")
         elif agent.get("speaks_here", True):
             parts.append(f"{name} not heard yet")
+        parts += [f"{name}'s {one['answers']} SET ASIDE ({one['words']})" for one in agent.get("answers", ()) if one["set_aside"]]
     return ", ".join(parts)

@@ -1,7 +1,6 @@
 """An agent that answers absurdly costs next to nothing: real processes, a real Valkey, pass-through beside it on the same requests."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -23,8 +22,11 @@ from hmas.lab.workload import Arrival
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
 FORMS = ("chat-1", "chat-3", "completion")
-LOW_RPS, HIGH_RPS = float(os.environ.get("LOW", 4)), float(os.environ.get("HIGH", 12))
-LOW_S, HIGH_S = 8.0, 21.0
+LOW_RPS, HIGH_RPS = 4.0, 11.0
+"""About a third and nine tenths of what the two engines serve of these requests in time."""
+LOW_S, HIGH_S = 7.0, 21.0
+LEAST = 0.98
+"""Good requests over those of pass-through, all modes together, at least."""
 SPEAKS_ONLY = Arm(("--agents", "qos"))
 """Agents are listened to, and none of those that the gateway listens to runs."""
 
@@ -63,7 +65,7 @@ async def through_all_modes(agent: Absurd, seconds: float) -> None:
 
 
 async def send(stack: Stack, load: list[Arrival], folder: Path) -> list[Result]:
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True)  # noqa: ASYNC240 - nothing else runs here
     spec = LoadSpec(url=stack.url, model=stack.model, length_channel="sim", drain_s=20.0)
     write_plan(folder / "plan", load, spec, folder / "results")
     await run_process(folder / "plan", lambda _: None)
@@ -84,12 +86,11 @@ async def test_an_absurd_agent_costs_at_most_two_per_cent(stacks: tuple[Stack, S
     async with speaking(agent):
         low = await side_by_side(stacks, agent, arrivals(1, rps=LOW_RPS, seconds=LOW_S), LOW_S, tmp_path / "low")
         high = await side_by_side(stacks, agent, arrivals(2, rps=HIGH_RPS, seconds=HIGH_S), HIGH_S, tmp_path / "high")
-    for what, (passing, steered) in (("low", low), ("high", high)):
-        print(name, what, len(passing), sum(map(is_good, passing)), sum(map(is_good, steered)))
-        for span, length in ((LOW_S if what == "low" else HIGH_S, len(MODES)),):
-            for i, mode in enumerate(MODES):
-                a, b = ([r for r in rs if i <= r.at_s / span * length < i + 1] for rs in (passing, steered))
-                print("   ", mode, len(a), sum(map(is_good, a)), sum(map(is_good, b)), max((r.ttft_ms for r in b), default=0))
-    for event in admin.events(200):
-        if event["kind"] in ("agent.aside", "dispatch.relieved"):
-            print(event["kind"], event["subject"], event["after"], event["reason"])
+    status = admin.status()
+    good = {what: tuple(sum(map(is_good, results)) for results in pair) for what, pair in (("low", low), ("high", high))}
+    print(name, good, status["agents"][name]["answers"])  # noqa: T201 - figures for who runs it with -s
+    assert agent.said > 0
+    assert status["agents"][name]["age_s"] is not None
+    assert all(result.outcome == "completed" for _, steered in (low, high) for result in steered)
+    passing, steered = (sum(counts) for counts in zip(*good.values(), strict=True))
+    assert steered >= LEAST * passing, f"{name}: good requests of pass-through and beside it, by load: {good}; {status['agents'][name]}"
