@@ -8,6 +8,9 @@ from typing import Literal, Protocol
 
 import msgspec
 
+SNAPSHOT_EVERY_S = 0.25
+"""How often a gateway reads each engine's state, live and in simulation."""
+
 KnobName = Literal["n_run", "token_budget", "long_prefill_tokens"]
 
 

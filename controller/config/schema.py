@@ -195,6 +195,7 @@ class SchedulerConfig(Section, frozen=True):
             "once its deadline has passed, with 1 the prediction is taken at its word"
         ),
     ] = 0.5
+    overdue_wait_s: Annotated[Seconds, Meta(description="with `demote`, most wait beyond the TTFT target; then 503 and Retry-After")] = 15.0
     overdue_confidence: Annotated[
         float,
         Meta(

@@ -70,10 +70,10 @@ class Contest:
 
     def fail(self) -> bool:
         """Sets the agent aside at once, on evidence that needs no average. True where it was not."""
-        was_aside = self.aside
+        before = self.aside
         self.add(LOSS_MOST, 0.0)
         self.aside = True
-        return not was_aside
+        return not before
 
     def _standard_error(self, mean: float) -> float:
         count = len(self._agent)

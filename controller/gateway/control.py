@@ -9,15 +9,14 @@ from controller.config.schema import Config
 from controller.control.agent_scores import BOUNDS
 from controller.core.errors import PolicyError
 from controller.core.messages import ControlAction, LengthBound, MetaDecision, OverrideNotice
+from controller.gateway.directive_changes import Change, changes
 from controller.gateway.directives import (
     META,
     STATERA,
-    Change,
     Configured,
     Directives,
     Heard,
     InstanceDirective,
-    changes,
     heard_of,
     limits_for,
     newest_bounds,

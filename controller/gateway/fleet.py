@@ -17,10 +17,9 @@ from controller.gateway.directives import Ceiling
 from controller.gateway.errors import ApiError
 from controller.gateway.journal import Journal
 from controller.runtime.clock import Clock
-from engines.base import Engine, EngineSnapshot, Knobs
+from engines.base import SNAPSHOT_EVERY_S, Engine, EngineSnapshot, Knobs
 from engines.errors import EngineError
 
-POLL_S = 0.25
 MODELS_KNOWN = 4096
 """Models whose context is kept at hand; the names come from clients."""
 MODELS_EVERY_S = 10.0
@@ -218,14 +217,20 @@ class Fleet:
         await asyncio.gather(*(self._poll(instance) for instance in self.instances.values()))
 
     async def _watch(self, instance: Instance) -> None:
+        """Polls at even times, and in between when something is to be found out at once."""
+        loop = asyncio.get_running_loop()
+        due_s = loop.time()
         while True:
             instance.poke.clear()
             try:
                 await self._poll(instance)
             except Exception:
                 log.exception("polling engine %s failed", instance.name)
+            # Timers may ring a little early, by the clock's resolution.
+            if (now_s := loop.time()) >= due_s - 1e-3:
+                due_s = max(due_s + SNAPSHOT_EVERY_S, now_s)
             try:
-                async with asyncio.timeout(POLL_S):
+                async with asyncio.timeout_at(due_s):
                     await instance.poke.wait()
             except TimeoutError:
                 continue

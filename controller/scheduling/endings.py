@@ -158,6 +158,18 @@ def shed(entry: QueueEntry, now_s: float, retry_after_s: float) -> Refusal:
     )
 
 
+def waited_out(entry: QueueEntry, now_s: float, retry_after_s: float) -> Refusal:
+    """503: overdue for so long that an answer is no use any more."""
+    waited_s, target_ms = now_s - entry.request.arrival_s, entry.estimates.slo.ttft_ms
+    return Refusal(
+        kind=OutcomeKind.SHED,
+        status=503,
+        code="overloaded",
+        message=f"dropped after {waited_s:.1f} s in the queue: engines are overloaded, and the first token was due in {target_ms:.0f} ms",
+        retry_after_s=retry_after_s,
+    )
+
+
 def timed_out(entry: QueueEntry, now_s: float, retry_after_s: float) -> Refusal:
     """504: the request's own deadline has passed."""
     return Refusal(

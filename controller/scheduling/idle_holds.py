@@ -10,12 +10,15 @@ from collections.abc import Iterable, Iterator
 
 from controller.scheduling.group import WINDOW, Group, Waiting
 from controller.scheduling.instance import Instance
+from controller.scheduling.room import has_cache_for, is_half_empty, shows_room
 from controller.scheduling.tenancy import Tenancy
 
 HELD_MOST_S = 1.0
 """How long a request may be held back beside an instance that is less than half full."""
 WINDOW_HELD_MOST_S = 0.5
 """The same where every window is full: how many run is known, and no length or pace has to be forecast."""
+_EARLY_S = 1e-3
+"""A tick may come a rounding error early."""
 _GAP_MOST_S = 1.0
 """A look that comes later than this after the last one counts as this: the process stood still."""
 _LOOK_AHEAD = 8
@@ -51,7 +54,7 @@ class IdleHolds:
             began_s = since_s[id(group)] = self._since_s.get(id(group), now_s)
             self.seconds[group.blocked] = self.seconds.get(group.blocked, 0.0) + elapsed_s
             if now_s - began_s >= _most_s(group):
-                self._due += [(group, instance) for instance in roomy if instance.is_half_empty(now_s)]
+                self._due += [(group, instance) for instance in roomy if is_half_empty(instance, now_s)]
         self._since_s = since_s
 
     def take(self, tenancy: Tenancy, now_s: float) -> Iterator[tuple[Waiting, Instance]]:
@@ -69,11 +72,11 @@ class IdleHolds:
 
 
 def _may_take(instance: Instance) -> bool:
-    return instance.shows_room() and (instance.advised or instance.in_flight < instance.n_run)
+    return shows_room(instance) and (instance.advised or instance.in_flight < instance.n_run)
 
 
 def _most_s(group: Group) -> float:
-    return WINDOW_HELD_MOST_S if group.blocked == WINDOW else HELD_MOST_S
+    return (WINDOW_HELD_MOST_S if group.blocked == WINDOW else HELD_MOST_S) - _EARLY_S
 
 
 def _oldest(group: Group, instance: Instance, tenancy: Tenancy, now_s: float) -> Waiting | None:
@@ -88,7 +91,7 @@ def _oldest(group: Group, instance: Instance, tenancy: Tenancy, now_s: float) ->
             and not limited
             and instance.name not in waiting.entry.tried
             and now_s - request.arrival_s >= _most_s(group)
-            and instance.has_cache_for(request)
+            and has_cache_for(instance, request)
         ):
             return waiting
         waiting = waiting.after

@@ -4,7 +4,8 @@ from collections.abc import Hashable, Sequence
 
 from controller.core.messages import InstanceView, LengthBound
 from controller.core.types import Controls, Request
-from controller.scheduling.admission import Fence, least_tokens, upper_tokens
+from controller.scheduling import room
+from controller.scheduling.admission import Fence, upper_tokens
 from controller.scheduling.lateness import Lead
 from controller.scheduling.outcomes import InstanceSpec
 from controller.scheduling.pace import Pace
@@ -15,13 +16,8 @@ from controller.scheduling.slots import Slots
 from controller.scheduling.token_source import TokenSource
 from engines.base import EngineSnapshot
 
-KV_FULL = 0.9
-"""Share of the KV cache in use from which on an engine has none to spare."""
-PRESSURE_LOW = 0.75
-"""TPOT over its target, 90 % quantile of those that decode, below which targets are met with room to spare."""
-_BLOCK_TOKENS = 64
-"""What an engine's account may differ by for each request: it counts whole blocks, and a step later or earlier."""
-_HALF = 0.5
+_UNCONTENDED_SHARE = 0.5
+"""Share of the window that demoted requests may fill where those in time are dispatched at once."""
 _PRESSURE_QUANTILE = 0.9
 _LULL_S = 5.0
 _AT_ONCE_S = 0.05
@@ -179,7 +175,7 @@ class Instance:
         if now_s - self._on_time_s > _LULL_S:
             return self.n_run
         contended = max(1.0, share * min(self.n_run, self._busy))
-        return contended if now_s - self._contended_s <= _LULL_S else max(contended, _HALF * self.n_run)
+        return contended if now_s - self._contended_s <= _LULL_S else max(contended, _UNCONTENDED_SHARE * self.n_run)
 
     def wanted(self, now_s: float) -> None:
         """A request in time would have come, and was held back for its own TPOT target or those of others in flight.
@@ -227,47 +223,8 @@ class Instance:
             self.capacity_n_run = self._stated_n_run
             if not self._controlled:
                 self.n_run = self.capacity_n_run
-        if snapshot.kv_usage is not None and self.fence.capacity_tokens and self.prefixes is None:
-            self._measure_fence(snapshot.kv_usage * (snapshot.kv_capacity_tokens or self.fence.capacity_tokens), snapshot.taken_s)
+        room.correct_fence(self, snapshot)
         self._turn()
-
-    def _measure_fence(self, used_tokens: float, taken_s: float) -> None:
-        """Corrects the fence by the engine's own use of its cache. Not where shared tokens are booked once: the report has that already."""
-        self.refresh(taken_s)
-        held = sum(run.entry.request.prompt_tokens + run.tokens for run in self.running.values() if run.first_s is not None)
-        slack = _BLOCK_TOKENS * self.in_flight
-        self.fence.measured(round(used_tokens), held - slack, held + self.prefill_tokens + slack)
-
-    def shows_room(self) -> bool:
-        """Whether the engine takes requests, has a free place by its own ceiling, nothing in a queue of its own, and cache to spare."""
-        engine = self.engine
-        return (
-            self.available
-            and self.in_flight < self.capacity_n_run
-            and (self.probe_limit is None or self.in_flight < self.probe_limit)
-            and (engine is None or engine.kv_usage is None or engine.kv_usage < KV_FULL)
-            and (engine is None or engine.waiting == 0 or self._window_fills(engine))
-        )
-
-    def _window_fills(self, engine: EngineSnapshot) -> bool:
-        """Whether requests queue inside the engine only because an agent's window has lowered how many it runs."""
-        limit = engine.max_num_seqs
-        return self.advised and limit is not None and limit < self.capacity_n_run and engine.running >= limit
-
-    def has_cache_for(self, request: Request) -> bool:
-        """Whether the request's prompt fits into the fence beside what those in flight hold for certain. O(in flight)."""
-        held = sum(run.entry.request.prompt_tokens + max(1, run.tokens) for run in self.running.values())
-        return not self.fence.capacity_tokens or held + least_tokens(request) <= self.fence.limit_tokens
-
-    def is_half_empty(self, now_s: float) -> bool:
-        """Whether it is less than half full by what it shows: places, cache, and TPOT of those that decode. O(in flight)."""
-        kv_usage = None if self.engine is None else self.engine.kv_usage
-        return (
-            self.shows_room()
-            and 2 * self.in_flight < self.capacity_n_run
-            and (kv_usage is None or kv_usage < _HALF)
-            and self.tpot_pressure(now_s) < PRESSURE_LOW
-        )
 
     def fence_admits(self, request: Request, tokens: int) -> bool:
         """Whether the fence lets a request of so many tokens at its upper length join now."""

@@ -1,5 +1,6 @@
 """What the scheduler is told at the start and what it answers."""
 
+import math
 from collections.abc import Mapping
 from typing import Literal
 
@@ -26,6 +27,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
             below 1, as far as instances have shown it (see `controller.scheduling.lateness`). 0: the share alone counts.
         late_share: While requests come in time, demoted ones fill an instance only up to this share of what those in time have
             lately filled, 0 to 1.
+        overdue_wait_s: How long after its TTFT target a demoted request waits at most; then it is shed.
         tpot_guard: Share of the room of those in flight that a new prompt may take (see `controller.scheduling.tpot_guard`),
             0 to 1; 0 switches the guard off.
     """
@@ -39,6 +41,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     overdue_service_share: float = 0.0
     overdue_confidence: float = 0.0
     late_share: float = 0.25
+    overdue_wait_s: float = math.inf
     tpot_guard: float = 0.0
 
 

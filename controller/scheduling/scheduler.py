@@ -16,6 +16,7 @@ from controller.scheduling.instance import Instance
 from controller.scheduling.outcomes import Counts, Dispatch, Dropped, Ended, InstanceSpec, Refusal, SchedulerSettings
 from controller.scheduling.pool import check_hints, own_hints
 from controller.scheduling.queue_entry import QueueEntry
+from controller.scheduling.room import is_half_empty
 from controller.scheduling.steering import Steering
 from controller.scheduling.tenancy import RateState, Tenancy, TenantLimits
 from controller.scheduling.waiting_room import WaitingRoom
@@ -75,6 +76,7 @@ class Scheduler(Steering):
             demoting=settings.overdue != "keep",
             service_share=settings.overdue_service_share,
             shown=settings.overdue_confidence > 0.0,
+            overdue_wait_s=settings.overdue_wait_s,
             tenancy=tenancy,
             weights=weights,
         )
@@ -167,13 +169,19 @@ class Scheduler(Steering):
     def drop_due(self, now_s: float) -> list[Dropped]:
         """Ends waiting requests whose time is up, `DROPPED_AT_ONCE` at most: where it returns any, there may be more.
 
-        Up is the time of those past their deadline (timed out), and of overdue ones where `overdue` is `shed`.
+        Up is the time of those past their deadline (timed out), of demoted ones that have waited for `overdue_wait_s` beyond their target,
+        and of all overdue ones where `overdue` is `shed`.
         Running requests are not touched: whoever streams them watches their deadline and calls `end`.
         """
         self._room.sweep(now_s)
         dropped = self.outranked()
         expired = self._room.take_expired(DROPPED_AT_ONCE)
-        dropped += [self._dropped(entry, OutcomeKind.TIMED_OUT, now_s, endings.timed_out) for entry in expired]
+        dropped += [
+            self._dropped(entry, OutcomeKind.TIMED_OUT, now_s, endings.timed_out)
+            if entry.request.deadline_s <= now_s
+            else self._dropped(entry, OutcomeKind.SHED, now_s, endings.waited_out)
+            for entry in expired
+        ]
         if self.settings.overdue == "shed":
             late = self._room.take_late(DROPPED_AT_ONCE - len(dropped), now_s)
             dropped += [self._dropped(entry, OutcomeKind.SHED, now_s, endings.shed) for entry in late]
@@ -268,12 +276,12 @@ class Scheduler(Steering):
         return self._instance(instance).in_flight
 
     def is_half_empty(self, instance: str, now_s: float) -> bool:
-        """Whether an instance is less than half full by what it shows (`Instance.is_half_empty`). O(in flight).
+        """Whether an instance is less than half full by what it shows (`room.is_half_empty`). O(in flight).
 
         Raises:
             SchedulingError: Unknown instance.
         """
-        return self._instance(instance).is_half_empty(now_s)
+        return is_half_empty(self._instance(instance), now_s)
 
     def heads(self) -> list[QueueEntry]:
         """The oldest request of each group that the same instances serve. O(groups)."""

@@ -1,5 +1,6 @@
 """Everything that waits: who is where, who is overdue, whose deadline has passed."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import islice
@@ -46,12 +47,14 @@ class WaitingRoom:
         demoting: bool,
         service_share: float,
         shown: bool = False,
+        overdue_wait_s: float = math.inf,
         tenancy: Tenancy | None = None,
         weights: Mapping[str, float] | None = None,
     ) -> None:
         self._demoting = demoting
         self._service_share = service_share
         self._shown = shown
+        self._overdue_wait_s = overdue_wait_s
         self._waiting: Shards[Waiting] = Shards()
         self._overdue_at: LazyHeap[Waiting] = LazyHeap()
         self._deadlines: LazyHeap[Waiting] = LazyHeap()
@@ -118,8 +121,7 @@ class WaitingRoom:
         group.join(waiting, front=returned)
         group.put(waiting, now_s)
         self._watch(waiting)
-        if entry.request.deadline_s != float("inf"):
-            self._deadlines.push(request_id, entry.request.deadline_s, entry.seq, waiting)
+        self._watch_deadline(waiting, overdue=False)
         self._split.learn(entry.estimates.total_ms)
         self._count_long(waiting)
 
@@ -148,6 +150,7 @@ class WaitingRoom:
             waiting.group.take(waiting)
             waiting.place = "ready"
             waiting.group.put(waiting, now_s)
+            self._watch_deadline(waiting, overdue=False)
         return True
 
     def remove(self, request_id: str, *, popped: bool = False) -> QueueEntry | None:
@@ -198,6 +201,7 @@ class WaitingRoom:
                 waiting.group.take(waiting)
                 waiting.place = "late"
                 waiting.group.late.push(waiting.entry, now_s)
+                self._watch_deadline(waiting, overdue=True)
         for _ in range(SWEEP):
             due = deadlines.peek()
             if due is None or due[0] > now_s:
@@ -298,6 +302,17 @@ class WaitingRoom:
         else:
             look_s = self._latest_start_s(waiting)
         self._overdue_at.push(entry.request.id, look_s, entry.seq, waiting)
+
+    def _watch_deadline(self, waiting: Waiting, *, overdue: bool) -> None:
+        """Ends its wait at its own deadline, and so long after its TTFT target where it has missed that."""
+        entry = waiting.entry
+        until_s = entry.request.deadline_s
+        if overdue:
+            until_s = min(until_s, entry.ttft_deadline_s + self._overdue_wait_s)
+        if until_s < math.inf:
+            self._deadlines.push(entry.request.id, until_s, entry.seq, waiting)
+        else:
+            self._deadlines.discard(entry.request.id)
 
     def _count_long(self, waiting: Waiting) -> None:
         is_long = self._split.is_long(waiting.entry.estimates.total_ms)

@@ -10,6 +10,7 @@ from controller.scheduling.outcomes import Dispatch, Ended, Refusal
 from controller.scheduling.scheduler import Scheduler
 from controller.simulation.arrivals import Arrival, ArrivalFeed
 from controller.simulation.result import EngineTotals, RequestRecord, SimulationResult, record_of, record_of_live, record_of_refused
+from engines.base import SNAPSHOT_EVERY_S
 from engines.errors import EngineError
 from engines.sim.model import EngineModel, SimRequest
 
@@ -41,8 +42,8 @@ def simulate(
 ) -> SimulationResult:
     """Runs requests through a scheduler and its engines in virtual time, without network or overhead of the gateway.
 
-    At any moment: first the tokens of engine steps that end, then arrivals, then the gateway's tick (snapshots of the
-    engines, deadlines), then control laws in the order given, then dispatch, then the next steps of idle engines. The same
+    At any moment: first the tokens of engine steps that end, then arrivals, then the gateway's tick (deadlines) and
+    its look at the engines, then control laws in the order given, then dispatch, then the next steps of idle engines. The same
     input gives the same result, always.
 
     Cost grows with what happens: O(log n) for each arrival, dispatch, first token and end, O(instances) for each tick, whatever the
@@ -67,6 +68,7 @@ def simulate(
     kernel.on_end = on_end
     kernel.followups = followups
     kernel.every(tick_s, kernel.tick)
+    kernel.every(SNAPSHOT_EVERY_S, kernel.poll)
     for control in controls:
         kernel.every(control.every_s, kernel.bind(control.run))
     for name, model in engines.items():
@@ -176,12 +178,17 @@ class _Kernel:
                 self._step(now_s)
         return self._result()
 
-    def tick(self, now_s: float) -> None:
-        """What the gateway does on its tick: engine snapshots in; deadlines out, waiting and running."""
-        self._stirred = True
+    def poll(self, now_s: float) -> None:
+        """Takes a snapshot of every engine, as often as the gateway does."""
         for name, engine in self._engines.items():
             engine.model.sync(now_s)
             self._scheduler.observe(engine.model.snapshot(name, now_s))
+
+    def tick(self, now_s: float) -> None:
+        """What the gateway does on its tick: deadlines out, waiting and running."""
+        self._stirred = True
+        for engine in self._engines.values():
+            engine.model.sync(now_s)
         dropped = self._scheduler.expire(now_s)
         while dropped:
             for one in dropped:

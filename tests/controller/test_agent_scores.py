@@ -1,53 +1,105 @@
-"""Verdicts on agents' answers, and what is kept of an answer whatever its verdict."""
+"""Agents against the defaults that they replace: set aside when worse, back when no worse, licensed to hold only by coverage."""
+
+import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from controller.control.contest import WINDOW, Contest
-from controller.core.slo import slo_for, within_table
-from controller.core.types import Slo, TaskType
+from controller.control.agent_scores import HELD_LEAST, AgentScores, shape_of
+from controller.control.contest import LOSS_MOST, PROOF_LEAST, WINDOW, Contest
+from controller.core.types import Estimates, Slo
 
-
-def contest(agent: float, default: float, count: int, **fields) -> Contest:
-    made = Contest(0.05, **fields)
-    for _ in range(count):
-        made.add(agent, default)
-    return made
+SLO = Slo(ttft_ms=1000, tpot_ms=50)
 
 
-def test_worse_over_a_full_window_sets_aside_and_no_worse_brings_back():
-    found = contest(0.5, 0.1, WINDOW - 1)
-    assert not found.aside
-    assert found.add(0.5, 0.1)
-    assert found.aside
-    for _ in range(WINDOW - 1):
-        assert not found.add(0.1, 0.1)
-    assert found.add(0.1, 0.1)
-    assert not found.aside
+def lengths(median: float, upper: float) -> Estimates:
+    return Estimates(slo=SLO, output_tokens=median, output_tokens_upper=upper)
 
 
-def test_what_is_no_number_counts_as_a_large_loss():
-    assert contest(float("nan"), 0.1, 1).agent_loss == contest(1e9, 0.1, 1).agent_loss == 10.0
+def test_an_agent_is_set_aside_after_a_full_window_and_comes_back_after_another():
+    contest = Contest(0.02)
+    verdicts = [contest.add(0.9, 0.3) for _ in range(WINDOW)]
+    assert verdicts == [False] * (WINDOW - 1) + [True]
+    assert contest.aside
+    verdicts = [contest.add(0.2, 0.3) for _ in range(WINDOW)]
+    assert verdicts.count(True) == 1
+    assert not contest.aside
+
+
+@given(st.lists(st.floats(0, 1), min_size=WINDOW, max_size=200))
+def test_one_that_says_the_same_as_the_default_is_never_set_aside(losses):
+    contest = Contest(0.02)
+    assert not any(contest.add(loss, loss) for loss in losses)
+
+
+def test_losses_that_are_no_numbers_count_as_the_largest():
+    contest = Contest(0.02)
+    for _ in range(WINDOW):
+        contest.add(math.nan, 0.1)
+    assert contest.aside
+    assert contest.agent_loss == LOSS_MOST
+
+
+@pytest.mark.parametrize("median", [0.0, 1.0, 1e9, math.nan, math.inf])
+def test_absurd_lengths_are_set_aside_within_fifty_answers(median):
+    scores = AgentScores()
+    for number in range(WINDOW):
+        scores.answered("one message", lengths(median, median), lengths(128, 1024), 100 + number)
+    assert scores.lengths.aside
+    assert not scores.proven("one message")
+
+
+def test_lengths_may_hold_back_only_where_they_have_covered_answers_of_that_shape():
+    scores = AgentScores()
+    for _ in range(PROOF_LEAST - 1):
+        scores.answered("one message", lengths(100, 300), lengths(128, 1024), 120)
+    assert not scores.proven("one message")
+    scores.answered("one message", lengths(100, 300), lengths(128, 1024), 120)
+    assert scores.proven("one message")
+    assert not scores.proven("completion")
+    for _ in range(10):
+        scores.answered("one message", lengths(100, 300), lengths(128, 1024), 900)
+    assert not scores.proven("one message")
+
+
+def test_costs_are_judged_by_what_was_measured():
+    scores = AgentScores()
+    assert not any(scores.timed((100.0, 20.0), (200.0, 30.0), (110.0, 21.0)) for _ in range(WINDOW))
+    assert [scores.timed((1e9, 0.0), (200.0, 30.0), (110.0, 21.0)) for _ in range(WINDOW)].count(True) == 1
+    assert scores.costs.aside
+
+
+def test_a_window_that_held_a_request_back_beside_room_is_set_aside_at_once():
+    scores = AgentScores()
+    assert not any(scores.dispatched("statera", held=False, relieved=False) for _ in range(HELD_LEAST))
+    assert scores.dispatched("statera", held=True, relieved=True)
+    assert scores.windows["statera"].aside
+    assert not scores.windows["meta"].aside
+    verdicts = [scores.dispatched("statera", held=False, relieved=False) for _ in range(WINDOW)]
+    assert verdicts.count(True) == 1, "it comes back when it would have held nothing back"
+
+
+def test_shapes_are_few_and_told_apart():
+    shapes = {shape_of(turns=turns, has_tools=tools) for turns in range(40) for tools in (False, True)}
+    assert len(shapes) == 8
 
 
 @pytest.mark.parametrize("scored", [0, WINDOW])
 def test_one_failure_sets_aside_at_once_however_many_were_scored(scored: int):
-    found = contest(0.0, 0.0, scored, full=20)
-    assert found.fail()
-    assert found.aside
-    assert not found.fail()
+    contest = Contest(0.05)
+    for _ in range(scored):
+        contest.add(0.0, 0.0)
+    assert contest.fail()
+    assert contest.aside
+    assert not contest.fail()
 
 
-def test_proven_takes_enough_requests_and_no_greater_loss():
-    assert not contest(0.1, 0.1, 19).proven
-    assert contest(0.1, 0.1, 20).proven
-    assert not contest(0.3, 0.1, 20).proven
-    assert not contest(0.3, 0.1, WINDOW).proven
-
-
-def test_targets_stay_within_what_the_table_can_give():
-    assert within_table(Slo(ttft_ms=1.0, tpot_ms=1.0)) == Slo(ttft_ms=3200.0, tpot_ms=56.0)
-    assert within_table(Slo(ttft_ms=8e7, tpot_ms=8e7)) == Slo(ttft_ms=15_600.0, tpot_ms=180.0)
-    for scale in (0.001, 0.37, 1.0, 4.0):
-        for task in TaskType:
-            for importance in (0.5, 0.8, 1.0):
-                assert within_table(slo_for(task, importance, scale), scale) == slo_for(task, importance, scale)
+def test_bounds_count_once_they_have_proven_right_and_not_where_they_are_far_too_long():
+    scores = AgentScores()
+    verdicts = [scores.bounded(310.0, 300.0, 120) for _ in range(PROOF_LEAST)]
+    assert verdicts == [False] * (PROOF_LEAST - 1) + [True]
+    assert scores.bounds.proven
+    absurd = AgentScores()
+    assert not any(absurd.bounded(16_000.0, 300.0, 120) for _ in range(WINDOW - 1))
+    assert not absurd.bounds.proven

@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.core.messages import ControlAction, LengthBound, MetaDecision, OverrideNotice
-from controller.gateway.directives import Ceiling, Configured, Directives, Heard, changes, heard_of, resolve
+from controller.gateway.directive_changes import changes
+from controller.gateway.directives import Ceiling, Configured, Directives, Heard, heard_of, resolve
 from controller.scheduling.tenancy import TenantLimits
 
 CEILINGS = {"a": Ceiling(32, 2048), "b": Ceiling(8)}

@@ -15,8 +15,9 @@ from hmas.lab.mistakes import MISTAKES, Load, measure
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
 
-ALLOWED = 1.5
-"""How much a shared test machine may stretch the p99 of 40 requests; `make bench-bad-requests` measures against the goal of 1.1."""
+ALLOWED = {50: 1.5, 99: 3.0}
+"""How much a shared test machine may stretch percentiles of 40 requests: two equal loads lie up to 1.9 times apart in p99 there. An open
+circuit costs 15 s, which is 20 times. `make bench-bad-requests` measures against the goal of 1.1."""
 BAD_RPS, SECONDS = 12.0, 20.0
 
 
@@ -50,6 +51,7 @@ async def test_a_dozen_mistakes_a_second_cost_the_good_ones_nothing(vllm_url: st
     beside = await measure(gateway, Load(model="tiny", seconds=SECONDS, bad_rps=BAD_RPS), clock)
     assert beside.bad == {"400": round(BAD_RPS * SECONDS)}
     assert beside.good == alone.good == {"200": round(2.0 * SECONDS)}
-    assert percentile(beside.total_ms, 99) <= ALLOWED * percentile(alone.total_ms, 99)
+    for q, allowed in ALLOWED.items():
+        assert percentile(beside.total_ms, q) <= allowed * percentile(alone.total_ms, q)
     async with aiohttp.ClientSession() as session, session.get(f"{gateway}/ready") as response:
         assert response.status == 200

@@ -17,7 +17,6 @@ ARMS = ("direct", "gateway")
 OVERTIME_S = 90.0
 """What a tool may take beside the length of its load: it starts, makes its texts, and waits for the last answers."""
 CAPACITY_REQUESTS, CAPACITY_IN_FLIGHT, CAPACITY_S = 96, 32, 120.0
-STANDS_FOR_NOTHING = 1e-9
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,9 +95,9 @@ async def compare(site: Site, cell: Cell, rounds: int, say: Callable[[str], None
 def _summary(taken: dict[str, list[Figures]]) -> dict[str, Any]:
     goodput = {arm: fmean(one.goodput_rps for one in taken[arm]) for arm in ARMS}
     pairs = [
-        through.goodput_rps / max(direct.goodput_rps, STANDS_FOR_NOTHING)
+        through.goodput_rps / direct.goodput_rps
         for direct, through in zip(taken["direct"], taken["gateway"], strict=True)
-        if direct.goodput_rps or through.goodput_rps
+        if direct.goodput_rps
     ]
     return {
         "goodput_rps": {arm: round(value, 3) for arm, value in goodput.items()},

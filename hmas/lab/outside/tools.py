@@ -169,7 +169,8 @@ def _aiperf_read(folder: Path) -> Figures:
 OFFLINE = (("HF_HUB_OFFLINE", "1"),)
 VLLM, GUIDELLM, AIPERF = (
     Tool(name="vllm bench serve", command=_vllm_command, read=_vllm_read, env=OFFLINE),
-    Tool(name="guidellm", command=_guidellm_command, read=_guidellm_read, env=OFFLINE),
+    # Left alone it starts ten processes, which take a small machine's cores from the engine that they measure.
+    Tool(name="guidellm", command=_guidellm_command, read=_guidellm_read, env=(*OFFLINE, ("GUIDELLM__MAX_WORKER_PROCESSES", "2"))),
     # With that variable it takes a tokenizer from its download cache only, and none from a directory.
     Tool(name="aiperf", command=_aiperf_command, read=_aiperf_read),
 )

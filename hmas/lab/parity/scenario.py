@@ -9,6 +9,7 @@ import numpy as np
 
 from controller.config.schema import AgentsConfig, Config, EngineConfig, GatewayConfig, SchedulerConfig, TenantConfig
 from controller.core.types import Slo
+from engines.base import SNAPSHOT_EVERY_S
 from engines.sim.profile import Profile
 
 MODEL = "parity"
@@ -86,8 +87,10 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def first_s(self) -> float:
-        """Time of the first arrival: one tick after the gateway's start, where the simulation's ticks begin to count."""
-        return START_S + self.tick_s
+        """Time of the first arrival, where the simulation's ticks begin to count: whole numbers of ticks and of looks at engines after the
+        gateway's start.
+        """
+        return START_S + 2 * SNAPSHOT_EVERY_S
 
     def changes(self) -> Iterator[tuple[float, Change]]:
         """When an operator changes what, without end: the fast engine's window down, the policy, then both windows to and fro.

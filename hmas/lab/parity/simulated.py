@@ -68,5 +68,7 @@ def _changes(scenario: Scenario) -> Callable[[float, Scheduler, Mapping[str, Eng
         for name, n_run in change.n_run.items():
             scheduler.set_controls(name, Controls(n_run=n_run))
             engines[name].apply_knobs(Knobs(n_run=n_run))
+            # The gateway looks at an engine once more when it moves its knobs.
+            scheduler.observe(engines[name].snapshot(name, now_s))
 
     return law

@@ -1,0 +1,68 @@
+"""What is different between two moments of what is in force, for the event log. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from controller.gateway.directives import KNOBS, Directives, Setting, Source
+from controller.scheduling.tenancy import NO_LIMITS, TenantLimits
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One difference between two moments, for the event log."""
+
+    kind: str
+    subject: str
+    before: str
+    after: str
+    source: Source
+    reason: str
+    decision_id: str = ""
+
+
+def changes(before: Directives, after: Directives, names: Iterable[str] | None = None) -> Iterable[Change]:
+    """What is different, each with its source and reason. Length bounds change all the time: they are named only when their source does.
+
+    `names`: instances that alone may be different, None for any.
+    """
+    if _policy_key(before) != _policy_key(after):
+        policy = after.policy
+        yield Change("policy", "policy", _policy_text(before), _policy_text(after), policy.source, policy.reason, policy.decision_id)
+    for name in after.instances if names is None else names:
+        new = after.instances[name]
+        old = before.instances.get(name)
+        for knob in KNOBS:
+            now: Setting = getattr(new, knob)
+            then: Setting | None = getattr(old, knob) if old else None
+            if then is None or (then.value, then.source) != (now.value, now.source):
+                yield Change(f"knobs.{knob}", name, _setting_text(then), _setting_text(now), now.source, now.reason, now.decision_id)
+    if before.bounds_source != after.bounds_source:
+        yield Change("length_bounds", "fence", before.bounds_source, after.bounds_source, after.bounds_source, "")
+    held = after.held_because or before.held_because
+    source: Source = "operator" if held else "configured"
+    because = after.held_because or ("released" if held else "the configuration was read again")
+    for tenant in sorted({*before.weights, *after.weights}):
+        was, now_weight = before.weights.get(tenant, 1.0), after.weights.get(tenant, 1.0)
+        if was != now_weight:
+            yield Change("tenant.weight", tenant, f"{was:g}", f"{now_weight:g}", source, because)
+    for tenant in sorted({*before.limits, *after.limits}):
+        had, has = before.limits.get(tenant, NO_LIMITS), after.limits.get(tenant, NO_LIMITS)
+        for limit in TenantLimits.__struct_fields__:
+            if (was_at := getattr(had, limit)) != (now_at := getattr(has, limit)):
+                yield Change(f"tenant.{limit}", tenant, f"{was_at:g}", f"{now_at:g}", source, because)
+    for name in sorted(before.draining ^ after.draining):
+        draining = name in after.draining
+        yield Change("engine.drain", name, str(not draining).lower(), str(draining).lower(), source, because)
+
+
+def _policy_key(directives: Directives) -> tuple[str, str, dict[str, float]]:
+    return directives.policy.value, directives.policy.source, dict(directives.hints)
+
+
+def _policy_text(directives: Directives) -> str:
+    hints = ", ".join(f"{name}={value:g}" for name, value in sorted(directives.hints.items()))
+    return f"{directives.policy.value} ({directives.policy.source}{', ' + hints if hints else ''})"
+
+
+def _setting_text(setting: Setting | None) -> str:
+    return f"{setting.value} ({setting.source})" if setting else ""

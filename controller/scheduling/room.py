@@ -1,0 +1,66 @@
+"""What an engine's own figures say of the room that it has. Pure; each call is O(in flight) at most."""
+
+from typing import TYPE_CHECKING
+
+from controller.core.types import Request
+from controller.scheduling.admission import least_tokens
+from engines.base import EngineSnapshot
+
+if TYPE_CHECKING:
+    from controller.scheduling.instance import Instance
+
+KV_FULL = 0.9
+"""Share of the KV cache in use from which on an engine has none to spare."""
+PRESSURE_LOW = 0.75
+"""TPOT over its target, 90 % quantile of those that decode, below which targets are met with room to spare."""
+HALF = 0.5
+BLOCK_TOKENS = 64
+"""What an engine's account may differ by for each request: it counts whole blocks, and a step later or earlier."""
+
+
+def shows_room(instance: "Instance") -> bool:
+    """Whether the engine takes requests, has a free place by its own ceiling, nothing in a queue of its own, and cache to spare."""
+    engine = instance.engine
+    return (
+        instance.available
+        and instance.in_flight < instance.capacity_n_run
+        and (instance.probe_limit is None or instance.in_flight < instance.probe_limit)
+        and (engine is None or engine.kv_usage is None or engine.kv_usage < KV_FULL)
+        and (engine is None or engine.waiting == 0 or _window_fills(instance, engine))
+    )
+
+
+def _window_fills(instance: "Instance", engine: EngineSnapshot) -> bool:
+    """Whether requests queue inside the engine only because an agent's window has lowered how many it runs."""
+    limit = engine.max_num_seqs
+    return instance.advised and limit is not None and limit < instance.capacity_n_run and engine.running >= limit
+
+
+def is_half_empty(instance: "Instance", now_s: float) -> bool:
+    """Whether it is less than half full by what it shows: places, cache, and TPOT of those that decode."""
+    kv_usage = None if instance.engine is None else instance.engine.kv_usage
+    return (
+        shows_room(instance)
+        and instance.in_flight < HALF * instance.capacity_n_run
+        and (kv_usage is None or kv_usage < HALF)
+        and instance.tpot_pressure(now_s) < PRESSURE_LOW
+    )
+
+
+def has_cache_for(instance: "Instance", request: Request) -> bool:
+    """Whether the request's prompt fits into the fence beside what those in flight hold for certain."""
+    fence = instance.fence
+    held = sum(run.entry.request.prompt_tokens + max(1, run.tokens) for run in instance.running.values())
+    return not fence.capacity_tokens or held + least_tokens(request) <= fence.limit_tokens
+
+
+def correct_fence(instance: "Instance", snapshot: EngineSnapshot) -> None:
+    """Corrects the fence by the engine's use of its cache. Not where shared tokens are booked once: the report has that already."""
+    fence = instance.fence
+    if snapshot.kv_usage is None or not fence.capacity_tokens or instance.prefixes is not None:
+        return
+    instance.refresh(snapshot.taken_s)
+    held = sum(run.entry.request.prompt_tokens + run.tokens for run in instance.running.values() if run.first_s is not None)
+    slack = BLOCK_TOKENS * instance.in_flight
+    used_tokens = round(snapshot.kv_usage * (snapshot.kv_capacity_tokens or fence.capacity_tokens))
+    fence.measured(used_tokens, held - slack, held + instance.prefill_tokens + slack)

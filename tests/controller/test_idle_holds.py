@@ -1,0 +1,131 @@
+"""An engine that shows room gets what waits: forecasts hold a request back for a second at most, an operator's word for good."""
+
+import pytest
+
+from controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
+from controller.routing import make_router
+from controller.scheduling.idle_holds import HELD_MOST_S
+from controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
+from controller.scheduling.scheduler import Scheduler
+from controller.scheduling.tenancy import TenantLimits
+from engines.base import EngineSnapshot
+
+SLO = Slo(ttft_ms=60_000, tpot_ms=100)
+
+
+def build(*, ceiling=32, n_run=None, advised=True, kv=10_000, tenants=None, **settings) -> Scheduler:
+    spec = InstanceSpec(name="a", capacity_n_run=ceiling, kv_capacity_tokens=kv, kv_bytes_per_token=1)
+    made = Scheduler(
+        settings=SchedulerSettings(fence_margin=0.0, **settings),
+        instances=[spec],
+        router=make_router("least-loaded"),
+        policy="fcfs",
+        tenants=tenants,
+    )
+    if n_run is not None:
+        made.set_controls("a", Controls(n_run=n_run, advised=advised))
+    return made
+
+
+def submit(made: Scheduler, number: int, now_s: float, *, upper=10.0, prompt=100, tenant="t", slo=SLO) -> None:
+    request = Request(id=f"{number:04d}", tenant=tenant, model="m", arrival_s=now_s, prompt_tokens=prompt)
+    made.submit(request, Estimates(slo=slo, output_tokens=10, output_tokens_upper=upper), now_s)
+
+
+def run(made: Scheduler, until_s: float, *, from_s=0.0, kv_usage=0.01, waiting=0, tokens=None) -> list[tuple[float, str, str]]:
+    """Ticks ten times a second; what was dispatched when, and what had held it back."""
+    sent = []
+    for tick in range(round((until_s - from_s) * 10) + 1):
+        now_s = from_s + tick / 10
+        made.observe(EngineSnapshot(engine="a", taken_s=now_s, healthy=True, kv_usage=kv_usage, kv_capacity_tokens=10_000, waiting=waiting))
+        for request_id in made.running_ids() if tokens else ():
+            made.progress(request_id, tokens(now_s), now_s)
+        made.expire(now_s)
+        sent += [(round(now_s, 1), one.entry.request.id, one.relieved) for one in made.dispatch(now_s)]
+    return sent
+
+
+def test_an_absurd_length_is_held_by_the_fence_for_a_second_beside_an_empty_cache():
+    made = build()
+    submit(made, 0, 0.0, upper=1e9)
+    submit(made, 1, 0.0, upper=1e9)
+    sent = run(made, 3.0)
+    assert sent[0] == (0.0, "0000", "")
+    at_s, request_id, why = sent[1]
+    assert (request_id, why) == ("0001", "fence")
+    assert HELD_MOST_S <= at_s <= HELD_MOST_S + 0.2
+    assert made.held_while_idle_s["fence"] == pytest.approx(at_s, abs=0.15)
+
+
+@pytest.mark.parametrize("shown", [{"kv_usage": 0.6}, {"waiting": 1}])
+def test_where_the_engine_shows_no_room_the_fence_holds(shown):
+    made = build()
+    submit(made, 0, 0.0, upper=1e9)
+    submit(made, 1, 0.0, upper=1e9)
+    assert len(run(made, 5.0, **shown)) == 1
+
+
+def test_a_window_of_an_agent_gives_way_and_one_of_an_operator_does_not():
+    for advised, expected in ((True, 4), (False, 1)):
+        made = build(n_run=1, advised=advised)
+        for number in range(4):
+            submit(made, number, 0.0)
+        sent = run(made, 5.0)
+        assert len(sent) == expected
+        assert {why for _, _, why in sent[1:]} <= {"window"}
+
+
+def test_a_window_holds_while_those_that_run_are_close_to_their_target():
+    slo = Slo(ttft_ms=60_000, tpot_ms=100)
+    for pace_tokens_per_s, expected in ((11, 1), (40, 2)):
+        made = build(n_run=1)
+        submit(made, 0, 0.0, slo=slo)
+        submit(made, 1, 0.0, slo=slo)
+        sent = run(made, 4.0, tokens=lambda now_s, pace=pace_tokens_per_s: 1 + int(pace * now_s))
+        assert len(sent) == expected
+
+
+def test_a_tenants_own_limit_is_no_forecast():
+    made = build(tenants={"t": TenantLimits(max_running=1)})
+    submit(made, 0, 0.0)
+    submit(made, 1, 0.0)
+    assert len(run(made, 5.0)) == 1
+
+
+def test_prompts_that_the_cache_cannot_hold_together_are_not_sent_together():
+    made = build()
+    submit(made, 0, 0.0, prompt=6000)
+    submit(made, 1, 0.0, prompt=6000)
+    assert len(run(made, 5.0)) == 1
+
+
+def test_overdue_requests_fill_what_nobody_else_wants():
+    made = build(overdue="demote", late_share=0.25)
+    for number in range(8):
+        submit(made, number, 0.0, slo=Slo(ttft_ms=1.0, tpot_ms=100))
+    submit(made, 8, 0.5)
+    sent = run(made, 0.5, from_s=0.5)
+    assert sent[0][1] == "0008"
+    assert len(sent) == 9, "half of the window is theirs while those in time are dispatched at once"
+
+
+def test_a_demoted_request_is_shed_when_it_has_waited_for_long_beyond_its_target():
+    made = build(n_run=1, advised=False, overdue="demote", overdue_wait_s=15.0)
+    submit(made, 0, 0.0)
+    submit(made, 1, 0.0, slo=Slo(ttft_ms=2000, tpot_ms=100))
+    made.dispatch(0.0)
+    assert made.expire(16.9) == []
+    (dropped,) = made.expire(17.1)
+    assert (dropped.entry.request.id, dropped.refusal.status, dropped.refusal.kind) == ("0001", 503, OutcomeKind.SHED)
+    assert dropped.refusal.retry_after_s >= 1.0
+    made.check_conservation()
+
+
+def test_the_engines_report_corrects_the_fence():
+    """A shared prompt of 4,000 tokens is in the cache once: what the engine reports outranks the sum of our bookings."""
+    made = build(ceiling=8)
+    for number in range(3):
+        submit(made, number, 0.0, prompt=4000)
+    assert len(run(made, 0.2, kv_usage=0.42, tokens=lambda _: 2)) == 2
+    sent = run(made, 1.0, from_s=0.3, kv_usage=0.42, tokens=lambda _: 3)
+    assert [(request_id, why) for _, request_id, why in sent] == [("0002", "")]
