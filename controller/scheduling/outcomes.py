@@ -1,6 +1,5 @@
 """What the scheduler is told at the start and what it answers."""
 
-import math
 from collections.abc import Mapping
 from typing import Literal
 
@@ -41,7 +40,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     overdue_service_share: float = 0.0
     overdue_confidence: float = 0.0
     late_share: float = 0.25
-    overdue_wait_s: float = math.inf
+    overdue_wait_s: float = 86_400.0
     tpot_guard: float = 0.0
 
 
