@@ -81,7 +81,8 @@ def test_every_arm_meets_the_same_requests_in_every_scenario(whole):
     assert goodput[place["best_fixed"]] == max(goodput.values())
     table = hindsight_table(document)
     told = next(row for row in table.rows if row[1] == "phases")[table.head.index("over the best but `red`")]
-    assert told == f"{policy_of(best[1])}: {ratio_words(place['arms'][PRODUCT]['over'][best[1]]['goodput_rps'])}"
+    over = place["arms"][PRODUCT]["over"][place["best_fixed"]]["goodput_rps"]
+    assert told == f"{policy_of(place['best_fixed'])}: {ratio_words(over)}"
     assert place["arms"][STRONG]["window"] in TINY.caps
     assert place["arms"][DEFAULT]["window"] == 0
 
