@@ -13,6 +13,7 @@ from message_kit import request_features
 from controller.core.messages import REQUESTS, ControlAction, LengthBound, Message, MetaDecision, RequestCost
 from controller.gateway.desk import Live
 from hmas.cli.checks import _check_agents
+from hmas.cli.explain import page as story_page
 from hmas.cli.status import page
 
 TOKENS = 60
@@ -137,7 +138,9 @@ async def test_a_window_that_holds_requests_back_beside_room(tmp_path: Path, age
         assert (event["subject"], event["after"]) == (agent, "set aside")
         assert [one["subject"] for one in rig.events("dispatch.relieved")] == ["sim-1"]
         relieved = rig.events("dispatch.relieved")[0]["after"]
-        assert (await rig.admin("GET", f"/admin/requests/{relieved}")).json["tries"][0]["in_spite_of"] == "window"
+        told = (await rig.admin("GET", f"/admin/requests/{relieved}")).json
+        assert told["tries"][0]["in_spite_of"] == "window"
+        assert "IN SPITE OF A HOLD by window" in story_page(told)
         await asyncio.gather(*held)
         rig.bus.post(window(rig, agent, 16))
         await send(rig, 60, tokens=3)
