@@ -26,6 +26,8 @@ LOW_RPS, HIGH_RPS = 4.0, 11.0
 """About a third and nine tenths of what the two engines serve of these requests in time."""
 LOW_S, HIGH_S = 7.0, 21.0
 LEAST = 0.98
+NOISE = 3
+"""Good requests by which two equal stacks beside each other differ on a busy machine."""
 """Good requests over those of pass-through, all modes together, at least."""
 SPEAKS_ONLY = Arm(("--agents", "qos"))
 """Agents are listened to, and none of those that the gateway listens to runs."""
@@ -93,4 +95,6 @@ async def test_an_absurd_agent_costs_at_most_two_per_cent(stacks: tuple[Stack, S
     assert status["agents"][name]["age_s"] is not None
     assert all(result.outcome == "completed" for _, steered in (low, high) for result in steered)
     passing, steered = (sum(counts) for counts in zip(*good.values(), strict=True))
-    assert steered >= LEAST * passing, f"{name}: good requests of pass-through and beside it, by load: {good}; {status['agents'][name]}"
+    assert steered >= LEAST * passing - NOISE, (
+        f"{name}: good requests of pass-through and beside it, by load: {good}; {status['agents'][name]}"
+    )
