@@ -26,9 +26,9 @@ LOW_RPS, HIGH_RPS = 4.0, 11.0
 """About a third and nine tenths of what the two engines serve of these requests in time."""
 LOW_S, HIGH_S = 7.0, 21.0
 LEAST = 0.98
+"""Good requests over those of pass-through, all modes together, at least."""
 NOISE = 3
 """Good requests by which two equal stacks beside each other differ on a busy machine."""
-"""Good requests over those of pass-through, all modes together, at least."""
 SPEAKS_ONLY = Arm(("--agents", "qos"))
 """Agents are listened to, and none of those that the gateway listens to runs."""
 
