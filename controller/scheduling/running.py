@@ -13,7 +13,7 @@ class Running:
     """A request in flight.
 
     Attributes:
-        predicted: Estimates at dispatch.
+        predicted: Estimates when the first token came; the latest ones before it.
         running: Requests in flight on the instance when this one came; `kv_usage` likewise, -1 where nothing is known.
         tokens: Output tokens so far.
         first_s: When the first token came, None before it. `last_s`: when the latest came.
