@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from controller.core.slo import TargetTable
 from controller.scheduling.pool import DEFAULT_POLICY
 
 Port = Annotated[int, Meta(ge=0, le=65535, description="TCP port; 0 lets the system choose")]
@@ -211,7 +212,7 @@ class SchedulerConfig(Section, frozen=True):
             description="a request waits while its prefill would take more than this share of what those in flight can bear without "
             "missing their TPOT target; 0 switches the guard off and leaves TPOT to the window alone"
         ),
-    ] = 0.5
+    ] = 0.7
     fence: Annotated[
         bool, Meta(description="hold requests back whose calibrated KV bytes would pass the instance's capacity (H-MAS Eq. 2)")
     ] = True
@@ -233,6 +234,18 @@ class SloConfig(Section, frozen=True):
     """Targets of requests that declare none."""
 
     scale: Annotated[float, Meta(gt=0, le=100, description="stretches H-MAS Table 6 to this installation's operating point")] = 1.0
+    ttft_most_ms: Annotated[
+        float,
+        Meta(
+            ge=1,
+            le=3_600_000,
+            description="highest TTFT target of a request that declares none, where Table 6 would allow 4 to 13 s",
+        ),
+    ] = 2000.0
+
+    def targets(self) -> TargetTable:
+        """The table that the scheduler works with."""
+        return TargetTable(scale=self.scale, ttft_most_ms=self.ttft_most_ms)
 
 
 class BusConfig(Section, frozen=True):

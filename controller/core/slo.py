@@ -4,10 +4,14 @@ import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
+import msgspec
+
 from controller.core.types import Slo, TaskType
 
 IMPORTANCE_MIN = 0.5
 IMPORTANCE_MAX = 1.0
+DEFAULT_IMPORTANCE = 0.75
+"""Of a request whose importance nobody has told."""
 SPREAD = 0.2
 """Alpha of Eq. 14: the targets of one task type lie within 1 - alpha and 1 + alpha of its base."""
 
@@ -41,15 +45,6 @@ def strictness(importance: float) -> float:
     return 1.0 + SPREAD * (1.0 - 2.0 * min(1.0, max(0.0, share)))
 
 
-def within_table(slo: Slo, scale: float = 1.0) -> Slo:
-    """Targets brought into the range that `slo_for` can give over all task types and importances. `scale` as there."""
-    low, high = (1.0 - SPREAD) * scale, (1.0 + SPREAD) * scale
-    return Slo(
-        ttft_ms=max(1.0, min(max(slo.ttft_ms, math.floor(low * _TTFT_LEAST_MS)), high * _TTFT_MOST_MS)),
-        tpot_ms=max(1.0, min(max(slo.tpot_ms, math.floor(low * _TPOT_LEAST_MS)), high * _TPOT_MOST_MS)),
-    )
-
-
 def slo_for(task_type: TaskType, importance: float, scale: float = 1.0) -> Slo:
     """Targets of one request by Eq. 14, rounded down to whole milliseconds.
 
@@ -61,3 +56,30 @@ def slo_for(task_type: TaskType, importance: float, scale: float = 1.0) -> Slo:
     base = BASE_SLO[task_type]
     factor = strictness(importance) * scale
     return Slo(ttft_ms=max(1.0, math.floor(base.ttft_ms * factor)), tpot_ms=max(1.0, math.floor(base.tpot_ms * factor)))
+
+
+class TargetTable(msgspec.Struct, frozen=True, kw_only=True):
+    """The targets of requests that declare none: Table 6 at an installation's operating point.
+
+    Attributes:
+        scale: As in `slo_for`.
+        ttft_most_ms: Highest TTFT target, milliseconds. Table 6 allows 4 to 13 s; a client that streams an answer expects its first token
+            sooner, whatever its task.
+    """
+
+    scale: float = 1.0
+    ttft_most_ms: float = math.inf
+
+    def target(self, task_type: TaskType, importance: float) -> Slo:
+        """Targets of one request of this type and importance."""
+        slo = slo_for(task_type, importance, self.scale)
+        return Slo(ttft_ms=min(self.ttft_most_ms, slo.ttft_ms), tpot_ms=slo.tpot_ms)
+
+    def within(self, slo: Slo) -> Slo:
+        """Targets brought into the range that `target` can give over all task types and importances."""
+        low, high = (1.0 - SPREAD) * self.scale, (1.0 + SPREAD) * self.scale
+        ttft_ms = max(1.0, min(max(slo.ttft_ms, math.floor(low * _TTFT_LEAST_MS)), high * _TTFT_MOST_MS))
+        return Slo(
+            ttft_ms=min(self.ttft_most_ms, ttft_ms),
+            tpot_ms=max(1.0, min(max(slo.tpot_ms, math.floor(low * _TPOT_LEAST_MS)), high * _TPOT_MOST_MS)),
+        )

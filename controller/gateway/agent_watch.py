@@ -6,6 +6,7 @@ from typing import Protocol
 
 from controller.control.agent_scores import BOUNDS, COSTS, LENGTHS, WINDOWS, AgentScores, Standing
 from controller.core.messages import RequestCost, RequestFeatures
+from controller.core.slo import TargetTable
 from controller.core.types import Estimates, OutcomeKind, Request
 from controller.gateway.beliefs import Declared, bounded_forecast, with_cost, with_features, within_targets
 from controller.gateway.control import Control
@@ -58,21 +59,21 @@ class AgentWatch:
         on_judged: See `Judged`.
     """
 
-    def __init__(self, journal: Journal, control: Control, *, slo_scale: float) -> None:
-        """`control` knows what agents want, in force or not; `slo_scale` as in `slo_for`."""
+    def __init__(self, journal: Journal, control: Control, *, targets: TargetTable) -> None:
+        """`control` knows what agents want, in force or not; `targets` are those of requests that declare none."""
         self.scores = AgentScores()
         self.on_judged: Judged = control.set_aside
         self._journal = journal
         self._control = control
-        self._slo_scale = slo_scale
+        self._targets = targets
         self._reported_s: dict[str, float] = {}
 
     def with_features(self, now: Estimates, features: RequestFeatures, answers: Answers, request: Request, declared: Declared) -> Estimates:
         """Estimates after perception's answer. Its lengths order the queue; they bind the KV fence only where they have proven right.
 
-        Its targets are kept within what Table 6 and Eq. 14 can give.
+        Its targets are kept within what `TargetTable` can give.
         """
-        features = within_targets(features, self._slo_scale)
+        features = within_targets(features, self._targets)
         answers.forecast = bounded_forecast(features, request.output_limit)
         if self.scores.lengths.aside:
             return with_features(now, features, declared, now.output_tokens, now.output_tokens_upper, proven=now.proven)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from controller.core.messages import RequestCost, RequestFeatures
-from controller.core.slo import IMPORTANCE_MAX, IMPORTANCE_MIN, within_table
+from controller.core.slo import IMPORTANCE_MAX, IMPORTANCE_MIN, TargetTable
 from controller.core.types import Estimates, Slo
 
 MAX_MS = 86_400_000.0
@@ -63,10 +63,10 @@ def bounded_forecast(features: RequestFeatures, limit: float) -> Estimates:
     return Estimates(slo=slo, output_tokens=output, output_tokens_upper=upper, source="perception")
 
 
-def within_targets(features: RequestFeatures, scale: float) -> RequestFeatures:
-    """Perception's answer with its targets in the range that Table 6 and Eq. 14 can give; `scale` as in `slo_for`."""
+def within_targets(features: RequestFeatures, targets: TargetTable) -> RequestFeatures:
+    """Perception's answer with its targets in the range that the table can give."""
     said = Slo(ttft_ms=features.ttft_slo_ms, tpot_ms=features.tpot_slo_ms)
-    kept = within_table(said, scale)
+    kept = targets.within(said)
     return features if kept == said else msgspec.structs.replace(features, ttft_slo_ms=kept.ttft_ms, tpot_slo_ms=kept.tpot_ms)
 
 

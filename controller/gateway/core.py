@@ -94,15 +94,15 @@ class Gateway:
         self.dossier = Dossier(
             self.scheduler, clock, lambda: self.control.directives, kept=config.gateway.explain_kept, kept_s=config.gateway.explain_s
         )
-        self.agents = AgentWatch(self.journal, self.control, slo_scale=config.slo.scale)
+        targets = config.slo.targets()
+        self.agents = AgentWatch(self.journal, self.control, targets=targets)
         self.desk = Desk(
             scheduler=self.scheduler,
             fleet=self.fleet,
-            history=History(),
+            history=History(targets),
             bus=bus,
             metrics=self.metrics,
             clock=clock,
-            slo_scale=config.slo.scale,
             share_prompts=config.gateway.share_prompts,
             weight_of=self.control.weight_of,
             dossier=self.dossier,
@@ -206,7 +206,7 @@ class Gateway:
             auth=auth,
             metrics=self.metrics,
             clock=self.clock,
-            slo_scale=self.config.slo.scale,
+            targets=self.config.slo.targets(),
             request_timeout_s=gateway.request_timeout_s,
             spawn=self._spawn,
         )

@@ -87,7 +87,6 @@ class Desk:
         bus: Bus,
         metrics: Metrics,
         clock: Clock,
-        slo_scale: float,
         share_prompts: bool,
         weight_of: Callable[[str], float],
         dossier: Dossier,
@@ -100,7 +99,6 @@ class Desk:
         self._bus = bus
         self._metrics = metrics
         self._clock = clock
-        self._slo_scale = slo_scale
         self._share_prompts = share_prompts
         self._weight_of = weight_of
         self._idle = asyncio.Event()
@@ -120,7 +118,7 @@ class Desk:
             ApiError: The scheduler refuses it. Its ending is booked already.
         """
         request = live.request
-        estimates = self._history.estimate(request, self._slo_scale)
+        estimates = self._history.estimate(request)
         now_s = self._clock.now_s()
         entry = self.scheduler.submit(request, estimates, now_s, self._weight_of(request.tenant))
         if isinstance(entry, Refusal):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from controller.core.request_body import Call
-from controller.core.slo import slo_for
+from controller.core.slo import DEFAULT_IMPORTANCE, TargetTable
 from controller.core.types import OutcomeKind, Request, Slo, TaskType
 from controller.gateway.auth import Authenticator
 from controller.gateway.beliefs import Declared
@@ -41,7 +41,7 @@ class RequestLife:
         auth: Authenticator,
         metrics: Metrics,
         clock: Clock,
-        slo_scale: float,
+        targets: TargetTable,
         request_timeout_s: float,
         spawn: Callable[[Coroutine[Any, Any, object]], None],
     ) -> None:
@@ -50,7 +50,7 @@ class RequestLife:
         self._auth = auth
         self._metrics = metrics
         self._clock = clock
-        self._default_slo = slo_for(TaskType.UNKNOWN, 0.75, slo_scale)
+        self._default_slo = targets.target(TaskType.UNKNOWN, DEFAULT_IMPORTANCE)
         self._request_timeout_s = request_timeout_s
         self._spawn = spawn
         self._ids = Ids()

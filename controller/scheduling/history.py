@@ -5,8 +5,8 @@ from bisect import bisect_left, insort
 from collections import OrderedDict, deque
 
 from controller.core.messages import Completion
-from controller.core.slo import slo_for
-from controller.core.types import Estimates, OutcomeKind, Request, Slo, TaskType
+from controller.core.slo import DEFAULT_IMPORTANCE, TargetTable
+from controller.core.types import Estimates, OutcomeKind, Request, TaskType
 
 BUCKET_EDGES = (64, 256, 1024, 4096, 16_384)
 """Prompt lengths at which one bucket ends and the next begins."""
@@ -16,7 +16,6 @@ _KEEP = 64
 _LEAST = 8
 _CELLS = 4096
 _UPPER_QUANTILE = 0.9
-_IMPORTANCE = 0.75
 _TARGET_MOST_MS = 1e9
 _Key = tuple[str | None, int, int | None]
 """A tenant or all; a bucket or -1 for all; the step of the target or None for all."""
@@ -91,9 +90,10 @@ class History:
     cells last learned from.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, targets: TargetTable = TargetTable()) -> None:  # noqa: B008 - immutable
+        """`targets`: those of requests that declare none."""
+        self._slo = targets.target(TaskType.UNKNOWN, DEFAULT_IMPORTANCE)
         self._cells: OrderedDict[_Key, _Cell] = OrderedDict()
-        self._slo = (1.0, slo_for(TaskType.UNKNOWN, _IMPORTANCE, 1.0))
 
     def __len__(self) -> int:
         return len(self._cells)
@@ -116,15 +116,13 @@ class History:
         while len(self._cells) > _CELLS:
             self._cells.popitem(last=False)
 
-    def estimate(self, request: Request, slo_scale: float = 1.0) -> Estimates:
+    def estimate(self, request: Request) -> Estimates:
         """What to believe about a request before any agent has spoken.
 
-        Args:
-            request: The request; a declared SLO is taken as it is, a cap on output bounds the lengths.
-            slo_scale: As in `slo_for`.
+        A declared SLO is taken as it is, a cap on output bounds the lengths.
         """
-        slo = request.declared_slo or self._default_slo(slo_scale)
-        prior = Estimates(slo=slo, importance=_IMPORTANCE)
+        slo = request.declared_slo or self._slo
+        prior = Estimates(slo=slo, importance=DEFAULT_IMPORTANCE)
         cell = self._cell(request)
         output, upper = prior.output_tokens, prior.output_tokens_upper
         ttft_ms, tpot_ms = prior.ttft_ms, prior.tpot_ms
@@ -137,19 +135,13 @@ class History:
         cap = request.output_limit
         return Estimates(
             slo=slo,
-            importance=_IMPORTANCE,
+            importance=DEFAULT_IMPORTANCE,
             output_tokens=min(cap, output),
             output_tokens_upper=min(cap, upper),
             ttft_ms=ttft_ms,
             tpot_ms=tpot_ms,
             source="default" if cell is None else "history",
         )
-
-    def _default_slo(self, scale: float) -> Slo:
-        """Of a request whose task nobody knows; the last one is kept, since a gateway asks for no other."""
-        if self._slo[0] != scale:
-            self._slo = (scale, slo_for(TaskType.UNKNOWN, _IMPORTANCE, scale))
-        return self._slo[1]
 
     def _cell(self, request: Request) -> _Cell | None:
         number = bucket(request.prompt_tokens)

@@ -5,7 +5,8 @@ from typing import Literal
 
 import msgspec
 
-from controller.core.slo import BASE_SLO
+from controller.config.schema import SloConfig
+from controller.core.slo import DEFAULT_IMPORTANCE
 from controller.core.types import Controls, Estimates, OutcomeKind, Request, TaskType
 from controller.routing import make_router
 from controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
@@ -67,8 +68,8 @@ def _sim_arrival(index: int, arrival: Arrival) -> SimArrival:
         max_output_tokens=arrival.max_tokens or None,
         declared_slo=arrival.slo if arrival.declares else None,
     )
-    # A gateway without agents holds a request that declares nothing to the middle of Table 6.
-    slo = arrival.slo if arrival.declares else BASE_SLO[TaskType.UNKNOWN]
+    # A gateway without agents holds a request that declares nothing to the targets of an unknown one.
+    slo = arrival.slo if arrival.declares else SloConfig().targets().target(TaskType.UNKNOWN, DEFAULT_IMPORTANCE)
     return SimArrival(request=request, estimate=lambda _request, _now_s: Estimates(slo=slo), output_tokens=arrival.output_tokens)
 
 

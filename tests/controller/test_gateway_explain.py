@@ -82,7 +82,7 @@ async def test_a_request_that_waits_and_what_for(tmp_path: Path):
         told = await story(rig, "second")
     assert [one["source"] for one in told["beliefs"]][1:] == ["perception", "prediction"]
     assert (told["beliefs"][1]["output_tokens"], told["beliefs"][1]["task_type"]) == (33.0, "QA")
-    assert told["slo"]["in_force"] == {"ttft_ms": 3300.0, "tpot_ms": 60.0}
+    assert told["slo"]["in_force"] == {"ttft_ms": 2000.0, "tpot_ms": 60.0}
     assert told["queue"]["waited_for"]["every window full"] >= 1
     assert [(one["policy"], one["source"]) for one in told["policies"]] == [("fcfs", "configured"), ("sjf", "operator")]
     (sent,) = told["tries"]
@@ -96,7 +96,7 @@ async def test_a_request_that_waits_and_what_for(tmp_path: Path):
 
 
 async def test_a_retry_and_a_refusal(tmp_path: Path):
-    settings = SchedulerConfig(policy="fcfs", n_run=1, queue_limit=1, tick_s=0.02)
+    settings = SchedulerConfig(policy="fcfs", n_run=1, queue_limit=1, outrank=False, tick_s=0.02)
     async with running(tmp_path, engines=2, scheduler=settings) as rig:
         async with rig.session.post(rig.sims[0].url + "/sim/fault", json={"fault": "reset-before"}) as done:
             assert done.status == 200

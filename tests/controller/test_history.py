@@ -6,6 +6,7 @@ import statistics
 import pytest
 
 from controller.core.messages import Completion
+from controller.core.slo import TargetTable
 from controller.core.types import Estimates, OutcomeKind, Request, Slo, TaskType
 from controller.scheduling.history import BUCKET_EDGES, History, bucket, target_step
 
@@ -88,8 +89,10 @@ def test_only_answers_teach():
 
 def test_declared_targets_are_taken_and_the_table_is_scaled():
     slo = Slo(ttft_ms=123, tpot_ms=45)
-    assert History().estimate(request(slo=slo), 3.0).slo == slo
-    assert History().estimate(request(), 2.0).slo.ttft_ms == 2 * History().estimate(request(), 1.0).slo.ttft_ms
+    twice = History(TargetTable(scale=2.0))
+    assert twice.estimate(request(slo=slo)).slo == slo
+    assert twice.estimate(request()).slo.ttft_ms == 2 * History().estimate(request()).slo.ttft_ms
+    assert History(TargetTable(ttft_most_ms=2000.0)).estimate(request()).slo.ttft_ms == 2000.0
 
 
 def test_who_declares_a_target_is_taken_for_its_like():

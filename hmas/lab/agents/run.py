@@ -5,8 +5,10 @@ from dataclasses import dataclass
 
 from controller.config.schema import SchedulerConfig
 from controller.core.messages import RequestFeatures
+from controller.core.slo import TargetTable
 from controller.core.types import Estimates, Request
 from controller.scheduling.endings import completion_of
+from controller.scheduling.history import History
 from controller.scheduling.outcomes import Ended
 from controller.scheduling.scheduler import Scheduler
 from controller.simulation import Arrival, Periodic, RequestRecord, SimulationResult, simulate
@@ -66,7 +68,7 @@ def run(requests: Sequence[Asked], fleet: Fleet, way: Way, believer: Believer | 
         workload="prompts", fleet=fleet, policy=way.policy, admission=way.admission, agents=("statera", "meta") if way.steered else ()
     )
     steering = Steering(case)
-    history = steering.history
+    history = steering.history = History(TargetTable(scale=slo_scale))
     scheduler, engines = build(case)
 
     def on_end(ended: Ended, now_s: float) -> None:
@@ -74,7 +76,7 @@ def run(requests: Sequence[Asked], fleet: Fleet, way: Way, believer: Believer | 
         if believer is not None:
             believer.learn(completion_of(ended, now_s))
 
-    arrivals = [_arrival(one, lambda request: history.estimate(request, slo_scale), believer, answer_s) for one in requests]
+    arrivals = [_arrival(one, history.estimate, believer, answer_s) for one in requests]
     controls = [
         *steering.controls(),
         *([] if believer is None else [Periodic(every_s=SchedulerConfig().tick_s, run=_watched_by(believer))]),

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from controller.config.schema import SloConfig
 from controller.core.types import Controls, Request
 from controller.gateway.core import make_scheduler
 from controller.scheduling.endings import completion_of
@@ -25,7 +26,7 @@ def run_simulated(scenario: Scenario) -> list[Decision]:
     for name, profile in ENGINES.items():
         scheduler.set_models(name, frozenset({MODEL}), scenario.first_s)
         scheduler.set_controls(name, Controls(n_run=profile.max_num_seqs))
-    history = History()
+    history = History(SloConfig().targets())
     simulate(
         [_arrival(call, scenario, history) for call in trace(scenario)],
         {name: EngineModel(profile) for name, profile in ENGINES.items()},

@@ -18,7 +18,7 @@ from hmas.lab.studies.fleet import Fleet
 Agent = Literal["statera", "meta"]
 AGENTS: tuple[Agent, ...] = get_args(Agent)
 
-GATEWAY = SchedulerSettings(overdue="demote", overdue_service_share=0.5, overdue_confidence=0.5, tpot_guard=0.5, fence=True)
+GATEWAY = SchedulerSettings(overdue="demote", overdue_service_share=0.5, overdue_confidence=0.5, tpot_guard=0.7, fence=True)
 """What a gateway does whose configuration says nothing else."""
 PRESETS = {
     "gateway": GATEWAY,

@@ -15,7 +15,7 @@ from agents.meta.twin.twin import Twin
 from agents.qos import agent as qos_agent
 from agents.statera import agent as statera_agent
 from agents.statera.agent import StateraAgent
-from controller.config.schema import AgentsConfig, Config, SchedulerConfig
+from controller.config.schema import AgentsConfig, Config, SchedulerConfig, SloConfig
 from controller.core.messages import (
     ControlAction,
     DecisionOutcome,
@@ -68,7 +68,7 @@ class Steering:
 
     def __init__(self, case: Case, viewed: Callable[[ShortView | LongView], None] = lambda _view: None) -> None:
         self._viewed = viewed
-        self.history = History()
+        self.history = History(SloConfig().targets())
         self.actions = 0
         self.changes: list[PolicyChange] = []
         kinds = case.fleet.instances()
