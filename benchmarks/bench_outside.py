@@ -1,4 +1,4 @@
-"""Other projects' load tools before a real vLLM and before the gateway as it comes, in turn: writes build/bench/outside.json.
+"""Other projects' load tools before a real vLLM, before the gateway in pass-through and as it comes: writes build/bench/outside.json.
 
 vLLM's own `vllm bench serve` sends 6 requests a second with two pairs of targets; guidellm and aiperf send half and 0.9 of the capacity
 that is measured first. Every figure is the tool's own. The tools are installed into environments of their own under build/; one that
@@ -15,6 +15,8 @@ import asyncio
 import json
 import os
 import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,9 @@ from setup_peers import install
 from hmas.demo.site import DemoBroken
 from hmas.demo.vllm_engine import VllmServer, running_vllm
 from hmas.lab.as_it_comes import hmas_up
+from hmas.lab.frontdoor.arms import PASS_THROUGH
 from hmas.lab.outside.page import body
-from hmas.lab.outside.session import Cell, Site, capacity_rps, compare, warm
+from hmas.lab.outside.session import DIRECT, GATEWAY, PASS, Cell, Site, capacity_rps, compare, warm
 from hmas.lab.outside.tools import AIPERF, GUIDELLM, VLLM
 from hmas.lab.page import write_page
 from hmas.lab.result_files import VERSION, write_result
@@ -61,6 +64,20 @@ def tools_there(folder: Path) -> tuple[dict[Any, Path], dict[str, str]]:
     return found, missing
 
 
+@asynccontextmanager
+async def _gateways(engine: str, folder: Path) -> AsyncIterator[dict[str, str]]:
+    """Addresses by arm; both gateways run all the time, and only one is asked at a time."""
+    (folder / PASS).mkdir()
+    config = folder / PASS / "hmas.yaml"
+    # JSON is YAML.
+    config.write_text(json.dumps(dict(PASS_THROUGH)))
+    async with (
+        hmas_up(f"vllm={engine}", folder / PASS, ("--config", config.name)) as passing,
+        hmas_up(f"vllm={engine}", folder) as gateway,
+    ):
+        yield {DIRECT: engine, PASS: passing, GATEWAY: gateway}
+
+
 async def measure(args: argparse.Namespace) -> dict[str, Any]:
     rounds, seconds = (1, args.seconds or 12.0) if args.quick else (2, args.seconds or 25.0)
     found, missing = tools_there(args.build)
@@ -74,8 +91,7 @@ async def measure(args: argparse.Namespace) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="hmas-outside-") as place:
             folder = Path(place)
             server = VllmServer(python=args.vllm_python, model=model, cores="nobind")
-            async with running_vllm(server, folder, name) as engine, hmas_up(f"vllm={engine}", folder) as gateway:
-                urls = {"direct": engine, "gateway": gateway}
+            async with running_vllm(server, folder, name) as engine, _gateways(engine, folder) as urls:
                 site = Site(urls=urls, model=name, tokenizer=model, folder=folder, seconds=seconds)
                 await warm(site, vllm_bin, 4.0)
                 capacity = await capacity_rps(site, vllm_bin)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hmas.lab.outside.page import body
-from hmas.lab.outside.session import Cell, Site, compare, run_tool
+from hmas.lab.outside.session import ARMS, Cell, Site, compare, run_tool
 from hmas.lab.outside.tools import AIPERF, GUIDELLM, VLLM, Ask, Figures, Tool, figures
 from hmas.lab.studies.errors import StudyError
 
@@ -97,15 +97,15 @@ async def test_a_tool_that_fails_is_named_with_the_end_of_its_log(tmp_path: Path
 
 
 async def test_a_cell_takes_turns_and_divides(tmp_path: Path):
-    site = Site(urls={"direct": "http://a", "gateway": "http://b"}, model="tiny", tokenizer=tmp_path, folder=tmp_path, seconds=1.0)
+    site = Site(urls=dict.fromkeys(ARMS, "http://a"), model="tiny", tokenizer=tmp_path, folder=tmp_path, seconds=1.0)
     cell = Cell(tool=writes(SAID["vllm"][2]), place=tmp_path, load="half", rps=6.0, ttft_ms=100, tpot_ms=15, goal=0.98)
     said: list[str] = []
     row = await compare(site, cell, 2, said.append)
-    assert (row["ratio"], row["ratios"], row["goodput_rps"]) == (1.0, [1.0, 1.0], {"direct": 5.5, "gateway": 5.5})
-    assert [line.split()[3] for line in said] == ["direct", "gateway"] * 2
+    assert (row["ratio"], row["ratios"], row["goodput_rps"]) == (1.0, [1.0, 1.0], dict.fromkeys(ARMS, 5.5))
+    assert [line.split()[3] for line in said] == [*ARMS] * 2
     broken = await compare(site, Cell(tool=writes({}), place=tmp_path, load="broken", rps=6.0, ttft_ms=100, tpot_ms=15), 1, said.append)
     summary = {"rows": [row, broken], "missing": {"other": "no such package"}, "capacity_rps": {"tiny": 12.0}, "rounds": 2, "seconds": 1.0}
     page = body({"summary": summary})
-    assert "| 5.50 | 5.50 | 1.00 (1.00, 1.00) | 0.98 | 80 ms | 80 ms |" in page
+    assert "| 5.50 | 5.50 | 5.50 | 1.00 (1.00, 1.00) | 0.98 | 80 ms | 80 ms | 80 ms |" in page
     assert "failed: made up" in page
     assert "other was not measured: no such package" in page

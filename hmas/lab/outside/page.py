@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from hmas.lab.outside.session import ARMS
+
 
 def body(result: Mapping[str, Any]) -> str:
     """What stands between the markers of the page."""
@@ -12,10 +14,12 @@ def body(result: Mapping[str, Any]) -> str:
         "load",
         "targets TTFT / TPOT",
         "goodput/s direct",
+        "pass-through",
         "gateway",
-        "ratio (each pair)",
+        "gateway over direct (each pair)",
         "goal",
         "P95 TTFT direct",
+        "pass-through",
         "gateway",
     ]
     head = [f"| {' | '.join(names)} |", "| --- " * len(names) + "|"]
@@ -28,7 +32,8 @@ def about(summary: Mapping[str, Any]) -> str:
     """What was measured, in a sentence."""
     capacities = "; ".join(f"{name}: {rps:.1f} requests/s" for name, rps in summary["capacity_rps"].items())
     return (
-        f"Direct and through the gateway in turn, {summary['rounds']} times {summary['seconds']:g} s each, 128 tokens in, 32 out; "
+        f"Direct, through the gateway in pass-through and through it as it comes, in turn, "
+        f"{summary['rounds']} times {summary['seconds']:g} s each, 128 tokens in, 32 out; "
         f"capacity (32 in flight, direct): {capacities}."
     )
 
@@ -36,10 +41,11 @@ def about(summary: Mapping[str, Any]) -> str:
 def _row(row: Mapping[str, Any]) -> str:
     start = f"| {row['tool']} | {row['load']}, {row['rps']:g}/s, {row['model']} | {row['ttft_ms']} / {row['tpot_ms']} ms "
     if "failed" in row:
-        return f"{start}| failed: {row['failed']} | | | | | |"
+        return f"{start}| failed: {row['failed']} | | | | | | | |"
     goodput, ttft = row["goodput_rps"], row["ttft_p95_ms"]
     ratio = "no direct goodput" if row["ratio"] is None else f"{row['ratio']:.2f}"
     pairs = ", ".join(f"{pair:.2f}" for pair in row["ratios"])
     goal = "" if row["goal"] is None else f"{row['goal']:.2f}"
-    figures = f"| {goodput['direct']:.2f} | {goodput['gateway']:.2f} | {ratio} ({pairs}) | {goal} "
-    return f"{start}{figures}| {ttft['direct']:.0f} ms | {ttft['gateway']:.0f} ms |"
+    goodputs = " | ".join(f"{goodput[arm]:.2f}" for arm in ARMS)
+    ttfts = " | ".join(f"{ttft[arm]:.0f} ms" for arm in ARMS)
+    return f"{start}| {goodputs} | {ratio} ({pairs}) | {goal} | {ttfts} |"

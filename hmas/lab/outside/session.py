@@ -13,7 +13,9 @@ import msgspec
 from hmas.lab.outside.tools import VLLM, Ask, Figures, Tool, figures
 from hmas.lab.studies.errors import StudyError
 
-ARMS = ("direct", "gateway")
+DIRECT, PASS, GATEWAY = "direct", "pass-through", "gateway"
+ARMS = (DIRECT, PASS, GATEWAY)
+"""The engine itself; the gateway with nothing switched on, which costs the machine a second process; the product as it comes."""
 OVERTIME_S = 90.0
 """What a tool may take beside the length of its load: it starts, makes its texts, and waits for the last answers."""
 CAPACITY_REQUESTS, CAPACITY_IN_FLIGHT, CAPACITY_S = 96, 32, 120.0
@@ -55,7 +57,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
 
 async def capacity_rps(site: Site, place: Path) -> float:
     """Requests per second that the engine completes with 32 in flight all the time, by vLLM's own tool, called directly."""
-    ask = _ask(site, "direct", rps=float("inf"), requests=CAPACITY_REQUESTS, targets=(60_000, 60_000), seed=1)
+    ask = _ask(site, DIRECT, rps=float("inf"), requests=CAPACITY_REQUESTS, targets=(60_000, 60_000), seed=1)
     measured = await run_tool(VLLM, place, msgspec.structs.replace(ask, in_flight=CAPACITY_IN_FLIGHT), site.folder / "capacity")
     return measured.throughput_rps
 
@@ -68,7 +70,7 @@ async def warm(site: Site, place: Path, rps: float) -> None:
 
 
 async def compare(site: Site, cell: Cell, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """One cell: direct, gateway, direct, gateway and so on; both runs of a round have the same arrivals and texts.
+    """One cell: direct, pass-through, gateway, direct and so on; the runs of a round have the same arrivals and texts.
 
     Returns:
         The cell's row; where the tool failed it has `failed`, the reason, and no ratio.
@@ -88,7 +90,7 @@ async def compare(site: Site, cell: Cell, rounds: int, say: Callable[[str], None
                 return row | {"failed": str(error)}
             taken[arm].append(one)
             words = f"goodput {one.goodput_rps:6.2f}/s  P95 TTFT {one.ttft_p95_ms:7.1f} ms  P95 TPOT {one.tpot_p95_ms:5.1f} ms"
-            say(f"{cell.tool.name:16} {cell.load:16} {arm:8} {words}  {one.completed} answered, {one.failed} not")
+            say(f"{cell.tool.name:16} {cell.load:16} {arm:12} {words}  {one.completed} answered, {one.failed} not")
     return row | {arm: [msgspec.to_builtins(one) for one in ones] for arm, ones in taken.items()} | _summary(taken)
 
 
@@ -96,13 +98,13 @@ def _summary(taken: dict[str, list[Figures]]) -> dict[str, Any]:
     goodput = {arm: fmean(one.goodput_rps for one in taken[arm]) for arm in ARMS}
     pairs = [
         through.goodput_rps / direct.goodput_rps
-        for direct, through in zip(taken["direct"], taken["gateway"], strict=True)
+        for direct, through in zip(taken[DIRECT], taken[GATEWAY], strict=True)
         if direct.goodput_rps
     ]
     return {
         "goodput_rps": {arm: round(value, 3) for arm, value in goodput.items()},
         "ttft_p95_ms": {arm: round(median(one.ttft_p95_ms for one in taken[arm]), 1) for arm in ARMS},
-        "ratio": round(goodput["gateway"] / goodput["direct"], 3) if goodput["direct"] else None,
+        "ratio": round(goodput[GATEWAY] / goodput[DIRECT], 3) if goodput[DIRECT] else None,
         "ratios": [round(pair, 3) for pair in pairs],
     }
 
