@@ -23,6 +23,7 @@ SIMULATION = (
     "controller/routing/least_loaded.py",
     "controller/scheduling/accounts.py",
     "controller/scheduling/admission.py",
+    "controller/scheduling/assumed_targets.py",
     "controller/scheduling/backlog.py",
     "controller/scheduling/cutoff.py",
     "controller/scheduling/drain_rate.py",

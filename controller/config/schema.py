@@ -243,6 +243,16 @@ class SloConfig(Section, frozen=True):
         ),
     ] = 2000.0
 
+    headroom: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=100,
+            description="a target that a request does not declare is at least this many times what an engine takes for a request "
+            "alone, so that slow engines are not held to what they cannot do; 0 leaves Table 6 as it is",
+        ),
+    ] = 3.0
+
     def targets(self) -> TargetTable:
         """The table that the scheduler works with."""
         return TargetTable(scale=self.scale, ttft_most_ms=self.ttft_most_ms)

@@ -311,7 +311,8 @@ def make_scheduler(config: Config, kind: Callable[..., Scheduler] = Scheduler) -
     return kind(
         # Every setting that both sides know goes by the same name on both.
         settings=SchedulerSettings(
-            **{name: getattr(settings, name) for name in SchedulerSettings.__struct_fields__ if hasattr(settings, name)}
+            headroom=config.slo.headroom,
+            **{name: getattr(settings, name) for name in SchedulerSettings.__struct_fields__ if hasattr(settings, name)},
         ),
         instances=[instance_spec(engine) for engine in config.engines],
         router=make_router(settings.routing),

@@ -145,6 +145,10 @@ class Group:
         shown = [took_ms for instance in self.instances if (took_ms := instance.first_token_ms(entry)) is not None]
         return min(shown, default=None)
 
+    def fastest(self, entry: QueueEntry) -> Sequence[Instance]:
+        """Its instances where they are few, of many the one that reads prompts fastest."""
+        return self.instances if len(self.instances) <= _FEW else (self._sampled(entry),)
+
     def _sampled(self, entry: QueueEntry) -> Instance:
         """The fastest of many, as of a while ago."""
         self._asked -= 1

@@ -29,6 +29,8 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
         overdue_wait_s: How long after its TTFT target a demoted request waits at most; then it is shed.
         tpot_guard: Share of the room of those in flight that a new prompt may take (see `controller.scheduling.tpot_guard`),
             0 to 1; 0 switches the guard off.
+        headroom: Least target of a request that declares none, over what an instance has shown to take for a request alone (see
+            `controller.scheduling.assumed_targets`); 0 leaves targets as they are.
     """
 
     queue_limit: int = 10_000
@@ -42,6 +44,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     late_share: float = 0.25
     overdue_wait_s: float = 86_400.0
     tpot_guard: float = 0.0
+    headroom: float = 0.0
 
 
 class InstanceSpec(msgspec.Struct, frozen=True, kw_only=True):

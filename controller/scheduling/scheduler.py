@@ -9,6 +9,7 @@ from controller.core.placement import Router
 from controller.core.types import Estimates, OutcomeKind, Request
 from controller.scheduling import accounts, endings
 from controller.scheduling.admission import upper_tokens
+from controller.scheduling.assumed_targets import attainable
 from controller.scheduling.entrance import Entrance
 from controller.scheduling.group import Waiting
 from controller.scheduling.idle_holds import IdleHolds
@@ -113,6 +114,7 @@ class Scheduler(Steering):
             return refusal
         entry = QueueEntry(request=request, estimates=estimates, seq=self._seq, weight=self._weights.get(request.tenant, weight))
         self._seq += 1
+        entry.estimates = self._attainable(entry, estimates)
         self._room.add(entry, now_s)
         if len(self._room) > self.settings.queue_limit and (worst := self._room.backlog.worst()) is not None:
             loser = self._room.remove(worst[1])
@@ -130,13 +132,20 @@ class Scheduler(Steering):
 
         A running one keeps the new estimates for its fence booking and for residuals by `Ended.entry`.
         """
-        if self._room.revise(request_id, estimates, now_s):
-            return True
+        waiting = self._room.get(request_id)
+        if waiting is not None:
+            return self._room.revise(request_id, self._attainable(waiting.entry, estimates), now_s)
         run = self._running.get(request_id)
         if run is not None:
-            run.believe(estimates)
+            run.believe(self._attainable(run.entry, estimates))
             run.instance.rebook(run, self._walk.bounds)
         return False
+
+    def _attainable(self, entry: QueueEntry, estimates: Estimates) -> Estimates:
+        headroom = self.settings.headroom
+        if headroom <= 0.0 or entry.request.declared_slo is not None:
+            return estimates
+        return attainable(entry.request, estimates, self._room.group_of(entry.request.model).fastest(entry), headroom)
 
     def dispatch(self, now_s: float) -> list[Dispatch]:
         """All that may go now, in order; each counts as in flight from here."""

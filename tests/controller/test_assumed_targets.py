@@ -1,0 +1,68 @@
+"""Targets that a request did not declare are brought within what its engines can do."""
+
+import pytest
+
+from controller.core.types import Controls, Estimates, Request, Slo
+from controller.routing import make_router
+from controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
+from controller.scheduling.queue_entry import QueueEntry
+from controller.scheduling.scheduler import Scheduler
+
+TABLE = Slo(ttft_ms=2000.0, tpot_ms=90.0)
+
+
+def scheduler(headroom: float, token_ms: dict[str, float]) -> Scheduler:
+    """Instances that have shown these times per token, and 1 ms a prompt token each."""
+    made = Scheduler(
+        settings=SchedulerSettings(headroom=headroom),
+        instances=[InstanceSpec(name=name, capacity_n_run=8) for name in token_ms],
+        router=make_router("least-loaded"),
+        policy="fcfs",
+    )
+    for name, took_ms in token_ms.items():
+        made.set_controls(name, Controls(n_run=8))
+        pace = made._instance(name).pace
+        if took_ms:
+            pace.decoded(took_ms)
+            pace.prefilled(100.0, 100)
+    return made
+
+
+def entry(made: Scheduler, *, declared: Slo | None = None, prompt_tokens: int = 100) -> QueueEntry:
+    request = Request(id="r", tenant="t", model="m", arrival_s=0.0, prompt_tokens=prompt_tokens, declared_slo=declared)
+    taken = made.submit(request, Estimates(slo=declared or TABLE), 0.0)
+    assert isinstance(taken, QueueEntry)
+    return taken
+
+
+@pytest.mark.parametrize(
+    ("headroom", "token_ms", "prompt_tokens", "expected"),
+    [
+        (3.0, {"slow": 60.0}, 100, Slo(ttft_ms=2000.0, tpot_ms=180.0)),
+        (3.0, {"slow": 60.0}, 1000, Slo(ttft_ms=3000.0, tpot_ms=180.0)),
+        (3.0, {"fast": 20.0}, 100, TABLE),
+        (3.0, {"slow": 60.0, "fast": 35.0}, 100, Slo(ttft_ms=2000.0, tpot_ms=105.0)),
+        (3.0, {"new": 0.0}, 1000, TABLE),
+        (0.0, {"slow": 60.0}, 1000, TABLE),
+    ],
+)
+def test_an_assumed_target_leaves_room_for_what_the_fastest_engine_takes(
+    headroom: float, token_ms: dict[str, float], prompt_tokens: int, expected: Slo
+):
+    assert entry(scheduler(headroom, token_ms), prompt_tokens=prompt_tokens).estimates.slo == expected
+
+
+def test_a_declared_target_stands():
+    declared = Slo(ttft_ms=500.0, tpot_ms=20.0)
+    assert entry(scheduler(3.0, {"slow": 60.0}), declared=declared).estimates.slo == declared
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_an_agents_answer_is_stretched_too(running: bool):
+    made = scheduler(3.0, {"slow": 60.0})
+    taken = entry(made)
+    if running:
+        assert made.dispatch(0.0)
+    made.revise("r", Estimates(slo=Slo(ttft_ms=1500.0, tpot_ms=80.0), output_tokens=7.0), 0.1)
+    assert taken.estimates.slo == Slo(ttft_ms=1500.0, tpot_ms=180.0)
+    assert taken.estimates.output_tokens == 7.0
