@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from controller.config.check import Problem, dotted, problems
-from controller.config.schema import Name, PolicyName
+from controller.config.section import Name, PolicyName
 from controller.core.errors import OverrideError, PolicyError
 from controller.scheduling.pool import BUILT_IN, POLICIES, check_hints
 from controller.scheduling.tenancy import TenantLimits

@@ -2,24 +2,11 @@
 
 from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta
 
-from controller.core.slo import TargetTable
+from controller.config.section import Name, PolicyName, Port, Seconds, Section, Share
+from controller.config.slo import SloConfig
 from controller.scheduling.pool import DEFAULT_POLICY
-
-Port = Annotated[int, Meta(ge=0, le=65535, description="TCP port; 0 lets the system choose")]
-Name = Annotated[
-    str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="letters, digits, dot, underscore, hyphen; 64 at most")
-]
-Seconds = Annotated[float, Meta(gt=0, le=86_400)]
-Share = Annotated[float, Meta(ge=0, le=1)]
-PolicyName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,31}$")]
-"""The pool says which there are, a user's own included; `cross_checks.unknown_policy` asks it."""
-
-
-class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of every section: unknown keys are mistakes and are refused."""
 
 
 class GatewayConfig(Section, frozen=True):
@@ -61,7 +48,7 @@ class TenantConfig(Section, frozen=True):
 
     key_sha256: Annotated[
         list[Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]], Meta(description="SHA-256 of each API key, as `hmas key new` prints it")
-    ] = []
+    ] = []  # noqa: RUF012 - msgspec copies it
     weight: Annotated[float, Meta(gt=0, le=1000, description="share under the fair policies")] = 1.0
     min_ttft_ms: Annotated[float, Meta(ge=1, description="a declared TTFT target below this is raised to it")] = 100.0
     min_tpot_ms: Annotated[float, Meta(ge=1, description="a declared TPOT target below this is raised to it")] = 5.0
@@ -230,34 +217,6 @@ class SchedulerConfig(Section, frozen=True):
     tick_s: Annotated[Seconds, Meta(description="how often deadlines are checked and telemetry is sent")] = 0.1
 
 
-class SloConfig(Section, frozen=True):
-    """Targets of requests that declare none."""
-
-    scale: Annotated[float, Meta(gt=0, le=100, description="stretches H-MAS Table 6 to this installation's operating point")] = 1.0
-    ttft_most_ms: Annotated[
-        float,
-        Meta(
-            ge=1,
-            le=3_600_000,
-            description="highest TTFT target of a request that declares none, where Table 6 would allow 4 to 13 s",
-        ),
-    ] = 2000.0
-
-    headroom: Annotated[
-        float,
-        Meta(
-            ge=0,
-            le=100,
-            description="a target that a request does not declare is at least this many times what an engine takes for a request "
-            "alone, so that slow engines are not held to what they cannot do; 0 leaves Table 6 as it is",
-        ),
-    ] = 3.0
-
-    def targets(self) -> TargetTable:
-        """The table that the scheduler works with."""
-        return TargetTable(scale=self.scale, ttft_most_ms=self.ttft_most_ms)
-
-
 class BusConfig(Section, frozen=True):
     """Redis Streams."""
 
@@ -412,8 +371,8 @@ class Config(Section, frozen=True):
     state_dir: Annotated[str, Meta(description="where sockets, the override directory and embedded data lie")] = "~/.local/state/hmas"
     overrides_dir: Annotated[str, Meta(description="watched for override files; empty: `overrides` under state_dir")] = ""
     gateway: GatewayConfig = GatewayConfig()
-    tenants: dict[Name, TenantConfig] = {}
-    engines: list[EngineConfig] = []
+    tenants: dict[Name, TenantConfig] = {}  # noqa: RUF012 - likewise
+    engines: list[EngineConfig] = []  # noqa: RUF012 - likewise
     scheduler: SchedulerConfig = SchedulerConfig()
     slo: SloConfig = SloConfig()
     bus: BusConfig = BusConfig()

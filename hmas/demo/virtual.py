@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from controller.config.schema import SloConfig
+from controller.config.slo import SloConfig
 from controller.core.slo import DEFAULT_IMPORTANCE
 from controller.core.types import Controls, Estimates, OutcomeKind, Request, TaskType
 from controller.routing import make_router

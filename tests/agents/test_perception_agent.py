@@ -16,7 +16,8 @@ from agents.perception.reading import TASKS, Reading
 from agents.shell import AgentShell
 from agents.work import Deferred
 from controller.bus.memory_bus import MemoryBus
-from controller.config.schema import AgentsConfig, Config, SloConfig
+from controller.config.schema import AgentsConfig, Config
+from controller.config.slo import SloConfig
 from controller.core.errors import ModelError
 from controller.core.messages import EVENTS, FEATURES, MODELS, Event, ModelReport, RequestFeatures, RequestNotice
 from controller.core.slo import slo_for

@@ -112,7 +112,7 @@ VLLM = DoorSettings(
     ramp=(0.5, 6.0),
     ramp_s=80.0,
     headroom=2.5,
-    drain_s=50.0,
+    drain_s=110.0,
     at_once=1,
 )
 """A third of the cells on a real vLLM: one engine, so one arm at a time."""

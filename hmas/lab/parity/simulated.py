@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from controller.config.schema import SloConfig
+from controller.config.slo import SloConfig
 from controller.core.types import Controls, Request
 from controller.gateway.core import make_scheduler
 from controller.scheduling.endings import completion_of

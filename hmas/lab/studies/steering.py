@@ -15,7 +15,8 @@ from agents.meta.twin.twin import Twin
 from agents.qos import agent as qos_agent
 from agents.statera import agent as statera_agent
 from agents.statera.agent import StateraAgent
-from controller.config.schema import AgentsConfig, Config, SchedulerConfig, SloConfig
+from controller.config.schema import AgentsConfig, Config, SchedulerConfig
+from controller.config.slo import SloConfig
 from controller.core.messages import (
     ControlAction,
     DecisionOutcome,

@@ -1,0 +1,36 @@
+"""The `slo` section: targets of requests that declare none."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from controller.config.section import Section
+from controller.core.slo import TargetTable
+
+
+class SloConfig(Section, frozen=True):
+    """Targets of requests that declare none."""
+
+    scale: Annotated[float, Meta(gt=0, le=100, description="stretches H-MAS Table 6 to this installation's operating point")] = 1.0
+    ttft_most_ms: Annotated[
+        float,
+        Meta(
+            ge=1,
+            le=3_600_000,
+            description="highest TTFT target of a request that declares none, where Table 6 would allow 4 to 13 s",
+        ),
+    ] = 2000.0
+
+    headroom: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=100,
+            description="a target that a request does not declare is at least this many times what an engine takes for a request "
+            "alone, so that slow engines are not held to what they cannot do; 0 leaves Table 6 as it is",
+        ),
+    ] = 3.0
+
+    def targets(self) -> TargetTable:
+        """The table that the scheduler works with."""
+        return TargetTable(scale=self.scale, ttft_most_ms=self.ttft_most_ms)
