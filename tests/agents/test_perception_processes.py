@@ -143,8 +143,9 @@ async def test_two_processes_share_the_requests_and_each_learns_from_everything(
     for request_id in later:
         processes.bus.post(notice(request_id))
         await asyncio.sleep(0.001)
-    known = [one for one in await processes.answers(len(asked) + len(later)) if one.request_id.startswith("later")]
-    assert all(5 <= one.output_tokens <= 10 for one in known), "whoever answers has learnt from all"
+    known = [one.output_tokens for one in await processes.answers(len(asked) + len(later)) if one.request_id.startswith("later")]
+    assert min(known) >= 5, "whoever answers has learnt from all"
+    assert max(known) <= 10, "whoever answers has learnt from all"
 
 
 @pytest.mark.slow
