@@ -16,13 +16,11 @@ def attainable(request: Request, estimates: Estimates, instances: Sequence[Insta
     """Estimates whose assumed targets are at least `headroom` times what the request would take alone. O(instances).
 
     Args:
-        request: One that declares targets keeps its own.
+        request: One that declares no targets.
         estimates: What is believed of it.
         instances: Those that may serve it. One that has shown nothing yet says nothing; of the others the fastest counts.
         headroom: 0 leaves all targets as they are.
     """
-    if request.declared_slo is not None or headroom <= 0.0:
-        return estimates
     tpot_ms = min((one.pace.floor_ms for one in instances if one.pace.floor_ms is not None), default=0.0)
     prefill_ms = min((took for one in instances if (took := one.pace.prefill_ms(request.prompt_tokens, 0.0)) > 0.0), default=0.0)
     slo = estimates.slo
