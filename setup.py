@@ -28,6 +28,7 @@ SIMULATION = (
     "controller/scheduling/cutoff.py",
     "controller/scheduling/drain_rate.py",
     "controller/scheduling/endings.py",
+    "controller/scheduling/given_up.py",
     "controller/scheduling/group.py",
     "controller/scheduling/instance.py",
     "controller/scheduling/lateness.py",

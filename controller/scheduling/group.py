@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from controller.scheduling.backlog import Work
+from controller.scheduling.given_up import GivenUp
 from controller.scheduling.instance import Instance
 from controller.scheduling.pool import rebuild
 from controller.scheduling.queue_entry import QueueEntry, QueuePolicy
@@ -68,6 +69,7 @@ class Group:
         rest: What `begin_at_once` has not moved yet, None when it has nothing to do.
         first, last: Ends of the register: order of joining; those that came back from an instance stand in front.
         work: What its requests come to, and how fast it leaves.
+        given_up: What becomes of its overdue requests.
         blocked: Why its first request could not go at the last look, empty where nothing was held back.
         full, down: How often a look for a place found every window full, and no instance that takes requests at all.
     """
@@ -83,6 +85,7 @@ class Group:
         "down",
         "first",
         "full",
+        "given_up",
         "instances",
         "last",
         "late",
@@ -96,6 +99,7 @@ class Group:
         self.policy = policy
         self.late = late
         self.work = Work()
+        self.given_up = GivenUp()
         self.blocked = ""
         self.full = 0
         self.down = 0

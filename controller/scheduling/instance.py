@@ -8,6 +8,7 @@ from controller.scheduling import room
 from controller.scheduling.admission import Fence, upper_tokens
 from controller.scheduling.lateness import Lead
 from controller.scheduling.outcomes import InstanceSpec
+from controller.scheduling.overcommit import Preemptions
 from controller.scheduling.pace import Pace
 from controller.scheduling.prefix_credit import PrefixCredit, prefix_key
 from controller.scheduling.queue_entry import QueueEntry
@@ -44,6 +45,7 @@ class Instance:
         source: Who is asked for tokens, None where each is reported by `progress`.
         pace: How fast it works.
         lead: What a first token takes here beyond the prompt's own prefill, None where nobody asks for it.
+        preemptions: What dispatches beyond the fence have brought about.
         prefixes: What requests have been found to share, None where the fence gives no credit for it.
         version: Grows with every start, first token and end.
         probe_limit: Most in flight while it is tried whether it serves again, None where that is not in question.
@@ -86,6 +88,7 @@ class Instance:
         "n_run",
         "name",
         "pace",
+        "preemptions",
         "prefill_tokens",
         "prefixes",
         "probe_limit",
@@ -110,6 +113,7 @@ class Instance:
         self.max_token_budget = 0
         margin = margin if spec.fence_margin is None else spec.fence_margin
         self.fence = Fence(spec.kv_capacity_tokens if fenced else 0, spec.kv_bytes_per_token, margin)
+        self.preemptions = Preemptions()
         self.prefixes = PrefixCredit() if credit else None
         self.running: dict[str, Running] = {}
         self.in_flight = 0
@@ -223,6 +227,7 @@ class Instance:
             self.capacity_n_run = self._stated_n_run
             if not self._controlled:
                 self.n_run = self.capacity_n_run
+        self.preemptions.counted(snapshot.preemptions_total)
         room.correct_fence(self, snapshot)
         self._turn()
 
@@ -258,6 +263,8 @@ class Instance:
         self._turn()
         self.in_flight_tokens += run.expected_tokens
         self.prefill_tokens += request.prompt_tokens
+        if not self.fence_admits(request, tokens):
+            self.preemptions.dispatched()
         self.fence.commit(request.id, tokens, *self._shared(request))
         self.version += 1
         if not late:

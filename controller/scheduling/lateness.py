@@ -8,6 +8,8 @@ the prompts that were sent just before it).
 
 import math
 
+from controller.scheduling.queue_entry import QueueEntry
+
 LEAST = 16
 """Requests after which what an instance has shown is believed."""
 MOST = 0.25
@@ -16,6 +18,8 @@ MOST = 0.25
 A quantile of the time to a first token may pass a tight target itself. Drawn there, all requests of that target would be too late as
 they come.
 """
+_LAST_CHANCE_MS, _LAST_CHANCE_SHARE = 100.0, 0.5
+"""How long before it is too late for its TTFT target a request has its last chance: one tick, a share of a shorter target at most."""
 _STEP = 0.1
 _LEAST_MS = 10.0
 
@@ -71,3 +75,10 @@ def needed_ms(least_ms: float, shown_ms: float | None, target_ms: float) -> floa
 def first_look_s(deadline_s: float, least_ms: float, target_ms: float) -> float:
     """Before this a request cannot count as too late, whatever instances show meanwhile."""
     return deadline_s - max(least_ms, MOST * target_ms) / 1000.0
+
+
+def is_last_chance(entry: QueueEntry, shown_ms: float | None, now_s: float) -> bool:
+    """Whether a request that does not go now is too late at the next tick; `shown_ms` as in `needed_ms`."""
+    target_ms = entry.estimates.slo.ttft_ms
+    left_ms = 1000.0 * (entry.ttft_deadline_s - now_s) - needed_ms(0.0, shown_ms, target_ms)
+    return left_ms <= min(_LAST_CHANCE_MS, _LAST_CHANCE_SHARE * target_ms)

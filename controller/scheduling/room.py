@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING
 
 from controller.core.types import Request
 from controller.scheduling.admission import least_tokens
+from controller.scheduling.lateness import is_last_chance
+from controller.scheduling.queue_entry import QueueEntry
 from engines.base import EngineSnapshot
 
 if TYPE_CHECKING:
@@ -52,6 +54,19 @@ def has_cache_for(instance: "Instance", request: Request) -> bool:
     fence = instance.fence
     held = sum(run.entry.request.prompt_tokens + max(1, run.tokens) for run in instance.running.values())
     return not fence.capacity_tokens or held + least_tokens(request) <= fence.limit_tokens
+
+
+def may_pass_fence(entry: QueueEntry, instance: "Instance", now_s: float, *, spares_work: bool) -> bool:
+    """Whether a request that the fence holds back by forecast goes all the same (`overcommit`). Never where the engine reports no room.
+
+    `spares_work`: whether a request that becomes late is mostly never served (`GivenUp`).
+    """
+    if instance.engine is None or instance.engine.kv_usage is None or not instance.in_flight:
+        return False
+    redone_ms = instance.pace.prefill_ms(instance.in_flight_tokens // instance.in_flight, entry.estimates.ttft_ms)
+    has_waited = now_s - entry.request.arrival_s >= instance.preemptions.price_s(redone_ms, instance.in_flight)
+    is_due = has_waited or (not spares_work and is_last_chance(entry, instance.first_token_ms(entry), now_s))
+    return is_due and shows_room(instance) and has_cache_for(instance, entry.request)
 
 
 def correct_fence(instance: "Instance", snapshot: EngineSnapshot) -> None:

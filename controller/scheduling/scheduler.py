@@ -365,7 +365,10 @@ class Scheduler(Steering):
         self._walk.guard.dispatched(instance)
         self._tenancy.started(entry.request.tenant)
         self._dispatched += 1
-        self._room.group_of(entry.request.model).work.sample(now_s)
+        group = self._room.group_of(entry.request.model)
+        group.work.sample(now_s)
+        if late:
+            group.given_up.ended(dropped=False)
 
     def _dropped(self, entry: QueueEntry, kind: OutcomeKind, now_s: float, tell: Callable[[QueueEntry, float, float], Refusal]) -> Dropped:
         refusal = tell(entry, now_s, self.retry_after_s(entry.request.model, now_s))

@@ -1,6 +1,7 @@
 """Holds a dispatch back while its prefill would cost requests in flight their TPOT target."""
 
 from controller.scheduling.instance import Instance
+from controller.scheduling.lateness import is_last_chance
 from controller.scheduling.queue_entry import QueueEntry
 
 _OWN_MARGIN = 1.2
@@ -19,9 +20,11 @@ class TpotGuard:
     its prefill fits into a share of the least room of those there, and where it would keep its own target. Those that
     cannot keep their target any more are not protected.
 
-    Two rules keep it from doing harm. An instance with nothing in flight takes every request. And the guard gives way once
+    Three rules keep it from doing harm. An instance with nothing in flight takes every request. The guard gives way once
     it has kept an instance from every dispatch for 3 s while requests in time waited for it: else one long answer with a
-    tight target could hold up all others to its end.
+    tight target could hold up all others to its end. And while overdue requests are served in the end, a request at the last
+    moment for its TTFT target joins where its prefill costs nobody a target: held on, it would be late for certain, and its
+    work would still have to be done (see `GivenUp`). Whether it then keeps its own TPOT target is a forecast; that it would be late is not.
 
     Attributes:
         share: Share of the least room that a prefill may take, above 0 to 1; 0 switches the guard off. Each instance has a factor of its
@@ -35,16 +38,27 @@ class TpotGuard:
         self._least: dict[str, tuple[float, int, float]] = {}
         self._denied: dict[str, tuple[float, float]] = {}
 
-    def admits(self, entry: QueueEntry, instance: Instance, now_s: float, *, late: bool) -> bool:
-        """Whether the request may join the instance now. `late`: it has missed its own targets, so only the others count."""
+    def admits(self, entry: QueueEntry, instance: Instance, now_s: float, *, late: bool, spares_work: bool) -> bool:
+        """Whether the request may join the instance now.
+
+        Args:
+            entry: The request.
+            instance: Where to.
+            now_s: The time.
+            late: It has missed its own targets, so only the others count.
+            spares_work: Whether a request that becomes late is mostly never served (`GivenUp`).
+        """
         if self.share <= 0.0 or not instance.in_flight:
             return True
         stop_ms = instance.prefill_ms(entry)
         share = self.share if instance.guard_is_moot else self.share * instance.guard
-        if stop_ms <= share * self._least_room_ms(instance, now_s) and (late or self._keeps_own(entry, instance)):
+        room_ms = self._least_room_ms(instance, now_s)
+        if stop_ms <= share * room_ms and (late or self._keeps_own(entry, instance)):
             return True
         if late:
             return False
+        if not spares_work and stop_ms <= room_ms and is_last_chance(entry, instance.first_token_ms(entry), now_s):
+            return True
         since_s, last_s = self._denied.get(instance.name, (now_s, now_s))
         if now_s - last_s > _WAITED_S:
             since_s = now_s

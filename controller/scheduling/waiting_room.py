@@ -221,8 +221,11 @@ class WaitingRoom:
         """Takes out those whose deadline has passed, `limit` at most, in the order of arrival."""
         taken: list[QueueEntry] = []
         while len(taken) < limit and (due := self._expired.peek()) is not None:
-            taken.append(due[1].entry)
-            self.remove(due[1].entry.request.id)
+            waiting = due[1]
+            if waiting.overdue:
+                waiting.group.given_up.ended(dropped=True)
+            taken.append(waiting.entry)
+            self.remove(waiting.entry.request.id)
         return taken
 
     def take_late(self, limit: int, now_s: float) -> list[QueueEntry]:
@@ -230,6 +233,7 @@ class WaitingRoom:
         taken: list[QueueEntry] = []
         for group in self.queues.all():
             while len(taken) < limit and (entry := pop_any(group.late, now_s)) is not None:
+                group.given_up.ended(dropped=True)
                 self.remove(entry.request.id, popped=True)
                 taken.append(entry)
         taken.sort(key=lambda entry: entry.seq)

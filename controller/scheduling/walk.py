@@ -10,6 +10,7 @@ from controller.scheduling.group import Group
 from controller.scheduling.instance import Instance
 from controller.scheduling.outcomes import SchedulerSettings
 from controller.scheduling.queue_entry import QueueEntry, QueuePolicy
+from controller.scheduling.room import may_pass_fence
 from controller.scheduling.tenancy import Tenancy
 from controller.scheduling.tenant_gate import Gate
 from controller.scheduling.tpot_guard import TpotGuard
@@ -85,7 +86,7 @@ class Walk:
             entry = take(now_s)
         while entry is not None:
             tokens = upper_tokens(entry, self.bounds)
-            choice = self._place(entry, tokens, group.open, kept_free, now_s, late=late)
+            choice = self._place(entry, tokens, group, kept_free, now_s, late=late)
             if choice is not None:
                 found = Found(entry, tokens, choice, late)
                 break
@@ -100,18 +101,18 @@ class Walk:
         return bool(passed) or found is not None, found
 
     def _place(
-        self, entry: QueueEntry, tokens: int, instances: Sequence[Instance], kept_free: set[str], now_s: float, *, late: bool
+        self, entry: QueueEntry, tokens: int, group: Group, kept_free: set[str], now_s: float, *, late: bool
     ) -> Choice | None:
         """The router's choice among the instances with a slot; where fence or guard refuse it, its next one.
 
         Asked in this order, because fence and guard have to look at all that is in flight on an instance.
         """
         # Mostly nothing is left out, and among hundreds of instances the look at each is what a dispatch costs.
-        candidates = list(instances)
+        candidates = list(group.open)
         if late or entry.tried or kept_free:
             candidates = [
                 instance
-                for instance in instances
+                for instance in group.open
                 if (not late or instance.in_flight < instance.late_window(self._late_share, now_s))
                 and instance.name not in entry.tried
                 and instance.name not in kept_free
@@ -126,8 +127,10 @@ class Walk:
             if chosen.fence.capacity_tokens:
                 chosen.refresh(now_s)
             reason = FENCE
-            if chosen.fence_admits(entry.request, tokens):
-                if self.guard.admits(entry, chosen, now_s, late=late):
+            spares_work = group.given_up.spares_work
+            fits = chosen.fence_admits(entry.request, tokens) or (not late and may_pass_fence(entry, chosen, now_s, spares_work=spares_work))
+            if fits:
+                if self.guard.admits(entry, chosen, now_s, late=late, spares_work=spares_work):
                     return choice
                 if not late:
                     chosen.wanted(now_s)

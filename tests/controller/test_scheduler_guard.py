@@ -10,10 +10,10 @@ from controller.scheduling.pace import Pace
 from controller.scheduling.scheduler import Scheduler
 
 
-def build(share=0.5, instances=1, **more) -> Scheduler:
+def build(share=0.5, instances=1, overdue="keep", **more) -> Scheduler:
     specs = [InstanceSpec(name=f"i{i}", capacity_n_run=64) for i in range(instances)]
     return Scheduler(
-        settings=SchedulerSettings(tpot_guard=share, overdue="keep", **more),
+        settings=SchedulerSettings(tpot_guard=share, overdue=overdue, **more),
         instances=specs,
         router=make_router("least-loaded"),
         policy="fcfs",
@@ -126,6 +126,41 @@ def test_it_gives_way_after_three_seconds_to_those_in_time():
     submit(made, 2, prompt=10**9, ttft_ms=1e9)
     went_s = [0.2 + tick * 0.1 for tick in range(80) for _ in made.dispatch(0.2 + tick * 0.1)]
     assert went_s == pytest.approx([3.3, 6.4], abs=0.2)
+
+
+def waiting_at_its_last_moment(made):
+    """An instance that decodes at 45 ms a token, and a request with a target of 30 ms that has to go by 6.2 s. It has shown 10 ms."""
+    submit(made, 0, tpot_slo_ms=1000.0, output=500.0)
+    made.dispatch(0.0)
+    decode(made, 0, from_s=0.2, tokens=80, every_s=0.01)
+    decode(made, 0, from_s=1.1, tokens=80, every_s=0.05, start=81)
+    submit(made, 1, prompt=10, tpot_slo_ms=30.0, ttft_slo_ms=1000.0, at_s=5.2)
+    assert made.dispatch(5.2) == []
+
+
+def test_at_its_last_moment_a_request_joins_where_it_costs_nobody_a_target():
+    made = build()
+    waiting_at_its_last_moment(made)
+    assert made.dispatch(6.0) == []
+    # Its pace is still too slow; but now the other choice is to be late for certain.
+    assert ids(made.dispatch(6.15)) == ["001"]
+
+
+def test_at_its_last_moment_too_it_waits_where_it_would_cost_another_the_target():
+    made = build()
+    submit(made, 0, output=60.0)
+    made.dispatch(0.0)
+    decode(made, 0, from_s=0.2, tokens=1)
+    submit(made, 1, prompt=10_000, ttft_slo_ms=1000.0, at_s=0.2)
+    assert made.dispatch(1.15) == []
+
+
+def test_where_overdue_requests_are_dropped_unserved_the_last_moment_changes_nothing():
+    made = build(overdue="shed")
+    submit(made, 9, ttft_slo_ms=1.0, at_s=-1.0)
+    assert ids(made.expire(-0.5)) == ["009"]
+    waiting_at_its_last_moment(made)
+    assert made.dispatch(6.15) == []
 
 
 def test_a_denial_long_past_makes_nobody_give_way():
