@@ -23,11 +23,15 @@ BLOCK_TOKENS = 64
 def shows_room(instance: "Instance") -> bool:
     """Whether the engine takes requests, has a free place by its own ceiling, nothing in a queue of its own, and cache to spare."""
     engine = instance.engine
+    return _has_place(instance) and (engine is None or engine.kv_usage is None or engine.kv_usage < KV_FULL)
+
+
+def _has_place(instance: "Instance") -> bool:
+    engine = instance.engine
     return (
         instance.available
         and instance.in_flight < instance.capacity_n_run
         and (instance.probe_limit is None or instance.in_flight < instance.probe_limit)
-        and (engine is None or engine.kv_usage is None or engine.kv_usage < KV_FULL)
         and (engine is None or engine.waiting == 0 or _window_fills(instance, engine))
     )
 
@@ -56,17 +60,26 @@ def has_cache_for(instance: "Instance", request: Request) -> bool:
     return not fence.capacity_tokens or held + least_tokens(request) <= fence.limit_tokens
 
 
-def may_pass_fence(entry: QueueEntry, instance: "Instance", now_s: float, *, spares_work: bool) -> bool:
+def may_pass_fence(entry: QueueEntry, tokens: int, instance: "Instance", now_s: float, *, spares_work: bool) -> bool:
     """Whether a request that the fence holds back by forecast goes all the same (`overcommit`). Never where the engine reports no room.
 
-    `spares_work`: whether a request that becomes late is mostly never served (`GivenUp`).
+    Args:
+        entry: The request.
+        tokens: KV tokens that it takes at its upper length.
+        instance: Where to.
+        now_s: The time.
+        spares_work: Whether a request that becomes late is mostly never served (`GivenUp`).
     """
-    if instance.engine is None or instance.engine.kv_usage is None or not instance.in_flight:
+    engine = instance.engine
+    if engine is None or engine.kv_usage is None or not instance.in_flight:
         return False
     redone_ms = instance.pace.prefill_ms(instance.in_flight_tokens // instance.in_flight, entry.estimates.ttft_ms)
     has_waited = now_s - entry.request.arrival_s >= instance.preemptions.price_s(redone_ms, instance.in_flight)
-    is_due = has_waited or (not spares_work and is_last_chance(entry, instance.first_token_ms(entry), now_s))
-    return is_due and shows_room(instance) and has_cache_for(instance, entry.request)
+    if not has_waited and (spares_work or not is_last_chance(entry, instance.first_token_ms(entry), now_s)):
+        return False
+    # In the last tenth of the cache goes what is sure to fit into what is free, and nothing that would take it from others.
+    spared = engine.kv_usage < KV_FULL or tokens <= (1.0 - engine.kv_usage) * instance.fence.capacity_tokens
+    return spared and _has_place(instance) and has_cache_for(instance, entry.request)
 
 
 def correct_fence(instance: "Instance", snapshot: EngineSnapshot) -> None:

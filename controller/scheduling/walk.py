@@ -128,7 +128,7 @@ class Walk:
                 chosen.refresh(now_s)
             reason = FENCE
             spares_work = group.given_up.spares_work
-            fits = chosen.fence_admits(entry.request, tokens) or may_pass_fence(entry, chosen, now_s, spares_work=spares_work)
+            fits = chosen.fence_admits(entry.request, tokens) or may_pass_fence(entry, tokens, chosen, now_s, spares_work=spares_work)
             if fits:
                 if self.guard.admits(entry, chosen, now_s, late=late, spares_work=spares_work):
                     return choice
