@@ -264,7 +264,7 @@ class Instance:
         self.in_flight_tokens += run.expected_tokens
         self.prefill_tokens += request.prompt_tokens
         if not self.fence_admits(request, tokens):
-            self.preemptions.dispatched()
+            self.preemptions.dispatched(tokens)
         self.fence.commit(request.id, tokens, *self._shared(request))
         self.version += 1
         if not late:

@@ -17,28 +17,32 @@ class Preemptions:
 
     Attributes:
         per_dispatch: That number, 0 or more: over the newest dispatches, with one that brought about half a preemption beside them.
+        unreported_tokens: What was sent beyond the fence since the engine's last report may come to, so that a report is not spent twice.
     """
 
-    __slots__ = ("_beyond", "_preempted", "_total", "per_dispatch")
+    __slots__ = ("_beyond", "_preempted", "_total", "per_dispatch", "unreported_tokens")
 
     def __init__(self) -> None:
         self._beyond = 0.0
         self._preempted = 0.0
         self._total: int | None = None
         self.per_dispatch = _PRIOR
+        self.unreported_tokens = 0
 
-    def dispatched(self) -> None:
-        """A request went to the instance beyond its fence."""
+    def dispatched(self, tokens: int) -> None:
+        """A request of so many tokens at its upper length went to the instance beyond its fence."""
+        self.unreported_tokens += tokens
         self._beyond = 1.0 + _DECAY * self._beyond
         self._preempted *= _DECAY
         self._weigh()
 
     def counted(self, total: int) -> None:
-        """The engine has preempted so many requests since it started; one that counts anew has been started anew."""
+        """The engine reports: it has preempted so many requests since it started; one that counts anew has been started anew."""
         if self._total is not None and total > self._total and self._beyond:
             self._preempted += total - self._total
             self._weigh()
         self._total = total
+        self.unreported_tokens = 0
 
     def price_s(self, redone_ms: float, in_flight: int) -> float:
         """What a dispatch beyond the fence costs, in seconds of requests' time.

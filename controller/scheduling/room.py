@@ -77,8 +77,10 @@ def may_pass_fence(entry: QueueEntry, tokens: int, instance: "Instance", now_s: 
     has_waited = now_s - entry.request.arrival_s >= instance.preemptions.price_s(redone_ms, instance.in_flight)
     if not has_waited and (spares_work or not is_last_chance(entry, instance.first_token_ms(entry), now_s)):
         return False
-    # In the last tenth of the cache goes what is sure to fit into what is free, and nothing that would take it from others.
-    spared = engine.kv_usage < KV_FULL or tokens <= (1.0 - engine.kv_usage) * instance.fence.capacity_tokens
+    # One for each report may count on others' ending early, while less than nine tenths are in use; any more have to fit into what is free.
+    unreported = instance.preemptions.unreported_tokens
+    free_tokens = (1.0 - engine.kv_usage) * instance.fence.capacity_tokens
+    spared = unreported + tokens <= free_tokens or (not unreported and engine.kv_usage < KV_FULL)
     return spared and _has_place(instance) and has_cache_for(instance, entry.request)
 
 

@@ -20,6 +20,7 @@ LOOK_AHEAD = 8
 KEPT_FREE, ALREADY_TRIED, LATE_SHARE = "kept free for another", "tried there already", "share of the demoted"
 ROUTER, FENCE, GUARD = "router", "fence", "guard"
 """Why an entry that was looked at could not go, where one reason stands for the last instance it was refused by."""
+PAST_FENCE = "past the KV fence: it is full by forecast, not by the engine's report, and a longer wait would cost more than a preemption"
 PATIENCE = 16
 """How often an entry may be passed; after that an instance is kept free for it."""
 
@@ -100,9 +101,7 @@ class Walk:
             source.put_back(held_back, now_s)
         return bool(passed) or found is not None, found
 
-    def _place(
-        self, entry: QueueEntry, tokens: int, group: Group, kept_free: set[str], now_s: float, *, late: bool
-    ) -> Choice | None:
+    def _place(self, entry: QueueEntry, tokens: int, group: Group, kept_free: set[str], now_s: float, *, late: bool) -> Choice | None:
         """The router's choice among the instances with a slot; where fence or guard refuse it, its next one.
 
         Asked in this order, because fence and guard have to look at all that is in flight on an instance.
@@ -128,10 +127,10 @@ class Walk:
                 chosen.refresh(now_s)
             reason = FENCE
             spares_work = group.given_up.spares_work
-            fits = chosen.fence_admits(entry.request, tokens) or may_pass_fence(entry, tokens, chosen, now_s, spares_work=spares_work)
-            if fits:
+            fits = chosen.fence_admits(entry.request, tokens)
+            if fits or may_pass_fence(entry, tokens, chosen, now_s, spares_work=spares_work):
                 if self.guard.admits(entry, chosen, now_s, late=late, spares_work=spares_work):
-                    return choice
+                    return choice if fits else Choice(choice.instance, f"{choice.reason}; {PAST_FENCE}")
                 if not late:
                     chosen.wanted(now_s)
                 reason = GUARD
