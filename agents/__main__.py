@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None, env: Mapping[str, str] | None = None
             raise ConfigError(
                 "bus.url is empty: name a Redis server there or in HMAS_BUS__URL (`hmas up` does so for the agents it starts)"
             )
-        yield_to_serving(config.agents.nice)
+        yield_to_serving(config.agents.nice, spare_cpu_only=config.agents.spare_cpu_only)
         logs.configure(config.logging.level, config.logging.format, options.name)
         asyncio.run(_serve(options.name, config, env))
     except HmasError as error:

@@ -248,9 +248,16 @@ class AgentsConfig(Section, frozen=True):
             )
         ),
     ] = ""
-    nice: Annotated[
-        int, Meta(ge=0, le=19, description="niceness of the agents' processes: where CPU is short, serving goes before steering")
-    ] = 10
+    nice: Annotated[int, Meta(ge=0, le=19, description="niceness of the agents' processes")] = 10
+    spare_cpu_only: Annotated[
+        bool,
+        Meta(
+            description=(
+                "agents run only where a processor would else be idle (SCHED_IDLE on Linux), so that they never slow an engine on the same "
+                "machine; where none ever is, they fall silent and the gateway goes by its defaults; false: by `nice` alone"
+            )
+        ),
+    ] = True
     perception_min_confidence: Annotated[Share, Meta(description="below it a task type is `unknown`")] = 0.5
     perception_reader: Annotated[
         str,

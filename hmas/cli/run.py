@@ -158,7 +158,7 @@ async def _tell_stopping(stop: asyncio.Event, notifier: Notifier) -> None:
 
 
 async def _agent(name: str, config: Config) -> None:
-    yield_to_serving(config.agents.nice)
+    yield_to_serving(config.agents.nice, spare_cpu_only=config.agents.spare_cpu_only)
     bus = RedisBus(config.bus.url, config.bus.key_prefix)
     try:
         with stop_flags() as flags:

@@ -89,7 +89,7 @@ def teller(config_path: str, belief: str, truths: Path | None) -> None:
     believer = make_believer(msgspec.convert(belief, Belief), lambda notice: known.get(notice.excerpt), config.slo.scale)
     if believer is None:
         raise ConfigError(f"belief is {belief!r}, which tells nothing; allowed: {', '.join(BELIEFS[1:])}")
-    yield_to_serving(config.agents.nice)
+    yield_to_serving(config.agents.nice, spare_cpu_only=config.agents.spare_cpu_only)
     logs.configure(config.logging.level, config.logging.format, Teller.name)
     asyncio.run(_serve(Teller(believer), config))
 
