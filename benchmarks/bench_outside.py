@@ -1,7 +1,7 @@
 """Other projects' load tools before a real vLLM, before the gateway in pass-through and as it comes: writes build/bench/outside.json.
 
 vLLM's own `vllm bench serve` sends 6 requests a second with two pairs of targets; guidellm and aiperf send half and 0.9 of the capacity
-that is measured first. Every figure is the tool's own. The tools are installed into environments of their own under build/; one that
+that each measures first. Every figure is the tool's own. The tools are installed into environments of their own under build/; one that
 cannot be had is named with the reason. All load the tiny model. With --smollm2 guidellm and aiperf load SmolLM2-135M in its place: a CPU
 completes about one such request a second, so give that at least --seconds 120.
 
@@ -27,7 +27,7 @@ from hmas.demo.vllm_engine import VllmServer, running_vllm
 from hmas.lab.as_it_comes import hmas_up
 from hmas.lab.frontdoor.arms import PASS_THROUGH
 from hmas.lab.outside.page import body
-from hmas.lab.outside.session import DIRECT, GATEWAY, PASS, Cell, Site, capacity_rps, compare, warm
+from hmas.lab.outside.session import DIRECT, GATEWAY, PASS, Cell, Site, capacity_rps, compare, own_capacity_rps, warm
 from hmas.lab.outside.tools import AIPERF, GUIDELLM, VLLM
 from hmas.lab.page import write_page
 from hmas.lab.result_files import VERSION, write_result
@@ -105,8 +105,15 @@ async def measure(args: argparse.Namespace) -> dict[str, Any]:
                 if name == shares_on:
                     ttft_ms, tpot_ms = TARGETS[name]
                     for tool, tool_bin in found.items():
+                        try:
+                            own = await own_capacity_rps(site, tool, tool_bin, capacity)
+                        except StudyError as error:
+                            summary["missing"][tool.name] = str(error)
+                            continue
+                        summary["capacity_rps"][f"{name}, by {tool.name}"] = round(own, 2)
+                        say(f"{name}: {own:.1f} requests/s by {tool.name}")
                         for share, goal in SHARES.items():
-                            load, rps = f"{share:g} of capacity", share * capacity
+                            load, rps = f"{share:g} of capacity", share * own
                             cells.append(Cell(tool=tool, place=tool_bin, load=load, rps=rps, ttft_ms=ttft_ms, tpot_ms=tpot_ms, goal=goal))
                 for cell in cells:
                     summary["rows"].append(await compare(site, cell, rounds, say))

@@ -34,7 +34,7 @@ def about(summary: Mapping[str, Any]) -> str:
     return (
         f"Direct, through the gateway in pass-through and through it as it comes, in turn, "
         f"{summary['rounds']} times {summary['seconds']:g} s each, 128 tokens in, 32 out; "
-        f"capacity (32 in flight, direct): {capacities}."
+        f"capacity, direct (32 in flight; by a tool: what it gets answered when it sends as much as that): {capacities}."
     )
 
 

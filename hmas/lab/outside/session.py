@@ -19,6 +19,7 @@ ARMS = (DIRECT, PASS, GATEWAY)
 OVERTIME_S = 90.0
 """What a tool may take beside the length of its load: it starts, makes its texts, and waits for the last answers."""
 CAPACITY_REQUESTS, CAPACITY_IN_FLIGHT, CAPACITY_S = 96, 32, 120.0
+OWN_CAPACITY_S = 12.0
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +61,17 @@ async def capacity_rps(site: Site, place: Path) -> float:
     ask = _ask(site, DIRECT, rps=float("inf"), requests=CAPACITY_REQUESTS, targets=(60_000, 60_000), seed=1)
     measured = await run_tool(VLLM, place, msgspec.structs.replace(ask, in_flight=CAPACITY_IN_FLIGHT), site.folder / "capacity")
     return measured.throughput_rps
+
+
+async def own_capacity_rps(site: Site, tool: Tool, place: Path, most_rps: float) -> float:
+    """The same as one tool finds it, `most_rps` at most: a tool that takes much CPU leaves an engine on the same machine less.
+
+    Raises:
+        StudyError: The tool fails.
+    """
+    ask = _ask(site, DIRECT, rps=most_rps, requests=round(most_rps * OWN_CAPACITY_S), targets=(60_000, 60_000), seed=3)
+    measured = await run_tool(tool, place, ask, site.folder / f"capacity-{tool.name}")
+    return min(most_rps, measured.throughput_rps)
 
 
 async def warm(site: Site, place: Path, rps: float) -> None:
