@@ -222,8 +222,9 @@ lab-hmas: $(COMPILED)/.ready  ## H-MAS's evaluation in simulation, beside the pa
 	OMP_NUM_THREADS=1 PYTHONPATH=$(COMPILED) HMAS_DATASETS_DIR=$(CURDIR)/datasets $(BIN)/python -P -m hmas lab paper
 	$(BIN)/hmas lab paper --page docs/results-hmas.md
 
-lab-statera: $(COMPILED)/.ready  ## statera alone: coverage, responses, oscillation, plots; writes build/lab/statera.json and docs/statera.md
+lab-statera: $(COMPILED)/.ready $(VLLM_VENV)/.ready  ## statera alone: coverage, responses, oscillation, plots, and its steps on a real vLLM; writes build/lab/statera.json and docs/statera.md
 	PYTHONPATH=$(COMPILED) HMAS_DATASETS_DIR=$(CURDIR)/datasets OMP_NUM_THREADS=1 $(BIN)/python -P -m hmas lab statera
+	$(BIN)/hmas lab statera --vllm-python $(VLLM_VENV)/bin/python --model build/tiny-model
 	$(BIN)/hmas lab statera --page docs/statera.md
 
 clean:  ## remove what the targets above made

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from control_kit import instance, short_view
 
+from controller.core.types import Slo, TaskType
 from engines.sim.profile import load_profile
 from hmas.cli.main import main
-from hmas.lab.statera import coverage, fence
+from hmas.lab.results import Result
+from hmas.lab.statera import coverage, fence, live
 from hmas.lab.statera.laws import BACK_OFF_REST_S, Aimd, Delayed, Fixed, Statera
 from hmas.lab.statera.loop import Course, Reading, Trial, drive
 from hmas.lab.statera.plants import steeper
@@ -103,7 +105,9 @@ def test_adaptation_keeps_epsilon_where_the_window_alone_does_not():
 def test_the_fence_prevents_preemptions():
     rows = {(r["workload"], r["way"]): r for r in fence.study("1xa100-qwen3-8b", [1], rate=8.0, phase_s=20.0)["rows"]}
     assert rows["semantic shift", "no fence"]["preemptions"] >= 10
-    assert rows["semantic shift", "fence, statera's bounds"]["preemptions"] <= 0.05 * rows["semantic shift", "no fence"]["preemptions"]
+    # Not all: a request passes the fence where a longer wait would cost more than a preemption.
+    assert rows["semantic shift", "fence, statera's bounds"]["preemptions"] <= 0.2 * rows["semantic shift", "no fence"]["preemptions"]
+    assert rows["semantic shift", "fence, statera's bounds"]["goodput_rps"] >= 1.1 * rows["semantic shift", "no fence"]["goodput_rps"]
 
 
 GRID_ROW = {"slope": 1.0, "amplitude": 0.02, "window": 40.0, "goodput_rps": 3.0, "reversals_per_min": 1.0}
@@ -134,3 +138,37 @@ def test_the_command_writes_results_plots_and_the_page(tmp_path, capsys):
     swinging["grid"][1]["window"] = 3.0
     assert "none oscillates" in tables(swinging)[-1].title, "less than a request"
     capsys.readouterr()
+
+
+def answered(at_s, ttft_ms, tpot_ms):
+    return Result(
+        index=0,
+        at_s=at_s,
+        kind="chat",
+        tenant="default",
+        task_type=TaskType.UNKNOWN,
+        size="short",
+        prompt_tokens=10,
+        wanted_tokens=16,
+        slo=Slo(ttft_ms=1000.0, tpot_ms=30.0),
+        outcome="completed",
+        ttft_ms=ttft_ms,
+        tpot_ms=tpot_ms,
+        total_ms=ttft_ms + 15 * tpot_ms,
+    )
+
+
+def test_figures_of_a_run_on_a_real_engine_are_of_what_came_after_the_change():
+    results = [answered(1.0, 9000.0, 90.0), answered(21.0, 100.0, 10.0), answered(22.0, 100.0, 40.0), answered(23.0, 2000.0, 40.0)]
+    moments = [live.Moment(1.0, 256, 200, 9), live.Moment(21.0, 40, 40, 3), live.Moment(22.0, 60, 50, 1), live.Moment(99.0, 1, 1, 1)]
+    assert live.figures(results, moments, 20.0, 80.0) == {
+        "sent": 3,
+        "good": 1,
+        "ttft_missed": 1,
+        "tpot_missed": 1,
+        "window_least": 40,
+        "window_median": 50,
+        "window_most": 60,
+        "in_flight_most": 50,
+        "bound_share": 0.5,
+    }

@@ -1,5 +1,6 @@
 """`hmas lab statera`: statera's control of its own, without the rest of H-MAS."""
 
+import asyncio
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ import msgspec
 from hmas.cli.output import hint, json_option, say, say_json
 from hmas.lab.page import between
 from hmas.lab.result_files import read_result, write_result
-from hmas.lab.statera import coverage, fence, responses
+from hmas.lab.statera import coverage, fence, live, responses
 from hmas.lab.statera.plots import draw
 from hmas.lab.statera.tables import tables
 from hmas.lab.studies.errors import StudyError
@@ -19,6 +20,7 @@ from hmas.lab.tables import markdown
 
 PARTS = ("coverage", "fence", "responses", "grid")
 NAME = "statera"
+LIVE = "live"
 
 
 @click.command()
@@ -27,13 +29,29 @@ NAME = "statera"
 @click.option(
     "--data", type=click.Path(path_type=Path), help="Folder with prompts/ for real lengths; default: HMAS_DATA_DIR, else drawn ones."
 )
+@click.option(
+    "--vllm-python",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Python of an environment with vLLM: the same shapes on a real engine, and nothing else. Ten minutes.",
+)
+@click.option("--model", type=click.Path(file_okay=False, path_type=Path), help="Directory of the model that it serves.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("build/lab"), show_default=True, help="Results.")
 @click.option(
     "--page", type=click.Path(dir_okay=False, path_type=Path), help="Only write this page anew from the results; plots beside it."
 )
 @json_option
-def statera(*, parts: tuple[str, ...], seeds: int, data: Path | None, out: Path, page: Path | None, as_json: bool) -> None:
-    """Try statera alone, in simulation: how its bounds cover, how its window moves.
+def statera(
+    *,
+    parts: tuple[str, ...],
+    seeds: int,
+    data: Path | None,
+    vllm_python: Path | None,
+    model: Path | None,
+    out: Path,
+    page: Path | None,
+    as_json: bool,
+) -> None:
+    """Try statera alone: how its bounds cover, how its window moves, in simulation and on a real vLLM.
 
     What is not asked for stays as an earlier run left it.
 
@@ -41,15 +59,23 @@ def statera(*, parts: tuple[str, ...], seeds: int, data: Path | None, out: Path,
     Examples:
       hmas lab statera
       hmas lab statera --part grid --seeds 2
+      hmas lab statera --vllm-python build/vllm/bin/python --model build/tiny-model
       hmas lab statera --page docs/statera.md
     """  # noqa: D301 - click reads \b as "do not rewrap"
     path = out / f"{NAME}.json"
     if page is not None:
         _write_page(page, read_result(path, command="hmas lab statera"))
         return
-    document: dict[str, Any] = dict(read_result(path, command="hmas lab statera")) if parts and path.is_file() else {"version": 1}
-    document |= _study(parts or PARTS, seeds, data)
-    document["summary"] = {"parts": [part for part in PARTS if part in document]}
+    if (vllm_python is None) != (model is None):
+        raise click.UsageError("give --vllm-python and --model together")
+    document: dict[str, Any] = dict(read_result(path, command="hmas lab statera")) if path.is_file() else {"version": 1}
+    if vllm_python is not None and model is not None:
+        folder = out / "statera-live"
+        folder.mkdir(parents=True, exist_ok=True)
+        document[LIVE] = asyncio.run(live.study(live.LiveSettings(), vllm_python, model, folder, hint))
+    else:
+        document |= _study(parts or PARTS, seeds, data)
+    document["summary"] = {"parts": [part for part in (*PARTS, LIVE) if part in document]}
     write_result(path, document)
     draw(document, out)
     hint(f"written to {path}")

@@ -1,4 +1,4 @@
-"""Plots of the window's responses, one file for each shape without the guard and with it, and of coverage."""
+"""Plots of the window's responses, one file for each shape without the guard, with it and on a real engine, and of coverage."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +19,11 @@ def draw(document: Mapping[str, Any], folder: Path) -> list[Path]:
             found = [Line(law, [(at, n_run) for at, n_run in points]) for law, points in traces.items() if law != "fixed"]
             lines(path, found, x_label="time, s", y_label="window, requests", mark=cap)
             drawn.append(path)
+    for shape, traces in document.get("live", {}).get("traces", {}).items():
+        path = folder / f"statera-{shape}-live.svg"
+        found = [Line(arm, [(at, float(n_run)) for at, n_run in points]) for arm, points in traces.items()]
+        lines(path, found, x_label="time, s", y_label="window, requests")
+        drawn.append(path)
     if "coverage" in document:
         path = folder / "statera-coverage.svg"
         rows = [row for row in document["coverage"]["rows"] if row["scenario"] != "stationary"]

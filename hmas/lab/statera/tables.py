@@ -12,7 +12,32 @@ def tables(document: Mapping[str, Any]) -> list[Table]:
     made = [make(document[part]) for part, make in (("coverage", _coverage), ("fence", _fence)) if part in document]
     for guard in GUARDS:
         made += [make(document[part], guard) for part, make in (("responses", _responses), ("grid", _grid)) if part in document]
-    return made
+    return [*made, *([_live(document["live"])] if "live" in document else [])]
+
+
+def _live(found: Mapping[str, Any]) -> Table:
+    rows: list[tuple[str, ...]] = [
+        (
+            one["shape"],
+            one["arm"],
+            str(one["sent"]),
+            str(one["good"]),
+            str(one["ttft_missed"]),
+            str(one["tpot_missed"]),
+            f"{one['window_least']} / {one['window_median']:g} / {one['window_most']}",
+            str(one["in_flight_most"]),
+            f"{one['bound_share']:.0%}",
+        )
+        for one in found["rows"]
+    ]
+    head = ("shape", "arm", "sent", "good", "TTFT missed", "TPOT missed", "window", "most in flight", "full while some waited")
+    slo = found["settings"]["slo"]
+    about = (
+        f"Step, ramp and bursts on a real vLLM with a tiny model, {found['settings']['seconds']:g} s each, capacity "
+        f"{found['capacity_rps']:g} good requests/s, targets {slo['ttft_ms']:g} and {slo['tpot_ms']:g} ms, of what came after the change; "
+        "window: least, median, most"
+    )
+    return Table(about, head, rows)
 
 
 def _coverage(found: Mapping[str, Any]) -> Table:
