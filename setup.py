@@ -33,6 +33,7 @@ SIMULATION = (
     "controller/scheduling/instance.py",
     "controller/scheduling/lateness.py",
     "controller/scheduling/lazy_heap.py",
+    "controller/scheduling/overcommit.py",
     "controller/scheduling/pace.py",
     "controller/scheduling/prefix_credit.py",
     "controller/scheduling/queue_entry.py",

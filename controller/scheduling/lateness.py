@@ -78,7 +78,7 @@ def first_look_s(deadline_s: float, least_ms: float, target_ms: float) -> float:
 
 
 def is_last_chance(entry: QueueEntry, shown_ms: float | None, now_s: float) -> bool:
-    """Whether a request that does not go now is too late at the next tick; `shown_ms` as in `needed_ms`."""
+    """Whether a request that is in time now, and does not go, is too late at the next tick; `shown_ms` as in `needed_ms`."""
     target_ms = entry.estimates.slo.ttft_ms
     left_ms = 1000.0 * (entry.ttft_deadline_s - now_s) - needed_ms(0.0, shown_ms, target_ms)
-    return left_ms <= min(_LAST_CHANCE_MS, _LAST_CHANCE_SHARE * target_ms)
+    return 0.0 <= left_ms <= min(_LAST_CHANCE_MS, _LAST_CHANCE_SHARE * target_ms)
