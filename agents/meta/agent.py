@@ -1,13 +1,16 @@
 """Meta on the bus: views in, policy decisions out; telemetry and features for its twin, whose replays run beside the loop."""
 
 import logging
+import os
 import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from agents.memory import resident_bytes
 from agents.meta.asking import Asking
 from agents.meta.make import Meta, make_meta
+from agents.models.ranges import figures_of
 from agents.work import Deferred
 from controller.bus.base import Bus
 from controller.config.schema import Config
@@ -22,6 +25,7 @@ from controller.core.messages import (
     LongView,
     Message,
     MetaDecision,
+    ModelReport,
     RequestFeatures,
     ShortView,
     SystemSnapshot,
@@ -29,6 +33,7 @@ from controller.core.messages import (
 
 REPLAY = 5_000
 """Newest entries of a stream read at start."""
+REPORT_EVERY_S = 10.0
 log = logging.getLogger(__name__)
 
 
@@ -45,6 +50,7 @@ class MetaAgent:
         self.model = meta.model
         # Without a twin nobody needs the telemetry, which is most of what there is to read.
         self.follows: tuple[str, ...] = (TELEMETRY, FEATURES, ACTIONS) if meta.twin is not None else ()
+        self._reported_s = float("-inf")
 
     async def recover(self, bus: Bus, now_s: float) -> None:
         """Goes on from its own last decisions, and fills the twin's window."""
@@ -61,14 +67,17 @@ class MetaAgent:
                     self._hear(message)
 
     def handle(self, messages: Sequence[Message], now_s: float) -> list[Message]:
-        """Takes views and returns the decisions that are due. Without views it says nothing, and the gateway falls back."""
+        """Takes views and returns the decisions that are due, and every few seconds how its trained model does, where it has one.
+
+        Without views it says nothing, and the gateway falls back.
+        """
         said: list[Message] = []
         for message in messages:
             if isinstance(message, ShortView | LongView):
                 said += self.meta.on_view(message, now_s)
             else:
                 self._hear(message)
-        return said
+        return said + self._reports(now_s)
 
     def on_tick(self, now_s: float) -> list[Message]:  # noqa: ARG002 - part of the protocol
         """Never called."""
@@ -84,6 +93,23 @@ class MetaAgent:
             # Given up meanwhile: an operator, a bypass, or it took too long.
             return []
         return list(asking.failed(found.fault, now_s) if found.fault else asking.finish(found.result, now_s))
+
+    def _reports(self, now_s: float) -> list[Message]:
+        selector = self.meta.classifier
+        if selector is None or now_s - self._reported_s < REPORT_EVERY_S:
+            return []
+        self._reported_s = now_s
+        return [
+            ModelReport(
+                sent_s=now_s,
+                agent=self.name,
+                instance=os.environ.get("HMAS_INSTANCE", ""),
+                model=selector.version,
+                requests=selector.classifier.answered,
+                figures=figures_of(selector.name, selector.classifier.ranges),
+                rss_bytes=resident_bytes(),
+            )
+        ]
 
     def _hear(self, message: Message) -> None:
         if self.meta.twin is not None:

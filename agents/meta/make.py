@@ -22,6 +22,7 @@ from agents.meta.selectors.table import read_table
 from agents.meta.selectors.twin import TwinSelector
 from agents.meta.twin.fleet import FleetModel
 from agents.meta.twin.twin import Twin, TwinSettings
+from agents.models.store import SHIPPED as SHIPPED_NAME
 from agents.models.store import ModelStore
 from controller.config.paths import models_dir
 from controller.config.schema import AgentsConfig, Config
@@ -41,10 +42,12 @@ class Meta:
 
     Attributes:
         twin: Has to hear telemetry and features; None where nobody asks it.
+        classifier: The selector where a trained model proposes, so that it can be reported on; None where another does.
     """
 
     model: MetaModel
     twin: Twin | None
+    classifier: ClassifierSelector | None = None
 
     def on_view(self, view: ShortView | LongView, now_s: float) -> Said:
         """What a view leads to at once."""
@@ -87,17 +90,18 @@ def make_meta(config: Config, *, admission: SchedulerSettings | None = None, rou
         switches_per_hour=agents.meta_switches_per_hour,
     )
     twin = _twin(config, admission, routing) if agents.meta_judge or agents.meta_selector == "twin" else None
+    selector = _selector(config, twin, clock)
     model = MetaModel(
         start=config.scheduler.policy,
         pool=_whitelist(agents.meta_policies),
         limits=limits,
-        selector=_selector(config, twin, clock),
+        selector=selector,
         judge=Judge(twin, clock) if twin is not None and agents.meta_judge else None,
         journal=DecisionJournal(
             agents.qos_long_window_s, twin.evidence.hindsight if twin is not None else None, period_s=agents.meta_period_s
         ),
     )
-    return Meta(model, twin)
+    return Meta(model, twin, selector if isinstance(selector, ClassifierSelector) else None)
 
 
 def _whitelist(policies: str) -> tuple[str, ...]:
@@ -116,7 +120,7 @@ def _selector(config: Config, twin: Twin | None, clock: Seconds | None) -> Selec
         return _language_model(agents, rules)
     if agents.meta_selector == "classifier":
         folder = Path(agents.meta_model).expanduser() if agents.meta_model else ModelStore(models_dir(config)).current(KIND)
-        return ClassifierSelector(load_classifier(folder or SHIPPED))
+        return ClassifierSelector(load_classifier(folder or SHIPPED), folder.name if folder else SHIPPED_NAME)
     if agents.meta_selector == "bandit":
         return BanditSelector(config.scheduler.policy)
     if agents.meta_selector == "change-point":

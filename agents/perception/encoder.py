@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from agents.perception.ranges import RangeCounter
+from agents.models.ranges import RangeCounter
 from agents.perception.reading import PromptView
 from agents.perception.text import Ids, Vocabulary, excerpt_of
 

@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from agents.models.ranges import RangeCounter
 from agents.perception.length_text import NUMBERS, QuestionFeatures, features_of
-from agents.perception.ranges import RangeCounter
 from agents.perception.reading import PromptView
 from controller.core.errors import ModelError
 from controller.core.lengths import LEVELS, MEDIAN

@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from agents.models.ranges import RangeCounter
 from agents.perception.length_base import INPUTS, LengthBase
 from agents.perception.length_bounds import LongestAnswers, cap_of
 from agents.perception.length_calibration import Calibration
@@ -31,7 +32,6 @@ from agents.perception.length_effects import CLIP, GROUPS, Effects, Membership
 from agents.perception.length_groups import LEVELS_OF_EFFECTS, groups_of, noise_share
 from agents.perception.length_names import known_offset, model_key
 from agents.perception.length_priors import PRIOR
-from agents.perception.ranges import RangeCounter
 from agents.perception.reading import PromptView, Reading
 from controller.core.lengths import LEVELS, MEDIAN, P90
 from controller.core.types import TaskType

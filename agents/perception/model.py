@@ -4,10 +4,10 @@ import math
 from collections import OrderedDict
 from collections.abc import Sequence
 
+from agents.models.ranges import figures_of
 from agents.perception.bodies import view_of
 from agents.perception.importance import importance_of
 from agents.perception.lengths import Forecast, LengthModel
-from agents.perception.ranges import figures_of
 from agents.perception.reading import TASKS, PromptView, Reader, Reading
 from agents.perception.rules_reader import RulesReader
 from agents.perception.tally import Score, Tally, score

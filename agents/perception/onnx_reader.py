@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from agents.models.card import CARD, ModelCard, verified
+from agents.models.ranges import RangeCounter
 from agents.perception.encoder import DENSE, Encoder
-from agents.perception.ranges import RangeCounter
 from agents.perception.reading import TASKS, PromptView, Reading
 from agents.perception.text import Vocabulary
 from controller.core.errors import ModelError

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from agents.memory import resident_bytes
+from agents.models.ranges import figures_of
 from agents.models.store import SHIPPED as SHIPPED_NAME
 from agents.models.store import ModelStore
 from agents.models.watch import ModelWatch
@@ -287,6 +288,7 @@ class PredictionAgent:
             figures["inference_ms"] = 1e3 * self._took_s / max(1, self.model.answered)
             figures["batch_size"] = self.model.answered / self._batches
         figures["learnt"] = float(self.model.experience.total)
+        figures |= figures_of("cost", self.model.regressor.ranges if self.model.regressor is not None else None)
         for (instance, target), track in list(self.model.tracks().items())[: 2 * REPORTED_INSTANCES]:
             if track.watch.count:
                 figures[f"{target}_log_error/{instance}"] = round(track.watch.model_error, 4)

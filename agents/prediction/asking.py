@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from agents.models.ranges import RangeCounter
 from controller.core.messages import RequestFeatures
 
 Numbers = NDArray[np.float64]
@@ -31,6 +32,11 @@ class Regressor(Protocol):
     @property
     def accepted(self) -> Mapping[str, float]:
         """Mean absolute logarithmic error on held-out data, by target."""
+        ...
+
+    @property
+    def ranges(self) -> RangeCounter | None:
+        """Ranges of `FEATURES` in training, to which `log_quantiles` clips; None where they are not known and nothing is clipped."""
         ...
 
 

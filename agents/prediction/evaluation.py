@@ -67,7 +67,7 @@ def evaluate_files(paths: Sequence[Path], model: ProfileModel) -> dict[str, Any]
     """Scores of a trained model on files in LLM-Pilot's format; nothing is learnt from them.
 
     With `telemetry`, a prediction knows what earlier requests of the same cell and file had told when the request was sent; `static`, only
-    lengths, load, hardware and model.
+    lengths, load, hardware and model. `outside` has, by input, the requests beyond all that the model was trained on.
 
     Raises:
         TraceError: A file is not of that format.
@@ -76,13 +76,17 @@ def evaluate_files(paths: Sequence[Path], model: ProfileModel) -> dict[str, Any]
     rows = read_rows(paths)
     known = model.known(rows)
     of_cells = [float(known[index[0]]) for _, index in groups(rows.cells())]
+    told = model.predict(rows, live=True)
+    # Of the model as it was given: once, before it is asked about the same rows again.
+    outside = dict(model.ranges.out_of_range) if model.ranges is not None else {}
     return {
         "rows": len(rows),
         "cells": len(of_cells),
         "measured": sum(value == 1.0 for value in of_cells),
         "near": sum(0.0 < value < 1.0 for value in of_cells),
         "goals": dict(GOALS),
-        "telemetry": scores(rows, quantities(model.predict(rows, live=True))),
+        "outside": outside,
+        "telemetry": scores(rows, quantities(told)),
         "static": scores(rows, quantities(model.predict(rows, live=False))),
         "by_load": {str(int(load)): _short(rows, model, rows.users == load) for load in np.unique(rows.users)},
         "by_gpu": {str(name): _short(rows, model, rows.gpu == name) for name in np.unique(rows.gpu)},

@@ -291,6 +291,9 @@ class PredictionModel:
             quantiles = asked.quantiles()
         batch, candidates, formula = asked.batch, asked.named, asked.formula
         count, each = formula.shape[:2]
+        # Counted here and not by the regressor: a refit and the shadow's comparison ask it again about requests that were counted already.
+        if asked.regressor is not None and asked.regressor.ranges is not None:
+            asked.regressor.ranges.count(asked.rows.reshape(count, each, -1))
         middle, low, high = self._live(candidates, formula, quantiles)
         tail = np.minimum(MOST_MS, middle * np.exp(high))
         totals = total_quantiles(batch, middle, low, high)

@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 
-from agents.models.card import ModelCard, verified, write_card
-from agents.prediction.pilot_state import STATE
+from agents.models.card import CARD, ModelCard, verified, write_card
+from agents.models.ranges import RANGES, counter_of
 from agents.prediction.profile_formula import Formula
-from agents.prediction.profile_model import CATEGORIES, NUMERIC, REGIMES, TARGETS, ProfileModel
+from agents.prediction.profile_model import CATEGORIES, COLUMNS, REGIMES, TARGETS, ProfileModel
 from controller.core.errors import ModelError
 
 SHIPPED = Path(__file__).parent / "models" / "llm_pilot"
@@ -33,7 +33,9 @@ def save_profile_model(model: ProfileModel, folder: Path, card: ModelCard) -> Mo
         (folder / FORMULA).write_bytes(msgspec.json.encode(model.formula) + b"\n")
     except OSError as error:
         raise ModelError(f"{folder}: {error.strerror}") from error
-    details = card.details | {"features": [*NUMERIC, *STATE], "categories": list(CATEGORIES)}
+    details = card.details | {"features": list(COLUMNS), "categories": list(CATEGORIES)}
+    if model.ranges is not None:
+        details[RANGES] = model.ranges.bounds
     return write_card(folder, msgspec.structs.replace(card, kind=KIND, format=FORMAT, details=details))
 
 
@@ -46,15 +48,18 @@ def load_profile_model(folder: Path = SHIPPED) -> tuple[ProfileModel, ModelCard]
     card = verified(folder)
     if card.format != FORMAT:
         raise ModelError(f"profile model {folder}: format {card.format!r}; allowed: {FORMAT!r}")
-    if card.details.get("features") != [*NUMERIC, *STATE] or card.details.get("categories") != list(CATEGORIES):
+    if card.details.get("features") != list(COLUMNS) or card.details.get("categories") != list(CATEGORIES):
         raise ModelError(f"profile model {folder} was trained on other columns; train it again: hmas train prediction --data FILE")
     try:
         formula = msgspec.json.decode((folder / FORMULA).read_bytes(), type=Formula)
     except (OSError, msgspec.DecodeError) as error:
         raise ModelError(f"{folder / FORMULA}: {error}") from error
-    return ProfileModel(
-        formula, {(regime, target): _trees(folder / f"{regime}-{target}.cbm") for regime in REGIMES for target in TARGETS}
-    ), card
+    try:
+        ranges = counter_of(card, COLUMNS)
+    except ValueError as error:
+        raise ModelError(f"{folder / CARD}: {error}") from error
+    trees = {(regime, target): _trees(folder / f"{regime}-{target}.cbm") for regime in REGIMES for target in TARGETS}
+    return ProfileModel(formula, trees, ranges), card
 
 
 def _trees(path: Path) -> Any:

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from scipy.interpolate import PchipInterpolator  # type: ignore[import-untyped]  # it ships no types
 from scipy.optimize import nnls  # type: ignore[import-untyped]  # as above
 
+from agents.models.ranges import RangeCounter, ranges_of
 from agents.prediction.hardware import Setup, setup_of
 from agents.prediction.llm_pilot import Rows, groups
 from agents.prediction.pilot_state import OF_ITL, OF_TTFT, STATE, Column
@@ -53,6 +54,7 @@ NUMERIC = (
 )
 _TELLING = ("log_read", "log_token", "exchange", "log_base_ttft", "log_base_itl")
 """Columns that give a configuration away."""
+COLUMNS = (*NUMERIC, *STATE)
 CATEGORIES = ("gpu", "model")
 UNKNOWN = "unknown"
 CONTEXT_TOKENS = 136.0
@@ -103,11 +105,13 @@ class ProfileModel:
     Args:
         formula: Layers 1 and 2.
         trees: CatBoost models by target, for configurations that were `known` and for `new` ones.
+        ranges: Clips `COLUMNS` to what the trees saw in training and counts what lies outside; None where that is not known.
     """
 
-    def __init__(self, formula: Formula, trees: Mapping[tuple[Regime, Target], Any]) -> None:
+    def __init__(self, formula: Formula, trees: Mapping[tuple[Regime, Target], Any], ranges: RangeCounter | None = None) -> None:
         self.formula = formula
         self.trees = dict(trees)
+        self.ranges = ranges
 
     def known(self, rows: Rows) -> Column:
         """1 where the cell was measured, `LOAD_NEW` where only its configuration was, at other loads, 0 where neither."""
@@ -126,6 +130,9 @@ class ProfileModel:
             moved = _moved(base, rows)
             base = {name: np.where(_beyond(self.formula, rows), moved[name], base[name]) for name in base}
         numbers, names = _columns(rows, setups, base, known, heard=np.full(len(rows), live))
+        if self.ranges is not None:
+            self.ranges.count(numbers[:, None])
+            numbers = self.ranges.within(numbers)
         answer: dict[Target, Column] = {target: np.empty(len(rows)) for target in TARGETS}
         for regime, chosen in (("known", np.flatnonzero(known > 0.0)), ("new", np.flatnonzero(known == 0.0))):
             if not len(chosen):
@@ -164,9 +171,11 @@ def fit(rows: Rows, *, seed: int = 1, per_cell: int = 0) -> ProfileModel:
     elsewhere = _moved(_without(rows, setups, by="gpu"), rows)
     foreign = [({name: np.where(heard, elsewhere[name], values) for name, values in own.items()}, np.zeros(len(rows)))]
     trees: dict[tuple[Regime, Target], Any] = {}
+    seen: list[NDArray[np.float32]] = []
     copies: tuple[tuple[Regime, list[tuple[dict[str, Column], Column]]], ...] = (("known", measured), ("new", foreign))
     for regime, bases_of in copies:
         parts = [_columns(rows, setups, base, known, heard=heard) for base, known in bases_of]
+        seen += [number for number, _ in parts]
         for target in TARGETS:
             actual = {"ttft": rows.ttft_ms, "itl": rows.itl_ms, "per_token": rows.per_token_ms}[target]
             kept = np.flatnonzero(~np.isnan(actual))
@@ -179,7 +188,7 @@ def fit(rows: Rows, *, seed: int = 1, per_cell: int = 0) -> ProfileModel:
             )
             trees[regime, target] = catboost.CatBoost({**PARAMETERS, **SIZES[regime], "random_seed": seed})
             trees[regime, target].fit(pool)
-    return ProfileModel(formula, trees)
+    return ProfileModel(formula, trees, RangeCounter(ranges_of(COLUMNS, np.concatenate(seen).tolist())))
 
 
 def setups_of(rows: Rows) -> tuple[Setup, ...]:
@@ -375,7 +384,7 @@ def _as_pool(numbers: NDArray[np.float32], names: NDArray[np.object_], labels: C
 
     features = catboost.FeaturesData(
         num_feature_data=np.ascontiguousarray(numbers),
-        num_feature_names=[*NUMERIC, *STATE],
+        num_feature_names=list(COLUMNS),
         cat_feature_data=names,
         cat_feature_names=list(CATEGORIES),
     )

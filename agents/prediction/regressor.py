@@ -11,7 +11,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.models.card import ModelCard, verified
+from agents.models.card import CARD, ModelCard, verified
+from agents.models.ranges import RangeCounter, counter_of
 from agents.prediction.calibration import HIGH, LOW
 from agents.prediction.features import CATEGORIES, FEATURES, MOVING, RISING_TPOT, RISING_TTFT
 from agents.prediction.few_rows import FewRows
@@ -42,6 +43,12 @@ class CatBoostRegressor:
         models: CatBoost models by target and level.
         card: What they are.
         replay: Rows and names over which a refit must keep what these models say.
+
+    Attributes:
+        ranges: See `Regressor.ranges`.
+
+    Raises:
+        ValueError: The ranges on the card are none of `FEATURES`.
     """
 
     def __init__(self, models: Mapping[tuple[Target, float], Any], card: ModelCard, replay: tuple[Rows, Names] | None = None) -> None:
@@ -52,6 +59,7 @@ class CatBoostRegressor:
         self.models = dict(models)
         self.card = card
         self.replay = replay
+        self.ranges: RangeCounter | None = counter_of(card, FEATURES)
         self._few: FewRows | None = None
         self._only_library = False
 
@@ -61,7 +69,9 @@ class CatBoostRegressor:
         return {target: float(self.card.details.get("accepted", {}).get(target, 0.0)) for target in TARGETS}
 
     def log_quantiles(self, rows: Rows, names: Names) -> Quantiles:
-        """See `Regressor.log_quantiles`."""
+        """See `Regressor.log_quantiles`. Values outside of the training's ranges are clipped to them."""
+        if self.ranges is not None:
+            rows = self.ranges.within(rows)
         said = np.empty((len(rows), len(TARGETS), len(LEVELS)))
         few = self._few_rows() if len(rows) <= FEW else None
         if few is not None:
@@ -107,7 +117,11 @@ def load_regressor(folder: Path = SHIPPED) -> CatBoostRegressor:
     if tuple(card.details.get("features", ())) != FEATURES or tuple(card.details.get("categories", ())) != CATEGORIES:
         raise ModelError(f"cost model {folder} was trained on other features; train it again: hmas train prediction")
     models = {(target, level): _parse(folder / file_of(target, level)) for target in TARGETS for level in LEVELS}
-    return CatBoostRegressor(models, card, _replay_of(folder / REPLAY))
+    replay = _replay_of(folder / REPLAY)
+    try:
+        return CatBoostRegressor(models, card, replay)
+    except ValueError as error:
+        raise ModelError(f"{folder / CARD}: {error}") from error
 
 
 def file_of(target: Target, level: float) -> str:

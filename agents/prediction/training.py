@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agents.models.card import ModelCard
+from agents.models.ranges import RANGES, ranges_of
 from agents.prediction.experience import Table
 from agents.prediction.features import CATEGORIES, FEATURES
 from agents.prediction.generate import Sample, samples, table
@@ -65,7 +66,13 @@ def train(seed: int, episodes: int, on_progress: Callable[[int, int], None] = la
         format=FORMAT,
         data_sha256={"generated episodes": _hash(learnt)},
         licence="Apache-2.0",
-        details={"features": list(FEATURES), "categories": list(CATEGORIES), "levels": list(LEVELS), "rows": len(learnt)},
+        details={
+            "features": list(FEATURES),
+            "categories": list(CATEGORIES),
+            "levels": list(LEVELS),
+            "rows": len(learnt),
+            RANGES: ranges_of(FEATURES, learnt.rows.tolist()),
+        },
     )
     return CatBoostRegressor(models, card, (learnt.rows[chosen], learnt.names[chosen]))
 
@@ -106,6 +113,9 @@ def refit(regressor: CatBoostRegressor, learnt: Table, seed: int = SEED) -> tupl
             models[target, level] = _continued(before, _pool(rows, names, labels), target, level, seed=seed)
     card = regressor.card
     details = card.details | {"refits": int(card.details.get("refits", 0)) + 1, "telemetry": len(learnt)}
+    if regressor.ranges is not None:
+        # What the first training saw and what telemetry adds. Where the former is not known, no range can be stated.
+        details[RANGES] = ranges_of(FEATURES, [*zip(*regressor.ranges.bounds.values(), strict=True), *seen.rows.tolist()])
     data = {"telemetry": _hash(learnt)}
     fresh = CatBoostRegressor(
         models,

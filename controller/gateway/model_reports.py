@@ -14,7 +14,7 @@ from controller.core.lengths import LEVELS
 from controller.core.messages import ModelReport
 from controller.runtime.clock import Clock
 
-AGENTS = ("perception", "prediction")
+AGENTS = ("perception", "prediction", "meta")
 KEPT = 32
 """Reports kept: one per agent, instance and role. The one longest without news goes first."""
 FRESH_S = 60.0

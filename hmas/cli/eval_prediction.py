@@ -90,6 +90,9 @@ def _say_files(found: dict[str, Any]) -> None:
         f"{found['rows']} requests in {found['cells']} cells: {measured} that were fitted to, "
         f"{near} at other loads of configurations that were\n"
     )
+    if found["outside"]:
+        said = ", ".join(f"{name} {count}" for name, count in sorted(found["outside"].items()))
+        say(f"Requests with inputs outside of what it was trained on, cut to that: {said}\n")
     for name in ("telemetry", "static"):
         say(f"{_title(name)}\n{_table({'': found[name]}) if found[name] else 'fewer than two requests: no R2'}\n")
     say(f"What can be foretold of single requests, R2\n{_oracles({'': found['foretellable']})}\n")

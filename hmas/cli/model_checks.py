@@ -15,11 +15,13 @@ def check_models(reports: list[dict[str, Any]]) -> Iterator[Check]:
         if report["role"] != "active" or not report["requests"]:
             continue
         name = f"model {report['model']} of {report['agent']}" + (f" {report['instance']}" if report["instance"] else "")
+        # What meta's model is asked about is no request.
+        asked = f"{report['requests']} {'long views' if report['agent'] == 'meta' else 'requests'}"
         outside = {key.partition("/")[2]: count for key, count in report["figures"].items() if key.startswith("out_of_range/")}
         many = {key: count for key, count in sorted(outside.items()) if count > OUTSIDE_SHARE * report["requests"]}
         if many:
             words = ", ".join(f"{key} {count:.0f} times" for key, count in many.items())
-            do = "its answers on such requests are worth less; train it on traffic like yours (`hmas train`), and compare it in the shadow"
-            yield Check(name, "WARN", f"of {report['requests']} requests outside of what it was trained on: {words}", do)
+            do = "its answers on such inputs are worth less; train it on traffic like yours (`hmas train`), and compare it in the shadow"
+            yield Check(name, "WARN", f"of {asked} outside of what it was trained on: {words}", do)
         else:
-            yield Check(name, "OK", f"{report['requests']} requests, within {OUTSIDE_SHARE:.0%} like those that it was trained on")
+            yield Check(name, "OK", f"{asked}, within {OUTSIDE_SHARE:.0%} like those that it was trained on")

@@ -9,7 +9,9 @@ import click
 import msgspec
 
 from agents.meta.selectors.classifier import KIND
+from agents.meta.selectors.features import FEATURES
 from agents.meta.selectors.table import write_table
+from agents.models.ranges import RANGES, ranges_of
 from agents.models.store import ModelStore
 from controller.config.paths import models_dir
 from controller.core.errors import TraceError
@@ -69,6 +71,8 @@ def train_meta(
     found = held_out(labelled, seed)
     command = shlex.join(["hmas", "train", "meta", "--workloads", str(workloads), "--seed", str(seed)])
     card = card_of(labelled, found, command, SystemClock().now_s())
+    ranges = ranges_of(FEATURES, [seen.features for one in labelled for seen in one.seen])
+    card = msgspec.structs.replace(card, details=card.details | {RANGES: ranges})
     model = fit(labelled, seed)
     if table_file is not None:
         write_table(find_rows(labelled), table_file, ABOUT)

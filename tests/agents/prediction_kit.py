@@ -46,6 +46,7 @@ class Constant:
 
     def __init__(self, ttft: float, tpot: float, spread: float = 0.2) -> None:
         self.accepted = {"ttft": 0.1, "tpot": 0.1}
+        self.ranges = None
         self.said = [[middle - spread, middle, middle + spread] for middle in (ttft, tpot)]
         self.calls: list[tuple[int, int]] = []
 

@@ -6,14 +6,16 @@ import shutil
 import pytest
 from control_kit import long_view
 
+from agents.meta.agent import REPORT_EVERY_S, make_agent
 from agents.meta.candidate import Candidate
 from agents.meta.make import make_meta
 from agents.meta.selectors.base import Situation
 from agents.meta.selectors.classifier import FILE, SHIPPED, SURE, ClassifierSelector, load_classifier
-from agents.meta.selectors.features import SHORT_LIST, features_of
+from agents.meta.selectors.features import FEATURES, SHORT_LIST, features_of
 from agents.models.card import CARD
 from controller.config.schema import AgentsConfig, Config
 from controller.core.errors import ModelError
+from controller.core.messages import ModelReport
 from controller.scheduling.pool import POLICIES
 
 EDF = Candidate(policy="edf")
@@ -70,6 +72,42 @@ def changed(tmp_path, **fields):
     return folder
 
 
+def ranged(tmp_path, view):
+    """The shipped model as if training had seen nothing but one view, under edf."""
+    row = features_of(view, "edf")
+    details = json.loads((SHIPPED / CARD).read_text())["details"]
+    return changed(tmp_path, details=details | {"ranges": {name: [value, value] for name, value in zip(FEATURES, row, strict=True)}})
+
+
+def reports(said):
+    return [message for message in said if isinstance(message, ModelReport)]
+
+
+def test_what_lies_outside_of_its_training_is_answered_as_at_the_bound_and_counted(tmp_path):
+    usual, other = long_view(0.0), long_view(0.0, violation_rate=0.9, late_service=0.8, queued=5_000)
+    free, narrow = load_classifier(), load_classifier(ranged(tmp_path, usual))
+    row, outside = features_of(usual, "edf"), features_of(other, "edf")
+    assert free.probabilities(outside) != pytest.approx(free.probabilities(row), rel=0.1)
+    assert narrow.probabilities(outside) == free.probabilities(row)
+    assert narrow.ranges.out_of_range == {"violation_rate": 1, "late_service": 1, "log_queued_s": 1}
+    assert narrow.probabilities(row) == free.probabilities(row)
+    assert narrow.ranges.out_of_range["late_service"] == 1
+    assert narrow.answered == 2
+
+
+def test_the_agent_reports_on_its_model_every_few_seconds_and_on_no_other_selector(tmp_path):
+    folder = ranged(tmp_path, long_view(0.0))
+    agents = AgentsConfig(meta_selector="classifier", meta_model=str(folder), meta_period_s=5.0, meta_judge=False)
+    agent = make_agent(Config(state_dir=str(tmp_path), agents=agents))
+    views = [long_view(5.0 * step, late_service=0.8) for step in range(5)]
+    found = reports(message for view in views for message in agent.handle([view], view.sent_s))
+    assert [one.sent_s for one in found] == [0.0, REPORT_EVERY_S, 2 * REPORT_EVERY_S]
+    assert (found[-1].agent, found[-1].model, found[-1].requests) == ("meta", "model", 5)
+    assert found[-1].figures["out_of_range/classifier/late_service"] == 5.0
+    rules = make_agent(Config(state_dir=str(tmp_path), agents=AgentsConfig(meta_selector="rules", meta_judge=False)))
+    assert reports(rules.handle([long_view(0.0)], 0.0)) == []
+
+
 def test_folders_that_cannot_be_used(tmp_path):
     with pytest.raises(ModelError, match=r"card\.json"):
         load_classifier(tmp_path)
@@ -77,6 +115,8 @@ def test_folders_that_cannot_be_used(tmp_path):
         load_classifier(changed(tmp_path / "a", kind="prediction"))
     with pytest.raises(ModelError, match="trained on other features; train it again: hmas train meta"):
         load_classifier(changed(tmp_path / "b", details={"features": ["x"]}))
+    with pytest.raises(ModelError, match=r"card\.json: details\.ranges must name"):
+        load_classifier(changed(tmp_path / "d", details={"features": list(FEATURES), "ranges": {"x": [0, 1]}}))
     folder = changed(tmp_path / "c")
     (folder / FILE).write_bytes(b"no model")
     with pytest.raises(ModelError, match="sha256"):

@@ -2,11 +2,13 @@
 
 import math
 
+import numpy as np
 import pytest
 
+from agents.models.card import ModelCard
+from agents.models.ranges import RangeCounter, counter_of, figures_of, ranges_of
 from agents.perception.model import PerceptionModel
 from agents.perception.onnx_reader import open_reader
-from agents.perception.ranges import RangeCounter, figures_of, ranges_of
 from agents.perception.readers import SHIPPED_TAGGER
 from agents.perception.training.shapes import view_of_prompt
 from controller.core.client_bodies import EXCHANGES, Shape
@@ -28,6 +30,34 @@ def test_inputs_are_cut_to_the_ranges_and_counted():
 
 def test_ranges_are_those_of_the_inputs():
     assert ranges_of(("a", "b"), [[1.0, 5.0], [3.0, 5.0], [2.0, 5.0]]) == {"a": (1.0, 3.0), "b": (5.0, 5.0)}
+    missing = [[math.nan, math.nan], [3.0, math.nan], [1.0, math.nan]]
+    assert ranges_of(("a", "b"), missing) == {"a": (1.0, 3.0), "b": (0.0, 0.0)}
+
+
+def test_many_rows_are_cut_at_once_and_an_input_counts_once():
+    counter = RangeCounter({"size": (0.0, 1.0), "load": (2.0, 4.0)})
+    rows = np.array([[0.5, 3.0], [7.0, math.nan], [math.inf, 1.0], [-1.0, 9.0]], np.float32)
+    assert counter.within(rows) == pytest.approx(np.array([[0.5, 3.0], [1.0, math.nan], [1.0, 2.0], [0.0, 4.0]]), nan_ok=True)
+    assert counter.out_of_range == {}, "cutting counts nothing"
+    # Two inputs of two rows each.
+    counter.count(rows.reshape(2, 2, 2))
+    assert counter.out_of_range == {"size": 2, "load": 1}
+    counter.count(rows[:1, None])
+    assert counter.out_of_range == {"size": 2, "load": 1}
+
+
+def test_a_card_states_ranges_for_all_inputs_or_none():
+    def of(stated):
+        return counter_of(ModelCard(kind="prediction", details=stated), ("a", "b"))
+
+    assert of({}) is None
+    assert of({"ranges": {"a": [0, 1], "b": [2, 2]}}).bounds == {"a": (0.0, 1.0), "b": (2.0, 2.0)}
+    for wrong in ([1, 2], {"a": [0, 1]}, {"b": [0, 1], "a": [0, 1]}):
+        with pytest.raises(ValueError, match="must name a, b, in this order"):
+            of({"ranges": wrong})
+    for wrong in (3, ["x", 1], [1, 0]):
+        with pytest.raises(ValueError, match=r"ranges.*allowed: two numbers"):
+            of({"ranges": {"a": [0, 1], "b": wrong}})
 
 
 @pytest.mark.parametrize("bounds", [(2.0, 1.0), (math.nan, 1.0), (1.0,)])

@@ -194,6 +194,7 @@ class Slow:
         self.gate = gate
         self.threads: set[str] = set()
         self.accepted: dict[str, float] = {}
+        self.ranges = None
 
     def log_quantiles(self, rows, names):
         self.threads.add(threading.current_thread().name)

@@ -67,6 +67,8 @@ def test_the_doctor_says_which_inputs_lie_outside():
     (calm,) = check_models([structs.asdict(report())])
     assert calm.state == "OK"
     assert list(check_models([structs.asdict(report(requests=0))])) == []
+    (meta,) = check_models([structs.asdict(report(agent="meta", figures={"out_of_range/classifier/fairness": 2.0}))])
+    assert meta.found == "of 12 long views outside of what it was trained on: classifier/fairness 2 times"
 
 
 def test_figures_of_single_engines_are_shown_by_engine_and_target():
@@ -88,6 +90,7 @@ def test_labels_are_bounded_whoever_reports():
     for number in range(KEPT + 10):
         reports.hear(report(str(number) + "x" * 500, model="m" * 500))
     assert not reports.hear(report(agent="oracle"))
+    assert reports.hear(report(agent="meta"))
     assert len(reports.fresh()) == KEPT
     lines = [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
     assert max(map(len, lines)) < 250

@@ -84,7 +84,10 @@ def test_the_command_writes_a_folder_or_a_version(tmp_path, capsys):
     table = tmp_path / "t" / "regimes.json"
     assert main([*common, "--out", str(tmp_path / "m"), "--table", str(table)]) == 0
     assert "lost against the best" in capsys.readouterr().out
-    assert load_classifier(tmp_path / "m").card.metrics["workloads"] == WORKLOADS
+    made = load_classifier(tmp_path / "m")
+    assert made.card.metrics["workloads"] == WORKLOADS
+    assert tuple(made.ranges.bounds) == FEATURES
+    assert 0.9 < made.ranges.bounds["late_service"][1] <= 1.0
     late = dict.fromkeys(FEATURES, 0.5) | {"late_service": 0.9}
     found = look_up(read_table(table), late)
     assert found is not None

@@ -13,7 +13,9 @@ from agents.meta.candidate import Candidate, candidate
 from agents.meta.selectors.base import Proposal, Reward, Situation
 from agents.meta.selectors.features import FEATURES, features_of
 from agents.meta.selectors.rules import SAMPLES_MIN, figures
-from agents.models.card import ModelCard, verified
+from agents.models.card import CARD, ModelCard, verified
+from agents.models.ranges import RangeCounter, counter_of
+from agents.models.store import SHIPPED as SHIPPED_NAME
 from controller.core.errors import ModelError
 
 KIND = "meta"
@@ -30,15 +32,27 @@ class PolicyClassifier:
     Args:
         model: A CatBoost classifier. `policies`: its classes in order.
         card: What it is.
+
+    Attributes:
+        ranges: Clips the features to what its training saw and counts what lies outside; None where the card does not state it.
+        answered: Rows answered so far.
+
+    Raises:
+        ValueError: The ranges on the card are none of `FEATURES`.
     """
 
     def __init__(self, model: Any, policies: tuple[str, ...], card: ModelCard) -> None:
         self._model = model
         self._policies = policies
         self.card = card
+        self.ranges: RangeCounter | None = counter_of(card, FEATURES)
+        self.answered = 0
 
     def probabilities(self, row: list[float]) -> dict[str, float]:
         """By policy; they add up to 1."""
+        self.answered += 1
+        if self.ranges is not None:
+            row = self.ranges.clip(row)
         said = self._model.predict(np.array([row], np.float32), prediction_type="Probability", thread_count=1)[0]
         return dict(zip(self._policies, map(float, said), strict=True))
 
@@ -64,17 +78,26 @@ def load_classifier(folder: Path = SHIPPED) -> PolicyClassifier:
         model.load_model(blob=(folder / FILE).read_bytes())
     except (OSError, catboost.CatBoostError) as error:
         raise ModelError(f"meta's model {folder / FILE} cannot be read: {error}") from error
-    return PolicyClassifier(model, tuple(map(str, model.classes_)), card)
+    try:
+        return PolicyClassifier(model, tuple(map(str, model.classes_)), card)
+    except ValueError as error:
+        raise ModelError(f"{folder / CARD}: {error}") from error
 
 
 class ClassifierSelector:
-    """Proposes the likeliest policy, where that is likely enough."""
+    """Proposes the likeliest policy, where that is likely enough.
+
+    Args:
+        classifier: The model that it asks.
+        version: Name of that model, for reports.
+    """
 
     name = "classifier"
     trusted = False
 
-    def __init__(self, classifier: PolicyClassifier) -> None:
-        self._classifier = classifier
+    def __init__(self, classifier: PolicyClassifier, version: str = SHIPPED_NAME) -> None:
+        self.classifier = classifier
+        self.version = version
 
     def propose(self, situation: Situation) -> Proposal:
         """What the model says; what runs where it is not sure."""
@@ -82,7 +105,7 @@ class ClassifierSelector:
         if view.ended < SAMPLES_MIN:
             reason = f"keep: {view.ended} requests ended within {view.window_s:.0f} s are too few to judge by"
             return Proposal(candidate=current, reason=reason, source=self.name, confidence=0.0)
-        said = self._classifier.probabilities(features_of(view, current.policy))
+        said = self.classifier.probabilities(features_of(view, current.policy))
         best = likeliest(said, situation.allowed)
         share = said.get(best, 0.0)
         told = f"{best} with probability {share:.2f}, {current.policy} {said.get(current.policy, 0.0):.2f}"

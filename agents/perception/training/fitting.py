@@ -11,8 +11,8 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional
 
+from agents.models.ranges import ranges_of
 from agents.perception.encoder import DENSE, Encoder
-from agents.perception.ranges import ranges_of
 from agents.perception.reading import TASKS, PromptView
 from agents.perception.text import Vocabulary, words_of
 from agents.perception.training.clients import Clients

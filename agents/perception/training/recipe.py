@@ -8,7 +8,6 @@ PACKAGE = "agents.perception"
 MODULES = (
     "bodies.py",
     "encoder.py",
-    "ranges.py",
     "text.py",
     "training/augment.py",
     "training/clients.py",
@@ -26,14 +25,17 @@ MODULES = (
 )
 CORE = "controller.core"
 CORE_MODULES = ("client_bodies.py", "client_policies.py", "client_systems.py", "prompt_texts.py", "request_body.py")
+MODELS = "agents.models"
+MODELS_MODULES = ("ranges.py",)
 """Modules that decide what is learnt from which rows; a change to any of them may change the model."""
 GRAMMAR = "training/grammar"
 
 
 def recipe_sha256() -> str:
     """Hash of the modules and of every grammar file, by name and content: equal where the same settings and data give the same model."""
-    root, core = files(PACKAGE), files(CORE)
+    root, core, models = files(PACKAGE), files(CORE), files(MODELS)
     parts = [root.joinpath(*name.split("/")) for name in MODULES] + [core.joinpath(name) for name in CORE_MODULES]
+    parts += [models.joinpath(name) for name in MODELS_MODULES]
     parts += sorted(_grammars(root.joinpath(*GRAMMAR.split("/"))), key=lambda entry: entry.name)
     total = hashlib.sha256()
     for part in parts:

@@ -8,13 +8,13 @@ from controller.core.messages.base import Message
 
 
 class ModelReport(Message, frozen=True, tag="model_report"):
-    """How an agent's model does on live traffic, every few seconds (perception, prediction -> gateway, operators).
+    """How an agent's model does on live traffic, every few seconds (perception, prediction, meta -> gateway, operators).
 
     Attributes:
         agent, instance: Who says so; an agent may run several times.
         model: Kind and version of what is reported on.
         role: `active` where its answers are used, `shadow` where they are only scored.
-        requests: Answered since the model was loaded; `scored`: of these, with a known outcome.
+        requests: Answered since the model was loaded, of meta the views that it was asked about; `scored`: of these, with a known outcome.
         figures: By name, as `controller.gateway.model_reports` lists them; unknown ones are ignored.
         coverage: Share of outcomes at or below each stated quantile, by level such as `0.9`.
         fallback: Why this model stands in for the one that was configured, empty where it does not.
