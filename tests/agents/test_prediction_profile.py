@@ -3,6 +3,7 @@
 import gzip
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.models.card import ModelCard
+from agents.models.ranges import RangeCounter
 from agents.prediction import evaluation
 from agents.prediction.hardware import GPUS, SHAPES, gpu_of, setup_of, shape_of
 from agents.prediction.llm_pilot import is_pilot_file, read_rows, with_state
 from agents.prediction.pilot_state import STATE
 from agents.prediction.prior import hardware_of, prior_of, speed_of
 from agents.prediction.profile_files import SHIPPED, load_profile_model, save_profile_model
-from agents.prediction.profile_model import TARGETS, bases, cells_of, fit, fit_formula, setups_of
+from agents.prediction.profile_model import TARGETS, ProfileModel, bases, cells_of, fit, fit_formula, setups_of
 from controller.core.errors import ModelError, TraceError
 from engines.sim.profile import load_profile
 
@@ -168,6 +170,17 @@ def test_a_trained_model_says_the_same_after_its_folder_was_read(tmp_path, rows,
     (tmp_path / "m" / "formula.json").write_text("{}")
     with pytest.raises(ModelError, match=r"formula\.json"):
         load_profile_model(tmp_path / "m")
+
+
+def test_inputs_outside_of_the_training_are_cut_and_counted(rows, model):
+    last_ms = float(np.log1p(rows.start_ms).max())
+    narrow = ProfileModel(model.formula, model.trees, RangeCounter(model.ranges.bounds | {"log_start": (last_ms, last_ms)}))
+    outside = int((np.log1p(rows.start_ms).astype(np.float32) < np.float32(last_ms)).sum())
+    told = narrow.predict(rows, live=False)["ttft"]
+    assert narrow.ranges.out_of_range == {"log_start": outside}
+    at_bound = model.predict(replace(rows, start_ms=np.full(len(rows), rows.start_ms.max())), live=False)["ttft"]
+    assert told == pytest.approx(at_bound)
+    assert told != pytest.approx(model.predict(rows, live=False)["ttft"])
 
 
 def test_what_is_held_out_is_predicted_better_than_by_means(tmp_path, rows, model):
