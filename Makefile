@@ -133,9 +133,9 @@ build/smollm2/.ready: scripts/build_smollm2.py | $(VLLM_VENV)/.engine
 
 setup-smollm2: build/smollm2/.ready  ## a small model whose answers are real text, for the real vLLM
 
-bench-frontdoor: $(VENV)/.core $(VLLM_VENV)/.ready build/smollm2/.ready  ## what clients really send, cell by cell: the product beside pass-through, on embedded engines and on a real vLLM (HMAS_DATA_DIR for real prompts); writes build/bench/frontdoor*.json and docs/frontdoor.md (40 minutes, on a quiet machine)
+bench-frontdoor: $(VENV)/.core $(VLLM_VENV)/.ready build/smollm2/.ready  ## what clients really send, cell by cell: the product beside pass-through, on embedded engines and on a real vLLM (HMAS_DATA_DIR for real prompts); writes build/bench/frontdoor*.json and docs/frontdoor.md (50 minutes, on a quiet machine)
 	-$(BIN)/hmas lab frontdoor --budget 20
-	-$(BIN)/hmas lab frontdoor --budget 22 --vllm-python $(VLLM_VENV)/bin/python --model build/smollm2
+	-$(BIN)/hmas lab frontdoor --budget 32 --vllm-python $(VLLM_VENV)/bin/python --model build/smollm2
 	$(BIN)/hmas lab frontdoor --page docs/frontdoor.md
 
 bench-frontdoor-quick: $(VENV)/.core  ## the same in three minutes; fails where the product serves less than 0.97 of pass-through far below capacity
