@@ -34,7 +34,9 @@ VLLM_FLAGS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
 @click.option("--quick", is_flag=True, help="Three minutes: two arms, embedded engines; fails below 0.97 of pass-through at 0.1 and 0.5.")
 @click.option("--vllm-python", type=click.Path(path_type=Path), help="Measure a real vLLM: interpreter of the environment that holds it.")
 @click.option("--model", type=click.Path(path_type=Path), help="Model directory for it (scripts/build_smollm2.py).")
-@click.option("--seconds", type=click.FloatRange(4, 600), help="Length of the arrivals of a run; default: 36, 16 with --quick, 60 on a real vLLM.")
+@click.option(
+    "--seconds", type=click.FloatRange(4, 600), help="Length of the arrivals of a run; default: 36, 16 with --quick, 60 on a real vLLM."
+)
 @click.option("--repeats", type=click.IntRange(1, 20), help="Runs of each load, on other arrivals each time.")
 @click.option("--loads", help="Rates over capacity, with commas between.")
 @click.option("--budget", type=click.FloatRange(1, 600), help="Minutes after which no further run begins; default: 20.")
