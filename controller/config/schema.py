@@ -204,6 +204,13 @@ class SchedulerConfig(Section, frozen=True):
         bool, Meta(description="hold requests back whose calibrated KV bytes would pass the instance's capacity (H-MAS Eq. 2)")
     ] = True
     fence_margin: Annotated[float, Meta(ge=0, lt=1, description="delta_frag of Eq. 2")] = 0.05
+    fence_overcommit: Annotated[
+        bool,
+        Meta(
+            description="let a request past a full fence once waiting has cost what a preemption costs and the engine's report shows room; "
+            "off: Eq. 2 holds for all"
+        ),
+    ] = True
     fence_prefix_credit: Annotated[
         bool,
         Meta(

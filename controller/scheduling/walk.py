@@ -51,12 +51,13 @@ class Walk:
         guard: The TPOT guard.
     """
 
-    __slots__ = ("_late_share", "_router", "_serves_late", "_tenancy", "bounds", "guard")
+    __slots__ = ("_late_share", "_overcommits", "_router", "_serves_late", "_tenancy", "bounds", "guard")
 
     def __init__(self, settings: SchedulerSettings, router: Router, tenancy: Tenancy) -> None:
         self._router = router
         self._tenancy = tenancy
         self._late_share = settings.late_share
+        self._overcommits = settings.fence_overcommit
         self._serves_late = settings.overdue == "demote"
         self.guard = TpotGuard(settings.tpot_guard)
         self.bounds: tuple[LengthBound, ...] = ()
@@ -128,7 +129,7 @@ class Walk:
             reason = FENCE
             spares_work = group.given_up.spares_work
             fits = chosen.fence_admits(entry.request, tokens)
-            if fits or may_pass_fence(entry, tokens, chosen, now_s, spares_work=spares_work):
+            if fits or (self._overcommits and may_pass_fence(entry, tokens, chosen, now_s, spares_work=spares_work)):
                 if self.guard.admits(entry, chosen, now_s, late=late, spares_work=spares_work):
                     return choice if fits else Choice(choice.instance, f"{choice.reason}; {PAST_FENCE}")
                 if not late:

@@ -90,6 +90,13 @@ def test_where_the_engine_shows_no_room_the_fence_holds(shown):
     assert len(run(made, 0.9, **shown)) == 1
 
 
+def test_an_operator_can_have_eq_2_hold_for_all():
+    made = build(fence_overcommit=False)
+    submit(made, 0, 0.0, upper=1e9)
+    submit(made, 1, 0.0, upper=1e9)
+    assert len(run(made, 0.9)) == 1
+
+
 def test_the_last_tenth_of_the_cache_takes_what_is_sure_to_fit():
     made = build()
     submit(made, 0, 0.0, upper=1e9)
