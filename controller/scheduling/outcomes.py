@@ -19,7 +19,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
             behind all that still can, or `shed` it.
         fence: Whether Eq. 2 is enforced.
         fence_margin: delta_frag of Eq. 2, 0 to below 1.
-        fence_overcommit: Whether a full fence is passed once waiting has cost what a preemption costs (see `controller.scheduling.overcommit`).
+        fence_overcommit: Whether a full fence is passed once waiting has cost what a preemption costs (`scheduling.overcommit`).
         fence_prefix_credit: Whether tokens that requests in flight are expected to share are booked once.
         overdue_service_share: Share of the service TTFT that must still fit before the deadline, 0 to 1; of the prediction and what
             the instances have shown, the shorter counts. 0: overdue means that the deadline has passed.

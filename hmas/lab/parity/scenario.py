@@ -165,7 +165,7 @@ def config_of(scenario: Scenario, urls: Mapping[str, str], folder: str) -> Confi
                 "overdue_confidence": scenario.overdue_confidence,
                 "routing": scenario.routing,
                 "tick_s": scenario.tick_s,
-                # Whether a tick or an engine's report comes first where both fall on the same moment is chance, and this goes by the report.
+                # Whether a tick or an engine's report comes first where both fall on one moment is chance, and this goes by the report.
                 "fence_overcommit": False,
             },
             SchedulerConfig,
