@@ -20,7 +20,9 @@ LOOK_AHEAD = 8
 KEPT_FREE, ALREADY_TRIED, LATE_SHARE = "kept free for another", "tried there already", "share of the demoted"
 ROUTER, FENCE, GUARD = "router", "fence", "guard"
 """Why an entry that was looked at could not go, where one reason stands for the last instance it was refused by."""
-PAST_FENCE = "past the KV fence: full by forecast, not by the engine's report, and to wait would cost a preemption's time or the TTFT target"
+PAST_FENCE = (
+    "past the KV fence: full by forecast, not by the engine's report, and to wait would cost a preemption's time or the TTFT target"
+)
 PATIENCE = 16
 """How often an entry may be passed; after that an instance is kept free for it."""
 
