@@ -15,19 +15,26 @@ TELL_EVERY_S = 2.0
 
 @contextmanager
 def interrupts() -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C was pressed. The first is only noted; the second ends the command as ever."""
-    asked = False
+    """Whether Ctrl-C was pressed. The first is only noted, and said where that is asked for next; the second ends the command as ever."""
+    asked = said = False
     before = signal.getsignal(signal.SIGINT)
 
     def note(_number: int, _frame: FrameType | None) -> None:
+        # It says nothing itself: where it comes in the middle of a line of progress, stderr cannot be written to.
         nonlocal asked
         asked = True
         signal.signal(signal.SIGINT, before)
-        hint("stopping: what has been sent is still served; Ctrl-C again ends at once, without a report")
+
+    def pressed() -> bool:
+        nonlocal said
+        if asked and not said:
+            said = True
+            hint("stopping: what has been sent is still served; Ctrl-C again ends at once, without a report")
+        return asked
 
     signal.signal(signal.SIGINT, note)
     try:
-        yield lambda: asked
+        yield pressed
     finally:
         signal.signal(signal.SIGINT, before)
 
