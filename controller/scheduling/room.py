@@ -74,11 +74,13 @@ def may_pass_fence(entry: QueueEntry, tokens: int, instance: "Instance", now_s: 
     if engine is None or engine.kv_usage is None or not instance.in_flight:
         return False
     redone_ms = instance.pace.prefill_ms(instance.in_flight_tokens // instance.in_flight, entry.estimates.ttft_ms)
-    has_waited = now_s - entry.request.arrival_s >= instance.preemptions.price_s(redone_ms, instance.in_flight)
+    unreported = instance.preemptions.unreported_tokens
+    half_empty = engine.kv_usage * instance.fence.capacity_tokens + unreported < HALF * instance.fence.capacity_tokens
+    price_s = instance.preemptions.price_s(redone_ms, instance.in_flight, counted=half_empty)
+    has_waited = now_s - entry.request.arrival_s >= price_s
     if not has_waited and (spares_work or not is_last_chance(entry, instance.first_token_ms(entry), now_s)):
         return False
     # One for each report may count on others' ending early, while less than nine tenths are in use; any more have to fit into what is free.
-    unreported = instance.preemptions.unreported_tokens
     free_tokens = (1.0 - engine.kv_usage) * instance.fence.capacity_tokens
     spared = unreported + tokens <= free_tokens or (not unreported and engine.kv_usage < KV_FULL)
     return spared and _has_place(instance) and has_cache_for(instance, entry.request)

@@ -32,9 +32,11 @@ LIVE = "live"
 @click.option(
     "--vllm-python",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Python of an environment with vLLM: the same shapes on a real engine, and nothing else. Ten minutes.",
+    help="Python of an environment with vLLM: the same shapes on a real engine, and nothing else. A quarter of an hour.",
 )
 @click.option("--model", type=click.Path(file_okay=False, path_type=Path), help="Directory of the model that it serves.")
+@click.option("--shape", "shapes", type=click.Choice(list(responses.SHAPES)), multiple=True, help="On the real engine: only this one.")
+@click.option("--repeats", type=click.IntRange(1, 20), default=1, show_default=True, help="On the real engine: runs of each shape.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("build/lab"), show_default=True, help="Results.")
 @click.option(
     "--page", type=click.Path(dir_okay=False, path_type=Path), help="Only write this page anew from the results; plots beside it."
@@ -47,6 +49,8 @@ def statera(
     data: Path | None,
     vllm_python: Path | None,
     model: Path | None,
+    shapes: tuple[str, ...],
+    repeats: int,
     out: Path,
     page: Path | None,
     as_json: bool,
@@ -72,7 +76,8 @@ def statera(
     if vllm_python is not None and model is not None:
         folder = out / "statera-live"
         folder.mkdir(parents=True, exist_ok=True)
-        document[LIVE] = asyncio.run(live.study(live.LiveSettings(), vllm_python, model, folder, hint))
+        settings = live.LiveSettings(shapes=shapes or tuple(responses.SHAPES), repeats=repeats)
+        document[LIVE] = asyncio.run(live.study(settings, vllm_python, model, folder, hint))
     else:
         document |= _study(parts or PARTS, seeds, data)
     document["summary"] = {"parts": [part for part in (*PARTS, LIVE) if part in document]}

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,8 +27,16 @@ from hmas.lab.studies.errors import StudyError
 from hmas.lab.workload import Arrival, Turn
 from hmas.lab.workloads.processes import piecewise_times
 
+UNSTEERED = "qos alone"
 STEERED = "statera"
-ARMS: Mapping[str, Arm] = {PASS: arm_of(PASS), PLAIN: arm_of(PLAIN), STEERED: Arm(("--agents", "qos,statera"))}
+ARMS: Mapping[str, Arm] = {
+    PASS: arm_of(PASS),
+    PLAIN: arm_of(PLAIN),
+    UNSTEERED: Arm(("--agents", "qos")),
+    STEERED: Arm(("--agents", "qos,statera")),
+}
+"""How `hmas up` is started. With qos alone nothing sets a window: what differs from no agents is noise and the agent's CPU time."""
+COMPARED = (PLAIN, UNSTEERED, STEERED)
 MODEL = "tiny"
 READ_EVERY_S = 0.5
 SETTLE_S = 2.0
@@ -42,6 +51,7 @@ class LiveSettings(msgspec.Struct, frozen=True, kw_only=True):
         seconds: Length of each shape; the simulated ones are shortened to it.
         slo: Targets that every request declares.
         ramp: Rates, requests per second, between which capacity is looked for; over `ramp_s`.
+        shapes, repeats: Which shapes, and how often each, on other arrivals each time.
         max_prompt, output_tokens: Longest question, and the range that answers are cut to: the tiny model never ends by itself.
     """
 
@@ -51,6 +61,8 @@ class LiveSettings(msgspec.Struct, frozen=True, kw_only=True):
     ramp_s: float = 40.0
     max_prompt: int = 200
     output_tokens: tuple[int, int] = (16, 64)
+    shapes: tuple[str, ...] = tuple(SHAPES)
+    repeats: int = 1
     seed: int = 1
     drain_s: float = 40.0
 
@@ -65,7 +77,7 @@ class Moment(msgspec.Struct, frozen=True):
 
 
 async def study(settings: LiveSettings, python: Path, model: Path, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
-    """Every shape under both arms, the same requests for both.
+    """Every shape under every arm, the same requests for all of them in a repeat.
 
     Raises:
         StudyError: Nothing good comes out of the engine in pass-through.
@@ -85,12 +97,17 @@ async def study(settings: LiveSettings, python: Path, model: Path, folder: Path,
             raise StudyError("vLLM in pass-through answered no request of the rising load within its targets")
         say(f"capacity: {capacity_rps:.1f} good requests/s")
         rows, traces = [], dict[str, dict[str, list[tuple[float, int]]]]()
-        for shape, (edges_s, factors) in SHAPES.items():
+        for repeat, shape in product(range(settings.repeats), settings.shapes):
+            edges_s, factors = SHAPES[shape]
             scale = settings.seconds / SPAN_S
-            arrivals = _arrivals(settings, questions, [at * scale for at in edges_s], [factor * capacity_rps for factor in factors], shape)
-            for name in (PLAIN, STEERED):
-                results, moments = await _run(name, url, arrivals, folder=folder / f"{shape}-{name}", settings=settings)
-                row = {"shape": shape, "arm": name, **figures(results, moments, CHANGE_S[shape] * scale, settings.seconds)}
+            edges, rates = [at * scale for at in edges_s], [factor * capacity_rps for factor in factors]
+            arrivals = _arrivals(settings, questions, edges, rates, f"{shape}-{repeat}")
+            # Which arm comes first takes turns: an engine that has just been loaded is not the one that stood idle.
+            for name in (*COMPARED[repeat % 3 :], *COMPARED[: repeat % 3]):
+                place = folder / f"{shape}-{repeat}-{name.replace(' ', '-')}"
+                results, moments = await _run(name, url, arrivals, folder=place, settings=settings)
+                found = figures(results, moments, CHANGE_S[shape] * scale, settings.seconds)
+                row = {"shape": shape, "run": repeat + 1, "arm": name, **found}
                 rows.append(row)
                 traces.setdefault(shape, {})[name] = [(round(one.at_s, 1), one.n_run) for one in moments]
                 say(f"{shape}, {name}: {row['good']} good of {row['sent']}, window {row['window_least']} to {row['window_most']}")

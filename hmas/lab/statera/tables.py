@@ -19,6 +19,7 @@ def _live(found: Mapping[str, Any]) -> Table:
     rows: list[tuple[str, ...]] = [
         (
             one["shape"],
+            str(one["run"]),
             one["arm"],
             str(one["sent"]),
             str(one["good"]),
@@ -30,7 +31,7 @@ def _live(found: Mapping[str, Any]) -> Table:
         )
         for one in found["rows"]
     ]
-    head = ("shape", "arm", "sent", "good", "TTFT missed", "TPOT missed", "window", "most in flight", "full while some waited")
+    head = ("shape", "run", "arm", "sent", "good", "TTFT missed", "TPOT missed", "window", "most in flight", "full while some waited")
     slo = found["settings"]["slo"]
     about = (
         f"Step, ramp and bursts on a real vLLM with a tiny model, {found['settings']['seconds']:g} s each, capacity "
