@@ -50,7 +50,7 @@ def test_an_absurd_length_is_held_by_the_fence_until_waiting_has_cost_what_a_pre
     for number in range(2):
         submit(made, number, 0.0, upper=1e9)
     assert [one.entry.request.id for one in made.dispatch(0.0)] == ["0000"]
-    made.observe(EngineSnapshot(engine="a", taken_s=0.0, healthy=True, kv_usage=0.6, kv_capacity_tokens=10_000))
+    made.observe(EngineSnapshot(engine="a", taken_s=0.0, healthy=True, kv_usage=0.89, kv_capacity_tokens=10_000))
     # Half a preemption for each such dispatch, until there are some to count; the request in flight is computed anew in 200 ms.
     assert made.dispatch(0.09) == []
     (went,) = made.dispatch(0.1)
@@ -82,7 +82,7 @@ def test_preemptions_raise_the_price_of_passing_the_fence_and_each_report_serves
     went_s = []
     for tick in range(50):
         now_s, total = tick / 10, preempted_each * len(went_s)
-        report = EngineSnapshot(engine="a", taken_s=now_s, healthy=True, kv_usage=0.6, kv_capacity_tokens=10_000, preemptions_total=total)
+        report = EngineSnapshot(engine="a", taken_s=now_s, healthy=True, kv_usage=0.89, kv_capacity_tokens=10_000, preemptions_total=total)
         made.observe(report)
         went_s += [now_s for _ in made.dispatch(now_s)]
     assert went_s == pytest.approx(expected_s, abs=0.35 if preempted_each else 0.0)
@@ -92,7 +92,7 @@ def test_at_its_last_moment_a_request_passes_the_fence():
     made = build()
     submit(made, 0, 0.0, upper=1e9)
     made.dispatch(0.0)
-    made.observe(EngineSnapshot(engine="a", taken_s=0.0, healthy=True, kv_usage=0.6, kv_capacity_tokens=10_000, preemptions_total=0))
+    made.observe(EngineSnapshot(engine="a", taken_s=0.0, healthy=True, kv_usage=0.89, kv_capacity_tokens=10_000, preemptions_total=0))
     submit(made, 1, 0.0, upper=1e9, slo=Slo(ttft_ms=60, tpot_ms=100))
     assert made.dispatch(0.02) == []
     assert len(made.dispatch(0.04)) == 1
