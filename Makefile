@@ -35,13 +35,13 @@ $(COMPILED)/.ready: $(VENV)/.dev setup.py pyproject.toml $(shell find engines co
 	@echo "compiling scheduler, gateway, engine model and simulation into $(COMPILED) (two to three minutes)"
 	@rm -rf $(COMPILED)
 	@HMAS_COMPILE=1 $(PIP) install -q --no-deps --no-build-isolation --no-index --target $(COMPILED) .
-	@rm -rf build/lib* build/bdist* build/temp* build/engines build/controller build/__native* build/ops.txt
+	@rm -rf build/lib* build/bdist* build/temp* build/hmas build/__native* build/ops.txt
 	@touch $@
 
 compile: $(COMPILED)/.ready  ## compile what simulations and a busy gateway spend their time in; writes build/compiled
 
 test-compiled: $(COMPILED)/.ready  ## the tests of scheduler, gateway, engine model and simulation against the compiled form
-	PYTHONPATH=$(COMPILED) $(BIN)/python -P -c "import engines.sim.model as m; assert m.__file__.endswith('.so'), m.__file__"
+	PYTHONPATH=$(COMPILED) $(BIN)/python -P -c "import hmas.engines.sim.model as m; assert m.__file__.endswith('.so'), m.__file__"
 	PYTHONPATH=$(COMPILED) $(BIN)/pytest -m "not slow and not vllm and not sglang" tests/controller/test_simulation* tests/controller/test_sched* tests/controller/test_polic* tests/engines/test_sim_model.py tests/engines/test_sim_stretch.py tests/controller/test_bus* tests/controller/test_gateway* tests/controller/test_history.py tests/engines/test_http*
 
 demo: $(VENV)/.core  ## the main job on this machine: two embedded engines, three baselines, H-MAS; writes build/demo.json and build/demo.html

@@ -1,4 +1,4 @@
-"""`python -m agents NAME --config FILE`: one agent in a process of its own, until SIGTERM."""
+"""`python -m hmas.agents NAME --config FILE`: one agent in a process of its own, until SIGTERM."""
 
 import argparse
 import asyncio
@@ -6,22 +6,22 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from agents.shell import AGENTS, instance_name, run_agent
-from controller.bus.redis_bus import RedisBus
-from controller.config.loader import load_config
-from controller.config.schema import Config
-from controller.core.errors import ConfigError, HmasError
-from controller.runtime import logs
-from controller.runtime.clock import SystemClock
-from controller.runtime.notify import Notifier
-from controller.runtime.priority import yield_to_serving
-from controller.runtime.signals import stop_flags
+from hmas.agents.shell import AGENTS, instance_name, run_agent
+from hmas.controller.bus.redis_bus import RedisBus
+from hmas.controller.config.loader import load_config
+from hmas.controller.config.schema import Config
+from hmas.controller.core.errors import ConfigError, HmasError
+from hmas.controller.runtime import logs
+from hmas.controller.runtime.clock import SystemClock
+from hmas.controller.runtime.notify import Notifier
+from hmas.controller.runtime.priority import yield_to_serving
+from hmas.controller.runtime.signals import stop_flags
 
 
 def main(argv: Sequence[str] | None = None, env: Mapping[str, str] | None = None) -> int:
     """Runs the agent. Returns the exit status: 0 after a clean stop, 2 where the configuration does not allow a start."""
     env = os.environ if env is None else env
-    parser = argparse.ArgumentParser(prog="python -m agents", description="Runs one H-MAS agent until SIGTERM.")
+    parser = argparse.ArgumentParser(prog="python -m hmas.agents", description="Runs one H-MAS agent until SIGTERM.")
     parser.add_argument("name", choices=list(AGENTS), help="which agent")
     parser.add_argument("--config", metavar="FILE", help="configuration file (YAML or TOML); HMAS_* variables stand above it")
     options = parser.parse_args(argv)

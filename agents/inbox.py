@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 
-from controller.bus.base import Delivery
+from hmas.controller.bus.base import Delivery
 
 LIMIT = 100
 """Messages gathered; beyond it reading waits. The stream itself is the queue: what one instance hoards, another cannot take."""

@@ -17,14 +17,14 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
-from agents.inbox import Inbox
-from agents.staleness import StaleWatch
-from agents.work import Deferred, Lane
-from controller.bus.base import Bus, Delivery
-from controller.config.schema import Config
-from controller.core.errors import ConfigError
-from controller.core.messages import Event, Message, ModelReport, Severity
-from controller.runtime.clock import Clock
+from hmas.agents.inbox import Inbox
+from hmas.agents.staleness import StaleWatch
+from hmas.agents.work import Deferred, Lane
+from hmas.controller.bus.base import Bus, Delivery
+from hmas.controller.config.schema import Config
+from hmas.controller.core.errors import ConfigError
+from hmas.controller.core.messages import Event, Message, ModelReport, Severity
+from hmas.controller.runtime.clock import Clock
 
 log = logging.getLogger(__name__)
 
@@ -41,11 +41,11 @@ CONNECT_WAIT_S = 10.0
 
 AGENTS: Mapping[str, str] = MappingProxyType(
     {
-        "perception": "agents.perception.agent",
-        "prediction": "agents.prediction.agent",
-        "qos": "agents.qos.agent",
-        "meta": "agents.meta.agent",
-        "statera": "agents.statera.agent",
+        "perception": "hmas.agents.perception.agent",
+        "prediction": "hmas.agents.prediction.agent",
+        "qos": "hmas.agents.qos.agent",
+        "meta": "hmas.agents.meta.agent",
+        "statera": "hmas.agents.statera.agent",
     }
 )
 """Each agent's module. It offers `make_agent(config: Config) -> Agent`, and is imported in that agent's own process only."""

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from controller.core.messages import Message
+from hmas.controller.core.messages import Message
 
 T = TypeVar("T")
 BRIEF_MS = 3.0

@@ -14,12 +14,12 @@ from typing import Any, Self
 import msgspec
 import numpy as np
 
-from controller.bus.embedded import EmbeddedServer
-from controller.bus.redis_bus import RedisBus
-from controller.core.messages import COSTS, FEATURES, Completion, InstanceView, RequestCost, RequestNotice, SystemSnapshot
-from controller.core.types import OutcomeKind
-from controller.runtime.clock import SystemClock
-from engines.base import EngineSnapshot
+from hmas.controller.bus.embedded import EmbeddedServer
+from hmas.controller.bus.redis_bus import RedisBus
+from hmas.controller.core.messages import COSTS, FEATURES, Completion, InstanceView, RequestCost, RequestNotice, SystemSnapshot
+from hmas.controller.core.types import OutcomeKind
+from hmas.controller.runtime.clock import SystemClock
+from hmas.engines.base import EngineSnapshot
 
 INSTANCES = 4
 CYCLE_S = 0.1

@@ -24,15 +24,15 @@ import numpy as np
 import uvloop
 from agents_bus import CYCLE_S, INSTANCES, LEARNT, completion, over_the_bus, quantiles, snapshot
 
-from agents.models.store import ModelStore
-from agents.perception.lengths import LengthModel
-from agents.perception.model import PerceptionModel
-from agents.perception.readers import ReaderSource
-from agents.prediction.model import PredictionModel
-from agents.prediction.regressor import load_regressor
-from controller.config.schema import AgentsConfig
-from controller.core.messages import RequestNotice
+from hmas.agents.models.store import ModelStore
+from hmas.agents.perception.lengths import LengthModel
+from hmas.agents.perception.model import PerceptionModel
+from hmas.agents.perception.readers import ReaderSource
+from hmas.agents.prediction.model import PredictionModel
+from hmas.agents.prediction.regressor import load_regressor
 from hmas.cli.output import table as terminal
+from hmas.controller.config.schema import AgentsConfig
+from hmas.controller.core.messages import RequestNotice
 from hmas.lab.agents.asked import Pool, notice_of, read_pool
 from hmas.lab.agents.held_out import held_out
 from hmas.lab.page import between

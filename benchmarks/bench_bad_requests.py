@@ -18,8 +18,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from controller.core.objectives import percentile
-from controller.runtime.clock import SystemClock
+from hmas.controller.core.objectives import percentile
+from hmas.controller.runtime.clock import SystemClock
 from hmas.demo.vllm_engine import VllmServer, running_vllm
 from hmas.lab.as_it_comes import hmas_up
 from hmas.lab.mistakes import Load, Served, measure

@@ -24,10 +24,10 @@ import numpy as np
 import orjson
 from gateway_proxies import cpu_s, free_port, tree
 
-from engines.client import EngineClient
-from engines.control import CONTROL_PATH
-from engines.errors import EngineError
-from engines.plugin.hmas_engine_plugin.vllm.control import Control
+from hmas.engines.client import EngineClient
+from hmas.engines.control import CONTROL_PATH
+from hmas.engines.errors import EngineError
+from hmas.engines.plugin.hmas_engine_plugin.vllm.control import Control
 
 ROOT = Path(__file__).resolve().parent.parent
 OPTIONS = [

@@ -26,7 +26,7 @@ from gateway_peers import KEY, PACED_RPS, TOKENS, raise_file_limit
 from gateway_proxies import PEERS, NotThere, Proxy, cpu_s, free_port, start_peer, stop, wait_until_it_answers
 from gateway_tables import DIRECT, OURS, cost_table, ratio, streams_text, summarize
 
-from controller.bus.embedded import EmbeddedServer
+from hmas.controller.bus.embedded import EmbeddedServer
 
 ROOT = Path(__file__).resolve().parent.parent
 CONNECTIONS = (64, 256)

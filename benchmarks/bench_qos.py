@@ -22,10 +22,10 @@ import numpy as np
 from qos_changes import AFTER, FIGURES, QUIET_BLOCKS, SHIFTS, changes
 from qos_changes import RATES as REQUEST_RATES
 
-from agents.qos.model import QosModel
-from controller.core.messages import Completion, InstanceView, SystemSnapshot
-from controller.core.types import OutcomeKind, TaskType
-from engines.base import EngineSnapshot
+from hmas.agents.qos.model import QosModel
+from hmas.controller.core.messages import Completion, InstanceView, SystemSnapshot
+from hmas.controller.core.types import OutcomeKind, TaskType
+from hmas.engines.base import EngineSnapshot
 from hmas.lab.page import between
 from hmas.lab.tables import Table, markdown
 

@@ -18,12 +18,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
-from controller.routing import make_router
-from controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
-from controller.scheduling.pool import POLICIES, make_policy
-from controller.scheduling.queue_entry import QueueEntry
-from controller.scheduling.scheduler import Scheduler
+from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
+from hmas.controller.routing import make_router
+from hmas.controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
+from hmas.controller.scheduling.pool import POLICIES, make_policy
+from hmas.controller.scheduling.queue_entry import QueueEntry
+from hmas.controller.scheduling.scheduler import Scheduler
 
 SIZES = (1_000, 10_000, 100_000)
 GOAL_SIZE = 100_000

@@ -22,10 +22,10 @@ from typing import Any
 from bench_engine_control import CONCURRENCY, INPUT_TOKENS, ORDERS_RPS, OUTPUT_TOKENS, REQUESTS, ROOT, START_LIMIT_S, against, load
 from gateway_proxies import cpu_s, free_port, tree
 
-from engines.client import EngineClient
-from engines.control import CONTROL_PATH
-from engines.plugin.hmas_engine_plugin.sglang import hooks
-from engines.plugin.hmas_engine_plugin.sglang.control import CAP, Control
+from hmas.engines.client import EngineClient
+from hmas.engines.control import CONTROL_PATH
+from hmas.engines.plugin.hmas_engine_plugin.sglang import hooks
+from hmas.engines.plugin.hmas_engine_plugin.sglang.control import CAP, Control
 
 OPTIONS = [
     *("--served-model-name", "tiny", "--host", "127.0.0.1", "--device", "cpu", "--attention-backend", "torch_native"),

@@ -18,15 +18,15 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
 
-from controller.core.types import Controls
-from controller.routing import make_router
-from controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
-from controller.scheduling.pool import POLICIES
-from controller.scheduling.scheduler import Scheduler
-from controller.simulation import SimulationResult, simulate
-from engines.sim import model as engine_model
-from engines.sim.model import EngineModel
-from engines.sim.profile import load_profile
+from hmas.controller.core.types import Controls
+from hmas.controller.routing import make_router
+from hmas.controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
+from hmas.controller.scheduling.pool import POLICIES
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.simulation import SimulationResult, simulate
+from hmas.engines.sim import model as engine_model
+from hmas.engines.sim.model import EngineModel
+from hmas.engines.sim.profile import load_profile
 from hmas.lab.workloads import Workload, build
 
 PROFILE = "a100-qwen3-8b"

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from agents.statera.model import StateraModel
-from controller.core.messages import Completion, InstanceView, LatencySummary, ShortView
-from controller.core.types import OutcomeKind
+from hmas.agents.statera.model import StateraModel
+from hmas.controller.core.messages import Completion, InstanceView, LatencySummary, ShortView
+from hmas.controller.core.types import OutcomeKind
 
 SIZES = (1, 100, 1000)
 CYCLES = {1: 3000, 100: 200, 1000: 40}

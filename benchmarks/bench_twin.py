@@ -24,10 +24,10 @@ from typing import Any
 import aiohttp
 import numpy as np
 
-from controller.admin.client import AdminClient
-from controller.core.errors import AdminError
-from controller.runtime.ports import free_port
 from hmas.cli.output import table
+from hmas.controller.admin.client import AdminClient
+from hmas.controller.core.errors import AdminError
+from hmas.controller.runtime.ports import free_port
 
 ARMS = {"rules": {"META_SELECTOR": "rules", "META_JUDGE": "false"}, "twin": {"META_SELECTOR": "twin"}}
 GOAL_S, GOAL_P99 = 2.0, 1.05

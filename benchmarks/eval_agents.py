@@ -28,21 +28,21 @@ import numpy as np
 from eval_plots import draw_all
 from eval_tables import body
 
-from agents.models.card import file_sha256
-from agents.models.store import ModelStore
-from agents.perception.readers import ReaderSource
-from agents.perception.reading import TASKS, Reader
-from agents.perception.training.data import PROMPTS_FILE, Row, read_rows
-from agents.perception.training.evaluation import evaluate_reader
-from agents.perception.training.metrics import report
-from agents.perception.training.parts import load, parts_of
-from agents.perception.training.recipe import recipe_sha256
-from agents.prediction.evaluation import actual, cross_validate, evaluate_files, quantities
-from agents.prediction.llm_pilot import read_rows as read_requests
-from agents.prediction.profile_files import load_profile_model
-from controller.config.schema import AgentsConfig, Config
+from hmas.agents.models.card import file_sha256
+from hmas.agents.models.store import ModelStore
+from hmas.agents.perception.readers import ReaderSource
+from hmas.agents.perception.reading import TASKS, Reader
+from hmas.agents.perception.training.data import PROMPTS_FILE, Row, read_rows
+from hmas.agents.perception.training.evaluation import evaluate_reader
+from hmas.agents.perception.training.metrics import report
+from hmas.agents.perception.training.parts import load, parts_of
+from hmas.agents.perception.training.recipe import recipe_sha256
+from hmas.agents.prediction.evaluation import actual, cross_validate, evaluate_files, quantities
+from hmas.agents.prediction.llm_pilot import read_rows as read_requests
+from hmas.agents.prediction.profile_files import load_profile_model
 from hmas.cli.eval_lengths import judge, read_trained
 from hmas.cli.eval_lengths import read_rows as read_lengths
+from hmas.controller.config.schema import AgentsConfig, Config
 from hmas.lab.page import between
 from hmas.lab.result_files import write_result
 
@@ -118,8 +118,8 @@ def looked_at(row: Row) -> bool:
 def sources(data: Path, options: argparse.Namespace) -> dict[str, Any]:
     """The tagger trained again without a source, judged on all of that source. Finished ones are kept under build/eval/sources."""
     try:
-        from agents.perception.training.feeding import Settings  # noqa: PLC0415 - torch is not in every environment
-        from agents.perception.training.trainer import evaluate_fitted, fit_parts  # noqa: PLC0415 - likewise
+        from hmas.agents.perception.training.feeding import Settings  # noqa: PLC0415 - torch is not in every environment
+        from hmas.agents.perception.training.trainer import evaluate_fitted, fit_parts  # noqa: PLC0415 - likewise
     except ImportError as error:
         raise SystemExit(f"sources: training needs {error.name}; `make eval-agents` runs in build/train, which has it") from error
     settings = Settings(**({"epochs": options.epochs} if options.epochs else {}))

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from agents.perception.training.lengths.corpus import NOT_PERMISSIVE
+from hmas.agents.perception.training.lengths.corpus import NOT_PERMISSIVE
 from hmas.lab.tables import grid
 
 PAPER_ACCURACY = 0.942

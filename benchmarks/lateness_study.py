@@ -9,7 +9,7 @@ Loads and targets are about those of `hmas lab paper` (docs/results-hmas.md), no
 import argparse
 from statistics import fmean
 
-from controller.simulation import RequestRecord
+from hmas.controller.simulation import RequestRecord
 from hmas.lab.studies.case import Case, read_admission
 from hmas.lab.studies.fleet import read_fleet
 from hmas.lab.studies.report import make_report

@@ -16,13 +16,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from controller.core.types import Controls, Estimates, Request
-from controller.routing import make_router
-from controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
-from controller.scheduling.scheduler import Scheduler
-from controller.simulation import Arrival, SimulationResult, simulate
-from engines.sim.model import EngineModel
-from engines.sim.profile import Profile, load_profile
+from hmas.controller.core.types import Controls, Estimates, Request
+from hmas.controller.routing import make_router
+from hmas.controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.simulation import Arrival, SimulationResult, simulate
+from hmas.engines.sim.model import EngineModel
+from hmas.engines.sim.profile import Profile, load_profile
 from hmas.lab.arrivals import ArrivalSpec
 from hmas.lab.dataset import load_mixture
 from hmas.lab.workload import WorkloadSpec, generate

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from agents.qos.columns import TASKS as KINDS
-from agents.qos.workload_watch import ARRIVALS, OUTPUTS, PROMPTS, TASKS, Lengths, WorkloadWatch
+from hmas.agents.qos.columns import TASKS as KINDS
+from hmas.agents.qos.workload_watch import ARRIVALS, OUTPUTS, PROMPTS, TASKS, Lengths, WorkloadWatch
 
 BLOCK_S = 5.0
 FIGURES = (ARRIVALS, PROMPTS, OUTPUTS, TASKS)

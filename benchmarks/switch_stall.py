@@ -23,12 +23,12 @@ from typing import Any
 import uvloop
 from bench_scheduler import believed, make_scheduler, request
 
-from controller.core.types import OutcomeKind
-from controller.gateway.chores import Chores
-from controller.runtime.clock import SystemClock
-from controller.runtime.collector import Collector
-from controller.scheduling.pool import POLICIES
-from controller.scheduling.scheduler import Scheduler
+from hmas.controller.core.types import OutcomeKind
+from hmas.controller.gateway.chores import Chores
+from hmas.controller.runtime.clock import SystemClock
+from hmas.controller.runtime.collector import Collector
+from hmas.controller.scheduling.pool import POLICIES
+from hmas.controller.scheduling.scheduler import Scheduler
 
 SIZE = 100_000
 GOAL_MS = 5.0

@@ -14,8 +14,8 @@ from statistics import fmean
 
 from lateness_study import PLACES
 
-from controller.scheduling.scheduler import Scheduler
-from controller.simulation import RequestRecord
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.simulation import RequestRecord
 from hmas.lab.studies.case import Case
 from hmas.lab.studies.fleet import read_fleet
 from hmas.lab.studies.running import Watch, run_case

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
-from engines.errors import EngineError, EngineProtocolError, EngineUnavailable
-from engines.http.connection import Connection
-from engines.http.errors import ConnectionBroken
-from engines.http.exchange import Exchange
-from engines.http.pool import Pool
+from hmas.engines.errors import EngineError, EngineProtocolError, EngineUnavailable
+from hmas.engines.http.connection import Connection
+from hmas.engines.http.errors import ConnectionBroken
+from hmas.engines.http.exchange import Exchange
+from hmas.engines.http.pool import Pool
 
 RETRY_WITHIN_S = 1.0
 """A pooled connection that breaks later than this after the request went out was not stale: the engine has begun to work."""

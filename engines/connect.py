@@ -5,13 +5,13 @@ from typing import Literal
 
 import orjson
 
-from engines.base import EngineResponse, EngineSnapshot, KnobReport, Knobs
-from engines.client import EngineClient
-from engines.errors import EngineError
-from engines.openai import OpenAIEngine
-from engines.sglang.adapter import SglangEngine
-from engines.sim.adapter import SimEngine
-from engines.vllm.adapter import VllmEngine
+from hmas.engines.base import EngineResponse, EngineSnapshot, KnobReport, Knobs
+from hmas.engines.client import EngineClient
+from hmas.engines.errors import EngineError
+from hmas.engines.openai import OpenAIEngine
+from hmas.engines.sglang.adapter import SglangEngine
+from hmas.engines.sim.adapter import SimEngine
+from hmas.engines.vllm.adapter import VllmEngine
 
 EngineKind = Literal["auto", "openai", "vllm", "sglang", "sim"]
 
@@ -19,7 +19,7 @@ ADAPTERS: Mapping[str, type[OpenAIEngine]] = {"openai": OpenAIEngine, "vllm": Vl
 
 
 class ConnectedEngine:
-    """One engine, through the adapter that fits what it is. See `engines.base.Engine`.
+    """One engine, through the adapter that fits what it is. See `hmas.engines.base.Engine`.
 
     Until the engine has answered it is taken for a plain OpenAI-compatible server; it is asked again with the first snapshot
     after it was away. Responses in flight outlive a change of adapter, since all adapters share one client.

@@ -4,16 +4,16 @@
     POST /hmas/v1/control  {"knobs": {}, "priorities": {}, "evict": []}  ->  applied, refused, reprioritized, evicted
 
 A plugin does all of an order or, where it refuses a field (`knobs.n_run`, say), nothing of it. A knob's name is H-MAS's own
-(`engines.base.KnobName`); the plugin knows what its engine calls it.
+(`hmas.engines.base.KnobName`); the plugin knows what its engine calls it.
 """
 
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from engines.base import KnobReport, Knobs
-from engines.client import CONTROL_TIMEOUT_S, EngineClient
-from engines.errors import EngineError
+from hmas.engines.base import KnobReport, Knobs
+from hmas.engines.client import CONTROL_TIMEOUT_S, EngineClient
+from hmas.engines.errors import EngineError
 
 CONTROL_PATH = "/hmas/v1/control"
 MAX_IDS = 1000

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal, Protocol
 import msgspec
 from msgspec import Meta
 
-from engines.data_files import datasets_dir
-from engines.errors import ProfileError
+from hmas.engines.data_files import datasets_dir
+from hmas.engines.errors import ProfileError
 
 KvDtype = Literal["auto", "bfloat16", "float16", "float32", "fp8"]
 ELEMENT_BYTES = {"bfloat16": 2, "float16": 2, "half": 2, "float32": 4, "float": 4, "fp8": 1}

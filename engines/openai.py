@@ -5,16 +5,16 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import orjson
 
-from engines.base import EngineCapabilities, EngineSnapshot, KnobReport, Knobs
-from engines.client import EngineClient, HttpResponse
-from engines.errors import EngineError, EngineProtocolError, EngineUnavailable
+from hmas.engines.base import EngineCapabilities, EngineSnapshot, KnobReport, Knobs
+from hmas.engines.client import EngineClient, HttpResponse
+from hmas.engines.errors import EngineError, EngineProtocolError, EngineUnavailable
 
 REQUEST_ID = "x-request-id"
 WINDOW_ONLY = "the gateway's window holds n_run, no other knob is live"
 
 
 class OpenAIEngine:
-    """The generic adapter, and the base of those that know more. See `engines.base.Engine`.
+    """The generic adapter, and the base of those that know more. See `hmas.engines.base.Engine`.
 
     Closing a response before its end is all the abort there is here: `abort` reaches nothing and says so.
 

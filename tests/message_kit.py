@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from controller.core.messages import Completion, InstanceView, RequestFeatures, RequestNotice, SystemSnapshot
-from controller.core.types import OutcomeKind, TaskType
+from hmas.controller.core.messages import Completion, InstanceView, RequestFeatures, RequestNotice, SystemSnapshot
+from hmas.controller.core.types import OutcomeKind, TaskType
 
 
 def instance_view(name: str = "a", **changes: Any) -> InstanceView:

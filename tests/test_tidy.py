@@ -11,11 +11,11 @@ ROOT = Path(__file__).resolve().parent.parent
 FLOORS = ("engines", "controller", "agents", "hmas")
 STARTED_BY_NAME = {
     "hmas.cli.main": "console script in pyproject.toml",
-    "engines.vllm.length_processor": "loaded by vLLM with --logits-processors",
-    "engines.plugin.hmas_engine_plugin.vllm.core": "entry point vllm.general_plugins",
-    "engines.plugin.hmas_engine_plugin.vllm.endpoint": "entry point vllm.endpoint_plugins",
-    "engines.plugin.hmas_engine_plugin.vllm.scheduler": "loaded by vLLM with --scheduler-cls",
-    "engines.plugin.hmas_engine_plugin.sglang.hooks": "entry point sglang.srt.plugins",
+    "hmas.engines.vllm.length_processor": "loaded by vLLM with --logits-processors",
+    "hmas.engines.plugin.hmas_engine_plugin.vllm.core": "entry point vllm.general_plugins",
+    "hmas.engines.plugin.hmas_engine_plugin.vllm.endpoint": "entry point vllm.endpoint_plugins",
+    "hmas.engines.plugin.hmas_engine_plugin.vllm.scheduler": "loaded by vLLM with --scheduler-cls",
+    "hmas.engines.plugin.hmas_engine_plugin.sglang.hooks": "entry point sglang.srt.plugins",
 }
 """Modules that no import reaches, and who starts them instead."""
 
@@ -25,7 +25,7 @@ LONG_FILES: dict[str, str] = {}
 BANNED = {
     r"\btime\.time\(": ("controller/runtime/clock.py", "a clock passed in: `clock.now_s()`"),
     r"\bdatetime\.now\(": (None, "a clock passed in: `clock.now_s()`"),
-    r"\blogging\.basicConfig\(": ("controller/runtime/logs.py", "`controller.runtime.logs`"),
+    r"\blogging\.basicConfig\(": ("controller/runtime/logs.py", "`hmas.controller.runtime.logs`"),
     r"\bsys\.exit\(|\bos\._exit\(": ("hmas/cli/", "an exception; only the CLI and the runtime exit"),
     r"\bhttpx\b": (None, "aiohttp: httpx costs ten times the CPU on the request path"),
     r"\brandom\.(random|choice|randint|gauss|seed)\(": (None, "a seeded numpy Generator"),
@@ -46,6 +46,8 @@ def sources() -> list[Path]:
 
 def module_name(path: Path) -> str:
     parts = list(path.relative_to(ROOT).with_suffix("").parts)
+    if parts[0] in FLOORS and parts[0] != "hmas":
+        parts.insert(0, "hmas")
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
@@ -80,6 +82,19 @@ def test_every_module_has_a_reader():
         if not readers.get(name, set()) - {name}:
             dead.append(name)
     assert dead == [], "nothing but tests imports these: delete them, or say in STARTED_BY_NAME who starts them"
+
+
+def test_hmas_is_the_only_import_root():
+    """Other distributions have packages of the names `agents` and `engines`, too; a link under hmas/ leads to each of our folders."""
+    links = {name: (ROOT / "hmas" / name).readlink() for name in (*FLOORS[:-1], "data")}
+    assert links == {**{name: Path("..") / name for name in FLOORS[:-1]}, "data": Path("../datasets")}
+    outside = {
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in tracked(".py")
+        for name in imported_names(path)
+        if name.split(".")[0] in FLOORS[:-1] and (ROOT / Path(*name.split("."))).with_suffix(".py").exists()
+    }
+    assert outside == set()
 
 
 def test_every_package_holds_something():

@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from agents.memory import resident_bytes
-from agents.meta.asking import Asking
-from agents.meta.make import Meta, make_meta
-from agents.models.ranges import figures_of
-from agents.work import Deferred
-from controller.bus.base import Bus
-from controller.config.schema import Config
-from controller.core.errors import HmasError
-from controller.core.messages import (
+from hmas.agents.memory import resident_bytes
+from hmas.agents.meta.asking import Asking
+from hmas.agents.meta.make import Meta, make_meta
+from hmas.agents.models.ranges import figures_of
+from hmas.agents.work import Deferred
+from hmas.controller.bus.base import Bus
+from hmas.controller.config.schema import Config
+from hmas.controller.core.errors import HmasError
+from hmas.controller.core.messages import (
     ACTIONS,
     DECISIONS,
     FEATURES,
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class MetaAgent:
-    """Binds `Meta` to its streams; see `agents.shell.Agent`."""
+    """Binds `Meta` to its streams; see `hmas.agents.shell.Agent`."""
 
     name = "meta"
     streams: tuple[str, ...] = (VIEWS,)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controller.core.messages import CandidateOutlook, DecisionOutcome, MetaDecision
+from hmas.controller.core.messages import CandidateOutlook, DecisionOutcome, MetaDecision
 
 Said = list[MetaDecision | DecisionOutcome]
 Then = Callable[[Any, float], Said]

@@ -1,6 +1,6 @@
 """What was rolled back is left alone for a while. Pure and bounded by the pool and its hints."""
 
-from agents.meta.candidate import Candidate
+from hmas.agents.meta.candidate import Candidate
 
 NEVER_S = float("-inf")
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from controller.core.messages import LongView, ShortView
+from hmas.controller.core.messages import LongView, ShortView
 
 SAMPLES_MIN = 20
 """Ended requests in a short view below which Eq. 12 is not evaluated."""

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from agents.meta.candidate import Candidate
-from agents.meta.twin.evidence import Hindsight
-from controller.core.messages import DecisionOutcome, LongView, MetaDecision
+from hmas.agents.meta.candidate import Candidate
+from hmas.agents.meta.twin.evidence import Hindsight
+from hmas.controller.core.messages import DecisionOutcome, LongView, MetaDecision
 
 PENDING = (64, 4_096)
 """Decisions that wait for their outcome: as many as twice the span asks for, within these."""

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from agents.meta.candidate import Candidate
-from agents.meta.selectors.twin import outlooks_of, points, weigh
-from agents.meta.twin.twin import MARGIN, Answer, Question, Twin
-from controller.core.messages import CandidateOutlook
+from hmas.agents.meta.candidate import Candidate
+from hmas.agents.meta.selectors.twin import outlooks_of, points, weigh
+from hmas.agents.meta.twin.twin import MARGIN, Answer, Question, Twin
+from hmas.controller.core.messages import CandidateOutlook
 
 TOLERANCE = 0.005
 """Share of requests by which a proposal may look worse and still pass: what the replay cannot tell."""

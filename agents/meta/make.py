@@ -6,32 +6,32 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from agents.meta.asking import Said
-from agents.meta.journal import DecisionJournal
-from agents.meta.judge import Judge
-from agents.meta.limits import Limits
-from agents.meta.model import MetaModel
-from agents.meta.selectors.bandit import BanditSelector
-from agents.meta.selectors.base import Selector
-from agents.meta.selectors.change_point import ChangePointSelector
-from agents.meta.selectors.classifier import KIND, SHIPPED, ClassifierSelector, load_classifier
-from agents.meta.selectors.llm import LlmSelector
-from agents.meta.selectors.llm_endpoint import ChatEndpoint
-from agents.meta.selectors.rules import RuleSelector
-from agents.meta.selectors.table import read_table
-from agents.meta.selectors.twin import TwinSelector
-from agents.meta.twin.fleet import FleetModel
-from agents.meta.twin.twin import Twin, TwinSettings
-from agents.models.store import SHIPPED as SHIPPED_NAME
-from agents.models.store import ModelStore
-from controller.config.paths import models_dir
-from controller.config.schema import AgentsConfig, Config
-from controller.core.errors import ConfigError, HmasError
-from controller.core.messages import LongView, ShortView
-from controller.scheduling.outcomes import SchedulerSettings
-from controller.scheduling.pool import POLICIES, named
-from engines.errors import ProfileError
-from engines.sim.profile import Profile, load_profile
+from hmas.agents.meta.asking import Said
+from hmas.agents.meta.journal import DecisionJournal
+from hmas.agents.meta.judge import Judge
+from hmas.agents.meta.limits import Limits
+from hmas.agents.meta.model import MetaModel
+from hmas.agents.meta.selectors.bandit import BanditSelector
+from hmas.agents.meta.selectors.base import Selector
+from hmas.agents.meta.selectors.change_point import ChangePointSelector
+from hmas.agents.meta.selectors.classifier import KIND, SHIPPED, ClassifierSelector, load_classifier
+from hmas.agents.meta.selectors.llm import LlmSelector
+from hmas.agents.meta.selectors.llm_endpoint import ChatEndpoint
+from hmas.agents.meta.selectors.rules import RuleSelector
+from hmas.agents.meta.selectors.table import read_table
+from hmas.agents.meta.selectors.twin import TwinSelector
+from hmas.agents.meta.twin.fleet import FleetModel
+from hmas.agents.meta.twin.twin import Twin, TwinSettings
+from hmas.agents.models.store import SHIPPED as SHIPPED_NAME
+from hmas.agents.models.store import ModelStore
+from hmas.controller.config.paths import models_dir
+from hmas.controller.config.schema import AgentsConfig, Config
+from hmas.controller.core.errors import ConfigError, HmasError
+from hmas.controller.core.messages import LongView, ShortView
+from hmas.controller.scheduling.outcomes import SchedulerSettings
+from hmas.controller.scheduling.pool import POLICIES, named
+from hmas.engines.errors import ProfileError
+from hmas.engines.sim.profile import Profile, load_profile
 
 Seconds = Callable[[], float]
 

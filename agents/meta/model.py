@@ -10,20 +10,20 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from agents.meta.asking import Asking, Said, Then, Word
-from agents.meta.bans import Bans
-from agents.meta.candidate import Candidate, candidate
-from agents.meta.guards import BypassGuard, RollbackWindow, Verdict, baseline, recent
-from agents.meta.journal import DecisionJournal
-from agents.meta.judge import Judge, Ruling
-from agents.meta.limits import Limits
-from agents.meta.past import past_of
-from agents.meta.probation import Probation
-from agents.meta.selectors.base import Pending, Proposal, Reward, Selector, Situation
-from agents.meta.selectors.rules import RuleSelector
-from controller.core.errors import PolicyError
-from controller.core.messages import LongView, MetaDecision, ShortView
-from controller.scheduling.pool import check_hints
+from hmas.agents.meta.asking import Asking, Said, Then, Word
+from hmas.agents.meta.bans import Bans
+from hmas.agents.meta.candidate import Candidate, candidate
+from hmas.agents.meta.guards import BypassGuard, RollbackWindow, Verdict, baseline, recent
+from hmas.agents.meta.journal import DecisionJournal
+from hmas.agents.meta.judge import Judge, Ruling
+from hmas.agents.meta.limits import Limits
+from hmas.agents.meta.past import past_of
+from hmas.agents.meta.probation import Probation
+from hmas.agents.meta.selectors.base import Pending, Proposal, Reward, Selector, Situation
+from hmas.agents.meta.selectors.rules import RuleSelector
+from hmas.controller.core.errors import PolicyError
+from hmas.controller.core.messages import LongView, MetaDecision, ShortView
+from hmas.controller.scheduling.pool import check_hints
 
 BYPASS_POLICY = "fcfs"
 AGREE = 2

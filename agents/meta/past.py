@@ -3,9 +3,9 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from agents.meta.bans import Bans
-from agents.meta.candidate import Candidate, candidate
-from controller.core.messages import MetaDecision
+from hmas.agents.meta.bans import Bans
+from hmas.agents.meta.candidate import Candidate, candidate
+from hmas.controller.core.messages import MetaDecision
 
 FRESH_S = 600.0
 """Age beyond which its own last decision is not resumed: the workload it was made for has passed."""

@@ -5,9 +5,9 @@ nobody proposes to leave it. So the rule map goes on in the shadow, by its own w
 what would run without the selector. Where the twin does not expect it to be better, or cannot say, the rule map's choice comes back.
 """
 
-from agents.meta.candidate import Candidate
-from agents.meta.selectors.base import Situation
-from agents.meta.selectors.rules import RuleSelector
+from hmas.agents.meta.candidate import Candidate
+from hmas.agents.meta.selectors.base import Situation
+from hmas.agents.meta.selectors.rules import RuleSelector
 
 
 class Probation:

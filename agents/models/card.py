@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from controller.core.errors import ModelError
+from hmas.controller.core.errors import ModelError
 
 CARD = "card.json"
 MAX_FILES = 4096

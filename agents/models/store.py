@@ -18,8 +18,8 @@ from pathlib import Path
 
 import msgspec
 
-from agents.models.card import CARD, ModelCard, files, read_card, verified, write_card
-from controller.core.errors import ModelError
+from hmas.agents.models.card import CARD, ModelCard, files, read_card, verified, write_card
+from hmas.controller.core.errors import ModelError
 
 FOLLOWED = ("perception", "prediction")
 """Kinds whose running agents take a change up, and try others in the shadow; `KINDS`: all, meta's classifier among them."""

@@ -10,23 +10,23 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from agents.memory import resident_bytes
-from agents.models.store import ModelStore
-from agents.models.watch import ModelWatch
-from agents.perception.bodies import view_of
-from agents.perception.loading import Loaded, Loader
-from agents.perception.model import PerceptionModel
-from agents.perception.readers import KIND, STORE, Opened
-from agents.perception.reading import PromptView, Reader, Reading
-from agents.perception.rules_reader import RulesReader
-from agents.perception.shadow import Shadow
-from agents.perception.tally import Tally
-from agents.work import Deferred, Pace
-from controller.bus.base import Bus
-from controller.config.paths import models_dir
-from controller.config.schema import Config
-from controller.core.errors import ModelError
-from controller.core.messages import (
+from hmas.agents.memory import resident_bytes
+from hmas.agents.models.store import ModelStore
+from hmas.agents.models.watch import ModelWatch
+from hmas.agents.perception.bodies import view_of
+from hmas.agents.perception.loading import Loaded, Loader
+from hmas.agents.perception.model import PerceptionModel
+from hmas.agents.perception.readers import KIND, STORE, Opened
+from hmas.agents.perception.reading import PromptView, Reader, Reading
+from hmas.agents.perception.rules_reader import RulesReader
+from hmas.agents.perception.shadow import Shadow
+from hmas.agents.perception.tally import Tally
+from hmas.agents.work import Deferred, Pace
+from hmas.controller.bus.base import Bus
+from hmas.controller.config.paths import models_dir
+from hmas.controller.config.schema import Config
+from hmas.controller.core.errors import ModelError
+from hmas.controller.core.messages import (
     REQUESTS,
     TELEMETRY,
     Completion,
@@ -62,7 +62,7 @@ class _Read:
 
 
 class PerceptionAgent:
-    """Binds `PerceptionModel` to its streams; see `agents.shell.Agent`.
+    """Binds `PerceptionModel` to its streams; see `hmas.agents.shell.Agent`.
 
     Attributes:
         model: What is in force.

@@ -4,11 +4,11 @@ from typing import Any
 
 import orjson
 
-from agents.perception.reading import PromptView
-from controller.core.errors import BodyError
-from controller.core.messages import RequestNotice
-from controller.core.notices import notice_of
-from controller.core.request_body import read_call
+from hmas.agents.perception.reading import PromptView
+from hmas.controller.core.errors import BodyError
+from hmas.controller.core.messages import RequestNotice
+from hmas.controller.core.notices import notice_of
+from hmas.controller.core.request_body import read_call
 
 
 def view_of(notice: RequestNotice) -> PromptView:

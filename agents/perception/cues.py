@@ -10,7 +10,7 @@ the words are looked up first because that is cheap. Patterns repeat only bounde
 from dataclasses import dataclass
 from enum import StrEnum
 
-from controller.core.types import TaskType as T
+from hmas.controller.core.types import TaskType as T
 
 
 class Where(StrEnum):

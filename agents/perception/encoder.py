@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from agents.models.ranges import RangeCounter
-from agents.perception.reading import PromptView
-from agents.perception.text import Ids, Vocabulary, excerpt_of
+from hmas.agents.models.ranges import RangeCounter
+from hmas.agents.perception.reading import PromptView
+from hmas.agents.perception.text import Ids, Vocabulary, excerpt_of
 
 PATCH = 2
 """Words that the model reads as one; sequences are padded to a multiple of it."""

@@ -1,6 +1,6 @@
 """How important a request is by its own words (H-MAS E.5). Pure."""
 
-from controller.core.slo import IMPORTANCE_MAX, IMPORTANCE_MIN
+from hmas.controller.core.slo import IMPORTANCE_MAX, IMPORTANCE_MIN
 
 ORDINARY = 0.75
 """Importance of a request that says nothing about itself."""

@@ -2,7 +2,7 @@
 
 A weight per word and pair of words adds up to one score; boosted trees (CatBoost's oblivious trees, multi-quantile loss) read the score
 and a dozen plain numbers of the question. Trees do not extrapolate, and every input is clipped to its range in training besides: whatever
-a client sends, the answer is one that training has shown. Runs on numpy alone; `agents.perception.training.lengths.fitting` trains it.
+a client sends, the answer is one that training has shown. Runs on numpy alone; `hmas.agents.perception.training.lengths.fitting` trains it.
 """
 
 import base64
@@ -15,11 +15,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.models.ranges import RangeCounter
-from agents.perception.length_text import NUMBERS, QuestionFeatures, features_of
-from agents.perception.reading import PromptView
-from controller.core.errors import ModelError
-from controller.core.lengths import LEVELS, MEDIAN
+from hmas.agents.models.ranges import RangeCounter
+from hmas.agents.perception.length_text import NUMBERS, QuestionFeatures, features_of
+from hmas.agents.perception.reading import PromptView
+from hmas.controller.core.errors import ModelError
+from hmas.controller.core.lengths import LEVELS, MEDIAN
 
 FILE = "lengths.json"
 SHIPPED = Path(__file__).parent / "models" / "lengths"

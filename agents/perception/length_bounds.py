@@ -4,7 +4,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 
-from agents.perception.reading import PromptView
+from hmas.agents.perception.reading import PromptView
 
 GROUPS = 4096
 """Models and tenants remembered; the one longest without an answer goes first."""

@@ -13,7 +13,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 
-from controller.core.lengths import LEVELS
+from hmas.controller.core.lengths import LEVELS
 
 GROUPS = 4096
 """Groups remembered; the one longest without an answer goes first."""

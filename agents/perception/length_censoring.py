@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from controller.core.lengths import LEVELS
+from hmas.controller.core.lengths import LEVELS
 
 
 def share_below(stated: Sequence[float], length: float, *, censored: bool) -> list[float]:

@@ -2,9 +2,9 @@
 
 from collections.abc import Hashable
 
-from agents.perception.length_effects import Level
-from agents.perception.reading import PromptView
-from controller.core.types import TaskType
+from hmas.agents.perception.length_effects import Level
+from hmas.agents.perception.reading import PromptView
+from hmas.controller.core.types import TaskType
 
 LEVELS_OF_EFFECTS: tuple[Level, ...] = (
     Level("model", 0.10, 0.002),

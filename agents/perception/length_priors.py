@@ -5,7 +5,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from controller.core.types import TaskType
+from hmas.controller.core.types import TaskType
 
 
 class Length(msgspec.Struct, frozen=True):

@@ -22,19 +22,19 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.models.ranges import RangeCounter
-from agents.perception.length_base import INPUTS, LengthBase
-from agents.perception.length_bounds import LongestAnswers, cap_of
-from agents.perception.length_calibration import Calibration
-from agents.perception.length_censoring import beyond, share_below
-from agents.perception.length_demands import demanded_tokens
-from agents.perception.length_effects import CLIP, GROUPS, Effects, Membership
-from agents.perception.length_groups import LEVELS_OF_EFFECTS, groups_of, noise_share
-from agents.perception.length_names import known_offset, model_key
-from agents.perception.length_priors import PRIOR
-from agents.perception.reading import PromptView, Reading
-from controller.core.lengths import LEVELS, MEDIAN, P90
-from controller.core.types import TaskType
+from hmas.agents.models.ranges import RangeCounter
+from hmas.agents.perception.length_base import INPUTS, LengthBase
+from hmas.agents.perception.length_bounds import LongestAnswers, cap_of
+from hmas.agents.perception.length_calibration import Calibration
+from hmas.agents.perception.length_censoring import beyond, share_below
+from hmas.agents.perception.length_demands import demanded_tokens
+from hmas.agents.perception.length_effects import CLIP, GROUPS, Effects, Membership
+from hmas.agents.perception.length_groups import LEVELS_OF_EFFECTS, groups_of, noise_share
+from hmas.agents.perception.length_names import known_offset, model_key
+from hmas.agents.perception.length_priors import PRIOR
+from hmas.agents.perception.reading import PromptView, Reading
+from hmas.controller.core.lengths import LEVELS, MEDIAN, P90
+from hmas.controller.core.types import TaskType
 
 Floats = NDArray[np.float64]
 
@@ -73,7 +73,7 @@ class Forecast(msgspec.Struct, frozen=True):
     """What is expected of one request, kept until its completion is learnt from.
 
     Attributes:
-        log_quantiles: Quantiles of the natural log of the output length in tokens at `controller.core.lengths.LEVELS`; ascending, 0 or
+        log_quantiles: Quantiles of the natural log of the output length in tokens at `hmas.controller.core.lengths.LEVELS`; ascending, 0 or
             more, within every bound.
         source: Where the expectation came from: `base and reader`, `base`, `reader` or `prior`.
         raw: The same quantiles before the bounds.

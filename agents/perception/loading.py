@@ -5,15 +5,15 @@ from collections.abc import Sequence
 
 import msgspec
 
-from agents.models.comparison import Comparison
-from agents.models.store import ModelStore
-from agents.perception.lengths import LengthModel
-from agents.perception.model import PerceptionModel
-from agents.perception.readers import KIND, Opened, ReaderSource
-from agents.perception.shadow import Shadow
-from controller.config.schema import Config
-from controller.core.errors import ModelError
-from controller.core.messages import Completion
+from hmas.agents.models.comparison import Comparison
+from hmas.agents.models.store import ModelStore
+from hmas.agents.perception.lengths import LengthModel
+from hmas.agents.perception.model import PerceptionModel
+from hmas.agents.perception.readers import KIND, Opened, ReaderSource
+from hmas.agents.perception.shadow import Shadow
+from hmas.controller.config.schema import Config
+from hmas.controller.core.errors import ModelError
+from hmas.controller.core.messages import Completion
 
 log = logging.getLogger(__name__)
 

@@ -4,18 +4,18 @@ import math
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from agents.models.ranges import figures_of
-from agents.perception.bodies import view_of
-from agents.perception.importance import importance_of
-from agents.perception.lengths import Forecast, LengthModel
-from agents.perception.reading import TASKS, PromptView, Reader, Reading
-from agents.perception.rules_reader import RulesReader
-from agents.perception.tally import Score, Tally, score
-from controller.core.errors import ModelError
-from controller.core.lengths import LEVELS, MEDIAN, P90
-from controller.core.messages import Completion, RequestFeatures, RequestNotice
-from controller.core.slo import slo_for
-from controller.core.types import OutcomeKind, TaskType
+from hmas.agents.models.ranges import figures_of
+from hmas.agents.perception.bodies import view_of
+from hmas.agents.perception.importance import importance_of
+from hmas.agents.perception.lengths import Forecast, LengthModel
+from hmas.agents.perception.reading import TASKS, PromptView, Reader, Reading
+from hmas.agents.perception.rules_reader import RulesReader
+from hmas.agents.perception.tally import Score, Tally, score
+from hmas.controller.core.errors import ModelError
+from hmas.controller.core.lengths import LEVELS, MEDIAN, P90
+from hmas.controller.core.messages import Completion, RequestFeatures, RequestNotice
+from hmas.controller.core.slo import slo_for
+from hmas.controller.core.types import OutcomeKind, TaskType
 
 REMEMBERED = 10_000
 """Answered requests remembered until their completion comes, and completions learnt from: the newest, about 1.5 KB each."""

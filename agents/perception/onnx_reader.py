@@ -1,7 +1,7 @@
 """The shipped reader: H-MAS's own small transformer, run by onnxruntime on one core. No torch.
 
-A model is a folder with its card (`agents.models.card`, format `onnx`), `words.txt` with the known words, a line each, and `model.onnx`,
-which maps what `agents.perception.encoder` makes of a prompt to probabilities and length quantiles.
+A model is a folder with its card (`hmas.agents.models.card`, format `onnx`), `words.txt` with the known words, a line each, and
+`model.onnx`, which maps what `hmas.agents.perception.encoder` makes of a prompt to probabilities and length quantiles.
 """
 
 import math
@@ -11,13 +11,13 @@ from typing import Any
 
 import msgspec
 
-from agents.models.card import CARD, ModelCard, verified
-from agents.models.ranges import RangeCounter
-from agents.perception.encoder import DENSE, Encoder
-from agents.perception.reading import TASKS, PromptView, Reading
-from agents.perception.text import Vocabulary
-from controller.core.errors import ModelError
-from controller.core.lengths import LEVELS
+from hmas.agents.models.card import CARD, ModelCard, verified
+from hmas.agents.models.ranges import RangeCounter
+from hmas.agents.perception.encoder import DENSE, Encoder
+from hmas.agents.perception.reading import TASKS, PromptView, Reading
+from hmas.agents.perception.text import Vocabulary
+from hmas.controller.core.errors import ModelError
+from hmas.controller.core.lengths import LEVELS
 
 FORMAT = "onnx"
 MODEL_FILE, WORDS_FILE = "model.onnx", "words.txt"
@@ -44,7 +44,7 @@ class OnnxDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OnnxReader:
-    """Implements `agents.perception.reading.Reader`.
+    """Implements `hmas.agents.perception.reading.Reader`.
 
     Attributes:
         name: Kind and version.

@@ -9,14 +9,14 @@ from types import MappingProxyType
 
 import msgspec
 
-from agents.models.card import read_card
-from agents.models.store import SHIPPED, ModelStore
-from agents.perception import length_base
-from agents.perception.length_base import LengthBase
-from agents.perception.reading import Reader
-from agents.perception.rules_reader import RulesReader
-from controller.config.schema import AgentsConfig
-from controller.core.errors import ModelError
+from hmas.agents.models.card import read_card
+from hmas.agents.models.store import SHIPPED, ModelStore
+from hmas.agents.perception import length_base
+from hmas.agents.perception.length_base import LengthBase
+from hmas.agents.perception.reading import Reader
+from hmas.agents.perception.rules_reader import RulesReader
+from hmas.controller.config.schema import AgentsConfig
+from hmas.controller.core.errors import ModelError
 
 KIND = "perception"
 SHIPPED_TAGGER = Path(__file__).parent / "models" / "tagger"
@@ -25,12 +25,12 @@ VERSION = re.compile(r"v[1-9][0-9]{0,8}")
 
 FORMATS: Mapping[str, str] = MappingProxyType(
     {
-        "onnx": "agents.perception.onnx_reader:open_reader",
-        "transformers": "agents.perception.lm.reader:open_reader",
+        "onnx": "hmas.agents.perception.onnx_reader:open_reader",
+        "transformers": "hmas.agents.perception.lm.reader:open_reader",
     }
 )
 """By `ModelCard.format`, the function that opens an artefact's folder as a `Reader`; imported when it is needed."""
-ENDPOINT = "agents.perception.lm.endpoint:open_endpoint"
+ENDPOINT = "hmas.agents.perception.lm.endpoint:open_endpoint"
 """Opens a model behind an OpenAI-compatible server as a `Reader`: (url, model, api_key, its artefact's folder or None)."""
 LENGTHS_ONLY = "lengths"
 """Format of an artefact that holds a length model alone; the shipped tagger reads the prompts beside it."""

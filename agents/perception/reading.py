@@ -1,7 +1,7 @@
 """What a reader makes of prompts: the contract between perception and the models behind it. Pure.
 
-A reader looks at prompts only. What tenants, models and conversations add to that is learnt online (`agents.perception.lengths`), and what
-targets follow is policy (`agents.perception.model`), the same for every reader.
+A reader looks at prompts only. What tenants, models and conversations add to that is learnt online (`hmas.agents.perception.lengths`), and
+what targets follow is policy (`hmas.agents.perception.model`), the same for every reader.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from controller.core.types import TaskType
+from hmas.controller.core.types import TaskType
 
 TASKS: tuple[TaskType, ...] = tuple(task for task in TaskType if task is not TaskType.UNKNOWN)
 """Order of `Reading.probabilities`: the rows of H-MAS Table 6."""
@@ -58,8 +58,8 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         probabilities: Calibrated, in the order of `TASKS`; they sum to 1, or to less where some doubt belongs to none of them. Empty where
             the reader could make nothing of the prompt.
-        log_lengths: Quantiles of the natural logarithm of the output length in tokens at `controller.core.lengths.LEVELS`, for an average
-            model; empty where the reader says nothing of lengths.
+        log_lengths: Quantiles of the natural logarithm of the output length in tokens at `hmas.controller.core.lengths.LEVELS`, for an
+            average model; empty where the reader says nothing of lengths.
     """
 
     probabilities: tuple[float, ...] = ()

@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 
-from agents.perception.reading import TASKS, PromptView, Reading
-from agents.perception.tagging import tag
-from controller.core.types import TaskType
+from hmas.agents.perception.reading import TASKS, PromptView, Reading
+from hmas.agents.perception.tagging import tag
+from hmas.controller.core.types import TaskType
 
 _PLACE = {task: place for place, task in enumerate(TASKS)}
 
 
 class RulesReader:
-    """Implements `agents.perception.reading.Reader`. It says nothing of lengths, and gives what it doubts to no type."""
+    """Implements `hmas.agents.perception.reading.Reader`. It says nothing of lengths, and gives what it doubts to no type."""
 
     name = "rules"
 

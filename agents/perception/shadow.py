@@ -3,14 +3,14 @@
 from collections import deque
 from collections.abc import Sequence
 
-from agents.models.comparison import Comparison, Verdict
-from agents.perception.bodies import view_of
-from agents.perception.model import PerceptionModel
-from agents.perception.reading import Reading
-from agents.perception.tally import Score
-from agents.work import Deferred
-from controller.core.messages import Completion, Message, RequestFeatures, RequestNotice
-from controller.core.types import TaskType
+from hmas.agents.models.comparison import Comparison, Verdict
+from hmas.agents.perception.bodies import view_of
+from hmas.agents.perception.model import PerceptionModel
+from hmas.agents.perception.reading import Reading
+from hmas.agents.perception.tally import Score
+from hmas.agents.work import Deferred
+from hmas.controller.core.messages import Completion, Message, RequestFeatures, RequestNotice
+from hmas.controller.core.types import TaskType
 
 BATCHES = 8
 """Batches that may wait to be read along; when the machine is busy the oldest go, and what is in force is never held up."""

@@ -3,8 +3,8 @@
 import re
 from dataclasses import dataclass
 
-from agents.perception.cues import CUES, NUMBER_WORDS, Where
-from controller.core.types import TaskType
+from hmas.agents.perception.cues import CUES, NUMBER_WORDS, Where
+from hmas.controller.core.types import TaskType
 
 EDGE_CHARS = 280
 """Length of the beginning and of the end where commands are looked for."""

@@ -6,9 +6,9 @@ from statistics import median
 
 import msgspec
 
-from agents.perception.length_censoring import share_below
-from agents.perception.lengths import Forecast
-from controller.core.lengths import LEVELS, MEDIAN
+from hmas.agents.perception.length_censoring import share_below
+from hmas.agents.perception.lengths import Forecast
+from hmas.controller.core.lengths import LEVELS, MEDIAN
 
 WINDOW = 2_000
 """Newest answers and completions that the figures are of."""
@@ -81,7 +81,7 @@ class Tally:
         return {f"{level:g}": sum(column) / len(self._scores) for level, column in zip(LEVELS, columns, strict=True)}
 
     def figures(self) -> dict[str, float]:
-        """What there is to say by now, by the names of `controller.gateway.model_reports`."""
+        """What there is to say by now, by the names of `hmas.controller.gateway.model_reports`."""
         found = {"learnt": float(self.learnt)}
         if self._answers:
             found["unknown_share"] = sum(unknown for unknown, _ in self._answers) / len(self._answers)

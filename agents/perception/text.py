@@ -12,7 +12,7 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from controller.core.prompt_texts import EXCERPT_HEAD, EXCERPT_TAIL
+from hmas.controller.core.prompt_texts import EXCERPT_HEAD, EXCERPT_TAIL
 
 HEAD_WORDS, TAIL_WORDS = 56, 40
 """Words of the beginning and of the end that the model reads in order."""

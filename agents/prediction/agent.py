@@ -13,23 +13,23 @@ from typing import Any
 
 import msgspec
 
-from agents.memory import resident_bytes
-from agents.models.ranges import figures_of
-from agents.models.store import SHIPPED as SHIPPED_NAME
-from agents.models.store import ModelStore
-from agents.models.watch import ModelWatch
-from agents.prediction.asking import Asked, Numbers
-from agents.prediction.model import PredictionModel
-from agents.prediction.prior import prior_of
-from agents.prediction.refitting import Refitted, Shadow, due, refit_into
-from agents.prediction.regressor import KIND, SHIPPED, CatBoostRegressor, load_regressor
-from agents.prediction.speed import Speed
-from agents.work import Deferred, Pace
-from controller.bus.base import Bus
-from controller.config.paths import models_dir
-from controller.config.schema import Config
-from controller.core.errors import ModelError
-from controller.core.messages import (
+from hmas.agents.memory import resident_bytes
+from hmas.agents.models.ranges import figures_of
+from hmas.agents.models.store import SHIPPED as SHIPPED_NAME
+from hmas.agents.models.store import ModelStore
+from hmas.agents.models.watch import ModelWatch
+from hmas.agents.prediction.asking import Asked, Numbers
+from hmas.agents.prediction.model import PredictionModel
+from hmas.agents.prediction.prior import prior_of
+from hmas.agents.prediction.refitting import Refitted, Shadow, due, refit_into
+from hmas.agents.prediction.regressor import KIND, SHIPPED, CatBoostRegressor, load_regressor
+from hmas.agents.prediction.speed import Speed
+from hmas.agents.work import Deferred, Pace
+from hmas.controller.bus.base import Bus
+from hmas.controller.config.paths import models_dir
+from hmas.controller.config.schema import Config
+from hmas.controller.core.errors import ModelError
+from hmas.controller.core.messages import (
     FEATURES,
     TELEMETRY,
     Completion,
@@ -77,7 +77,7 @@ class Loaded:
 
 
 class PredictionAgent:
-    """Binds `PredictionModel` to its streams; see `agents.shell.Agent`.
+    """Binds `PredictionModel` to its streams; see `hmas.agents.shell.Agent`.
 
     Attributes:
         model: What follows the instances and answers.

@@ -7,8 +7,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.models.ranges import RangeCounter
-from controller.core.messages import RequestFeatures
+from hmas.agents.models.ranges import RangeCounter
+from hmas.controller.core.messages import RequestFeatures
 
 Numbers = NDArray[np.float64]
 

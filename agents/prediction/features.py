@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.prediction.speed import Speed
-from controller.core.messages import InstanceView, RequestFeatures
+from hmas.agents.prediction.speed import Speed
+from hmas.controller.core.messages import InstanceView, RequestFeatures
 
 FEATURES = (
     "log_prompt_tokens",

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from controller.core.errors import ModelError
+from hmas.controller.core.errors import ModelError
 
 NAMES_KEPT = 512
 """Combinations of names whose answers are remembered."""

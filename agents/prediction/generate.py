@@ -15,15 +15,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.prediction.asking import Regressor
-from agents.prediction.experience import Labelled, Table, as_table
-from agents.prediction.features import UNKNOWN, Estimate, categories
-from agents.prediction.model import PredictionModel
-from agents.prediction.prior import hardware_of, speed_of
-from controller.core.messages import Completion, InstanceView, RequestFeatures, SystemSnapshot
-from controller.core.types import OutcomeKind, TaskType
-from engines.sim.model import EngineModel, SimRequest, TokenEvent
-from engines.sim.profile import Profile, load_profile, profile_names
+from hmas.agents.prediction.asking import Regressor
+from hmas.agents.prediction.experience import Labelled, Table, as_table
+from hmas.agents.prediction.features import UNKNOWN, Estimate, categories
+from hmas.agents.prediction.model import PredictionModel
+from hmas.agents.prediction.prior import hardware_of, speed_of
+from hmas.controller.core.messages import Completion, InstanceView, RequestFeatures, SystemSnapshot
+from hmas.controller.core.types import OutcomeKind, TaskType
+from hmas.engines.sim.model import EngineModel, SimRequest, TokenEvent
+from hmas.engines.sim.profile import Profile, load_profile, profile_names
 
 TICK_S = 0.1
 WARM_UP = 25

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from controller.core.errors import ModelError
+from hmas.controller.core.errors import ModelError
 
 
 class Gpu(msgspec.Struct, frozen=True):

@@ -20,8 +20,8 @@ from typing import TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.prediction.pilot_state import STATE, Column, state_of
-from controller.core.errors import TraceError
+from hmas.agents.prediction.pilot_state import STATE, Column, state_of
+from hmas.controller.core.errors import TraceError
 
 NUMBERS = ("n_gpus", "num_users", "start_offset_ms", "n_input_tokens", "n_output_tokens", "ttft_ms", "latency_ms")
 OPTIONAL = ("open_ms", "itl_mean_ms")

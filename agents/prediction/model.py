@@ -13,16 +13,16 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.prediction.asking import TARGETS, Asked, Numbers, Regressor
-from agents.prediction.calibration import Band, DriftWatch, Path
-from agents.prediction.experience import Experience, Labelled
-from agents.prediction.features import UNKNOWN, Fleet, InstanceState, categories
-from agents.prediction.residuals import Residual
-from agents.prediction.scoreboard import Scoreboard
-from agents.prediction.speed import LoadHistory, Speed, SpeedFit
-from agents.prediction.totals import total_quantiles
-from controller.core.messages import Completion, InstanceView, RequestCost, RequestFeatures, SystemSnapshot
-from controller.core.types import OutcomeKind
+from hmas.agents.prediction.asking import TARGETS, Asked, Numbers, Regressor
+from hmas.agents.prediction.calibration import Band, DriftWatch, Path
+from hmas.agents.prediction.experience import Experience, Labelled
+from hmas.agents.prediction.features import UNKNOWN, Fleet, InstanceState, categories
+from hmas.agents.prediction.residuals import Residual
+from hmas.agents.prediction.scoreboard import Scoreboard
+from hmas.agents.prediction.speed import LoadHistory, Speed, SpeedFit
+from hmas.agents.prediction.totals import total_quantiles
+from hmas.controller.core.messages import Completion, InstanceView, RequestCost, RequestFeatures, SystemSnapshot
+from hmas.controller.core.types import OutcomeKind
 
 REMEMBERED = 20_000
 """Answered requests whose outcome is still awaited, and completions already learnt from, at most each."""

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import msgspec
 
-from agents.prediction.hardware import setup_of
-from agents.prediction.profile_formula import Formula, step_line
-from agents.prediction.speed import Speed
-from controller.core.errors import ModelError
-from engines.errors import ProfileError
-from engines.sim.profile import Profile, load_profile
+from hmas.agents.prediction.hardware import setup_of
+from hmas.agents.prediction.profile_formula import Formula, step_line
+from hmas.agents.prediction.speed import Speed
+from hmas.controller.core.errors import ModelError
+from hmas.engines.errors import ProfileError
+from hmas.engines.sim.profile import Profile, load_profile
 
 SHIPPED_FORMULA = Path(__file__).parent / "models" / "llm_pilot" / "formula.json"
 _CONTEXT_TOKENS = 500.0

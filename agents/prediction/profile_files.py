@@ -5,11 +5,11 @@ from typing import Any
 
 import msgspec
 
-from agents.models.card import CARD, ModelCard, verified, write_card
-from agents.models.ranges import RANGES, counter_of
-from agents.prediction.profile_formula import Formula
-from agents.prediction.profile_model import CATEGORIES, COLUMNS, REGIMES, TARGETS, ProfileModel
-from controller.core.errors import ModelError
+from hmas.agents.models.card import CARD, ModelCard, verified, write_card
+from hmas.agents.models.ranges import RANGES, counter_of
+from hmas.agents.prediction.profile_formula import Formula
+from hmas.agents.prediction.profile_model import CATEGORIES, COLUMNS, REGIMES, TARGETS, ProfileModel
+from hmas.controller.core.errors import ModelError
 
 SHIPPED = Path(__file__).parent / "models" / "llm_pilot"
 FORMAT = "catboost-profile-1"

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.prediction.hardware import Setup
+from hmas.agents.prediction.hardware import Setup
 
 _BUSY = 16.0
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from agents.models.comparison import Comparison, Verdict
-from agents.models.store import ModelStore
-from agents.prediction.experience import Labelled, Table, as_table
-from agents.prediction.regressor import KIND, CatBoostRegressor
-from agents.prediction.training import REFIT_LEAST, pinball_each, refit
+from hmas.agents.models.comparison import Comparison, Verdict
+from hmas.agents.models.store import ModelStore
+from hmas.agents.prediction.experience import Labelled, Table, as_table
+from hmas.agents.prediction.regressor import KIND, CatBoostRegressor
+from hmas.agents.prediction.training import REFIT_LEAST, pinball_each, refit
 
 
 @dataclass(frozen=True, slots=True)

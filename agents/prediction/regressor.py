@@ -11,12 +11,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.models.card import CARD, ModelCard, verified
-from agents.models.ranges import RangeCounter, counter_of
-from agents.prediction.calibration import HIGH, LOW
-from agents.prediction.features import CATEGORIES, FEATURES, MOVING, RISING_TPOT, RISING_TTFT
-from agents.prediction.few_rows import FewRows
-from controller.core.errors import ModelError
+from hmas.agents.models.card import CARD, ModelCard, verified
+from hmas.agents.models.ranges import RangeCounter, counter_of
+from hmas.agents.prediction.calibration import HIGH, LOW
+from hmas.agents.prediction.features import CATEGORIES, FEATURES, MOVING, RISING_TPOT, RISING_TTFT
+from hmas.agents.prediction.few_rows import FewRows
+from hmas.controller.core.errors import ModelError
 
 SHIPPED = Path(__file__).parent / "models" / "cost"
 FORMAT = "catboost-cost-2"
@@ -37,7 +37,7 @@ Quantiles = NDArray[np.float64]
 
 
 class CatBoostRegressor:
-    """Implements `agents.prediction.asking.Regressor` on one thread.
+    """Implements `hmas.agents.prediction.asking.Regressor` on one thread.
 
     Args:
         models: CatBoost models by target and level.

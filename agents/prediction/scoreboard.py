@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Mapping
 from statistics import median
 
-from agents.prediction.calibration import HIGH, LOW
+from hmas.agents.prediction.calibration import HIGH, LOW
 
 WINDOW = 2_000
 """Newest completions that the figures are of."""

@@ -10,7 +10,7 @@ from collections import deque
 
 import msgspec
 
-from controller.core.messages import Completion
+from hmas.controller.core.messages import Completion
 
 MEMORY = 300.0
 """Completions after which an old one counts for 1/e."""

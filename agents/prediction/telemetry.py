@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from agents.prediction.experience import Table
-from agents.prediction.model import PredictionModel
-from agents.prediction.regressor import CatBoostRegressor
-from controller.bus.codec import decode, encode
-from controller.core.errors import MessageError, TraceError
-from controller.core.messages import Completion, Message, RequestFeatures, SystemSnapshot
+from hmas.agents.prediction.experience import Table
+from hmas.agents.prediction.model import PredictionModel
+from hmas.agents.prediction.regressor import CatBoostRegressor
+from hmas.controller.bus.codec import decode, encode
+from hmas.controller.core.errors import MessageError, TraceError
+from hmas.controller.core.messages import Completion, Message, RequestFeatures, SystemSnapshot
 
 MAX_LINES = 2_000_000
 

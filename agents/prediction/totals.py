@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from controller.core.lengths import LEVELS, MEDIAN, P90
-from controller.core.messages import RequestFeatures
+from hmas.controller.core.lengths import LEVELS, MEDIAN, P90
+from hmas.controller.core.messages import RequestFeatures
 
 P10 = LEVELS.index(0.1)
 MOST_MS = 86_400_000.0

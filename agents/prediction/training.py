@@ -10,12 +10,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.models.card import ModelCard
-from agents.models.ranges import RANGES, ranges_of
-from agents.prediction.experience import Table
-from agents.prediction.features import CATEGORIES, FEATURES
-from agents.prediction.generate import Sample, samples, table
-from agents.prediction.regressor import FORMAT, KIND, LEVELS, RISING, TARGETS, CatBoostRegressor, Target
+from hmas.agents.models.card import ModelCard
+from hmas.agents.models.ranges import RANGES, ranges_of
+from hmas.agents.prediction.experience import Table
+from hmas.agents.prediction.features import CATEGORIES, FEATURES
+from hmas.agents.prediction.generate import Sample, samples, table
+from hmas.agents.prediction.regressor import FORMAT, KIND, LEVELS, RISING, TARGETS, CatBoostRegressor, Target
 
 SEED = 1
 EPISODES = 240

@@ -3,17 +3,17 @@
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from agents.qos.model import QosModel
-from controller.bus.base import Bus
-from controller.config.schema import Config
-from controller.core.messages import TELEMETRY, Completion, Message, SystemSnapshot
+from hmas.agents.qos.model import QosModel
+from hmas.controller.bus.base import Bus
+from hmas.controller.config.schema import Config
+from hmas.controller.core.messages import TELEMETRY, Completion, Message, SystemSnapshot
 
 REPLAY = 5_000
 """Newest telemetry entries read at start to refill the windows."""
 
 
 class QosAgent:
-    """Binds `QosModel` to its streams; see `agents.shell.Agent`."""
+    """Binds `QosModel` to its streams; see `hmas.agents.shell.Agent`."""
 
     name = "qos"
     streams: tuple[str, ...] = (TELEMETRY,)

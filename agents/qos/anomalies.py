@@ -1,6 +1,6 @@
 """Lasting contradictions in the telemetry: signs that the control loop is stuck or its figures are broken, not that load is high. Pure."""
 
-from controller.core.messages import InstanceView, SystemSnapshot
+from hmas.controller.core.messages import InstanceView, SystemSnapshot
 
 CONSERVATION = "conservation"
 """The gateway's counters do not add up: arrived is not queued + in flight + ended."""

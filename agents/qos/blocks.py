@@ -1,9 +1,9 @@
 """Hands the sub-windows of the long window to the watch for change points, a block at a time. Pure."""
 
-from agents.qos import columns as col
-from agents.qos.panes import PaneRing
-from agents.qos.tallies import LONG_PANES
-from agents.qos.workload_watch import OUTPUTS, PROMPTS, Lengths, WorkloadWatch
+from hmas.agents.qos import columns as col
+from hmas.agents.qos.panes import PaneRing
+from hmas.agents.qos.tallies import LONG_PANES
+from hmas.agents.qos.workload_watch import OUTPUTS, PROMPTS, Lengths, WorkloadWatch
 
 BLOCKS = 12
 """Blocks in a long window: 5 s each where the window is a minute."""
@@ -16,7 +16,7 @@ class Blocks:
     """Cuts the long window into blocks.
 
     Args:
-        ring: The long window; its columns are those of `agents.qos.columns`.
+        ring: The long window; its columns are those of `hmas.agents.qos.columns`.
 
     Attributes:
         changes: What was found.

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from agents.qos.self_starting import MEMORY, Cusum, Reference
-from agents.qos.sketch import Counts
-from controller.core.messages.views import ChangePoint
+from hmas.agents.qos.self_starting import MEMORY, Cusum, Reference
+from hmas.agents.qos.sketch import Counts
+from hmas.controller.core.messages.views import ChangePoint
 
 HISTORY = 132
 """Blocks kept: a change is measured from the mean of those before it, ten windows at most."""

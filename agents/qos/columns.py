@@ -6,8 +6,8 @@ the same whatever the order in which its parts came in.
 
 from typing import Final
 
-from agents.qos.sketch import LogBuckets
-from controller.core.types import TaskType
+from hmas.agents.qos.sketch import LogBuckets
+from hmas.controller.core.types import TaskType
 
 TIMES: Final = LogBuckets(0.01, 1e7)
 """Milliseconds, from 10 microseconds to almost three hours."""

@@ -4,16 +4,16 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from agents.qos import columns as col
-from agents.qos.heavy import HeavyHitters
-from agents.qos.outcomes import fairness, shares
-from agents.qos.short_view import latencies
-from agents.qos.sketch import Counts
-from agents.qos.tallies import Tallies, tally
-from agents.qos.windows import variation
-from controller.core.messages import LongView, SystemSnapshot
-from controller.core.messages.views import ChangePoint, LengthSummary, TelemetryCounts
-from controller.core.objectives import percentile
+from hmas.agents.qos import columns as col
+from hmas.agents.qos.heavy import HeavyHitters
+from hmas.agents.qos.outcomes import fairness, shares
+from hmas.agents.qos.short_view import latencies
+from hmas.agents.qos.sketch import Counts
+from hmas.agents.qos.tallies import Tallies, tally
+from hmas.agents.qos.windows import variation
+from hmas.controller.core.messages import LongView, SystemSnapshot
+from hmas.controller.core.messages.views import ChangePoint, LengthSummary, TelemetryCounts
+from hmas.controller.core.objectives import percentile
 
 LABELS_MAX = 32
 """Tenants named in a view; the rest is added up as `other`."""

@@ -8,17 +8,17 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from agents.qos import columns as col
-from agents.qos.anomalies import AnomalyWatch
-from agents.qos.blocks import Blocks
-from agents.qos.long_view import build_long_view
-from agents.qos.readings import Readings
-from agents.qos.short_view import build_short_view
-from agents.qos.tallies import Tallies
-from agents.qos.windows import RecentIds, TimeWindow
-from controller.core.messages import Completion, LongView, ShortView, SystemSnapshot
-from controller.core.messages.views import TelemetryCounts
-from controller.core.objectives import mismatch
+from hmas.agents.qos import columns as col
+from hmas.agents.qos.anomalies import AnomalyWatch
+from hmas.agents.qos.blocks import Blocks
+from hmas.agents.qos.long_view import build_long_view
+from hmas.agents.qos.readings import Readings
+from hmas.agents.qos.short_view import build_short_view
+from hmas.agents.qos.tallies import Tallies
+from hmas.agents.qos.windows import RecentIds, TimeWindow
+from hmas.controller.core.messages import Completion, LongView, ShortView, SystemSnapshot
+from hmas.controller.core.messages.views import TelemetryCounts
+from hmas.controller.core.objectives import mismatch
 
 IDS_MAX = 20_000
 """Newest ids by which a completion that comes again is recognised."""

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-from agents.qos.heavy import Share
-from controller.core.messages import Completion
-from controller.core.objectives import jain
-from controller.core.types import OutcomeKind
+from hmas.agents.qos.heavy import Share
+from hmas.controller.core.messages import Completion
+from hmas.controller.core.objectives import jain
+from hmas.controller.core.types import OutcomeKind
 
 
 def is_judged(completion: Completion) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from agents.qos.sketch import Counts
+from hmas.agents.qos.sketch import Counts
 
 
 class PaneRing:

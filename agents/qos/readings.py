@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from agents.qos.utilization import has_kv_usage
-from agents.qos.windows import TimeWindow, slope
-from controller.core.messages import SystemSnapshot
+from hmas.agents.qos.utilization import has_kv_usage
+from hmas.agents.qos.windows import TimeWindow, slope
+from hmas.controller.core.messages import SystemSnapshot
 
 READINGS_MAX = 4_096
 

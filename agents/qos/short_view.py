@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from agents.qos import columns as col
-from agents.qos.outcomes import shares
-from agents.qos.readings import Readings
-from agents.qos.sketch import Counts
-from agents.qos.tallies import tally
-from agents.qos.utilization import utilization
-from controller.core.messages import Completion, LatencySummary, ShortView, SystemSnapshot
-from controller.core.messages.views import TelemetryCounts
+from hmas.agents.qos import columns as col
+from hmas.agents.qos.outcomes import shares
+from hmas.agents.qos.readings import Readings
+from hmas.agents.qos.sketch import Counts
+from hmas.agents.qos.tallies import tally
+from hmas.agents.qos.utilization import utilization
+from hmas.controller.core.messages import Completion, LatencySummary, ShortView, SystemSnapshot
+from hmas.controller.core.messages.views import TelemetryCounts
 
 
 def build_short_view(

@@ -54,7 +54,7 @@ class LogBuckets:
         return 1 + int(math.log(value / self._lowest) * self._scale)
 
     def percentiles(self, counts: Counts, qs: Sequence[float]) -> list[float]:
-        """The q-th percentiles, 0 to 100, of what was counted, within `ALPHA` of `controller.core.objectives.percentile`; 0 with none."""
+        """The q-th percentiles, 0 to 100, of what was counted, within `ALPHA` of `core.objectives.percentile`; 0 with none."""
         up_to = counts.cumsum()
         total = int(up_to[-1])
         if not total:

@@ -5,10 +5,10 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from agents.qos.outcomes import Tally, shares
-from agents.qos.panes import PaneRing
-from agents.qos.sketch import Counts
-from controller.core.messages.views import SmoothedOutcomes
+from hmas.agents.qos.outcomes import Tally, shares
+from hmas.agents.qos.panes import PaneRing
+from hmas.agents.qos.sketch import Counts
+from hmas.controller.core.messages.views import SmoothedOutcomes
 
 
 class Smoothing:

@@ -8,9 +8,9 @@ from bisect import insort
 
 import numpy as np
 
-from agents.qos import columns as col
-from agents.qos.heavy import HeavyHitters, merged
-from agents.qos.outcomes import (
+from hmas.agents.qos import columns as col
+from hmas.agents.qos.heavy import HeavyHitters, merged
+from hmas.agents.qos.outcomes import (
     Tally,
     asked_tokens,
     is_judged,
@@ -20,12 +20,12 @@ from agents.qos.outcomes import (
     served_late,
     served_tokens,
 )
-from agents.qos.panes import PaneRing
-from agents.qos.readings import Growth
-from agents.qos.sketch import Counts
-from agents.qos.smoothing import Smoothing
-from controller.core.messages import Completion, SystemSnapshot
-from controller.core.types import OutcomeKind
+from hmas.agents.qos.panes import PaneRing
+from hmas.agents.qos.readings import Growth
+from hmas.agents.qos.sketch import Counts
+from hmas.agents.qos.smoothing import Smoothing
+from hmas.controller.core.messages import Completion, SystemSnapshot
+from hmas.controller.core.types import OutcomeKind
 
 SHORT_PANES = 25
 LONG_PANES = 60
@@ -45,7 +45,7 @@ class Tallies:
         long_s: Span of the long one, at least as much.
 
     Attributes:
-        short, long: The rings of sub-windows; columns are named in `agents.qos.columns`.
+        short, long: The rings of sub-windows; columns are named in `hmas.agents.qos.columns`.
         smoothing: Outcomes that forget slowly.
     """
 

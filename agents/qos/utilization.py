@@ -8,7 +8,7 @@ fence that calibrated upper bounds take stands in.
 
 from dataclasses import dataclass
 
-from controller.core.messages import InstanceView
+from hmas.controller.core.messages import InstanceView
 
 ENGINE_FRESH_S = 5.0
 """Age beyond which an engine's own figures no longer count."""

@@ -4,9 +4,9 @@ import math
 from collections import deque
 from collections.abc import Sequence
 
-from agents.qos.changes import Block, MixScorer, Watch
-from agents.qos.sketch import Counts
-from controller.core.messages.views import ChangePoint
+from hmas.agents.qos.changes import Block, MixScorer, Watch
+from hmas.agents.qos.sketch import Counts
+from hmas.controller.core.messages.views import ChangePoint
 
 ARRIVALS, PROMPTS, OUTPUTS, TASKS = "arrival_rps", "prompt_mean", "output_mean", "by_task"
 SAMPLES_MIN = 5

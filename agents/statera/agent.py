@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from agents.statera.loops import Band
-from agents.statera.model import KEEP_ALIVE_S, StateraModel
-from agents.statera.tuning import gains_of
-from controller.bus.base import Bus
-from controller.config.schema import Config
-from controller.core.messages import ACTIONS, TELEMETRY, VIEWS, Completion, ControlAction, Message, ShortView
+from hmas.agents.statera.loops import Band
+from hmas.agents.statera.model import KEEP_ALIVE_S, StateraModel
+from hmas.agents.statera.tuning import gains_of
+from hmas.controller.bus.base import Bus
+from hmas.controller.config.schema import Config
+from hmas.controller.core.messages import ACTIONS, TELEMETRY, VIEWS, Completion, ControlAction, Message, ShortView
 
 REPLAY_ACTIONS = 5_000
 REPLAY_TELEMETRY = 5_000
@@ -17,7 +17,7 @@ ACTION_FRESH_S = 120.0
 
 
 class StateraAgent:
-    """Binds `StateraModel` to its streams; see `agents.shell.Agent`."""
+    """Binds `StateraModel` to its streams; see `hmas.agents.shell.Agent`."""
 
     name = "statera"
     streams: tuple[str, ...] = (VIEWS,)

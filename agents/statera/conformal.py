@@ -11,9 +11,9 @@ from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Sequence
 
-from agents.statera.risk import AdaptiveRisk
-from controller.core.messages import Completion, LengthBound
-from controller.core.types import OutcomeKind
+from hmas.agents.statera.risk import AdaptiveRisk
+from hmas.controller.core.messages import Completion, LengthBound
+from hmas.controller.core.types import OutcomeKind
 
 EDGES = (128, 512, 2048, 8192)
 """Upper edges of the prompt-length buckets, tokens (exclusive); the last bucket is open."""

@@ -9,8 +9,8 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from agents.statera.gains import VIEWS, Gains
-from agents.statera.target import Target
+from hmas.agents.statera.gains import VIEWS, Gains
+from hmas.agents.statera.target import Target
 
 OPEN_FACTOR_PER_S = 1.25
 """Factor by which a full window opens per second while requests wait, some targets are missed and utilization is below the band: pressure

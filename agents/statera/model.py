@@ -12,16 +12,16 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from agents.statera.budgets import LAWS, BandBudget, BudgetLaw, BudgetLawName, Seen
-from agents.statera.conformal import LengthCalibrator
-from agents.statera.gains import Gains, delay_s
-from agents.statera.headroom import Headroom
-from agents.statera.loops import Band, Load, WindowLoop
-from agents.statera.plant import Plant
-from agents.statera.strictness import ALLOWED, Strictness
-from agents.statera.target import Target, best_window
-from agents.statera.tuning import EVERY
-from controller.core.messages import Completion, ControlAction, InstanceView, ShortView
+from hmas.agents.statera.budgets import LAWS, BandBudget, BudgetLaw, BudgetLawName, Seen
+from hmas.agents.statera.conformal import LengthCalibrator
+from hmas.agents.statera.gains import Gains, delay_s
+from hmas.agents.statera.headroom import Headroom
+from hmas.agents.statera.loops import Band, Load, WindowLoop
+from hmas.agents.statera.plant import Plant
+from hmas.agents.statera.strictness import ALLOWED, Strictness
+from hmas.agents.statera.target import Target, best_window
+from hmas.agents.statera.tuning import EVERY
+from hmas.controller.core.messages import Completion, ControlAction, InstanceView, ShortView
 
 SEEN_MAX = 20_000
 EARLY_MAX = 1_024

@@ -12,8 +12,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from controller.core.messages import Completion
-from controller.core.types import OutcomeKind
+from hmas.controller.core.messages import Completion
+from hmas.controller.core.types import OutcomeKind
 
 N = TypeVar("N", float, NDArray[np.float64])
 

@@ -13,8 +13,8 @@ time with gain K = 1 / (2 k D) has a phase margin of 61 degrees (SIMC, docs/stat
 import math
 from collections import deque
 
-from controller.core.messages import Completion
-from controller.core.types import OutcomeKind
+from hmas.controller.core.messages import Completion
+from hmas.controller.core.types import OutcomeKind
 
 ALLOWED = 0.05
 """Share of TPOT misses among requests that begin in time."""

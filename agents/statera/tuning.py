@@ -6,8 +6,8 @@ from typing import Literal
 
 import msgspec
 
-from agents.statera.gains import Gains, Plant
-from controller.core.errors import ConfigError
+from hmas.agents.statera.gains import Gains, Plant
+from hmas.controller.core.errors import ConfigError
 
 EVERY = "*"
 """Name under which gains for every instance stand that is not named."""

@@ -5,7 +5,7 @@ import json
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from controller.core.errors import AdminError, AdminUnreachable
+from hmas.controller.core.errors import AdminError, AdminUnreachable
 
 TIMEOUT_S = 10.0
 

@@ -10,11 +10,11 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from controller.admin.operations import Operations
-from controller.config.override_format import KnobsPart
-from controller.config.overrides import cli_id, document_of, override_from
-from controller.core.errors import AdminError, OverrideError
-from controller.runtime.clock import Clock
+from hmas.controller.admin.operations import Operations
+from hmas.controller.config.override_format import KnobsPart
+from hmas.controller.config.overrides import cli_id, document_of, override_from
+from hmas.controller.core.errors import AdminError, OverrideError
+from hmas.controller.runtime.clock import Clock
 
 MAX_BODY_BYTES = 64 * 1024
 MAX_EVENTS = 1000

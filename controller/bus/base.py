@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from controller.core.messages import Message
+from hmas.controller.core.messages import Message
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """How long a stream may get: so many entries, and no more of them than a server's memory has room for. Pure."""
 
-from controller.bus.wire import xadd_head
+from hmas.controller.bus.wire import xadd_head
 
 BYTES_MOST = 64 << 20
 """Of one stream's entries, as far as their size tells."""

@@ -7,8 +7,8 @@ value is a fault of the sender and must not reach a control law.
 
 import msgspec
 
-from controller.core.errors import MessageError
-from controller.core.messages import VERSION, AnyMessage, Message
+from hmas.controller.core.errors import MessageError
+from hmas.controller.core.messages import VERSION, AnyMessage, Message
 
 _HEAD = b'{"v":%d,"m":' % VERSION
 _EXCERPT = 80

@@ -20,7 +20,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from controller.core.errors import BusError
+from hmas.controller.core.errors import BusError
 
 log = logging.getLogger(__name__)
 

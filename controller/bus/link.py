@@ -13,10 +13,10 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from controller.bus.base import BusHealth, Delivery
-from controller.bus.codec import decode
-from controller.core.errors import BusError, MessageError
-from controller.core.messages import Message
+from hmas.controller.bus.base import BusHealth, Delivery
+from hmas.controller.bus.codec import decode
+from hmas.controller.core.errors import BusError, MessageError
+from hmas.controller.core.messages import Message
 
 log = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field, replace
 
-from controller.bus.base import BusHealth, Delivery
-from controller.bus.codec import encode
-from controller.core.messages import MAXLEN, STREAM_OF, Message
+from hmas.controller.bus.base import BusHealth, Delivery
+from hmas.controller.bus.codec import encode
+from hmas.controller.core.messages import MAXLEN, STREAM_OF, Message
 
 CLAIM_IDLE_S = 60.0
 """An entry that its consumer leaves unacknowledged for this long goes to the next consumer that reads."""
@@ -45,7 +45,7 @@ class _Stream:
 
 
 class MemoryBus:
-    """Implements `controller.bus.base.Bus` without a server. One object serves every part of the process."""
+    """Implements `hmas.controller.bus.base.Bus` without a server. One object serves every part of the process."""
 
     def __init__(self) -> None:
         self._streams = {name: _Stream(deque(maxlen=length)) for name, length in MAXLEN.items()}

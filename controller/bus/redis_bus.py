@@ -4,12 +4,12 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from controller.bus.base import BusHealth, Delivery
-from controller.bus.codec import encode
-from controller.bus.link import LOST, Link
-from controller.bus.redis_reader import Follower, GroupReader, batches
-from controller.bus.redis_sender import Sender
-from controller.core.messages import STREAM_OF, Completion, Message, SystemSnapshot
+from hmas.controller.bus.base import BusHealth, Delivery
+from hmas.controller.bus.codec import encode
+from hmas.controller.bus.link import LOST, Link
+from hmas.controller.bus.redis_reader import Follower, GroupReader, batches
+from hmas.controller.bus.redis_sender import Sender
+from hmas.controller.core.messages import STREAM_OF, Completion, Message, SystemSnapshot
 
 FLUSH_S = 1.0
 """How long `close` waits for the buffer to empty."""
@@ -18,7 +18,7 @@ PATIENT = frozenset({Completion, SystemSnapshot})
 
 
 class RedisBus:
-    """Implements `controller.bus.base.Bus`.
+    """Implements `hmas.controller.bus.base.Bus`.
 
     A sender gathers messages for a moment and writes them together; every reader holds one connection; acknowledgements and `latest`
     share one more. Losing the server raises nowhere: the buffer fills, readers yield [], `health` says why, and all reconnect with

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 from redis.asyncio import Redis as RedisClient
 from redis.exceptions import ResponseError
 
-from controller.bus.base import Delivery
-from controller.bus.link import LOST, Backoff, Entry, Link, pairs
+from hmas.controller.bus.base import Delivery
+from hmas.controller.bus.link import LOST, Backoff, Entry, Link, pairs
 
 CLAIM_EVERY_S = 30.0
 """How often a consumer looks for entries that others have left behind."""

@@ -11,10 +11,10 @@ from redis.asyncio import Redis as RedisClient
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from controller.bus.bounds import Bounded
-from controller.bus.link import ANSWER_TIMEOUT_S, LOST, Backoff, Link
-from controller.bus.wire import Wire, xadd
-from controller.core.messages import MAXLEN
+from hmas.controller.bus.bounds import Bounded
+from hmas.controller.bus.link import ANSWER_TIMEOUT_S, LOST, Backoff, Link
+from hmas.controller.bus.wire import Wire, xadd
+from hmas.controller.core.messages import MAXLEN
 
 BUFFER = 20_000
 """Messages held while the server is away; beyond it the oldest are dropped and counted."""

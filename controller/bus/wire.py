@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import hiredis
 
-from controller.bus.link import FIELD
+from hmas.controller.bus.link import FIELD
 
 MAX_REPLY_BYTES = 65_536
 

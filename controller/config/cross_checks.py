@@ -4,13 +4,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from controller.config.check import Problem
-from controller.config.paths import UNIX_PATH_LIMIT, is_loopback
-from controller.config.running import AGENT_NAMES
-from controller.config.schema import Config, EngineConfig
-from controller.scheduling.pool import POLICIES, named
-from engines.errors import ProfileError
-from engines.model_shape import model_kv_bytes
+from hmas.controller.config.check import Problem
+from hmas.controller.config.paths import UNIX_PATH_LIMIT, is_loopback
+from hmas.controller.config.running import AGENT_NAMES
+from hmas.controller.config.schema import Config, EngineConfig
+from hmas.controller.scheduling.pool import POLICIES, named
+from hmas.engines.errors import ProfileError
+from hmas.engines.model_shape import model_kv_bytes
 
 BUS_SCHEMES = ("redis://", "rediss://", "unix://")
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
-from controller.config.check import Path, dotted
-from controller.config.toml_lines import toml_lines
-from controller.core.errors import ConfigError
+from hmas.controller.config.check import Path, dotted
+from hmas.controller.config.toml_lines import toml_lines
+from hmas.controller.core.errors import ConfigError
 
 MAX_BYTES = 1 << 20
 MAX_NODES = 50_000

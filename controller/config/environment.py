@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec import inspect as types
 
-from controller.config.check import Path, Problem, bare, closest
-from controller.config.schema import Config
+from hmas.controller.config.check import Path, Problem, bare, closest
+from hmas.controller.config.schema import Config
 
 PREFIX = "HMAS_"
 OTHER_NAMES = frozenset(

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 
 import msgspec
 
-from controller.config.check import Path, Problem, dotted, problems
-from controller.config.cross_checks import advice, cross_problems, unknown_policy
-from controller.config.document import Document, read_document
-from controller.config.environment import apply_environment
-from controller.config.plugins import load_policies
-from controller.config.reference import example_config, reference
-from controller.config.schema import Config
-from controller.core.errors import ConfigError
+from hmas.controller.config.check import Path, Problem, dotted, problems
+from hmas.controller.config.cross_checks import advice, cross_problems, unknown_policy
+from hmas.controller.config.document import Document, read_document
+from hmas.controller.config.environment import apply_environment
+from hmas.controller.config.plugins import load_policies
+from hmas.controller.config.reference import example_config, reference
+from hmas.controller.config.schema import Config
+from hmas.controller.core.errors import ConfigError
 
 __all__ = ["ConfigMistakes", "Mistake", "advice", "example_config", "load_config", "reference"]
 

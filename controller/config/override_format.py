@@ -9,12 +9,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from controller.config.check import Problem, dotted, problems
-from controller.config.section import Name, PolicyName
-from controller.core.errors import OverrideError, PolicyError
-from controller.scheduling.pool import BUILT_IN, POLICIES, check_hints
-from controller.scheduling.tenancy import TenantLimits
-from engines.base import Knobs
+from hmas.controller.config.check import Problem, dotted, problems
+from hmas.controller.config.section import Name, PolicyName
+from hmas.controller.core.errors import OverrideError, PolicyError
+from hmas.controller.scheduling.pool import BUILT_IN, POLICIES, check_hints
+from hmas.controller.scheduling.tenancy import TenantLimits
+from hmas.engines.base import Knobs
 
 MAX_BYTES = 64 * 1024
 MAX_LIFE_S = 366 * 86_400.0

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from controller.config.override_format import (
+from hmas.controller.config.override_format import (
     ID_PATTERN,
     MAX_BYTES,
     Override,
@@ -24,9 +24,9 @@ from controller.config.override_format import (
     parse_override,
     valid_id,
 )
-from controller.core.errors import OverrideError
-from controller.core.messages import OverrideNotice
-from engines.base import Knobs
+from hmas.controller.core.errors import OverrideError
+from hmas.controller.core.messages import OverrideNotice
+from hmas.engines.base import Knobs
 
 __all__ = [
     "ID_PATTERN",

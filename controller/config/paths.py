@@ -3,7 +3,7 @@
 import ipaddress
 from pathlib import Path
 
-from controller.config.schema import Config
+from hmas.controller.config.schema import Config
 
 UNIX_PATH_LIMIT = 107
 """Bytes that a unix socket's path may have on Linux (sun_path, less its closing zero)."""

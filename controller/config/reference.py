@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 from msgspec import inspect as types
 
-from controller.config.check import allowed, bare, description
-from controller.config.environment import PREFIX
-from controller.config.schema import Config
+from hmas.controller.config.check import allowed, bare, description
+from hmas.controller.config.environment import PREFIX
+from hmas.controller.config.schema import Config
 
 _INTRO = """# Configuration
 

@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from controller.config.section import Name, PolicyName, Port, Seconds, Section, Share
-from controller.config.slo import SloConfig
-from controller.scheduling.pool import DEFAULT_POLICY
+from hmas.controller.config.section import Name, PolicyName, Port, Seconds, Section, Share
+from hmas.controller.config.slo import SloConfig
+from hmas.controller.scheduling.pool import DEFAULT_POLICY
 
 
 class GatewayConfig(Section, frozen=True):

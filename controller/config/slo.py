@@ -4,8 +4,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from controller.config.section import Section
-from controller.core.slo import TargetTable
+from hmas.controller.config.section import Section
+from hmas.controller.core.slo import TargetTable
 
 
 class SloConfig(Section, frozen=True):

@@ -4,7 +4,7 @@ import contextlib
 import json
 from typing import NoReturn
 
-from controller.config.check import Path
+from hmas.controller.config.check import Path
 
 _BLANK = " \t"
 _BARE_END = set(" \t\r\n=.,]}#'\"")

@@ -9,9 +9,9 @@ import math
 from collections import OrderedDict, deque
 from typing import NamedTuple
 
-from controller.control.contest import PROOF_LEAST, WINDOW, Contest, pinball
-from controller.core.lengths import LEVELS, MEDIAN, P90
-from controller.core.types import Estimates
+from hmas.controller.control.contest import PROOF_LEAST, WINDOW, Contest, pinball
+from hmas.controller.core.lengths import LEVELS, MEDIAN, P90
+from hmas.controller.core.types import Estimates
 
 LENGTH_MARGIN, COST_MARGIN = 0.02, 0.05
 """How much worse than the default still passes: pinball loss of the log length, absolute error of the log time."""

@@ -1,6 +1,6 @@
 """The bodies that clients send, made from a prompt's text: one for every shape of request that a gateway meets. Pure.
 
-What reads them is `controller.core.request_body`. Both together are how training, evaluation and the benchmarks see prompts, so that
+What reads them is `hmas.controller.core.request_body`. Both together are how training, evaluation and the benchmarks see prompts, so that
 nothing is judged on an input that no client sends.
 """
 
@@ -10,8 +10,8 @@ from typing import Any
 
 import orjson
 
-from controller.core.client_systems import Draws, long_system, pick, short_system
-from controller.core.request_body import CHAT, COMPLETIONS
+from hmas.controller.core.client_systems import Draws, long_system, pick, short_system
+from hmas.controller.core.request_body import CHAT, COMPLETIONS
 
 LONG_SYSTEM_CHARS = 9000
 """About 2,000 tokens."""

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple, Protocol
 
-from controller.core import client_policies
+from hmas.controller.core import client_policies
 
 
 class Draws(Protocol):

@@ -1,6 +1,6 @@
 """One error root (`HmasError`, on the lowest floor), one child per subsystem."""
 
-from engines.errors import HmasError
+from hmas.engines.errors import HmasError
 
 
 class ConfigError(HmasError):

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from controller.core.objectives import jain
+from hmas.controller.core.objectives import jain
 
 LEAST_SHARE = 0.1
 """A tenant that was backlogged for less than this share of the contended time is left out: a single wait would speak for it."""

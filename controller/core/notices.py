@@ -2,8 +2,8 @@
 
 from msgspec import structs
 
-from controller.core.messages import RequestNotice
-from controller.core.request_body import Call
+from hmas.controller.core.messages import RequestNotice
+from hmas.controller.core.request_body import Call
 
 
 def notice_of(

@@ -6,7 +6,7 @@ Names follow `vllm bench serve` and aiperf (goodput, ttft, tpot), so that result
 import math
 from collections.abc import Iterable, Sequence
 
-from controller.core.types import Slo
+from hmas.controller.core.types import Slo
 
 INPUT_WEIGHT = 1.0
 """w_i of Eq. 6 (H-MAS B.2)."""

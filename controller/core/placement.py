@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from controller.core.types import Estimates, Request
+from hmas.controller.core.types import Estimates, Request
 
 
 class Routable(Protocol):

@@ -1,6 +1,6 @@
 """The texts of a request by what they are for: what is asked, the system prompt, what was said before. Pure, bounded in work and size."""
 
-from engines.tokens import estimate_tokens
+from hmas.engines.tokens import estimate_tokens
 
 EXCERPT_HEAD = 1200
 EXCERPT_TAIL = 800

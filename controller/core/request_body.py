@@ -8,9 +8,9 @@ from typing import Any
 
 import orjson
 
-from controller.core.errors import BodyError
-from controller.core.prompt_texts import PromptTexts
-from engines.tokens import estimate_tokens
+from hmas.controller.core.errors import BodyError
+from hmas.controller.core.prompt_texts import PromptTexts
+from hmas.engines.tokens import estimate_tokens
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
@@ -38,7 +38,7 @@ class Call:
         stream: Whether a stream is wanted.
         prompt_tokens: Estimate over messages or prompt and tool definitions.
         prompt_chars: Characters of text in it; 0 for prompts given as token ids.
-        excerpt: Head and tail of what is asked (the last user message, or the prompt); see `controller.core.prompt_texts.Cut`.
+        excerpt: Head and tail of what is asked (the last user message, or the prompt); see `hmas.controller.core.prompt_texts.Cut`.
         system: Head of the system prompts; empty for a plain prompt.
         history: What was said before the question, newest last; empty for a plain prompt.
         question_chars, question_tokens: Length of the whole question; 0 where it has no text.

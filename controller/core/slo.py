@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from controller.core.types import Slo, TaskType
+from hmas.controller.core.types import Slo, TaskType
 
 IMPORTANCE_MIN = 0.5
 IMPORTANCE_MAX = 1.0

@@ -4,19 +4,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from controller.control.agent_scores import BOUNDS, COSTS, LENGTHS, WINDOWS, AgentScores, Standing
-from controller.core.messages import RequestCost, RequestFeatures
-from controller.core.slo import TargetTable
-from controller.core.types import Estimates, OutcomeKind, Request
-from controller.gateway.beliefs import Declared, bounded_forecast, with_cost, with_features, within_targets
-from controller.gateway.control import Control
-from controller.gateway.directives import STATERA
-from controller.gateway.journal import Journal
-from controller.scheduling.admission import upper_output
-from controller.scheduling.group import WINDOW
-from controller.scheduling.outcomes import Dispatch, Ended
-from controller.scheduling.scheduler import Scheduler
-from controller.scheduling.walk import FENCE, GUARD
+from hmas.controller.control.agent_scores import BOUNDS, COSTS, LENGTHS, WINDOWS, AgentScores, Standing
+from hmas.controller.core.messages import RequestCost, RequestFeatures
+from hmas.controller.core.slo import TargetTable
+from hmas.controller.core.types import Estimates, OutcomeKind, Request
+from hmas.controller.gateway.beliefs import Declared, bounded_forecast, with_cost, with_features, within_targets
+from hmas.controller.gateway.control import Control
+from hmas.controller.gateway.directives import STATERA
+from hmas.controller.gateway.journal import Journal
+from hmas.controller.scheduling.admission import upper_output
+from hmas.controller.scheduling.group import WINDOW
+from hmas.controller.scheduling.outcomes import Dispatch, Ended
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.scheduling.walk import FENCE, GUARD
 
 RELIEVED_EVERY_S = 10.0
 """A dispatch in spite of a hold is an event at most this often for each reason; the metric counts them all."""

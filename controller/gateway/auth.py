@@ -5,8 +5,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from controller.config.schema import TenantConfig
-from controller.gateway.errors import ApiError, bad_field
+from hmas.controller.config.schema import TenantConfig
+from hmas.controller.gateway.errors import ApiError, bad_field
 
 FAIRNESS_HEADERS = ("x-gateway-inference-fairness-id", "x-llm-d-inference-fairness-id")
 DEFAULT_TENANT = "default"

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from controller.core.messages import RequestCost, RequestFeatures
-from controller.core.slo import IMPORTANCE_MAX, IMPORTANCE_MIN, TargetTable
-from controller.core.types import Estimates, Slo
+from hmas.controller.core.messages import RequestCost, RequestFeatures
+from hmas.controller.core.slo import IMPORTANCE_MAX, IMPORTANCE_MIN, TargetTable
+from hmas.controller.core.types import Estimates, Slo
 
 MAX_MS = 86_400_000.0
 MAX_TOKENS = 10_000_000.0

@@ -5,9 +5,9 @@ import logging
 import time
 from collections.abc import Callable
 
-from controller.core.errors import SchedulingError
-from controller.runtime.clock import Clock
-from controller.scheduling.scheduler import Scheduler
+from hmas.controller.core.errors import SchedulingError
+from hmas.controller.runtime.clock import Clock
+from hmas.controller.scheduling.scheduler import Scheduler
 
 SLICE_S = 0.001
 """How long a slice lasts before the loop serves everybody else; one batch more at most."""

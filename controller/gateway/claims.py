@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from controller.config.schema import TenantConfig
-from controller.gateway.errors import bad_field
+from hmas.controller.config.schema import TenantConfig
+from hmas.controller.gateway.errors import bad_field
 
 TTFT_HEADERS = ("x-slo-ttft-ms", "x-llm-d-slo-ttft-ms")
 TPOT_HEADERS = ("x-slo-tpot-ms", "x-llm-d-slo-tpot-ms")

@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from controller.gateway.errors import TYPE_OF_STATUS
+from hmas.controller.gateway.errors import TYPE_OF_STATUS
 
 MAX_MESSAGE = 500
 """Characters of an engine's message that logs and telemetry keep; the client gets all of it."""

@@ -4,13 +4,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from controller.config.overrides import Override
-from controller.config.schema import Config
-from controller.control.agent_scores import BOUNDS
-from controller.core.errors import PolicyError
-from controller.core.messages import ControlAction, LengthBound, MetaDecision, OverrideNotice
-from controller.gateway.directive_changes import Change, changes
-from controller.gateway.directives import (
+from hmas.controller.config.overrides import Override
+from hmas.controller.config.schema import Config
+from hmas.controller.control.agent_scores import BOUNDS
+from hmas.controller.core.errors import PolicyError
+from hmas.controller.core.messages import ControlAction, LengthBound, MetaDecision, OverrideNotice
+from hmas.controller.gateway.directive_changes import Change, changes
+from hmas.controller.gateway.directives import (
     META,
     STATERA,
     Configured,
@@ -22,13 +22,13 @@ from controller.gateway.directives import (
     newest_bounds,
     resolve,
 )
-from controller.gateway.fleet import Fleet
-from controller.gateway.journal import Journal
-from controller.gateway.metrics import Metrics
-from controller.runtime.clock import Clock
-from controller.scheduling.pool import GUARD, make_policy
-from controller.scheduling.scheduler import Scheduler
-from controller.scheduling.tenancy import NO_LIMITS, TenantLimits
+from hmas.controller.gateway.fleet import Fleet
+from hmas.controller.gateway.journal import Journal
+from hmas.controller.gateway.metrics import Metrics
+from hmas.controller.runtime.clock import Clock
+from hmas.controller.scheduling.pool import GUARD, make_policy
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.scheduling.tenancy import NO_LIMITS, TenantLimits
 
 MAX_SKEW_S = 5.0
 """A word from further ahead than this speaks of a wrong clock and is taken as said now."""

@@ -10,34 +10,34 @@ from typing import Any
 
 import msgspec
 
-from controller.bus.base import Bus
-from controller.config.paths import overrides_dir
-from controller.config.schema import Config, EngineConfig
-from controller.core.types import OutcomeKind
-from controller.gateway.agent_watch import AgentWatch
-from controller.gateway.auth import Authenticator
-from controller.gateway.control import Control, tenant_limits
-from controller.gateway.decisions import DecisionLog
-from controller.gateway.desk import Desk, Ending
-from controller.gateway.door import Door
-from controller.gateway.dossier import Dossier
-from controller.gateway.errors import ApiError
-from controller.gateway.fleet import Fleet
-from controller.gateway.instance_spec import instance_spec
-from controller.gateway.journal import Journal
-from controller.gateway.life import RequestLife
-from controller.gateway.listener import Listener
-from controller.gateway.metrics import Metrics
-from controller.gateway.model_reports import ModelReports
-from controller.gateway.passthrough import PassThrough
-from controller.gateway.reload import differences, taken
-from controller.gateway.watch import OverrideWatch
-from controller.routing.pool import make_router
-from controller.runtime.clock import Clock
-from controller.scheduling.history import History
-from controller.scheduling.outcomes import SchedulerSettings
-from controller.scheduling.scheduler import Scheduler
-from engines.base import Engine
+from hmas.controller.bus.base import Bus
+from hmas.controller.config.paths import overrides_dir
+from hmas.controller.config.schema import Config, EngineConfig
+from hmas.controller.core.types import OutcomeKind
+from hmas.controller.gateway.agent_watch import AgentWatch
+from hmas.controller.gateway.auth import Authenticator
+from hmas.controller.gateway.control import Control, tenant_limits
+from hmas.controller.gateway.decisions import DecisionLog
+from hmas.controller.gateway.desk import Desk, Ending
+from hmas.controller.gateway.door import Door
+from hmas.controller.gateway.dossier import Dossier
+from hmas.controller.gateway.errors import ApiError
+from hmas.controller.gateway.fleet import Fleet
+from hmas.controller.gateway.instance_spec import instance_spec
+from hmas.controller.gateway.journal import Journal
+from hmas.controller.gateway.life import RequestLife
+from hmas.controller.gateway.listener import Listener
+from hmas.controller.gateway.metrics import Metrics
+from hmas.controller.gateway.model_reports import ModelReports
+from hmas.controller.gateway.passthrough import PassThrough
+from hmas.controller.gateway.reload import differences, taken
+from hmas.controller.gateway.watch import OverrideWatch
+from hmas.controller.routing.pool import make_router
+from hmas.controller.runtime.clock import Clock
+from hmas.controller.scheduling.history import History
+from hmas.controller.scheduling.outcomes import SchedulerSettings
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.engines.base import Engine
 
 MAX_SIDE_TASKS = 4096
 STRANDED_EVERY_S = 1.0

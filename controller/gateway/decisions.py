@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from controller.core.messages import DecisionOutcome, MetaDecision, label_of
+from hmas.controller.core.messages import DecisionOutcome, MetaDecision, label_of
 
 KEPT = 512
 """Decisions kept: at one evaluation every ten seconds about an hour and a half."""

@@ -4,29 +4,29 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from controller.bus.base import Bus
-from controller.control.agent_scores import shape_of
-from controller.core.fairness import Fairness
-from controller.core.messages import RequestCost, RequestFeatures, RequestNotice
-from controller.core.notices import notice_of
-from controller.core.request_body import Call
-from controller.core.session import session_digest
-from controller.core.types import Estimates, OutcomeKind, Request
-from controller.gateway.agent_watch import AgentWatch, Answers
-from controller.gateway.beliefs import Declared, fault_of_cost, fault_of_features
-from controller.gateway.chores import Chores
-from controller.gateway.dossier import Dossier
-from controller.gateway.errors import ApiError
-from controller.gateway.fleet import Fleet
-from controller.gateway.ledger import Ledger, Recent
-from controller.gateway.metrics import Metrics
-from controller.gateway.ratelimits import ratelimit_headers
-from controller.runtime.clock import Clock
-from controller.scheduling.history import History
-from controller.scheduling.lazy_heap import LazyHeap
-from controller.scheduling.queue_entry import QueueEntry
-from controller.scheduling.scheduler import Dispatch, Dropped, Refusal, Scheduler
-from controller.scheduling.shards import Shards
+from hmas.controller.bus.base import Bus
+from hmas.controller.control.agent_scores import shape_of
+from hmas.controller.core.fairness import Fairness
+from hmas.controller.core.messages import RequestCost, RequestFeatures, RequestNotice
+from hmas.controller.core.notices import notice_of
+from hmas.controller.core.request_body import Call
+from hmas.controller.core.session import session_digest
+from hmas.controller.core.types import Estimates, OutcomeKind, Request
+from hmas.controller.gateway.agent_watch import AgentWatch, Answers
+from hmas.controller.gateway.beliefs import Declared, fault_of_cost, fault_of_features
+from hmas.controller.gateway.chores import Chores
+from hmas.controller.gateway.dossier import Dossier
+from hmas.controller.gateway.errors import ApiError
+from hmas.controller.gateway.fleet import Fleet
+from hmas.controller.gateway.ledger import Ledger, Recent
+from hmas.controller.gateway.metrics import Metrics
+from hmas.controller.gateway.ratelimits import ratelimit_headers
+from hmas.controller.runtime.clock import Clock
+from hmas.controller.scheduling.history import History
+from hmas.controller.scheduling.lazy_heap import LazyHeap
+from hmas.controller.scheduling.queue_entry import QueueEntry
+from hmas.controller.scheduling.scheduler import Dispatch, Dropped, Refusal, Scheduler
+from hmas.controller.scheduling.shards import Shards
 
 STRANDED_AFTER_S = 30.0
 """How long a waiting request outlives the last engine that could serve it: an engine that restarts gets the chance to."""

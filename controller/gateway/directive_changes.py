@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from controller.gateway.directives import KNOBS, Directives, Setting, Source
-from controller.scheduling.tenancy import NO_LIMITS, TenantLimits
+from hmas.controller.gateway.directives import KNOBS, Directives, Setting, Source
+from hmas.controller.scheduling.tenancy import NO_LIMITS, TenantLimits
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,12 @@ from typing import Final, Generic, Literal, TypeVar
 
 import msgspec
 
-from controller.config.overrides import knobs_for
-from controller.control.agent_scores import BOUNDS, WINDOWS
-from controller.core.messages import ControlAction, LengthBound, MetaDecision, OverrideNotice
-from controller.core.types import Controls
-from controller.scheduling.pool import GUARD
-from controller.scheduling.tenancy import NO_LIMITS, TenantLimits
+from hmas.controller.config.overrides import knobs_for
+from hmas.controller.control.agent_scores import BOUNDS, WINDOWS
+from hmas.controller.core.messages import ControlAction, LengthBound, MetaDecision, OverrideNotice
+from hmas.controller.core.types import Controls
+from hmas.controller.scheduling.pool import GUARD
+from hmas.controller.scheduling.tenancy import NO_LIMITS, TenantLimits
 
 META: Final = "meta"
 STATERA: Final = "statera"
@@ -143,7 +143,7 @@ def resolve(
         now_s: Against which an agent's silence is measured.
         stale_after_s: Silence after which an agent's word is dropped.
         aside: What of which agent does not count for now: `WINDOWS`, and with them what the agent says of token budget and TPOT guard, or
-            `BOUNDS`, both of `controller.control.agent_scores`.
+            `BOUNDS`, both of `hmas.controller.control.agent_scores`.
     """
     decision = meta.word if meta is not None and meta.fresh(now_s, stale_after_s) else None
     policy, hints = _policy(configured, meta, decision, override, stale_after_s=stale_after_s, drops_guard=(META, WINDOWS) in aside)

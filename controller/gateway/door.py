@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import orjson
 
-from controller.core.request_body import CHAT, COMPLETIONS
-from controller.gateway.auth import Authenticator
-from controller.gateway.claims import client_request_id
-from controller.gateway.errors import ApiError
-from controller.gateway.fleet import Fleet
-from controller.gateway.metrics import Metrics
-from controller.gateway.transport import HttpRequest, Responder
+from hmas.controller.core.request_body import CHAT, COMPLETIONS
+from hmas.controller.gateway.auth import Authenticator
+from hmas.controller.gateway.claims import client_request_id
+from hmas.controller.gateway.errors import ApiError
+from hmas.controller.gateway.fleet import Fleet
+from hmas.controller.gateway.metrics import Metrics
+from hmas.controller.gateway.transport import HttpRequest, Responder
 
 EMBEDDINGS = "/v1/embeddings"
 MODELS = "/v1/models"

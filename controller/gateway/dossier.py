@@ -4,13 +4,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from controller.core.messages import Completion
-from controller.core.types import Estimates, Request
-from controller.gateway.beliefs import Declared
-from controller.gateway.directives import Directives
-from controller.runtime.clock import Clock
-from controller.scheduling.queue_entry import QueueEntry
-from controller.scheduling.scheduler import Dispatch, Scheduler
+from hmas.controller.core.messages import Completion
+from hmas.controller.core.types import Estimates, Request
+from hmas.controller.gateway.beliefs import Declared
+from hmas.controller.gateway.directives import Directives
+from hmas.controller.runtime.clock import Clock
+from hmas.controller.scheduling.queue_entry import QueueEntry
+from hmas.controller.scheduling.scheduler import Dispatch, Scheduler
 
 BELIEFS_KEPT = 8
 """Estimates kept of one request: the first, and the last ones."""

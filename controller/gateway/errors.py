@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 import orjson
 
-from controller.core.errors import BodyError, HmasError
+from hmas.controller.core.errors import BodyError, HmasError
 
 TYPE_OF_STATUS: Mapping[int, str] = MappingProxyType(
     {

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller.gateway.complaints import Complaint
-from controller.gateway.sse import EventScanner, usage_figures
-from controller.gateway.transport import Responder
-from engines.base import EngineResponse
-from engines.errors import EngineError, EngineProtocolError
+from hmas.controller.gateway.complaints import Complaint
+from hmas.controller.gateway.sse import EventScanner, usage_figures
+from hmas.controller.gateway.transport import Responder
+from hmas.engines.base import EngineResponse
+from hmas.engines.errors import EngineError, EngineProtocolError
 
 MAX_TAIL_BYTES = 1 << 20
 SSE = "text/event-stream"

@@ -9,16 +9,16 @@ from typing import Any
 import msgspec
 import orjson
 
-from controller.config.schema import EngineConfig
-from controller.core.messages import Severity
-from controller.core.types import Controls
-from controller.gateway.breaker import Breaker
-from controller.gateway.directives import Ceiling
-from controller.gateway.errors import ApiError
-from controller.gateway.journal import Journal
-from controller.runtime.clock import Clock
-from engines.base import SNAPSHOT_EVERY_S, Engine, EngineSnapshot, Knobs
-from engines.errors import EngineError
+from hmas.controller.config.schema import EngineConfig
+from hmas.controller.core.messages import Severity
+from hmas.controller.core.types import Controls
+from hmas.controller.gateway.breaker import Breaker
+from hmas.controller.gateway.directives import Ceiling
+from hmas.controller.gateway.errors import ApiError
+from hmas.controller.gateway.journal import Journal
+from hmas.controller.runtime.clock import Clock
+from hmas.engines.base import SNAPSHOT_EVERY_S, Engine, EngineSnapshot, Knobs
+from hmas.engines.errors import EngineError
 
 MODELS_KNOWN = 4096
 """Models whose context is kept at hand; the names come from clients."""

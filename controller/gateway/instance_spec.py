@@ -1,8 +1,8 @@
 """What the scheduler is told of a configured engine."""
 
-from controller.config.schema import EngineConfig
-from controller.scheduling.outcomes import InstanceSpec
-from engines.model_shape import model_kv_bytes
+from hmas.controller.config.schema import EngineConfig
+from hmas.controller.scheduling.outcomes import InstanceSpec
+from hmas.engines.model_shape import model_kv_bytes
 
 KV_BYTES_PER_TOKEN = 131_072
 """Of Llama 3 8B in 16 bit: where nothing is known. It weighs instances against each other and changes nothing of what fits into one."""

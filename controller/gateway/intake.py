@@ -4,10 +4,10 @@ from typing import Any
 
 import orjson
 
-from controller.core.errors import BodyError
-from controller.core.request_body import Call, read_call
-from controller.core.request_body import read_model as read_model_field
-from controller.gateway.errors import ApiError
+from hmas.controller.core.errors import BodyError
+from hmas.controller.core.request_body import Call, read_call
+from hmas.controller.core.request_body import read_model as read_model_field
+from hmas.controller.gateway.errors import ApiError
 
 
 def parse_object(body: bytes) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from collections import deque
 
 import msgspec
 
-from controller.bus.base import Bus
-from controller.core.messages import Event, Severity
-from controller.runtime.clock import Clock
+from hmas.controller.bus.base import Bus
+from hmas.controller.core.messages import Event, Severity
+from hmas.controller.runtime.clock import Clock
 
 KEPT = 1000
 log = logging.getLogger(__name__)

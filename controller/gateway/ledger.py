@@ -6,16 +6,16 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from controller.bus.base import Bus
-from controller.core.fairness import Fairness
-from controller.core.messages import Completion, RequestCost
-from controller.core.types import Estimates, OutcomeKind, Request
-from controller.gateway.metrics import Metrics
-from controller.gateway.tenants import recent_fairness
-from controller.runtime.clock import Clock
-from controller.scheduling.endings import completion_of
-from controller.scheduling.history import History
-from controller.scheduling.scheduler import Ended, Refusal
+from hmas.controller.bus.base import Bus
+from hmas.controller.core.fairness import Fairness
+from hmas.controller.core.messages import Completion, RequestCost
+from hmas.controller.core.types import Estimates, OutcomeKind, Request
+from hmas.controller.gateway.metrics import Metrics
+from hmas.controller.gateway.tenants import recent_fairness
+from hmas.controller.runtime.clock import Clock
+from hmas.controller.scheduling.endings import completion_of
+from hmas.controller.scheduling.history import History
+from hmas.controller.scheduling.scheduler import Ended, Refusal
 
 RECENT_S = 60.0
 RECENT_KEPT = 5_000

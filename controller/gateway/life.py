@@ -5,23 +5,23 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from controller.core.request_body import Call
-from controller.core.slo import DEFAULT_IMPORTANCE, TargetTable
-from controller.core.types import OutcomeKind, Request, Slo, TaskType
-from controller.gateway.auth import Authenticator
-from controller.gateway.beliefs import Declared
-from controller.gateway.claims import Claims, clamp_priority, read_claims
-from controller.gateway.desk import Desk, Ending, Live
-from controller.gateway.errors import ApiError
-from controller.gateway.fleet import Fleet
-from controller.gateway.ids import Ids
-from controller.gateway.intake import parse_call, with_priority
-from controller.gateway.metrics import Metrics
-from controller.gateway.ratelimits import ratelimit_headers
-from controller.gateway.relay import STREAM_HEADERS, Answer, EngineFault, relay
-from controller.gateway.transport import HttpRequest, Responder
-from controller.runtime.clock import Clock
-from engines.errors import EngineError, EngineUnavailable
+from hmas.controller.core.request_body import Call
+from hmas.controller.core.slo import DEFAULT_IMPORTANCE, TargetTable
+from hmas.controller.core.types import OutcomeKind, Request, Slo, TaskType
+from hmas.controller.gateway.auth import Authenticator
+from hmas.controller.gateway.beliefs import Declared
+from hmas.controller.gateway.claims import Claims, clamp_priority, read_claims
+from hmas.controller.gateway.desk import Desk, Ending, Live
+from hmas.controller.gateway.errors import ApiError
+from hmas.controller.gateway.fleet import Fleet
+from hmas.controller.gateway.ids import Ids
+from hmas.controller.gateway.intake import parse_call, with_priority
+from hmas.controller.gateway.metrics import Metrics
+from hmas.controller.gateway.ratelimits import ratelimit_headers
+from hmas.controller.gateway.relay import STREAM_HEADERS, Answer, EngineFault, relay
+from hmas.controller.gateway.transport import HttpRequest, Responder
+from hmas.controller.runtime.clock import Clock
+from hmas.engines.errors import EngineError, EngineUnavailable
 
 ERROR_WRITE_S = 2.0
 """How long a client that does not read is waited for when all that is left to send is an error."""

@@ -4,9 +4,9 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from controller.bus.base import Bus
-from controller.core.errors import BusError
-from controller.core.messages import (
+from hmas.controller.bus.base import Bus
+from hmas.controller.core.errors import BusError
+from hmas.controller.core.messages import (
     ACTIONS,
     COSTS,
     DECISIONS,
@@ -21,11 +21,11 @@ from controller.core.messages import (
     RequestCost,
     RequestFeatures,
 )
-from controller.gateway.control import Control
-from controller.gateway.decisions import DecisionLog
-from controller.gateway.desk import Desk
-from controller.gateway.model_reports import ModelReports
-from controller.runtime.clock import Clock
+from hmas.controller.gateway.control import Control
+from hmas.controller.gateway.decisions import DecisionLog
+from hmas.controller.gateway.desk import Desk
+from hmas.controller.gateway.model_reports import ModelReports
+from hmas.controller.runtime.clock import Clock
 
 STREAMS = (FEATURES, COSTS, ACTIONS, DECISIONS, MODELS)
 RETRY_S = 1.0

@@ -5,11 +5,11 @@ from collections.abc import Collection, Iterable, Mapping
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from controller.control.agent_scores import Standing
-from controller.core.fairness import Fairness
-from controller.core.messages import Completion, SystemSnapshot
-from controller.core.types import OutcomeKind
-from controller.gateway.tallies import Count, Counter, Histogram
+from hmas.controller.control.agent_scores import Standing
+from hmas.controller.core.fairness import Fairness
+from hmas.controller.core.messages import Completion, SystemSnapshot
+from hmas.controller.core.types import OutcomeKind
+from hmas.controller.gateway.tallies import Count, Counter, Histogram
 
 MAX_TENANT_LABELS = 50
 OTHER = "other"

@@ -10,9 +10,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from controller.core.lengths import LEVELS
-from controller.core.messages import ModelReport
-from controller.runtime.clock import Clock
+from hmas.controller.core.lengths import LEVELS
+from hmas.controller.core.messages import ModelReport
+from hmas.controller.runtime.clock import Clock
 
 AGENTS = ("perception", "prediction", "meta")
 KEPT = 32

@@ -7,20 +7,20 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from controller.config.overrides import Override, conflicts, document_of
-from controller.config.plugins import load_policies
-from controller.config.running import AGENT_NAMES, running_agents
-from controller.control.agent_scores import Standing
-from controller.core.errors import AdminError, SchedulingError
-from controller.core.messages import InstanceView
-from controller.core.types import OutcomeKind
-from controller.gateway.core import Gateway
-from controller.gateway.directives import KNOBS, Setting
-from controller.gateway.fleet import Instance
-from controller.gateway.story import told, unknown
-from controller.scheduling.pool import BUILT_IN, COMMON_HINTS, POLICIES
-from controller.scheduling.queue_entry import QueuePolicy
-from controller.scheduling.tenancy import NO_LIMITS
+from hmas.controller.config.overrides import Override, conflicts, document_of
+from hmas.controller.config.plugins import load_policies
+from hmas.controller.config.running import AGENT_NAMES, running_agents
+from hmas.controller.control.agent_scores import Standing
+from hmas.controller.core.errors import AdminError, SchedulingError
+from hmas.controller.core.messages import InstanceView
+from hmas.controller.core.types import OutcomeKind
+from hmas.controller.gateway.core import Gateway
+from hmas.controller.gateway.directives import KNOBS, Setting
+from hmas.controller.gateway.fleet import Instance
+from hmas.controller.gateway.story import told, unknown
+from hmas.controller.scheduling.pool import BUILT_IN, COMMON_HINTS, POLICIES
+from hmas.controller.scheduling.queue_entry import QueuePolicy
+from hmas.controller.scheduling.tenancy import NO_LIMITS
 
 POSITION_UP_TO = 10_000
 """Waiting requests up to which an exact position is worked out for whoever asks: 1 ms."""
@@ -29,7 +29,7 @@ SHOWN_IDS = 3
 
 
 class GatewayOperations:
-    """Implements `controller.admin.operations.Operations`."""
+    """Implements `hmas.controller.admin.operations.Operations`."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway

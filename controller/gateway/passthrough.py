@@ -4,15 +4,15 @@ import asyncio
 import os
 from contextlib import suppress
 
-from controller.gateway.auth import Authenticator
-from controller.gateway.claims import client_request_id, read_claims
-from controller.gateway.errors import ApiError
-from controller.gateway.fleet import Fleet, Instance
-from controller.gateway.intake import parse_object, read_model
-from controller.gateway.metrics import Metrics
-from controller.gateway.relay import Answer, EngineFault, relay
-from controller.gateway.transport import HttpRequest, Responder
-from engines.errors import EngineError, EngineUnavailable
+from hmas.controller.gateway.auth import Authenticator
+from hmas.controller.gateway.claims import client_request_id, read_claims
+from hmas.controller.gateway.errors import ApiError
+from hmas.controller.gateway.fleet import Fleet, Instance
+from hmas.controller.gateway.intake import parse_object, read_model
+from hmas.controller.gateway.metrics import Metrics
+from hmas.controller.gateway.relay import Answer, EngineFault, relay
+from hmas.controller.gateway.transport import HttpRequest, Responder
+from hmas.engines.errors import EngineError, EngineUnavailable
 
 MAX_PASSING = 1024
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import orjson
 
-from controller.gateway.complaints import Complaint, read_complaint
-from controller.gateway.event_relay import JSON, SSE, Answer, EngineFault, EngineRefused, EventRelay
-from controller.gateway.sse import ABORTED, excerpt, usage_figures
-from controller.gateway.transport import Responder
-from engines.base import EngineResponse
-from engines.errors import EngineProtocolError, EngineUnavailable
+from hmas.controller.gateway.complaints import Complaint, read_complaint
+from hmas.controller.gateway.event_relay import JSON, SSE, Answer, EngineFault, EngineRefused, EventRelay
+from hmas.controller.gateway.sse import ABORTED, excerpt, usage_figures
+from hmas.controller.gateway.transport import Responder
+from hmas.engines.base import EngineResponse
+from hmas.engines.errors import EngineProtocolError, EngineUnavailable
 
 __all__ = ["STREAM_HEADERS", "Answer", "EngineFault", "relay"]
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from controller.config.schema import Config
+from hmas.controller.config.schema import Config
 
 LIVE = ("tenants", "logging", "scheduler.policy", "scheduler.n_run", "scheduler.tpot_guard", "agents.stale_after_s")
 """Settings, or whole sections, that are taken while it serves."""

@@ -7,19 +7,19 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from controller.admin.server import AdminServer
-from controller.bus.base import Bus
-from controller.config.paths import is_loopback, url_of
-from controller.config.schema import Config, EngineConfig
-from controller.core.errors import ConfigError
-from controller.gateway.core import Gateway
-from controller.gateway.operations import GatewayOperations
-from controller.gateway.server import HttpServer
-from controller.runtime.clock import Clock
-from controller.runtime.open_files import lift_limit
-from controller.scheduling.scheduler import Scheduler
-from engines.base import Engine
-from engines.connect import connect_engine
+from hmas.controller.admin.server import AdminServer
+from hmas.controller.bus.base import Bus
+from hmas.controller.config.paths import is_loopback, url_of
+from hmas.controller.config.schema import Config, EngineConfig
+from hmas.controller.core.errors import ConfigError
+from hmas.controller.gateway.core import Gateway
+from hmas.controller.gateway.operations import GatewayOperations
+from hmas.controller.gateway.server import HttpServer
+from hmas.controller.runtime.clock import Clock
+from hmas.controller.runtime.open_files import lift_limit
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.engines.base import Engine
+from hmas.engines.connect import connect_engine
 
 SPARE_FILES = 256
 """Open files beside streams: engines' control calls, the bus, the operators' API, Python itself."""

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from controller.gateway.http.connection import ClientConnection, Handler, House
+from hmas.controller.gateway.http.connection import ClientConnection, Handler, House
 
 __all__ = ["Handler", "HttpServer"]
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import orjson
 
-from controller.gateway.complaints import Complaint, read_complaint
-from engines.errors import EngineProtocolError
+from hmas.controller.gateway.complaints import Complaint, read_complaint
+from hmas.engines.errors import EngineProtocolError
 
 MAX_EVENT_BYTES = 8 << 20
 ABORTED = "abort"

@@ -2,15 +2,15 @@
 
 from typing import Any
 
-from controller.core.messages import Completion
-from controller.core.types import Estimates
-from controller.gateway.directives import Setting
-from controller.gateway.dossier import Dossier, Sample, Story, Try
-from controller.scheduling.pool import GUARD
+from hmas.controller.core.messages import Completion
+from hmas.controller.core.types import Estimates
+from hmas.controller.gateway.directives import Setting
+from hmas.controller.gateway.dossier import Dossier, Sample, Story, Try
+from hmas.controller.scheduling.pool import GUARD
 
 SAMPLES_TOLD = 20
 FULL, DOWN = "every window full", "no engine there"
-"""Reasons of the whole group; those of a request itself are in `controller.scheduling.walk` and `tenant_gate`."""
+"""Reasons of the whole group; those of a request itself are in `hmas.controller.scheduling.walk` and `tenant_gate`."""
 
 
 def told(story: Story, dossier: Dossier, *, position: int | None, now_s: float) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterable
 
-from controller.core.fairness import Fairness, Service, fairness
-from controller.core.messages import Completion
+from hmas.controller.core.fairness import Fairness, Service, fairness
+from hmas.controller.core.messages import Completion
 
 NEWEST = 1000
 """Completions that are looked at: what it costs is bounded to a few milliseconds."""

@@ -5,13 +5,13 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from controller.bus.base import Bus
-from controller.config.overrides import Override, OverrideDirectory, document_of, effective
-from controller.core.errors import OverrideError
-from controller.core.messages import OverrideNotice
-from controller.gateway.control import Control
-from controller.gateway.journal import Journal
-from controller.runtime.clock import Clock
+from hmas.controller.bus.base import Bus
+from hmas.controller.config.overrides import Override, OverrideDirectory, document_of, effective
+from hmas.controller.core.errors import OverrideError
+from hmas.controller.core.messages import OverrideNotice
+from hmas.controller.gateway.control import Control
+from hmas.controller.gateway.journal import Journal
+from hmas.controller.runtime.clock import Clock
 
 SCAN_S = 0.5
 log = logging.getLogger(__name__)

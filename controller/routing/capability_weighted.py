@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from controller.core.errors import PolicyError
-from controller.core.placement import Choice, InstanceState, Routable
-from controller.core.types import Request
+from hmas.controller.core.errors import PolicyError
+from hmas.controller.core.placement import Choice, InstanceState, Routable
+from hmas.controller.core.types import Request
 
 WINDOW = 128
 """Requests from whose prompts the regime is read (3.2)."""

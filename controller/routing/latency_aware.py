@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from controller.core.errors import PolicyError
-from controller.core.placement import Choice, InstanceState, Routable
+from hmas.controller.core.errors import PolicyError
+from hmas.controller.core.placement import Choice, InstanceState, Routable
 
 
 class LatencyAware:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from controller.core.placement import Choice, InstanceState, Routable
+from hmas.controller.core.placement import Choice, InstanceState, Routable
 
 LIKE = 1.25
 """Windows of engines of a kind differ by no more than this factor."""

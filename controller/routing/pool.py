@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from controller.core.errors import PolicyError
-from controller.core.placement import Router
-from controller.routing.least_loaded import LeastLoaded
-from controller.routing.round_robin import RoundRobin
+from hmas.controller.core.errors import PolicyError
+from hmas.controller.core.placement import Router
+from hmas.controller.routing.least_loaded import LeastLoaded
+from hmas.controller.routing.round_robin import RoundRobin
 
 ROUTERS: Mapping[str, type[Router]] = MappingProxyType({LeastLoaded.name: LeastLoaded, RoundRobin.name: RoundRobin})
 """Routers by the name that configuration uses."""

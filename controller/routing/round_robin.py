@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from controller.core.placement import Choice, InstanceState, Routable
+from hmas.controller.core.placement import Choice, InstanceState, Routable
 
 
 class RoundRobin:

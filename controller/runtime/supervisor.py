@@ -11,9 +11,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from controller.runtime.child import Child, ChildSpec
-from controller.runtime.clock import Clock, SystemClock
-from controller.runtime.restart import RestartHistory, RestartRule
+from hmas.controller.runtime.child import Child, ChildSpec
+from hmas.controller.runtime.clock import Clock, SystemClock
+from hmas.controller.runtime.restart import RestartHistory, RestartRule
 
 log = logging.getLogger(__name__)
 

@@ -72,7 +72,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._now_s
 
     def now_s(self) -> float:
-        """Likewise: the loop is a `controller.runtime.clock.Clock`."""
+        """Likewise: the loop is a `hmas.controller.runtime.clock.Clock`."""
         return self._now_s
 
     def call_at(

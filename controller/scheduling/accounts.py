@@ -2,12 +2,12 @@
 
 from collections.abc import Collection, Iterable, Sequence
 
-from controller.core.errors import SchedulingError
-from controller.core.messages import SystemSnapshot
-from controller.scheduling.instance import Instance
-from controller.scheduling.outcomes import Counts
-from controller.scheduling.running import Running
-from controller.scheduling.waiting_room import WaitingRoom
+from hmas.controller.core.errors import SchedulingError
+from hmas.controller.core.messages import SystemSnapshot
+from hmas.controller.scheduling.instance import Instance
+from hmas.controller.scheduling.outcomes import Counts
+from hmas.controller.scheduling.running import Running
+from hmas.controller.scheduling.waiting_room import WaitingRoom
 
 
 def snapshot(

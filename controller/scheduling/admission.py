@@ -3,9 +3,9 @@
 import math
 from collections.abc import Hashable, Sequence
 
-from controller.core.messages import LengthBound
-from controller.core.types import Estimates, Request
-from controller.scheduling.queue_entry import QueueEntry
+from hmas.controller.core.messages import LengthBound
+from hmas.controller.core.types import Estimates, Request
+from hmas.controller.scheduling.queue_entry import QueueEntry
 
 
 def upper_output(request: Request, estimates: Estimates, bounds: Sequence[LengthBound]) -> float:

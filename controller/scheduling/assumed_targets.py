@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from controller.core.types import Estimates, Request, Slo
-from controller.scheduling.instance import Instance
+from hmas.controller.core.types import Estimates, Request, Slo
+from hmas.controller.scheduling.instance import Instance
 
 
 def attainable(request: Request, estimates: Estimates, instances: Sequence[Instance], headroom: float) -> Estimates:

@@ -1,10 +1,10 @@
 """What waits, by how much it matters and by how much work it is: who is outranked, and how long the queue is in service time."""
 
-from controller.core.types import Request
-from controller.scheduling.drain_rate import DrainRate
-from controller.scheduling.policies.keyed import PRIORITY_LIMIT
-from controller.scheduling.queue_entry import QueueEntry
-from controller.scheduling.shards import Shards
+from hmas.controller.core.types import Request
+from hmas.controller.scheduling.drain_rate import DrainRate
+from hmas.controller.scheduling.policies.keyed import PRIORITY_LIMIT
+from hmas.controller.scheduling.queue_entry import QueueEntry
+from hmas.controller.scheduling.shards import Shards
 
 _IMPORTANCE_STEPS = 20
 """Importance is told apart in steps of 1/20: a hair's breadth is no reason to give up a request that waits."""

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from controller.scheduling.policies.flow import Flow, State
+from hmas.controller.scheduling.policies.flow import Flow, State
 
 
 class Charge(msgspec.Struct, gc=False):

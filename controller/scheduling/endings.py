@@ -1,14 +1,14 @@
 """How a request's story is told when it ends or is refused."""
 
-from controller.core.messages import Completion
-from controller.core.objectives import slo_met
-from controller.core.session import session_digest
-from controller.core.types import OutcomeKind, Request
-from controller.scheduling.instance import Instance
-from controller.scheduling.outcomes import Ended, Refusal
-from controller.scheduling.queue_entry import QueueEntry
-from controller.scheduling.running import Running
-from controller.scheduling.tenancy import OverQuota
+from hmas.controller.core.messages import Completion
+from hmas.controller.core.objectives import slo_met
+from hmas.controller.core.session import session_digest
+from hmas.controller.core.types import OutcomeKind, Request
+from hmas.controller.scheduling.instance import Instance
+from hmas.controller.scheduling.outcomes import Ended, Refusal
+from hmas.controller.scheduling.queue_entry import QueueEntry
+from hmas.controller.scheduling.running import Running
+from hmas.controller.scheduling.tenancy import OverQuota
 
 
 def ended_waiting(entry: QueueEntry, kind: OutcomeKind, policy: str, now_s: float) -> Ended:

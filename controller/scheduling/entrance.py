@@ -1,12 +1,12 @@
 """Whether a request is taken into the queue at all, and when one that is sent away may come back."""
 
-from controller.core.types import Estimates, Request
-from controller.scheduling import endings
-from controller.scheduling.admission import least_tokens
-from controller.scheduling.backlog import rank_of
-from controller.scheduling.outcomes import Refusal, SchedulerSettings
-from controller.scheduling.tenancy import Tenancy
-from controller.scheduling.waiting_room import WaitingRoom
+from hmas.controller.core.types import Estimates, Request
+from hmas.controller.scheduling import endings
+from hmas.controller.scheduling.admission import least_tokens
+from hmas.controller.scheduling.backlog import rank_of
+from hmas.controller.scheduling.outcomes import Refusal, SchedulerSettings
+from hmas.controller.scheduling.tenancy import Tenancy
+from hmas.controller.scheduling.waiting_room import WaitingRoom
 
 RETRY_AFTER_MIN_S = 1.0
 RETRY_AFTER_MAX_S = 60.0

@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from controller.scheduling.backlog import Work
-from controller.scheduling.given_up import GivenUp
-from controller.scheduling.instance import Instance
-from controller.scheduling.pool import rebuild
-from controller.scheduling.queue_entry import QueueEntry, QueuePolicy
-from controller.scheduling.slots import Slots
-from controller.scheduling.tenancy import Tenancy
-from controller.scheduling.tenant_gate import Gate, gated
+from hmas.controller.scheduling.backlog import Work
+from hmas.controller.scheduling.given_up import GivenUp
+from hmas.controller.scheduling.instance import Instance
+from hmas.controller.scheduling.pool import rebuild
+from hmas.controller.scheduling.queue_entry import QueueEntry, QueuePolicy
+from hmas.controller.scheduling.slots import Slots
+from hmas.controller.scheduling.tenancy import Tenancy
+from hmas.controller.scheduling.tenant_gate import Gate, gated
 
 Place = Literal["ready", "late", "expired"]
 

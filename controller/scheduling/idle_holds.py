@@ -8,10 +8,10 @@ have gathered that they do not slow those in flight when they go together.
 
 from collections.abc import Iterable, Iterator
 
-from controller.scheduling.group import WINDOW, Group, Waiting
-from controller.scheduling.instance import Instance
-from controller.scheduling.room import has_cache_for, is_half_empty, shows_room
-from controller.scheduling.tenancy import Tenancy
+from hmas.controller.scheduling.group import WINDOW, Group, Waiting
+from hmas.controller.scheduling.instance import Instance
+from hmas.controller.scheduling.room import has_cache_for, is_half_empty, shows_room
+from hmas.controller.scheduling.tenancy import Tenancy
 
 HELD_MOST_S = 1.0
 """How long a request may be held back beside an instance that is less than half full."""

@@ -2,20 +2,20 @@
 
 from collections.abc import Hashable, Sequence
 
-from controller.core.messages import InstanceView, LengthBound
-from controller.core.types import Controls, Request
-from controller.scheduling import room
-from controller.scheduling.admission import Fence, upper_tokens
-from controller.scheduling.lateness import Lead
-from controller.scheduling.outcomes import InstanceSpec
-from controller.scheduling.overcommit import Preemptions
-from controller.scheduling.pace import Pace
-from controller.scheduling.prefix_credit import PrefixCredit, prefix_key
-from controller.scheduling.queue_entry import QueueEntry
-from controller.scheduling.running import Running
-from controller.scheduling.slots import Slots
-from controller.scheduling.token_source import TokenSource
-from engines.base import EngineSnapshot
+from hmas.controller.core.messages import InstanceView, LengthBound
+from hmas.controller.core.types import Controls, Request
+from hmas.controller.scheduling import room
+from hmas.controller.scheduling.admission import Fence, upper_tokens
+from hmas.controller.scheduling.lateness import Lead
+from hmas.controller.scheduling.outcomes import InstanceSpec
+from hmas.controller.scheduling.overcommit import Preemptions
+from hmas.controller.scheduling.pace import Pace
+from hmas.controller.scheduling.prefix_credit import PrefixCredit, prefix_key
+from hmas.controller.scheduling.queue_entry import QueueEntry
+from hmas.controller.scheduling.running import Running
+from hmas.controller.scheduling.slots import Slots
+from hmas.controller.scheduling.token_source import TokenSource
+from hmas.engines.base import EngineSnapshot
 
 _UNCONTENDED_SHARE = 0.5
 """Share of the window that demoted requests may fill where those in time are dispatched at once."""
@@ -29,7 +29,7 @@ _SAMPLE_TOKENS = 8
 
 
 class Instance:
-    """One instance: window, fence, health, and what is in flight. Satisfies `controller.core.placement.InstanceState`.
+    """One instance: window, fence, health, and what is in flight. Satisfies `hmas.controller.core.placement.InstanceState`.
 
     Attributes:
         name: The spec's name.

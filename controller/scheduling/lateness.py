@@ -8,7 +8,7 @@ the prompts that were sent just before it).
 
 import math
 
-from controller.scheduling.queue_entry import QueueEntry
+from hmas.controller.scheduling.queue_entry import QueueEntry
 
 LEAST = 16
 """Requests after which what an instance has shown is believed."""

@@ -4,8 +4,8 @@ import heapq
 from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
-from controller.scheduling.shards import Shards
-from controller.scheduling.swept_heap import STAMP, WHO, Place, SweptHeap
+from hmas.controller.scheduling.shards import Shards
+from hmas.controller.scheduling.swept_heap import STAMP, WHO, Place, SweptHeap
 
 T = TypeVar("T")
 

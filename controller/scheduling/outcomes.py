@@ -5,8 +5,8 @@ from typing import Literal
 
 import msgspec
 
-from controller.core.types import Estimates, OutcomeKind
-from controller.scheduling.queue_entry import QueueEntry
+from hmas.controller.core.types import Estimates, OutcomeKind
+from hmas.controller.scheduling.queue_entry import QueueEntry
 
 
 class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,14 +24,14 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
         overdue_service_share: Share of the service TTFT that must still fit before the deadline, 0 to 1; of the prediction and what
             the instances have shown, the shorter counts. 0: overdue means that the deadline has passed.
         overdue_confidence: How sure it must be that a request sent now would have its first token in time for it not to be overdue, 0 to
-            below 1, as far as instances have shown it (see `controller.scheduling.lateness`). 0: the share alone counts.
+            below 1, as far as instances have shown it (see `hmas.controller.scheduling.lateness`). 0: the share alone counts.
         late_share: While requests come in time, demoted ones fill an instance only up to this share of what those in time have
             lately filled, 0 to 1.
         overdue_wait_s: How long after its TTFT target a demoted request waits at most; then it is shed.
-        tpot_guard: Share of the room of those in flight that a new prompt may take (see `controller.scheduling.tpot_guard`),
+        tpot_guard: Share of the room of those in flight that a new prompt may take (see `hmas.controller.scheduling.tpot_guard`),
             0 to 1; 0 switches the guard off.
         headroom: Least target of a request that declares none, over what an instance has shown to take for a request alone (see
-            `controller.scheduling.assumed_targets`); 0 leaves targets as they are.
+            `hmas.controller.scheduling.assumed_targets`); 0 leaves targets as they are.
     """
 
     queue_limit: int = 10_000
@@ -104,7 +104,7 @@ class Dispatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """One request's whole story; conventions as in `controller.core.messages.Completion` (-1 for what did not happen).
+    """One request's whole story; conventions as in `hmas.controller.core.messages.Completion` (-1 for what did not happen).
 
     Attributes:
         predicted: Estimates when the first token came, or the last ones where none came.

@@ -5,8 +5,8 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 
-from controller.core.errors import PolicyError
-from controller.scheduling.signals import Signal
+from hmas.controller.core.errors import PolicyError
+from hmas.controller.scheduling.signals import Signal
 
 NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
 HINT = re.compile(r"[a-z][a-z0-9_]{0,63}")
@@ -53,7 +53,7 @@ def _words(policy: type) -> Iterator[str]:
             yield f"{member} {_shown(policy, member)}; allowed: a line of text"
     signals = getattr(policy, "signals", None)
     if not isinstance(signals, tuple) or not signals or not all(isinstance(signal, Signal) for signal in signals):
-        yield f"signals {_shown(policy, 'signals')}; allowed: a tuple of controller.scheduling.signals.Signal, one or more"
+        yield f"signals {_shown(policy, 'signals')}; allowed: a tuple of hmas.controller.scheduling.signals.Signal, one or more"
 
 
 def _hints(policy: type) -> Iterator[str]:

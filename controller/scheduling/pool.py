@@ -4,25 +4,25 @@ from collections.abc import Mapping
 from operator import attrgetter
 from types import MappingProxyType
 
-from controller.core.errors import PolicyError
-from controller.scheduling.policies.cfs import Cfs
-from controller.scheduling.policies.edf import Edf
-from controller.scheduling.policies.fcfs import Fcfs
-from controller.scheduling.policies.llf import Llf
-from controller.scheduling.policies.lottery import Lottery
-from controller.scheduling.policies.mlfq import Mlfq
-from controller.scheduling.policies.priority import Priority
-from controller.scheduling.policies.red import Red
-from controller.scheduling.policies.rr import RoundRobin
-from controller.scheduling.policies.sjf import Sjf
-from controller.scheduling.policies.slack import Slack
-from controller.scheduling.policies.srtf import Srtf
-from controller.scheduling.policies.stride import Stride
-from controller.scheduling.policies.two_lane import TwoLane
-from controller.scheduling.policies.vtc import Vtc
-from controller.scheduling.policies.wfq import Wfq
-from controller.scheduling.policy_check import check_policy
-from controller.scheduling.queue_entry import QueuePolicy
+from hmas.controller.core.errors import PolicyError
+from hmas.controller.scheduling.policies.cfs import Cfs
+from hmas.controller.scheduling.policies.edf import Edf
+from hmas.controller.scheduling.policies.fcfs import Fcfs
+from hmas.controller.scheduling.policies.llf import Llf
+from hmas.controller.scheduling.policies.lottery import Lottery
+from hmas.controller.scheduling.policies.mlfq import Mlfq
+from hmas.controller.scheduling.policies.priority import Priority
+from hmas.controller.scheduling.policies.red import Red
+from hmas.controller.scheduling.policies.rr import RoundRobin
+from hmas.controller.scheduling.policies.sjf import Sjf
+from hmas.controller.scheduling.policies.slack import Slack
+from hmas.controller.scheduling.policies.srtf import Srtf
+from hmas.controller.scheduling.policies.stride import Stride
+from hmas.controller.scheduling.policies.two_lane import TwoLane
+from hmas.controller.scheduling.policies.vtc import Vtc
+from hmas.controller.scheduling.policies.wfq import Wfq
+from hmas.controller.scheduling.policy_check import check_policy
+from hmas.controller.scheduling.queue_entry import QueuePolicy
 
 BUILT_IN: tuple[type[QueuePolicy], ...] = (
     Fcfs,
@@ -60,7 +60,7 @@ COMMON_HINTS: Mapping[str, tuple[float, float]] = MappingProxyType({GUARD: (0.0,
 def register(policy: type[QueuePolicy]) -> None:
     """Adds a user's own policy to the pool. Registering the same class again changes nothing.
 
-    Called at the start of a process only, before anything asks for a policy by name (`controller.config.plugins`).
+    Called at the start of a process only, before anything asks for a policy by name (`hmas.controller.config.plugins`).
 
     Raises:
         PolicyError: Something of the contract is missing or wrong, or the name is taken; the pool has not changed then.

@@ -2,7 +2,7 @@
 
 from collections import OrderedDict, deque
 
-from controller.core.types import Request
+from hmas.controller.core.types import Request
 
 _KEEP = 8
 _LEAST = 2

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
-from controller.core.types import Estimates, Request
-from controller.scheduling.signals import Signal
+from hmas.controller.core.types import Estimates, Request
+from hmas.controller.scheduling.signals import Signal
 
 
 @dataclass
@@ -76,7 +76,7 @@ class QueuePolicy(Protocol):
     """Hints in force, defaults filled in."""
 
     def __init__(self, hints: Mapping[str, float]) -> None:
-        """Takes hints that are already checked and complete: see `controller.scheduling.pool.make_policy`."""
+        """Takes hints that are already checked and complete: see `hmas.controller.scheduling.pool.make_policy`."""
         ...
 
     def push(self, entry: QueueEntry, now_s: float) -> None:
@@ -104,7 +104,7 @@ class QueuePolicy(Protocol):
         ...
 
     def lapsed(self, entry: QueueEntry, now_s: float) -> None:
-        """An entry that stands here has become too late for its TTFT target (`controller.scheduling.lateness`).
+        """An entry that stands here has become too late for its TTFT target (`hmas.controller.scheduling.lateness`).
 
         Told once, while it still stands here. What becomes of it is not the policy's to decide: where late requests are put behind all
         others, or dropped, it is discarded next.

@@ -3,16 +3,16 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from controller.core.errors import SchedulingError
-from controller.scheduling.group import Group, Waiting
-from controller.scheduling.instance import Instance
-from controller.scheduling.policies.fcfs import Fcfs
-from controller.scheduling.policies.red import Red
-from controller.scheduling.pool import check_hints, make_policy
-from controller.scheduling.queue_entry import QueuePolicy
-from controller.scheduling.retired import Retired
-from controller.scheduling.tenancy import Tenancy
-from controller.scheduling.tenant_gate import Gate, gated
+from hmas.controller.core.errors import SchedulingError
+from hmas.controller.scheduling.group import Group, Waiting
+from hmas.controller.scheduling.instance import Instance
+from hmas.controller.scheduling.policies.fcfs import Fcfs
+from hmas.controller.scheduling.policies.red import Red
+from hmas.controller.scheduling.pool import check_hints, make_policy
+from hmas.controller.scheduling.queue_entry import QueuePolicy
+from hmas.controller.scheduling.retired import Retired
+from hmas.controller.scheduling.tenancy import Tenancy
+from hmas.controller.scheduling.tenant_gate import Gate, gated
 
 AT_ONCE = 512
 """Waiting requests up to which every change is made in one go."""

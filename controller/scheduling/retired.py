@@ -2,7 +2,7 @@
 
 from itertools import islice
 
-from controller.scheduling.queue_entry import QueuePolicy
+from hmas.controller.scheduling.queue_entry import QueuePolicy
 
 
 class Retired:

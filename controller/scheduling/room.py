@@ -2,14 +2,14 @@
 
 from typing import TYPE_CHECKING
 
-from controller.core.types import Request
-from controller.scheduling.admission import least_tokens
-from controller.scheduling.lateness import is_last_chance
-from controller.scheduling.queue_entry import QueueEntry
-from engines.base import EngineSnapshot
+from hmas.controller.core.types import Request
+from hmas.controller.scheduling.admission import least_tokens
+from hmas.controller.scheduling.lateness import is_last_chance
+from hmas.controller.scheduling.queue_entry import QueueEntry
+from hmas.engines.base import EngineSnapshot
 
 if TYPE_CHECKING:
-    from controller.scheduling.instance import Instance
+    from hmas.controller.scheduling.instance import Instance
 
 KV_FULL = 0.9
 """Share of the KV cache in use from which on an engine has none to spare."""

@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from controller.core.types import Estimates
-from controller.scheduling.queue_entry import QueueEntry
+from hmas.controller.core.types import Estimates
+from hmas.controller.scheduling.queue_entry import QueueEntry
 
 if TYPE_CHECKING:
-    from controller.scheduling.instance import Instance
+    from hmas.controller.scheduling.instance import Instance
 
 
 class Running:

@@ -3,25 +3,25 @@
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
-from controller.core.errors import SchedulingError
-from controller.core.messages import SystemSnapshot
-from controller.core.placement import Router
-from controller.core.types import Estimates, OutcomeKind, Request
-from controller.scheduling import accounts, endings
-from controller.scheduling.admission import upper_tokens
-from controller.scheduling.assumed_targets import attainable
-from controller.scheduling.entrance import Entrance
-from controller.scheduling.group import Waiting
-from controller.scheduling.idle_holds import IdleHolds
-from controller.scheduling.instance import Instance
-from controller.scheduling.outcomes import Counts, Dispatch, Dropped, Ended, InstanceSpec, Refusal, SchedulerSettings
-from controller.scheduling.pool import check_hints, own_hints
-from controller.scheduling.queue_entry import QueueEntry
-from controller.scheduling.room import is_half_empty
-from controller.scheduling.steering import Steering
-from controller.scheduling.tenancy import RateState, Tenancy, TenantLimits
-from controller.scheduling.waiting_room import WaitingRoom
-from controller.scheduling.walk import Found, Walk
+from hmas.controller.core.errors import SchedulingError
+from hmas.controller.core.messages import SystemSnapshot
+from hmas.controller.core.placement import Router
+from hmas.controller.core.types import Estimates, OutcomeKind, Request
+from hmas.controller.scheduling import accounts, endings
+from hmas.controller.scheduling.admission import upper_tokens
+from hmas.controller.scheduling.assumed_targets import attainable
+from hmas.controller.scheduling.entrance import Entrance
+from hmas.controller.scheduling.group import Waiting
+from hmas.controller.scheduling.idle_holds import IdleHolds
+from hmas.controller.scheduling.instance import Instance
+from hmas.controller.scheduling.outcomes import Counts, Dispatch, Dropped, Ended, InstanceSpec, Refusal, SchedulerSettings
+from hmas.controller.scheduling.pool import check_hints, own_hints
+from hmas.controller.scheduling.queue_entry import QueueEntry
+from hmas.controller.scheduling.room import is_half_empty
+from hmas.controller.scheduling.steering import Steering
+from hmas.controller.scheduling.tenancy import RateState, Tenancy, TenantLimits
+from hmas.controller.scheduling.waiting_room import WaitingRoom
+from hmas.controller.scheduling.walk import Found, Walk
 
 __all__ = ["Counts", "Dispatch", "Dropped", "Ended", "InstanceSpec", "Refusal", "Scheduler", "SchedulerSettings"]
 

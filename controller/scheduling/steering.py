@@ -2,17 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 
-from controller.core.errors import SchedulingError
-from controller.core.messages import LengthBound
-from controller.core.types import Controls
-from controller.scheduling.instance import Instance
-from controller.scheduling.pool import GUARD, check_hints, own_hints
-from controller.scheduling.running import Running
-from controller.scheduling.tenancy import Tenancy, TenantLimits
-from controller.scheduling.token_source import TokenSource
-from controller.scheduling.waiting_room import WaitingRoom
-from controller.scheduling.walk import Walk
-from engines.base import EngineSnapshot
+from hmas.controller.core.errors import SchedulingError
+from hmas.controller.core.messages import LengthBound
+from hmas.controller.core.types import Controls
+from hmas.controller.scheduling.instance import Instance
+from hmas.controller.scheduling.pool import GUARD, check_hints, own_hints
+from hmas.controller.scheduling.running import Running
+from hmas.controller.scheduling.tenancy import Tenancy, TenantLimits
+from hmas.controller.scheduling.token_source import TokenSource
+from hmas.controller.scheduling.waiting_room import WaitingRoom
+from hmas.controller.scheduling.walk import Walk
+from hmas.engines.base import EngineSnapshot
 
 
 class Steering:

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from controller.core.types import Estimates, Request
-from controller.scheduling.instance import Instance
-from controller.scheduling.token_bucket import TokenBucket
+from hmas.controller.core.types import Estimates, Request
+from hmas.controller.scheduling.instance import Instance
+from hmas.controller.scheduling.token_bucket import TokenBucket
 
 _MINUTE_S = 60.0
 

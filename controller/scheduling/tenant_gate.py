@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
-from controller.scheduling.queue_entry import QueueEntry, QueuePolicy
-from controller.scheduling.shards import Shards
-from controller.scheduling.signals import Signal
-from controller.scheduling.tenancy import Tenancy
+from hmas.controller.scheduling.queue_entry import QueueEntry, QueuePolicy
+from hmas.controller.scheduling.shards import Shards
+from hmas.controller.scheduling.signals import Signal
+from hmas.controller.scheduling.tenancy import Tenancy
 
 TENANT_SHARE = "tenant share"
 SHOWN = 8

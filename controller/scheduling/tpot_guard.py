@@ -1,8 +1,8 @@
 """Holds a dispatch back while its prefill would cost requests in flight their TPOT target."""
 
-from controller.scheduling.instance import Instance
-from controller.scheduling.lateness import is_last_chance
-from controller.scheduling.queue_entry import QueueEntry
+from hmas.controller.scheduling.instance import Instance
+from hmas.controller.scheduling.lateness import is_last_chance
+from hmas.controller.scheduling.queue_entry import QueueEntry
 
 _OWN_MARGIN = 1.2
 """A request joins where its TPOT target is at least this many times the instance's pace."""

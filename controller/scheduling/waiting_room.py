@@ -5,19 +5,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import islice
 
-from controller.core.types import Estimates
-from controller.scheduling.backlog import Backlog
-from controller.scheduling.group import Group, Waiting
-from controller.scheduling.instance import Instance
-from controller.scheduling.lateness import first_look_s, needed_ms
-from controller.scheduling.lazy_heap import LazyHeap
-from controller.scheduling.policies.two_lane import TwoLane
-from controller.scheduling.queue_entry import QueueEntry
-from controller.scheduling.queues import AT_ONCE, Queues
-from controller.scheduling.service_split import ServiceSplit
-from controller.scheduling.shards import Shards
-from controller.scheduling.tenancy import Tenancy
-from controller.scheduling.tenant_gate import pop_any
+from hmas.controller.core.types import Estimates
+from hmas.controller.scheduling.backlog import Backlog
+from hmas.controller.scheduling.group import Group, Waiting
+from hmas.controller.scheduling.instance import Instance
+from hmas.controller.scheduling.lateness import first_look_s, needed_ms
+from hmas.controller.scheduling.lazy_heap import LazyHeap
+from hmas.controller.scheduling.policies.two_lane import TwoLane
+from hmas.controller.scheduling.queue_entry import QueueEntry
+from hmas.controller.scheduling.queues import AT_ONCE, Queues
+from hmas.controller.scheduling.service_split import ServiceSplit
+from hmas.controller.scheduling.shards import Shards
+from hmas.controller.scheduling.tenancy import Tenancy
+from hmas.controller.scheduling.tenant_gate import pop_any
 
 SWEEP = 128
 """Requests that one call moves at most because their time has come: all have the same arrival and target in a burst."""

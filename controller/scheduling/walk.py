@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from controller.core.messages import LengthBound
-from controller.core.placement import Choice, Router
-from controller.scheduling.admission import upper_tokens
-from controller.scheduling.group import Group
-from controller.scheduling.instance import Instance
-from controller.scheduling.outcomes import SchedulerSettings
-from controller.scheduling.queue_entry import QueueEntry, QueuePolicy
-from controller.scheduling.room import may_pass_fence
-from controller.scheduling.tenancy import Tenancy
-from controller.scheduling.tenant_gate import Gate
-from controller.scheduling.tpot_guard import TpotGuard
+from hmas.controller.core.messages import LengthBound
+from hmas.controller.core.placement import Choice, Router
+from hmas.controller.scheduling.admission import upper_tokens
+from hmas.controller.scheduling.group import Group
+from hmas.controller.scheduling.instance import Instance
+from hmas.controller.scheduling.outcomes import SchedulerSettings
+from hmas.controller.scheduling.queue_entry import QueueEntry, QueuePolicy
+from hmas.controller.scheduling.room import may_pass_fence
+from hmas.controller.scheduling.tenancy import Tenancy
+from hmas.controller.scheduling.tenant_gate import Gate
+from hmas.controller.scheduling.tpot_guard import TpotGuard
 
 LOOK_AHEAD = 8
 """Entries that are held back (by fence or guard, or because they may not go where a slot is free) and may be passed in one walk."""

@@ -1,7 +1,7 @@
 """The cluster in virtual time: the very scheduler, routers and engine models that serve, driven by an event heap."""
 
-from controller.simulation.arrivals import Arrival
-from controller.simulation.kernel import Periodic, simulate
-from controller.simulation.result import RequestRecord, SimulationResult
+from hmas.controller.simulation.arrivals import Arrival
+from hmas.controller.simulation.kernel import Periodic, simulate
+from hmas.controller.simulation.result import RequestRecord, SimulationResult
 
 __all__ = ["Arrival", "Periodic", "RequestRecord", "SimulationResult", "simulate"]

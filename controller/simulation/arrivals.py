@@ -4,9 +4,9 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from controller.core.errors import SchedulingError
-from controller.core.types import Estimates, Request
-from engines.sim.request import Pause
+from hmas.controller.core.errors import SchedulingError
+from hmas.controller.core.types import Estimates, Request
+from hmas.engines.sim.request import Pause
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Arrival:
         estimate: What is believed when it comes: `(request, now_s)` to estimates, asked at its arrival.
         output_tokens: The true output length, 1 or more: the engine alone gets it.
         weight: Its tenant's weight.
-        block_hashes, hash_tokens: Its prompt's prefix hashes, as in `engines.sim.request.SimRequest`.
+        block_hashes, hash_tokens: Its prompt's prefix hashes, as in `hmas.engines.sim.request.SimRequest`.
         pauses: Tool calls within it. `tool_s`: how long each of them takes, seconds.
         answer: What the agents make of it: `(request, now_s)` to estimates, asked `answer_s` seconds after its arrival, waiting or running;
             None where they say nothing. Without one, what was believed at its arrival stands.

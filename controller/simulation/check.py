@@ -14,9 +14,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from controller.core.types import OutcomeKind, Request
-from controller.simulation.result import EngineTotals, RequestRecord, SimulationResult
-from engines.sim.profile import Profile
+from hmas.controller.core.types import OutcomeKind, Request
+from hmas.controller.simulation.result import EngineTotals, RequestRecord, SimulationResult
+from hmas.engines.sim.profile import Profile
 
 EPSILON_S = 1e-6
 """Times in the records are sums and differences of floats: what is closer than this is the same moment."""
@@ -25,7 +25,7 @@ LISTED = 5
 
 
 class Arrived(Protocol):
-    """What the judge asks of an arrival; `controller.simulation.Arrival` is one."""
+    """What the judge asks of an arrival; `hmas.controller.simulation.Arrival` is one."""
 
     @property
     def request(self) -> Request:

@@ -4,15 +4,15 @@ import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from controller.core.errors import SchedulingError
-from controller.core.types import OutcomeKind, Request
-from controller.scheduling.outcomes import Dispatch, Ended, Refusal
-from controller.scheduling.scheduler import Scheduler
-from controller.simulation.arrivals import Arrival, ArrivalFeed
-from controller.simulation.result import EngineTotals, RequestRecord, SimulationResult, record_of, record_of_live, record_of_refused
-from engines.base import SNAPSHOT_EVERY_S
-from engines.errors import EngineError
-from engines.sim.model import EngineModel, SimRequest
+from hmas.controller.core.errors import SchedulingError
+from hmas.controller.core.types import OutcomeKind, Request
+from hmas.controller.scheduling.outcomes import Dispatch, Ended, Refusal
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.simulation.arrivals import Arrival, ArrivalFeed
+from hmas.controller.simulation.result import EngineTotals, RequestRecord, SimulationResult, record_of, record_of_live, record_of_refused
+from hmas.engines.base import SNAPSHOT_EVERY_S
+from hmas.engines.errors import EngineError
+from hmas.engines.sim.model import EngineModel, SimRequest
 
 _GRACE_S = 600.0
 _SETTLE = 4096

@@ -2,12 +2,12 @@
 
 import msgspec
 
-from controller.core.types import OutcomeKind, Request, Slo
-from controller.scheduling.outcomes import Counts, Ended, Refusal
+from hmas.controller.core.types import OutcomeKind, Request, Slo
+from hmas.controller.scheduling.outcomes import Counts, Ended, Refusal
 
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One request's outcome; conventions as in `controller.core.messages.Completion` (-1 for what did not happen).
+    """One request's outcome; conventions as in `hmas.controller.core.messages.Completion` (-1 for what did not happen).
 
     Attributes:
         outcome: None where it was still live when the simulation stopped.

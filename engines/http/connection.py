@@ -5,8 +5,8 @@ from typing import Protocol, cast
 
 import httptools
 
-from engines.http.errors import ConnectionBroken
-from engines.http.exchange import Exchange
+from hmas.engines.http.errors import ConnectionBroken
+from hmas.engines.http.exchange import Exchange
 
 MAX_HEAD_BYTES = 65_536
 NO_BODY = frozenset({204, 304})

@@ -1,6 +1,6 @@
 """What can go wrong below the level of requests."""
 
-from engines.errors import EngineUnavailable
+from hmas.engines.errors import EngineUnavailable
 
 
 class ConnectionBroken(EngineUnavailable):

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Protocol
 
-from engines.http.errors import ConnectionBroken
+from hmas.engines.http.errors import ConnectionBroken
 
 MAX_HELD_BYTES = 1 << 18
 """Bytes of a body that are kept while nobody takes them; then the engine is held back."""
@@ -32,7 +32,7 @@ class Source(Protocol):
 
 
 class Exchange:
-    """What has come of an answer so far; once its head is there, it is the `engines.base.EngineResponse`.
+    """What has come of an answer so far; once its head is there, it is the `hmas.engines.base.EngineResponse`.
 
     The connection tells by `arrived`, `took`, `ended` and `broke`.
 
@@ -70,7 +70,7 @@ class Exchange:
             await self._waiter
 
     async def relay(self, take: Take) -> None:
-        """See `engines.base.EngineResponse.relay`.
+        """See `hmas.engines.base.EngineResponse.relay`.
 
         Raises:
             ConnectionBroken: The body has no end.
@@ -95,7 +95,7 @@ class Exchange:
             await self._waiter
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """See `engines.base.EngineResponse.chunks`. Raises as `read`."""
+        """See `hmas.engines.base.EngineResponse.chunks`. Raises as `read`."""
         return _Chunks(self)
 
     async def read(self) -> bytes:
@@ -134,7 +134,7 @@ class Exchange:
             source.drop()
 
     async def close(self) -> None:
-        """See `engines.base.EngineResponse.close`."""
+        """See `hmas.engines.base.EngineResponse.close`."""
         self.drop()
 
     def arrived(self, status: int, headers: Mapping[str, str]) -> None:

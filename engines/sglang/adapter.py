@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import orjson
 
-from engines.base import EngineCapabilities, EngineSnapshot, KnobName, KnobReport, Knobs
-from engines.client import EngineClient, HttpResponse
-from engines.control import ControlKnob, ControlRoute, ControlState
-from engines.errors import EngineError
-from engines.openai import OpenAIEngine
-from engines.sglang.answers import Counters, Load, Loads, ServerInfo, parse_answer, parse_counters
+from hmas.engines.base import EngineCapabilities, EngineSnapshot, KnobName, KnobReport, Knobs
+from hmas.engines.client import EngineClient, HttpResponse
+from hmas.engines.control import ControlKnob, ControlRoute, ControlState
+from hmas.engines.errors import EngineError
+from hmas.engines.openai import OpenAIEngine
+from hmas.engines.sglang.answers import Counters, Load, Loads, ServerInfo, parse_answer, parse_counters
 
 CAP = "pp_max_micro_batch_size"
 """SGLang's name of its concurrency cap; without pipeline parallelism its one micro-batch is the running batch."""

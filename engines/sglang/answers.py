@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from engines.errors import EngineProtocolError
+from hmas.engines.errors import EngineProtocolError
 
 Form = TypeVar("Form")
 

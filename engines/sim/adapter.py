@@ -3,13 +3,13 @@
 import msgspec
 import orjson
 
-from engines.base import EngineCapabilities, EngineSnapshot, KnobReport, Knobs
-from engines.errors import EngineError, EngineProtocolError, EngineUnavailable
-from engines.openai import OpenAIEngine
+from hmas.engines.base import EngineCapabilities, EngineSnapshot, KnobReport, Knobs
+from hmas.engines.errors import EngineError, EngineProtocolError, EngineUnavailable
+from hmas.engines.openai import OpenAIEngine
 
 
 class SimEngine(OpenAIEngine):
-    """Adapter of `engines.sim.server`."""
+    """Adapter of `hmas.engines.sim.server`."""
 
     kind = "sim"
 

@@ -1,12 +1,12 @@
 """The running batch of an engine model: who is computed in the next step, who joins, who has to leave."""
 
-from engines.sim.blocks import BlockPool
-from engines.sim.decoding import DecodeGroup
-from engines.sim.profile import Profile
-from engines.sim.queueing import EngineQueue
-from engines.sim.request import TokenEvent
-from engines.sim.sequence import Sequence
-from engines.sim.stretch import Stretch
+from hmas.engines.sim.blocks import BlockPool
+from hmas.engines.sim.decoding import DecodeGroup
+from hmas.engines.sim.profile import Profile
+from hmas.engines.sim.queueing import EngineQueue
+from hmas.engines.sim.request import TokenEvent
+from hmas.engines.sim.sequence import Sequence
+from hmas.engines.sim.stretch import Stretch
 
 
 class _Work:

@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 
-from engines.sim.sequence import Sequence
+from hmas.engines.sim.sequence import Sequence
 
 
 class _Unit:

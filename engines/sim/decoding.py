@@ -2,7 +2,7 @@
 
 import heapq
 
-from engines.sim.sequence import Sequence
+from hmas.engines.sim.sequence import Sequence
 
 
 class DecodeGroup:

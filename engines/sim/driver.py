@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from engines.sim.model import EngineModel, SimRequest, StepResult
-from engines.sim.streams import Sink
+from hmas.engines.sim.model import EngineModel, SimRequest, StepResult
+from hmas.engines.sim.streams import Sink
 
 MAX_CATCH_UP_S = 0.02
 """A step that begins late begins in the past by at most this; beyond it the engine has stalled, as a real one would."""

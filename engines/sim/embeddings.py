@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 import orjson
 
-from engines.sim.wire import Refused, check_model
-from engines.tokens import estimate_tokens
+from hmas.engines.sim.wire import Refused, check_model
+from hmas.engines.tokens import estimate_tokens
 
 DIMENSIONS = 64
 MAX_INPUTS = 2048

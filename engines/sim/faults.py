@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from engines.errors import EngineError
+from hmas.engines.errors import EngineError
 
 FaultKind = Literal["html", "garbage", "status", "reset-before", "reset-after", "half-sse", "stall"]
 

@@ -11,15 +11,15 @@ import orjson
 from aiohttp import web
 from aiohttp.http import HttpVersion11
 
-from engines.base import Knobs
-from engines.errors import EngineError
-from engines.sim import embeddings, metrics
-from engines.sim.driver import Driver
-from engines.sim.faults import GARBAGE, HTML, Fault, parse_fault, reset
-from engines.sim.model import EngineModel, SimRequest
-from engines.sim.reply import Reply, Tally
-from engines.sim.streams import Faulty, Sink, Stream, Whole
-from engines.sim.wire import Ask, Refused, parse_chat, parse_completion
+from hmas.engines.base import Knobs
+from hmas.engines.errors import EngineError
+from hmas.engines.sim import embeddings, metrics
+from hmas.engines.sim.driver import Driver
+from hmas.engines.sim.faults import GARBAGE, HTML, Fault, parse_fault, reset
+from hmas.engines.sim.model import EngineModel, SimRequest
+from hmas.engines.sim.reply import Reply, Tally
+from hmas.engines.sim.streams import Faulty, Sink, Stream, Whole
+from hmas.engines.sim.wire import Ask, Refused, parse_chat, parse_completion
 
 T = TypeVar("T")
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from engines.base import EngineSnapshot
-from engines.sim.profile import Profile
+from hmas.engines.base import EngineSnapshot
+from hmas.engines.sim.profile import Profile
 
 
 def render(snapshot: EngineSnapshot, profile: Profile, *, model_name: str, ended: Mapping[str, int], stalled_s: float) -> bytes:

@@ -15,13 +15,13 @@ The same object runs in virtual time and behind the HTTP server: it reads no clo
 from operator import itemgetter
 from typing import Literal
 
-from engines.base import EngineSnapshot, KnobReport, Knobs
-from engines.errors import EngineError
-from engines.sim.batch import Batch
-from engines.sim.profile import Profile
-from engines.sim.request import Pause, PauseMode, SimRequest, StepResult, TokenEvent
-from engines.sim.sequence import Sequence
-from engines.sim.stretch import Stretch
+from hmas.engines.base import EngineSnapshot, KnobReport, Knobs
+from hmas.engines.errors import EngineError
+from hmas.engines.sim.batch import Batch
+from hmas.engines.sim.profile import Profile
+from hmas.engines.sim.request import Pause, PauseMode, SimRequest, StepResult, TokenEvent
+from hmas.engines.sim.sequence import Sequence
+from hmas.engines.sim.stretch import Stretch
 
 __all__ = ["EngineModel", "Pause", "PauseMode", "Preemption", "QueueOrder", "SimRequest", "StepResult", "TokenEvent"]
 

@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from engines.errors import ProfileError
+from hmas.engines.errors import ProfileError
 
 Ms = Annotated[float, Meta(ge=0, le=1e6)]
 Positive = Annotated[int, Meta(ge=1, le=1 << 40)]
@@ -159,7 +159,7 @@ def _some_names(unknown: str) -> str:
 
 
 def _shipped() -> Traversable:
-    return resources.files("engines.sim") / "profiles"
+    return resources.files("hmas.engines.sim") / "profiles"
 
 
 def profile_names() -> list[str]:

@@ -3,7 +3,7 @@
 import heapq
 from collections.abc import Iterator
 
-from engines.sim.sequence import Sequence
+from hmas.engines.sim.sequence import Sequence
 
 
 class EngineQueue:

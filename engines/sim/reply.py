@@ -5,8 +5,8 @@ from typing import Any
 
 import orjson
 
-from engines.sim.text import WORDS, WORDS_JSON, logprob, split_text, word_index
-from engines.sim.wire import Ask
+from hmas.engines.sim.text import WORDS, WORDS_JSON, logprob, split_text, word_index
+from hmas.engines.sim.wire import Ask
 
 DONE = b"data: [DONE]\n\n"
 

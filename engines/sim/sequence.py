@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from engines.sim.request import Pause, SimRequest
+from hmas.engines.sim.request import Pause, SimRequest
 
 
 class Sequence:

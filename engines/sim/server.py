@@ -1,6 +1,6 @@
 """The embedded engine over HTTP: an OpenAI-compatible server whose tokens come from `EngineModel` in real time.
 
-    python -m engines.sim.server --profile demo-small --port 8101 --name sim-1 --model demo
+    python -m hmas.engines.sim.server --profile demo-small --port 8101 --name sim-1 --model demo
 
 Beside the OpenAI paths: `GET /sim/state` (an `EngineSnapshot`), `POST /sim/knobs` (`Knobs` -> `KnobReport`), `POST /sim/fault`
 (`{"fault": "reset-after:3", "times": 1}`; null ends it), `POST /abort_requests` (`{"request_ids": [...]}`, ids as sent in
@@ -17,11 +17,11 @@ from collections.abc import Awaitable, Callable
 import uvloop
 from aiohttp import web
 
-from engines.errors import EngineError
-from engines.sim.faults import Fault, parse_fault
-from engines.sim.handlers import SimServer
-from engines.sim.model import EngineModel
-from engines.sim.profile import load_profile
+from hmas.engines.errors import EngineError
+from hmas.engines.sim.faults import Fault, parse_fault
+from hmas.engines.sim.handlers import SimServer
+from hmas.engines.sim.model import EngineModel
+from hmas.engines.sim.profile import load_profile
 
 MAX_BODY_BYTES = 64 << 20
 
@@ -45,7 +45,7 @@ def create_app(
         name: The instance's name in snapshots.
         now_s: Seconds since the epoch, never going back; None takes a clock of its own.
         fault: Misbehaviour from the start on.
-        settle: As in `engines.sim.driver.Driver`; None in real time.
+        settle: As in `hmas.engines.sim.driver.Driver`; None in real time.
     """
     server = SimServer(model, model_name, name, now_s=now_s or process_clock(), fault=fault, settle=settle)
     app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[server.guard])
@@ -114,7 +114,7 @@ async def serve(app: web.Application, *, host: str, port: int, grace_s: float) -
 
 def main() -> None:
     """Command line of one embedded engine."""
-    parser = argparse.ArgumentParser(prog="python -m engines.sim.server", description="An OpenAI-compatible engine that needs no GPU.")
+    parser = argparse.ArgumentParser(prog="python -m hmas.engines.sim.server", description="An OpenAI-compatible engine that needs no GPU.")
     parser.add_argument("--profile", default="demo-small", help="name of a shipped profile (docs/profiles.md lists them), or a .json file")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8101, help="0 takes a free one and logs it")

@@ -3,9 +3,9 @@
 from asyncio import Future, Transport
 from typing import Protocol
 
-from engines.sim.faults import Fault, reset
-from engines.sim.model import TokenEvent
-from engines.sim.reply import Reply
+from hmas.engines.sim.faults import Fault, reset
+from hmas.engines.sim.model import TokenEvent
+from hmas.engines.sim.reply import Reply
 
 
 class Sink(Protocol):

@@ -2,7 +2,7 @@
 
 import math
 
-from engines.sim.request import TokenEvent
+from hmas.engines.sim.request import TokenEvent
 
 
 class Stretch:

@@ -6,9 +6,9 @@ import msgspec
 import orjson
 from msgspec import Meta
 
-from engines.errors import HmasError
-from engines.sim.text import drawn_output_tokens, instance_of, seed_of
-from engines.tokens import estimate_tokens
+from hmas.engines.errors import HmasError
+from hmas.engines.sim.text import drawn_output_tokens, instance_of, seed_of
+from hmas.engines.tokens import estimate_tokens
 
 TOKENS_PER_MESSAGE = 4
 MAX_TOP_LOGPROBS = 20

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 import orjson
 
-from engines.base import EngineCapabilities, EngineSnapshot, KnobName, KnobReport, Knobs
-from engines.client import EngineClient
-from engines.control import ControlKnob, ControlRoute, ControlState
-from engines.errors import EngineError, EngineProtocolError, EngineUnavailable
-from engines.openai import WINDOW_ONLY, OpenAIEngine
+from hmas.engines.base import EngineCapabilities, EngineSnapshot, KnobName, KnobReport, Knobs
+from hmas.engines.client import EngineClient
+from hmas.engines.control import ControlKnob, ControlRoute, ControlState
+from hmas.engines.errors import EngineError, EngineProtocolError, EngineUnavailable
+from hmas.engines.openai import WINDOW_ONLY, OpenAIEngine
 
 RUNNING = "vllm:num_requests_running"
 WAITING = "vllm:num_requests_waiting"

@@ -2,7 +2,7 @@
 
 Load it into the engine, with this repository on PYTHONPATH:
 
-    vllm serve MODEL --logits-processors engines.vllm.length_processor:ForcedLength
+    vllm serve MODEL --logits-processors hmas.engines.vllm.length_processor:ForcedLength
 
 and send `"vllm_xargs": {"hmas_output_tokens": N}` in a request's body: the end-of-sequence token is forbidden before the Nth output
 token and forced as the Nth, so `usage.completion_tokens` is N (less where `max_tokens` cuts it). Other requests are left alone.

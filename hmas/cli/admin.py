@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from controller.admin.client import AdminClient
-from controller.config.paths import url_of
 from hmas.cli.settings import config_option, read_config
+from hmas.controller.admin.client import AdminClient
+from hmas.controller.config.paths import url_of
 
 FOREVER = "until it is released"
 

@@ -11,17 +11,17 @@ from typing import Any, Literal
 
 import redis
 
-from controller.bus.embedded import LEAST_VERSION, find_server
-from controller.config.loader import advice
-from controller.config.overrides import OverrideDirectory, conflicts
-from controller.config.paths import bus_dir, overrides_dir, state_dir
-from controller.config.plugins import Plugin
-from controller.config.schema import Config, EngineConfig
-from controller.core.errors import BusError
-from controller.runtime.clock import SystemClock
-from controller.runtime.ports import bind_error
-from controller.scheduling.pool import POLICIES
-from engines.connect import connect_engine
+from hmas.controller.bus.embedded import LEAST_VERSION, find_server
+from hmas.controller.config.loader import advice
+from hmas.controller.config.overrides import OverrideDirectory, conflicts
+from hmas.controller.config.paths import bus_dir, overrides_dir, state_dir
+from hmas.controller.config.plugins import Plugin
+from hmas.controller.config.schema import Config, EngineConfig
+from hmas.controller.core.errors import BusError
+from hmas.controller.runtime.clock import SystemClock
+from hmas.controller.runtime.ports import bind_error
+from hmas.controller.scheduling.pool import POLICIES
+from hmas.engines.connect import connect_engine
 
 State = Literal["OK", "WARN", "FAIL"]
 LEAST_FILES = 4096

@@ -5,11 +5,11 @@ import os
 import click
 import msgspec
 
-from controller.config.loader import ConfigMistakes, advice, example_config, load_config, reference
-from controller.config.schema import Config
-from controller.core.errors import ConfigError
 from hmas.cli.output import EXIT_FAILED, complain, hint, json_option, say, say_json
 from hmas.cli.settings import config_option
+from hmas.controller.config.loader import ConfigMistakes, advice, example_config, load_config, reference
+from hmas.controller.config.schema import Config
+from hmas.controller.core.errors import ConfigError
 
 
 @click.group()

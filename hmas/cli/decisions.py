@@ -5,9 +5,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from controller.admin.client import AdminClient
 from hmas.cli.admin import takes_client
 from hmas.cli.output import clock_words, json_option, say, say_json, table
+from hmas.controller.admin.client import AdminClient
 
 REASON_CHARS = 100
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
-from controller.config.plugins import load_policies
-from controller.core.errors import AdminError, ConfigError
 from hmas.cli import checks
 from hmas.cli.admin import admin_url_option, connect
 from hmas.cli.model_checks import check_models
 from hmas.cli.output import EXIT_FAILED, json_option, say, say_json, table
 from hmas.cli.settings import config_option, read_config
+from hmas.controller.config.plugins import load_policies
+from hmas.controller.core.errors import AdminError, ConfigError
 
 
 @click.command()

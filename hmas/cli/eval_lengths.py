@@ -10,23 +10,23 @@ from typing import Any
 import click
 import msgspec
 
-from agents.models.store import ModelStore
-from agents.perception.length_base import LengthBase, Stored, load
-from agents.perception.model import is_sound
-from agents.perception.readers import ReaderSource
-from agents.perception.reading import TASKS, PromptView, Reader, Reading
-from agents.perception.training.lengths.by_shape import beside_bare, by_shape
-from agents.perception.training.lengths.corpus import Corpus, answers_of, gather
-from agents.perception.training.lengths.data import LENGTH_COLUMNS, LengthRow, read_multi_model, read_typed
-from agents.perception.training.lengths.evaluation import OURS, REGIMES, evaluate, perceived
-from agents.perception.training.lengths.fitting import Plan, train
-from controller.config.paths import models_dir
-from controller.config.schema import Config
-from controller.core.errors import TraceError
-from controller.core.lengths import LEVELS
-from controller.core.types import TaskType
+from hmas.agents.models.store import ModelStore
+from hmas.agents.perception.length_base import LengthBase, Stored, load
+from hmas.agents.perception.model import is_sound
+from hmas.agents.perception.readers import ReaderSource
+from hmas.agents.perception.reading import TASKS, PromptView, Reader, Reading
+from hmas.agents.perception.training.lengths.by_shape import beside_bare, by_shape
+from hmas.agents.perception.training.lengths.corpus import Corpus, answers_of, gather
+from hmas.agents.perception.training.lengths.data import LENGTH_COLUMNS, LengthRow, read_multi_model, read_typed
+from hmas.agents.perception.training.lengths.evaluation import OURS, REGIMES, evaluate, perceived
+from hmas.agents.perception.training.lengths.fitting import Plan, train
 from hmas.cli.output import hint, json_option, say, say_json, table
 from hmas.cli.settings import config_option, read_config
+from hmas.controller.config.paths import models_dir
+from hmas.controller.config.schema import Config
+from hmas.controller.core.errors import TraceError
+from hmas.controller.core.lengths import LEVELS
+from hmas.controller.core.types import TaskType
 
 READ_AT_ONCE = 64
 BY_SHAPE = "by shape"
@@ -185,7 +185,7 @@ def judge(
     corpus: Corpus | None = None,
     seed: int = 1,
 ) -> dict[str, Any]:
-    """Judges output lengths as `agents.perception.training.lengths.evaluation` does.
+    """Judges output lengths as `hmas.agents.perception.training.lengths.evaluation` does.
 
     Args:
         rows: Answers of models to prompts.

@@ -5,13 +5,13 @@ from typing import Any
 
 import click
 
-from agents.models.store import ModelStore
-from agents.perception.readers import Opened, ReaderSource, open_folder
-from agents.perception.training.data import is_typed
-from agents.perception.training.evaluation import evaluate_files
-from controller.config.schema import AgentsConfig, Config
+from hmas.agents.models.store import ModelStore
+from hmas.agents.perception.readers import Opened, ReaderSource, open_folder
+from hmas.agents.perception.training.data import is_typed
+from hmas.agents.perception.training.evaluation import evaluate_files
 from hmas.cli.eval_lengths import is_lengths_file, judge, read_rows, report
 from hmas.cli.output import json_option, say, say_json, table
+from hmas.controller.config.schema import AgentsConfig, Config
 
 _FILES = click.Path(exists=True, dir_okay=False, path_type=Path)
 NAMES = ("shipped", "rules")

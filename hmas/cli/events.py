@@ -10,15 +10,15 @@ from typing import Any
 import click
 import msgspec
 
-from controller.admin.client import AdminClient
-from controller.bus.redis_bus import RedisBus
-from controller.config.paths import bus_dir
-from controller.config.schema import Config
-from controller.core.errors import AdminUnreachable, BusError
-from controller.core.messages import EVENTS, Event
 from hmas.cli.admin import admin_url_option, connect
 from hmas.cli.output import clock_words, hint, json_option, say, say_json
 from hmas.cli.settings import config_option, read_config
+from hmas.controller.admin.client import AdminClient
+from hmas.controller.bus.redis_bus import RedisBus
+from hmas.controller.config.paths import bus_dir
+from hmas.controller.config.schema import Config
+from hmas.controller.core.errors import AdminUnreachable, BusError
+from hmas.controller.core.messages import EVENTS, Event
 
 POLL_S = 1.0
 CONNECT_S = 5.0

@@ -5,9 +5,9 @@ from typing import Any
 
 import click
 
-from controller.admin.client import AdminClient
 from hmas.cli.admin import takes_client
 from hmas.cli.output import clock_words, json_option, say, say_json, table
+from hmas.controller.admin.client import AdminClient
 
 
 @click.command()

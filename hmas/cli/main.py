@@ -7,9 +7,9 @@ from types import MappingProxyType
 
 import click
 
-from controller.core.errors import AdminUnreachable, ConfigError, HmasError
 from hmas.cli.lazy import LazyGroup
 from hmas.cli.output import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE, complain
+from hmas.controller.core.errors import AdminUnreachable, ConfigError, HmasError
 
 COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {

@@ -7,14 +7,14 @@ from typing import Any
 import click
 import msgspec
 
-from agents.models.card import read_card, verified
-from agents.models.store import FOLLOWED, KINDS, SHIPPED, ModelStore
-from controller.config.paths import models_dir
-from controller.core.errors import AdminError, ModelError
+from hmas.agents.models.card import read_card, verified
+from hmas.agents.models.store import FOLLOWED, KINDS, SHIPPED, ModelStore
 from hmas.cli.admin import admin_url_option, connect
 from hmas.cli.output import clock_words, hint, json_option, say, say_json, table
 from hmas.cli.settings import config_option, read_config
 from hmas.cli.status import model_line
+from hmas.controller.config.paths import models_dir
+from hmas.controller.core.errors import AdminError, ModelError
 
 SHOWN_METRICS = 3
 kind_argument = click.argument("kind", type=click.Choice(KINDS))

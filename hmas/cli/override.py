@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from controller.admin.client import AdminClient
-from controller.config.overrides import MAX_BYTES, Override, document_of, override_schema, parse_override
-from controller.core.errors import AdminError, AdminUnreachable, OverrideError
-from controller.runtime.clock import SystemClock
 from hmas.cli.admin import takes_client
 from hmas.cli.output import EXIT_FAILED, clock_words, complain, json_option, say, say_json, table
+from hmas.controller.admin.client import AdminClient
+from hmas.controller.config.overrides import MAX_BYTES, Override, document_of, override_schema, parse_override
+from hmas.controller.core.errors import AdminError, AdminUnreachable, OverrideError
+from hmas.controller.runtime.clock import SystemClock
 
 file_argument = click.argument("file", metavar="FILE")
 id_option = click.option("--id", "override_id", help="Its id; the file's name without .json by default.")

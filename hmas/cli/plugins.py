@@ -5,10 +5,10 @@ from pathlib import Path
 
 import click
 
-import engines.base
+import hmas.engines.base
 from hmas.cli.output import say
 
-SOURCE = Path(engines.base.__file__).parent / "plugin"
+SOURCE = Path(hmas.engines.base.__file__).parent / "plugin"
 STARTS = {
     "vllm": (
         "VLLM_PLUGINS=hmas_control HMAS_CONTROL_TOKEN=... vllm serve MODEL \\\n"

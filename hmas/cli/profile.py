@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 import uvloop
 
-from engines.sim.profile import Profile
 from hmas.cli.output import hint, json_option, say, say_json, table
+from hmas.engines.sim.profile import Profile
 from hmas.lab.fitting.coefficients import Fit, fit_coefficients
 from hmas.lab.fitting.design import Bounds, plan
 from hmas.lab.fitting.measured import Limits, Stated, document_of, limits_of, model_name, profile_of, slug

@@ -9,19 +9,19 @@ from typing import Any
 import click
 import uvloop
 
-from agents.shell import AGENTS, instance_name, run_agent
-from controller.bus.base import Bus
-from controller.bus.memory_bus import MemoryBus
-from controller.bus.redis_bus import RedisBus
-from controller.config.schema import Config
-from controller.core.errors import ConfigError
-from controller.runtime import logs
-from controller.runtime.clock import SystemClock
-from controller.runtime.collector import Collector
-from controller.runtime.notify import Notifier
-from controller.runtime.priority import yield_to_serving
-from controller.runtime.signals import stop_flags
+from hmas.agents.shell import AGENTS, instance_name, run_agent
 from hmas.cli.settings import config_option, read_config
+from hmas.controller.bus.base import Bus
+from hmas.controller.bus.memory_bus import MemoryBus
+from hmas.controller.bus.redis_bus import RedisBus
+from hmas.controller.config.schema import Config
+from hmas.controller.core.errors import ConfigError
+from hmas.controller.runtime import logs
+from hmas.controller.runtime.clock import SystemClock
+from hmas.controller.runtime.collector import Collector
+from hmas.controller.runtime.notify import Notifier
+from hmas.controller.runtime.priority import yield_to_serving
+from hmas.controller.runtime.signals import stop_flags
 
 NOTIFY_EVERY_S = 1.0
 log = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ def _run(work: Coroutine[Any, Any, None]) -> None:
 
 async def _gateway(config: Config, bus: Bus, read: Callable[[], Config]) -> None:
     # Imported here: the other processes have no use for the gateway's modules.
-    from controller.gateway.serve import Started, serve  # noqa: PLC0415
+    from hmas.controller.gateway.serve import Started, serve  # noqa: PLC0415
 
     notifier, clock = Notifier(), SystemClock()
     told_s = 0.0
@@ -168,10 +168,10 @@ async def _agent(name: str, config: Config) -> None:
 
 
 async def _engine(*, profile: str, speed: float, host: str, port: int, name: str, model: str) -> None:
-    from engines.sim.model import EngineModel  # noqa: PLC0415 - only this process serves an engine
-    from engines.sim.profile import load_profile  # noqa: PLC0415
-    from engines.sim.server import create_app, start  # noqa: PLC0415
     from hmas.cli.pace import faster  # noqa: PLC0415
+    from hmas.engines.sim.model import EngineModel  # noqa: PLC0415 - only this process serves an engine
+    from hmas.engines.sim.profile import load_profile  # noqa: PLC0415
+    from hmas.engines.sim.server import create_app, start  # noqa: PLC0415
 
     notifier, clock = Notifier(), SystemClock()
     app = create_app(EngineModel(faster(load_profile(profile), speed)), model, name, now_s=clock.now_s)

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 import click
 
-from controller.config.loader import load_config
-from controller.config.schema import Config
+from hmas.controller.config.loader import load_config
+from hmas.controller.config.schema import Config
 
 config_option = click.option(
     "--config",

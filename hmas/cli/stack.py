@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from controller.config.paths import url_of
-from controller.config.running import running_agents
-from controller.config.schema import Config
-from controller.runtime.child import ChildSpec
-from controller.runtime.ports import free_ports
 from hmas.cli.settings import read_config
 from hmas.cli.targets import Target
+from hmas.controller.config.paths import url_of
+from hmas.controller.config.running import running_agents
+from hmas.controller.config.schema import Config
+from hmas.controller.runtime.child import ChildSpec
+from hmas.controller.runtime.ports import free_ports
 
 ENGINE_STAGE, AGENT_STAGE, GATEWAY_STAGE = 1, 2, 3
 """Stop order: the gateway drains while agents and engines still serve it."""

@@ -4,12 +4,12 @@ from typing import Any
 
 import click
 
-from controller.admin.client import AdminClient
 from hmas.cli.admin import takes_client
 from hmas.cli.engines import engine_table
 from hmas.cli.output import EXIT_FAILED, duration_words, json_option, say, say_json, table
 from hmas.cli.override import override_list
 from hmas.cli.policy import policy_line
+from hmas.controller.admin.client import AdminClient
 
 
 @click.command()

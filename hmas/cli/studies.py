@@ -6,8 +6,8 @@ from typing import Any
 import click
 import msgspec
 
-from controller.config.schema import AgentsConfig
-from controller.core.errors import ConfigError
+from hmas.controller.config.schema import AgentsConfig
+from hmas.controller.core.errors import ConfigError
 from hmas.lab.studies.case import PRESETS
 from hmas.lab.workloads.catalogue import SESSIONS, WORKLOADS
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from controller.core.errors import ConfigError
-from controller.runtime.clock import SystemClock
 from hmas.cli.output import EXIT_FAILED, complain, duration_words, hint, json_option, say, say_json
 from hmas.cli.studies import ADMISSION, EXIT_INTERRUPTED, FLEET, WARMUP, WORKLOAD, common_settings, study_options
+from hmas.controller.core.errors import ConfigError
+from hmas.controller.runtime.clock import SystemClock
 from hmas.lab.studies.backends import on_cores, on_ray
 from hmas.lab.studies.files import write_sweep
 from hmas.lab.studies.grid import AXES, Grid, make_grid, points_of, read_grid

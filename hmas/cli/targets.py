@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 import click
 import msgspec
 
-from controller.config.schema import EngineConfig
-from controller.runtime.ports import free_ports
+from hmas.controller.config.schema import EngineConfig
+from hmas.controller.runtime.ports import free_ports
 
 Kind = Literal["auto", "openai", "vllm", "sglang", "sim"]
 DEFAULT_PROFILE = "demo-small"

@@ -7,16 +7,16 @@ from pathlib import Path
 import click
 import msgspec
 
-from agents.models.card import ModelCard, file_sha256, write_card
-from agents.models.store import ModelStore
-from agents.perception.length_base import FILE, load
-from agents.perception.readers import KIND, LENGTHS_ONLY
-from agents.perception.training.lengths.corpus import NOT_PERMISSIVE, gather
-from agents.perception.training.lengths.fitting import Plan, train, write
-from controller.config.paths import models_dir
-from controller.runtime.clock import SystemClock
+from hmas.agents.models.card import ModelCard, file_sha256, write_card
+from hmas.agents.models.store import ModelStore
+from hmas.agents.perception.length_base import FILE, load
+from hmas.agents.perception.readers import KIND, LENGTHS_ONLY
+from hmas.agents.perception.training.lengths.corpus import NOT_PERMISSIVE, gather
+from hmas.agents.perception.training.lengths.fitting import Plan, train, write
 from hmas.cli.output import hint, json_option, say, say_json, table
 from hmas.cli.settings import config_option, read_config
+from hmas.controller.config.paths import models_dir
+from hmas.controller.runtime.clock import SystemClock
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 

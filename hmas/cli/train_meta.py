@@ -8,17 +8,17 @@ from pathlib import Path
 import click
 import msgspec
 
-from agents.meta.selectors.classifier import KIND
-from agents.meta.selectors.features import FEATURES
-from agents.meta.selectors.table import write_table
-from agents.models.ranges import RANGES, ranges_of
-from agents.models.store import ModelStore
-from controller.config.paths import models_dir
-from controller.core.errors import TraceError
-from controller.runtime.clock import SystemClock
+from hmas.agents.meta.selectors.classifier import KIND
+from hmas.agents.meta.selectors.features import FEATURES
+from hmas.agents.meta.selectors.table import write_table
+from hmas.agents.models.ranges import RANGES, ranges_of
+from hmas.agents.models.store import ModelStore
 from hmas.cli.models import warn_of_settings
 from hmas.cli.output import hint, json_option, say, say_json, table
 from hmas.cli.settings import config_option, read_config
+from hmas.controller.config.paths import models_dir
+from hmas.controller.core.errors import TraceError
+from hmas.controller.runtime.clock import SystemClock
 from hmas.lab.meta.draws import SEED, draw
 from hmas.lab.meta.fitting import FOLDS, Worth, card_of, fit, held_out, save
 from hmas.lab.meta.labels import gather

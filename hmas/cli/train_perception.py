@@ -7,12 +7,12 @@ from typing import Any
 import click
 import msgspec
 
-from agents.perception.lm import train as lm
-from agents.perception.lm.settings import TrainSettings
-from controller.core.errors import ModelError
-from controller.runtime.clock import SystemClock
+from hmas.agents.perception.lm import train as lm
+from hmas.agents.perception.lm.settings import TrainSettings
 from hmas.cli.output import hint, json_option, say, say_json
 from hmas.cli.studies import EXIT_INTERRUPTED
+from hmas.controller.core.errors import ModelError
+from hmas.controller.runtime.clock import SystemClock
 
 _FILES = click.Path(exists=True, dir_okay=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -76,8 +76,8 @@ def _from_scratch(data: tuple[Path, ...], chosen: dict[str, Any], *, as_json: bo
         raise click.UsageError(f"--{foreign[0].replace('_', '-')} goes with --base")
     try:
         # Seconds to import, and only this command wants it.
-        from agents.perception.training.feeding import Settings  # noqa: PLC0415
-        from agents.perception.training.trainer import train  # noqa: PLC0415
+        from hmas.agents.perception.training.feeding import Settings  # noqa: PLC0415
+        from hmas.agents.perception.training.trainer import train  # noqa: PLC0415
     except ImportError as error:
         raise ModelError(
             f"training needs {error.name or 'torch'}, which is not installed; `make setup-train` makes an environment with it in "

@@ -8,23 +8,23 @@ import click
 import msgspec
 import uvloop
 
-from agents.models.card import ModelCard, write_card
-from agents.models.store import ModelStore
-from agents.prediction.evaluation import PER_CELL
-from agents.prediction.llm_pilot import data_sha256, is_pilot_file, read_rows
-from agents.prediction.profile_files import save_profile_model
-from agents.prediction.profile_model import fit
-from agents.prediction.regressor import KIND, SHIPPED, CatBoostRegressor, load_regressor
-from agents.prediction.telemetry import labelled_of, read_messages, write_messages
-from agents.prediction.training import EPISODES, HELD_OUT, REFIT_LEAST, SEED, accept, measure, refit, train, with_metrics
-from controller.bus.redis_bus import RedisBus
-from controller.config.paths import models_dir
-from controller.config.schema import Config
-from controller.core.errors import ConfigError, TraceError
-from controller.core.messages import FEATURES, TELEMETRY, Message
-from controller.runtime.clock import SystemClock
+from hmas.agents.models.card import ModelCard, write_card
+from hmas.agents.models.store import ModelStore
+from hmas.agents.prediction.evaluation import PER_CELL
+from hmas.agents.prediction.llm_pilot import data_sha256, is_pilot_file, read_rows
+from hmas.agents.prediction.profile_files import save_profile_model
+from hmas.agents.prediction.profile_model import fit
+from hmas.agents.prediction.regressor import KIND, SHIPPED, CatBoostRegressor, load_regressor
+from hmas.agents.prediction.telemetry import labelled_of, read_messages, write_messages
+from hmas.agents.prediction.training import EPISODES, HELD_OUT, REFIT_LEAST, SEED, accept, measure, refit, train, with_metrics
 from hmas.cli.output import hint, json_option, say, say_json, table
 from hmas.cli.settings import config_option, read_config
+from hmas.controller.bus.redis_bus import RedisBus
+from hmas.controller.config.paths import models_dir
+from hmas.controller.config.schema import Config
+from hmas.controller.core.errors import ConfigError, TraceError
+from hmas.controller.core.messages import FEATURES, TELEMETRY, Message
+from hmas.controller.runtime.clock import SystemClock
 
 NEWEST = 20_000
 """Newest messages of each stream that are read from the bus: what it keeps."""

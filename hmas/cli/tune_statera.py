@@ -7,11 +7,11 @@ import click
 import msgspec
 import uvloop
 
-from agents.statera.tuning import EVERY, Tuning, read_tuning, write_tuning
-from controller.config.schema import AgentsConfig, SchedulerConfig
-from engines.sim.profile import load_profile
+from hmas.agents.statera.tuning import EVERY, Tuning, read_tuning, write_tuning
 from hmas.cli.output import hint, json_option, say, say_json, table
 from hmas.cli.profile import Concurrencies
+from hmas.controller.config.schema import AgentsConfig, SchedulerConfig
+from hmas.engines.sim.profile import load_profile
 from hmas.lab.fitting.target import look_at
 from hmas.lab.statera.identify import Identified, identify
 from hmas.lab.statera.ladder import Load, Rung, live, simulated

@@ -7,18 +7,18 @@ from typing import Any
 
 import click
 
-from controller.admin.client import AdminClient
-from controller.config.loader import advice
-from controller.config.running import AGENT_NAMES
-from controller.core.errors import AdminError
-from controller.runtime import logs
-from controller.runtime.ports import bind_error
-from engines.sim.profile import load_profile
 from hmas.cli.output import hint, json_option, say, say_json
 from hmas.cli.settings import config_option
 from hmas.cli.stack import Choices, Stack, plan
 from hmas.cli.targets import ALLOWED, parse_targets
 from hmas.cli.upkeep import BusInUse, Upkeep
+from hmas.controller.admin.client import AdminClient
+from hmas.controller.config.loader import advice
+from hmas.controller.config.running import AGENT_NAMES
+from hmas.controller.core.errors import AdminError
+from hmas.controller.runtime import logs
+from hmas.controller.runtime.ports import bind_error
+from hmas.engines.sim.profile import load_profile
 
 ENGINE_HELP = f"An engine, in place of the configured ones: {ALLOWED}. May be repeated."
 log = logging.getLogger(__name__)

@@ -6,17 +6,17 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
-from controller.bus.embedded import EmbeddedServer
-from controller.bus.redis_bus import RedisBus
-from controller.config.paths import bus_dir
-from controller.config.schema import Config
-from controller.core.errors import BusError
-from controller.core.messages import Event, Severity
-from controller.runtime.clock import SystemClock
-from controller.runtime.notify import Notifier
-from controller.runtime.signals import StopFlags, stop_flags
-from controller.runtime.supervisor import ChildEvent, Supervisor
 from hmas.cli.stack import Stack
+from hmas.controller.bus.embedded import EmbeddedServer
+from hmas.controller.bus.redis_bus import RedisBus
+from hmas.controller.config.paths import bus_dir
+from hmas.controller.config.schema import Config
+from hmas.controller.core.errors import BusError
+from hmas.controller.core.messages import Event, Severity
+from hmas.controller.runtime.clock import SystemClock
+from hmas.controller.runtime.notify import Notifier
+from hmas.controller.runtime.signals import StopFlags, stop_flags
+from hmas.controller.runtime.supervisor import ChildEvent, Supervisor
 
 READY_S = 90.0
 BUS_CHECK_S = 0.5

@@ -6,11 +6,11 @@ from statistics import fmean, median
 import msgspec
 import numpy as np
 
-from controller.core.types import Slo
-from engines.sim.profile import Profile
+from hmas.controller.core.types import Slo
 from hmas.demo.load import demo_arrivals
 from hmas.demo.settings import DemoSettings
 from hmas.demo.virtual import Variant, run_virtual
+from hmas.engines.sim.profile import Profile
 from hmas.lab.dataset import Mixture, PromptData
 from hmas.lab.score import score
 from hmas.lab.workload import Arrival

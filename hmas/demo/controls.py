@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from controller.core.messages import ControlAction
-from controller.core.objectives import percentile
+from hmas.controller.core.messages import ControlAction
+from hmas.controller.core.objectives import percentile
 
 LOW, MIDDLE, HIGH = 10, 50, 90
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from controller.runtime.clock import SystemClock
-from controller.scheduling.pool import DEFAULT_POLICY
+from hmas.controller.runtime.clock import SystemClock
+from hmas.controller.scheduling.pool import DEFAULT_POLICY
 from hmas.demo.calibration import Calibration, SweepPoint
 from hmas.demo.field_load import FieldLoad
 from hmas.demo.field_runs import FieldRuns, on_site

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from controller.core.errors import TraceError
+from hmas.controller.core.errors import TraceError
 from hmas.demo.field_settings import FieldSettings
 from hmas.lab.arrivals import ArrivalSpec, cumulative_rate
 from hmas.lab.dataset import Mixture, PromptData

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any, Protocol
 
-from controller.runtime.clock import Clock
+from hmas.controller.runtime.clock import Clock
 from hmas.demo.calibration import Calibration, CapPoint, SweepPoint, middle_rps, operating_point, smoothed
 from hmas.demo.field_settings import FieldSettings
 from hmas.demo.live import LiveRun, live_run

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from controller.bus.redis_bus import RedisBus
-from controller.core.messages import ACTIONS, DECISIONS, ControlAction, MetaDecision
-from controller.runtime.clock import Clock
+from hmas.controller.bus.redis_bus import RedisBus
+from hmas.controller.core.messages import ACTIONS, DECISIONS, ControlAction, MetaDecision
+from hmas.controller.runtime.clock import Clock
 from hmas.demo.controls import Controls, controls_of
 from hmas.demo.settings import Span
 from hmas.demo.site import EVERYBODY, Cast, GatewayAddress, Site, reset_engines, running_gateway

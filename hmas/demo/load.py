@@ -5,7 +5,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from controller.core.types import Slo
+from hmas.controller.core.types import Slo
 from hmas.lab.client_load import Clients, Terms
 from hmas.lab.dataset import Mixture, PromptData
 from hmas.lab.prompts import PromptWriter

@@ -3,7 +3,7 @@
 import sys
 from typing import TextIO
 
-from controller.runtime.clock import Clock
+from hmas.controller.runtime.clock import Clock
 
 PLAIN_EVERY_S = 5.0
 WIDTH = 110

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from engines.sim.profile import Profile, load_profile
 from hmas.cli.pace import faster
+from hmas.engines.sim.profile import Profile, load_profile
 from hmas.lab.arrivals import ArrivalSpec
 from hmas.lab.workload import WorkloadSpec
 

@@ -12,17 +12,17 @@ from typing import Any, Literal
 
 import orjson
 
-from agents.shell import AGENTS
-from controller.bus.embedded import EmbeddedServer
-from controller.core.errors import HmasError
-from controller.runtime.child import ChildSpec
-from controller.runtime.clock import SystemClock
-from controller.runtime.ports import free_port
-from controller.runtime.supervisor import ChildEvent, Supervisor
-from engines.base import Engine, EngineSnapshot, Knobs
-from engines.connect import connect_engine
+from hmas.agents.shell import AGENTS
+from hmas.controller.bus.embedded import EmbeddedServer
+from hmas.controller.core.errors import HmasError
+from hmas.controller.runtime.child import ChildSpec
+from hmas.controller.runtime.clock import SystemClock
+from hmas.controller.runtime.ports import free_port
+from hmas.controller.runtime.supervisor import ChildEvent, Supervisor
 from hmas.demo.settings import DemoSettings
 from hmas.demo.virtual import Variant
+from hmas.engines.base import Engine, EngineSnapshot, Knobs
+from hmas.engines.connect import connect_engine
 
 ENGINE_STAGE, AGENT_STAGE, GATEWAY_STAGE = 1, 2, 3
 READY_S = 60.0

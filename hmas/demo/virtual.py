@@ -5,16 +5,16 @@ from typing import Literal
 
 import msgspec
 
-from controller.config.slo import SloConfig
-from controller.core.slo import DEFAULT_IMPORTANCE
-from controller.core.types import Controls, Estimates, OutcomeKind, Request, TaskType
-from controller.routing import make_router
-from controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
-from controller.scheduling.scheduler import Scheduler
-from controller.simulation import Arrival as SimArrival
-from controller.simulation import RequestRecord, simulate
-from engines.sim.model import EngineModel
-from engines.sim.profile import Profile
+from hmas.controller.config.slo import SloConfig
+from hmas.controller.core.slo import DEFAULT_IMPORTANCE
+from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, TaskType
+from hmas.controller.routing import make_router
+from hmas.controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.simulation import Arrival as SimArrival
+from hmas.controller.simulation import RequestRecord, simulate
+from hmas.engines.sim.model import EngineModel
+from hmas.engines.sim.profile import Profile
 from hmas.lab.results import ClientOutcome, Result
 from hmas.lab.simulated import result_of
 from hmas.lab.workload import Arrival

@@ -9,7 +9,7 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
-from controller.runtime.ports import free_port
+from hmas.controller.runtime.ports import free_port
 from hmas.demo.site import DemoBroken
 
 READY_S = 240.0
@@ -51,7 +51,7 @@ class VllmServer(msgspec.Struct, frozen=True, kw_only=True):
             "--max-num-seqs": str(self.max_num_seqs),
             "--max-num-batched-tokens": str(self.max_num_batched_tokens),
             "--kv-cache-memory-bytes": str(self.kv_cache_bytes),
-            "--logits-processors": "engines.vllm.length_processor:ForcedLength",
+            "--logits-processors": "hmas.engines.vllm.length_processor:ForcedLength",
             "--uvicorn-log-level": "warning",
         }
         words = [word for pair in options.items() for word in pair]

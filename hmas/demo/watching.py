@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from controller.admin.client import AdminClient
-from controller.core.errors import AdminError
+from hmas.controller.admin.client import AdminClient
+from hmas.controller.core.errors import AdminError
 
 EVERY_S = 0.5
 EVENTS = 1000

@@ -11,9 +11,9 @@ import click
 import msgspec
 import uvloop
 
-from controller.core.errors import TraceError
-from controller.runtime.clock import SystemClock
 from hmas.cli.output import EXIT_FAILED, complain, hint, json_option, say, say_json, table
+from hmas.controller.core.errors import TraceError
+from hmas.controller.runtime.clock import SystemClock
 from hmas.lab.dataset import load_mixture
 from hmas.lab.loadgen import LengthChannel, LoadSpec, Progress, run_process, write_plan
 from hmas.lab.replaying import ReplaySpec, arrivals_from_trace

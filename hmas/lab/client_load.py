@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from controller.core.client_bodies import EXCHANGES, Shape, client_body
-from controller.core.request_body import read_call
-from controller.core.types import Slo
+from hmas.controller.core.client_bodies import EXCHANGES, Shape, client_body
+from hmas.controller.core.request_body import read_call
+from hmas.controller.core.types import Slo
 from hmas.lab.prompts import PromptWriter
 from hmas.lab.streams import Draws, stream
 from hmas.lab.workload import Arrival, ClientBody

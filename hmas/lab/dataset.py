@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
 
-from controller.core.errors import TraceError
-from controller.core.types import TaskType
-from engines.data_files import DATASETS_ENV, datasets_dir
+from hmas.controller.core.errors import TraceError
+from hmas.controller.core.types import TaskType
+from hmas.engines.data_files import DATASETS_ENV, datasets_dir
 
 T = TypeVar("T")
 

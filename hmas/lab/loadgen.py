@@ -19,8 +19,8 @@ import orjson
 import uvloop
 from msgspec import Meta
 
-from controller.core.errors import TraceError
-from controller.runtime.clock import Clock, SystemClock
+from hmas.controller.core.errors import TraceError
+from hmas.controller.runtime.clock import Clock, SystemClock
 from hmas.lab.results import ClientOutcome, Result, RunSummary, count_outcomes, is_good, write_lines
 from hmas.lab.sse import AnswerReader, read_error, read_whole
 from hmas.lab.workload import Arrival

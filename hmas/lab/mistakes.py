@@ -10,7 +10,7 @@ import aiohttp
 import msgspec
 import orjson
 
-from controller.runtime.clock import Clock
+from hmas.controller.runtime.clock import Clock
 from hmas.lab.sse import AnswerReader
 
 

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from controller.core.errors import TraceError
-from controller.core.types import TaskType
-from engines.tokens import estimate_tokens
+from hmas.controller.core.errors import TraceError
+from hmas.controller.core.types import TaskType
+from hmas.engines.tokens import estimate_tokens
 from hmas.lab.dataset import PromptData, TaskPrompts
 from hmas.lab.streams import Draws
 

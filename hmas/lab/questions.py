@@ -4,9 +4,9 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from controller.core.errors import TraceError
-from controller.core.types import TaskType
-from engines.tokens import estimate_tokens
+from hmas.controller.core.errors import TraceError
+from hmas.controller.core.types import TaskType
+from hmas.engines.tokens import estimate_tokens
 from hmas.lab.agents.asked import TYPED, read_pool
 from hmas.lab.arrivals import ArrivalSpec
 from hmas.lab.dataset import load_mixture

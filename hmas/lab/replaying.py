@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from controller.core.errors import TraceError
-from engines.tokens import estimate_tokens
+from hmas.controller.core.errors import TraceError
+from hmas.engines.tokens import estimate_tokens
 from hmas.lab.arrivals import ArrivalSpec, arrival_times
 from hmas.lab.dataset import KindSpec, Mixture, PromptData, quantile, rank
 from hmas.lab.prompts import PromptWriter

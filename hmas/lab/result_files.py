@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from controller.core.errors import ConfigError
+from hmas.controller.core.errors import ConfigError
 from hmas.lab.studies.errors import StudyError
 
 VERSION = 1

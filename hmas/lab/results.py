@@ -6,9 +6,9 @@ from typing import Literal
 
 import msgspec
 
-from controller.core.errors import TraceError
-from controller.core.objectives import slo_met
-from controller.core.types import Slo, TaskType
+from hmas.controller.core.errors import TraceError
+from hmas.controller.core.objectives import slo_met
+from hmas.controller.core.types import Slo, TaskType
 
 ClientOutcome = Literal["completed", "rejected", "shed", "timed_out", "failed", "lost"]
 OUTCOMES: tuple[ClientOutcome, ...] = ("completed", "rejected", "shed", "timed_out", "failed", "lost")

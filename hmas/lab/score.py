@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from controller.core.fairness import Fairness, Service, fairness
-from controller.core.objectives import goodput_rate, goodput_rps, jain, percentile, service_gain
+from hmas.controller.core.fairness import Fairness, Service, fairness
+from hmas.controller.core.objectives import goodput_rate, goodput_rps, jain, percentile, service_gain
 from hmas.lab.results import Result, count_outcomes, is_good
 
 PERCENTILES = (50, 95, 99)

@@ -1,7 +1,7 @@
 """A simulated request as its client would have seen it."""
 
-from controller.core.types import Slo, TaskType
-from controller.simulation import RequestRecord
+from hmas.controller.core.types import Slo, TaskType
+from hmas.controller.simulation import RequestRecord
 from hmas.lab.results import ClientOutcome, Result
 
 

@@ -2,9 +2,9 @@
 
 from typing import Any, NamedTuple
 
-from controller.core.errors import TraceError
-from controller.core.types import TaskType
-from engines.tokens import estimate_tokens
+from hmas.controller.core.errors import TraceError
+from hmas.controller.core.types import TaskType
+from hmas.engines.tokens import estimate_tokens
 
 TEXT_FIELDS = ("prompt", "text", "question", "instruction", "query")
 CHAT_FIELDS = ("messages", "conversations", "conversation")

@@ -18,8 +18,8 @@ from typing import Any, Literal
 import msgspec
 import orjson
 
-from controller.core.errors import TraceError
-from controller.core.types import TaskType
+from hmas.controller.core.errors import TraceError
+from hmas.controller.core.types import TaskType
 from hmas.lab.trace_prompts import CHAT_FIELDS, TEXT_FIELDS, read_prompt_row
 
 TraceFormat = Literal["azure", "mooncake", "prompts"]

@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from controller.core.slo import IMPORTANCE_MAX, IMPORTANCE_MIN, slo_for
-from controller.core.types import Slo, TaskType
-from engines.tokens import estimate_tokens
+from hmas.controller.core.slo import IMPORTANCE_MAX, IMPORTANCE_MIN, slo_for
+from hmas.controller.core.types import Slo, TaskType
+from hmas.engines.tokens import estimate_tokens
 from hmas.lab.arrivals import ArrivalSpec, arrival_times
 from hmas.lab.dataset import KindSpec, Mixture, PromptData, quantile
 from hmas.lab.prompts import PromptWriter

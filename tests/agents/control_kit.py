@@ -4,8 +4,8 @@ from typing import Any
 
 from message_kit import instance_view, system_snapshot
 
-from controller.core.messages import Completion, InstanceView, LatencySummary, LongView, ShortView, SystemSnapshot
-from controller.core.types import OutcomeKind
+from hmas.controller.core.messages import Completion, InstanceView, LatencySummary, LongView, ShortView, SystemSnapshot
+from hmas.controller.core.types import OutcomeKind
 
 CALM = LatencySummary(count=100, p50=100.0, p95=200.0, p99=300.0)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from message_kit import completed, request_notice
 
-from controller.core.messages import Completion, RequestNotice
+from hmas.controller.core.messages import Completion, RequestNotice
 
 SUMMARY = "Summarize this article: the council met and talked about the bridge"
 

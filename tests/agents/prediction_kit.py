@@ -3,9 +3,9 @@
 import numpy as np
 from message_kit import completed, instance_view, request_features, system_snapshot
 
-from agents.prediction.features import CATEGORIES
-from controller.core.messages import Completion, InstanceView, RequestFeatures, SystemSnapshot
-from engines.base import EngineSnapshot
+from hmas.agents.prediction.features import CATEGORIES
+from hmas.controller.core.messages import Completion, InstanceView, RequestFeatures, SystemSnapshot
+from hmas.engines.base import EngineSnapshot
 
 
 def view(name: str = "a", in_flight: int = 4, **changes) -> InstanceView:

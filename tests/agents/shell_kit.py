@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from agents.shell import AgentShell
-from controller.bus.memory_bus import MemoryBus
-from controller.core.messages import COSTS, Message
-from controller.runtime.clock import Clock
+from hmas.agents.shell import AgentShell
+from hmas.controller.bus.memory_bus import MemoryBus
+from hmas.controller.core.messages import COSTS, Message
+from hmas.controller.runtime.clock import Clock
 
 
 @dataclass

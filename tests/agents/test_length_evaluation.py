@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from agents.perception.length_base import SHIPPED, load
-from agents.perception.reading import TASKS, Reading
-from agents.perception.training.lengths.data import LengthRow, group_of, read_multi_model, read_typed, view_of
-from agents.perception.training.lengths.evaluation import OURS, REGIMES, evaluate, perceived
-from agents.perception.training.lengths.predictability import account
-from agents.perception.training.lengths.scores import score
-from agents.perception.training.lengths.tfidf import TfIdfRidge
-from controller.core.errors import TraceError
-from controller.core.lengths import LEVELS
-from controller.core.types import TaskType
+from hmas.agents.perception.length_base import SHIPPED, load
+from hmas.agents.perception.reading import TASKS, Reading
+from hmas.agents.perception.training.lengths.data import LengthRow, group_of, read_multi_model, read_typed, view_of
+from hmas.agents.perception.training.lengths.evaluation import OURS, REGIMES, evaluate, perceived
+from hmas.agents.perception.training.lengths.predictability import account
+from hmas.agents.perception.training.lengths.scores import score
+from hmas.agents.perception.training.lengths.tfidf import TfIdfRidge
 from hmas.cli.eval_lengths import is_lengths_file, read_rows
+from hmas.controller.core.errors import TraceError
+from hmas.controller.core.lengths import LEVELS
+from hmas.controller.core.types import TaskType
 
 READ = Reading(probabilities=tuple(1.0 / len(TASKS) for _ in TASKS))
 DATA = os.environ.get("HMAS_DATA_DIR", "")

@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.models.card import verified
-from agents.perception import length_demands
-from agents.perception.length_base import FILE, INPUTS, SHIPPED, LengthBase, Stored, load
-from agents.perception.length_bounds import LongestAnswers
-from agents.perception.length_calibration import SCATTER_BOUND, Calibration
-from agents.perception.length_effects import Effects, Level, Membership
-from agents.perception.length_names import known_offset, model_key
-from agents.perception.length_text import NUMBERS, WORDS, QuestionFeatures, features_of, terms
-from agents.perception.reading import PromptView
-from agents.perception.training.lengths.fitting import _trees
-from controller.core.errors import ModelError
-from controller.core.lengths import LEVELS
+from hmas.agents.models.card import verified
+from hmas.agents.perception import length_demands
+from hmas.agents.perception.length_base import FILE, INPUTS, SHIPPED, LengthBase, Stored, load
+from hmas.agents.perception.length_bounds import LongestAnswers
+from hmas.agents.perception.length_calibration import SCATTER_BOUND, Calibration
+from hmas.agents.perception.length_effects import Effects, Level, Membership
+from hmas.agents.perception.length_names import known_offset, model_key
+from hmas.agents.perception.length_text import NUMBERS, WORDS, QuestionFeatures, features_of, terms
+from hmas.agents.perception.reading import PromptView
+from hmas.agents.perception.training.lengths.fitting import _trees
+from hmas.controller.core.errors import ModelError
+from hmas.controller.core.lengths import LEVELS
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.perception.length_demands import demanded_tokens
-from agents.perception.length_priors import PRIOR
-from agents.perception.training.lengths import statistics as module
-from agents.perception.training.lengths.statistics import LengthStatistics, bucket
-from controller.core.types import TaskType
+from hmas.agents.perception.length_demands import demanded_tokens
+from hmas.agents.perception.length_priors import PRIOR
+from hmas.agents.perception.training.lengths import statistics as module
+from hmas.agents.perception.training.lengths.statistics import LengthStatistics, bucket
+from hmas.controller.core.types import TaskType
 
 
 def test_lengths_follow_what_a_tenants_tasks_produce():

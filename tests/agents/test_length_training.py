@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from agents.perception.training.lengths.corpus import Corpus, corpus_of
-from agents.perception.training.lengths.data import LengthRow
-from agents.perception.training.lengths.fitting import Plan, fit, train
-from controller.core.errors import ModelError
+from hmas.agents.perception.training.lengths.corpus import Corpus, corpus_of
+from hmas.agents.perception.training.lengths.data import LengthRow
+from hmas.agents.perception.training.lengths.fitting import Plan, fit, train
+from hmas.controller.core.errors import ModelError
 
 
 def corpus(factors: dict[str, float], *, shared: bool) -> Corpus:

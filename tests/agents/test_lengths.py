@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.perception import lengths
-from agents.perception.length_base import SHIPPED, load
-from agents.perception.length_priors import PRIOR
-from agents.perception.lengths import LengthModel
-from agents.perception.model import PerceptionModel
-from agents.perception.reading import TASKS, PromptView, Reading
-from agents.perception.training.shapes import view_of_prompt
-from controller.core.client_bodies import Shape
-from controller.core.lengths import LEVELS, MEDIAN, P90
-from controller.core.types import TaskType
+from hmas.agents.perception import lengths
+from hmas.agents.perception.length_base import SHIPPED, load
+from hmas.agents.perception.length_priors import PRIOR
+from hmas.agents.perception.lengths import LengthModel
+from hmas.agents.perception.model import PerceptionModel
+from hmas.agents.perception.reading import TASKS, PromptView, Reading
+from hmas.agents.perception.training.shapes import view_of_prompt
+from hmas.controller.core.client_bodies import Shape
+from hmas.controller.core.lengths import LEVELS, MEDIAN, P90
+from hmas.controller.core.types import TaskType
 
 READ = Reading(probabilities=tuple(1.0 / len(TASKS) for _ in TASKS))
 LENGTHS = Reading(probabilities=READ.probabilities, log_lengths=(3.0, 3.6, 4.4, 5.2, 5.9, 6.3, 7.0))

@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.perception.lm.answers import BIN_WORDS, CUT, LETTERS, MIDDLE, NAMES, OPENING, cut, parse, pattern, question, reading_of
-from agents.perception.lm.bins import BINS, LOG_EDGES, LONGEST_TOKENS, bin_of, log_quantiles
-from agents.perception.lm.calibration import fitted_temperature
-from agents.perception.lm.evaluation import calibration_error, length_figures, task_figures
-from agents.perception.lm.parts import dealt, evenly
-from agents.perception.lm.runs import Run, begin, newest_checkpoint
-from agents.perception.lm.settings import TrainSettings, check
-from agents.perception.lm.tokens import label_tokens
-from agents.perception.reading import TASKS, PromptView
-from agents.perception.training.data import Row
-from controller.core.errors import ConfigError
-from controller.core.lengths import LEVELS, MEDIAN
+from hmas.agents.perception.lm.answers import BIN_WORDS, CUT, LETTERS, MIDDLE, NAMES, OPENING, cut, parse, pattern, question, reading_of
+from hmas.agents.perception.lm.bins import BINS, LOG_EDGES, LONGEST_TOKENS, bin_of, log_quantiles
+from hmas.agents.perception.lm.calibration import fitted_temperature
+from hmas.agents.perception.lm.evaluation import calibration_error, length_figures, task_figures
+from hmas.agents.perception.lm.parts import dealt, evenly
+from hmas.agents.perception.lm.runs import Run, begin, newest_checkpoint
+from hmas.agents.perception.lm.settings import TrainSettings, check
+from hmas.agents.perception.lm.tokens import label_tokens
+from hmas.agents.perception.reading import TASKS, PromptView
+from hmas.agents.perception.training.data import Row
+from hmas.controller.core.errors import ConfigError
+from hmas.controller.core.lengths import LEVELS, MEDIAN
 
 
 @given(st.integers(1, 10**7))

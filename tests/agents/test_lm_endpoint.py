@@ -10,14 +10,14 @@ import orjson
 import pytest
 from aiohttp import web
 
-from agents.models.card import ModelCard, write_card
-from agents.perception.lm.answers import BIN_WORDS, LETTERS, MIDDLE, NAMES
-from agents.perception.lm.details import LmDetails
-from agents.perception.lm.endpoint import FAILURES, PROMPTS, REST_S, EndpointReader, open_endpoint
-from agents.perception.lm.tokens import LabelTokens
-from agents.perception.reading import TASKS, PromptView, Reading
-from controller.core.errors import ModelError
-from controller.core.lengths import MEDIAN
+from hmas.agents.models.card import ModelCard, write_card
+from hmas.agents.perception.lm.answers import BIN_WORDS, LETTERS, MIDDLE, NAMES
+from hmas.agents.perception.lm.details import LmDetails
+from hmas.agents.perception.lm.endpoint import FAILURES, PROMPTS, REST_S, EndpointReader, open_endpoint
+from hmas.agents.perception.lm.tokens import LabelTokens
+from hmas.agents.perception.reading import TASKS, PromptView, Reading
+from hmas.controller.core.errors import ModelError
+from hmas.controller.core.lengths import MEDIAN
 
 EMPTY = Reading()
 

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 from lm_kit import TASKS, Training, base, real_prompts, vllm_with_adapter
 
-from agents.models.card import read_card, verified
-from agents.perception.lm.details import details_of
-from agents.perception.lm.endpoint import EndpointReader, open_endpoint
-from agents.perception.lm.reader import open_reader
-from agents.perception.reading import TASKS as ALL
-from agents.perception.reading import PromptView
-from agents.perception.training.data import read_rows
-from controller.core.errors import ModelError
-from controller.core.lengths import LEVELS
+from hmas.agents.models.card import read_card, verified
+from hmas.agents.perception.lm.details import details_of
+from hmas.agents.perception.lm.endpoint import EndpointReader, open_endpoint
+from hmas.agents.perception.lm.reader import open_reader
+from hmas.agents.perception.reading import TASKS as ALL
+from hmas.agents.perception.reading import PromptView
+from hmas.agents.perception.training.data import read_rows
+from hmas.controller.core.errors import ModelError
+from hmas.controller.core.lengths import LEVELS
 
 torch = pytest.importorskip("torch", reason="needs the extra `train`: make test-train")
 pytest.importorskip("peft", reason="needs the extra `train`: make test-train")
@@ -88,10 +88,10 @@ def test_a_killed_run_resumes_and_its_model_beats_chance_and_majority(causal, ro
 
 
 def test_the_answers_logits_are_all_that_the_loss_needs():
-    from agents.perception.lm.bases import open_base
-    from agents.perception.lm.examples import CausalCollator, causal_row, render
-    from agents.perception.lm.scoring import accepted
-    from agents.perception.lm.tokens import label_tokens
+    from hmas.agents.perception.lm.bases import open_base
+    from hmas.agents.perception.lm.examples import CausalCollator, causal_row, render
+    from hmas.agents.perception.lm.scoring import accepted
+    from hmas.agents.perception.lm.tokens import label_tokens
 
     opened = open_base(base("causal"), "causal", dtype=torch.float32)
     tokens = label_tokens(opened.tokenizer)
@@ -114,7 +114,7 @@ def test_the_answers_logits_are_all_that_the_loss_needs():
 
 
 def test_the_base_says_which_kind_it_is():
-    from agents.perception.lm.bases import chosen_targets, kind_of
+    from hmas.agents.perception.lm.bases import chosen_targets, kind_of
 
     assert kind_of(base("causal")) == "causal"
     assert kind_of(base("encoder")) == "encoder"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from agents.meta.candidate import STEP, Candidate
-from controller.scheduling.pool import GUARD, POLICIES, check_hints
+from hmas.agents.meta.candidate import STEP, Candidate
+from hmas.controller.scheduling.pool import GUARD, POLICIES, check_hints
 
 
 def labels(one: Candidate) -> set[str]:

@@ -5,10 +5,10 @@ from control_kit import CALM, long_view, short_view
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.meta.limits import Limits
-from agents.meta.model import MetaModel
-from controller.core.messages import LatencySummary
-from controller.scheduling.pool import POLICIES
+from hmas.agents.meta.limits import Limits
+from hmas.agents.meta.model import MetaModel
+from hmas.controller.core.messages import LatencySummary
+from hmas.controller.scheduling.pool import POLICIES
 
 UNEVEN = {"by_tenant": {"a": 0.5, "b": 0.5}, "fairness": 0.4, "violation_rate": 0.5}
 

@@ -5,12 +5,12 @@ from itertools import pairwise
 import pytest
 from control_kit import CALM, instance, long_view, short_view
 
-from agents.meta.guards import Baseline, RollbackWindow, baseline
-from agents.meta.limits import Limits
-from agents.meta.model import MetaModel
-from controller.core.messages import LatencySummary
-from controller.scheduling.pool import POLICIES
-from engines.base import EngineSnapshot
+from hmas.agents.meta.guards import Baseline, RollbackWindow, baseline
+from hmas.agents.meta.limits import Limits
+from hmas.agents.meta.model import MetaModel
+from hmas.controller.core.messages import LatencySummary
+from hmas.controller.scheduling.pool import POLICIES
+from hmas.engines.base import EngineSnapshot
 
 BEFORE = Baseline(ttft_ms_p99=1000.0, violation_rate=0.2, arrival_rps=10.0, oldest_wait_ms=1000.0)
 UNEVEN = {"by_tenant": {"a": 0.5, "b": 0.5}, "fairness": 0.4, "violation_rate": 0.5}

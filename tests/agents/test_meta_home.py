@@ -6,13 +6,13 @@ import pytest
 from msgspec.structs import replace
 from twin_kit import FCFS, SHORT, SJF, answered, asked, lived, outlook, situation, told_of, twin_of
 
-from agents.meta.candidate import Candidate
-from agents.meta.selectors.base import Pending, Proposal
-from agents.meta.selectors.rules import RuleSelector
-from agents.meta.selectors.twin import HOME, TwinSelector
-from agents.meta.twin.check import Check
-from agents.meta.twin.evidence import BLOCK_SLOTS
-from agents.meta.twin.twin import MARGIN, Answer
+from hmas.agents.meta.candidate import Candidate
+from hmas.agents.meta.selectors.base import Pending, Proposal
+from hmas.agents.meta.selectors.rules import RuleSelector
+from hmas.agents.meta.selectors.twin import HOME, TwinSelector
+from hmas.agents.meta.twin.check import Check
+from hmas.agents.meta.twin.evidence import BLOCK_SLOTS
+from hmas.agents.meta.twin.twin import MARGIN, Answer
 
 RIGHT = Check(requests=500, everyone=500, replayed=0.5, true=0.5)
 SLOTS = 10 * BLOCK_SLOTS

@@ -3,18 +3,18 @@
 import pytest
 from control_kit import long_view, short_view
 
-from agents.meta.agent import MetaAgent
-from agents.meta.bans import Bans
-from agents.meta.candidate import Candidate
-from agents.meta.journal import DecisionJournal
-from agents.meta.limits import BAN_DWELLS, Limits
-from agents.meta.make import Meta
-from agents.meta.model import MetaModel
-from agents.meta.past import FRESH_S, past_of
-from agents.meta.selectors.base import Pending, Proposal
-from controller.core.messages import DecisionOutcome, MetaDecision
-from controller.gateway.decisions import DecisionLog
-from controller.scheduling.pool import POLICIES
+from hmas.agents.meta.agent import MetaAgent
+from hmas.agents.meta.bans import Bans
+from hmas.agents.meta.candidate import Candidate
+from hmas.agents.meta.journal import DecisionJournal
+from hmas.agents.meta.limits import BAN_DWELLS, Limits
+from hmas.agents.meta.make import Meta
+from hmas.agents.meta.model import MetaModel
+from hmas.agents.meta.past import FRESH_S, past_of
+from hmas.agents.meta.selectors.base import Pending, Proposal
+from hmas.controller.core.messages import DecisionOutcome, MetaDecision
+from hmas.controller.gateway.decisions import DecisionLog
+from hmas.controller.scheduling.pool import POLICIES
 
 EDF, SJF = Candidate(policy="edf"), Candidate(policy="sjf")
 

@@ -6,15 +6,15 @@ import pytest
 from msgspec.structs import replace
 from twin_kit import EDF, FCFS, SHORT, SJF, answered, asked, blocked, lived, looked, outlook, situation, told_of, twin_of, world
 
-from agents.meta.selectors.base import Pending
-from agents.meta.selectors.rules import RuleSelector
-from agents.meta.selectors.twin import TwinSelector
-from agents.meta.twin.check import Check
-from agents.meta.twin.evidence import BLOCK_SLOTS, FRESH_ROUNDS
-from agents.meta.twin.menu import MOST
-from agents.meta.twin.pressure import PRESSURE, pressed
-from agents.meta.twin.twin import Answer
-from controller.core.messages import OPEN_WINDOW
+from hmas.agents.meta.selectors.base import Pending
+from hmas.agents.meta.selectors.rules import RuleSelector
+from hmas.agents.meta.selectors.twin import TwinSelector
+from hmas.agents.meta.twin.check import Check
+from hmas.agents.meta.twin.evidence import BLOCK_SLOTS, FRESH_ROUNDS
+from hmas.agents.meta.twin.menu import MOST
+from hmas.agents.meta.twin.pressure import PRESSURE, pressed
+from hmas.agents.meta.twin.twin import Answer
+from hmas.controller.core.messages import OPEN_WINDOW
 
 RIGHT = Check(requests=500, everyone=500, replayed=0.5, true=0.5)
 

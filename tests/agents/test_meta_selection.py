@@ -8,18 +8,18 @@ from control_kit import long_view, short_view
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.meta.candidate import Candidate
-from agents.meta.journal import DecisionJournal
-from agents.meta.judge import Ruling
-from agents.meta.limits import Limits
-from agents.meta.make import Meta, make_meta
-from agents.meta.model import ASKING_MOST_S, MetaModel
-from agents.meta.selectors.base import Pending, Proposal, Reward
-from agents.meta.twin.evidence import Hindsight
-from controller.config.schema import AgentsConfig, Config
-from controller.core.errors import SchedulingError
-from controller.core.messages import OPEN_WINDOW, CandidateOutlook, DecisionOutcome
-from controller.scheduling.pool import POLICIES
+from hmas.agents.meta.candidate import Candidate
+from hmas.agents.meta.journal import DecisionJournal
+from hmas.agents.meta.judge import Ruling
+from hmas.agents.meta.limits import Limits
+from hmas.agents.meta.make import Meta, make_meta
+from hmas.agents.meta.model import ASKING_MOST_S, MetaModel
+from hmas.agents.meta.selectors.base import Pending, Proposal, Reward
+from hmas.agents.meta.twin.evidence import Hindsight
+from hmas.controller.config.schema import AgentsConfig, Config
+from hmas.controller.core.errors import SchedulingError
+from hmas.controller.core.messages import OPEN_WINDOW, CandidateOutlook, DecisionOutcome
+from hmas.controller.scheduling.pool import POLICIES
 
 SJF = Candidate(policy="sjf")
 

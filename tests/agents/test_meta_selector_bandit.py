@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from control_kit import long_view
 
-from agents.meta.candidate import Candidate
-from agents.meta.make import make_meta
-from agents.meta.selectors.bandit import CONTEXT, HALF_LIFE, BanditSelector, context
-from agents.meta.selectors.base import Reward, Situation
-from controller.config.schema import AgentsConfig, Config
-from controller.scheduling.pool import POLICIES
+from hmas.agents.meta.candidate import Candidate
+from hmas.agents.meta.make import make_meta
+from hmas.agents.meta.selectors.bandit import CONTEXT, HALF_LIFE, BanditSelector, context
+from hmas.agents.meta.selectors.base import Reward, Situation
+from hmas.controller.config.schema import AgentsConfig, Config
+from hmas.controller.scheduling.pool import POLICIES
 
 RED = Candidate(policy="red")
 ALLOWED = tuple(sorted(POLICIES))

@@ -6,17 +6,17 @@ import shutil
 import pytest
 from control_kit import long_view
 
-from agents.meta.agent import REPORT_EVERY_S, make_agent
-from agents.meta.candidate import Candidate
-from agents.meta.make import make_meta
-from agents.meta.selectors.base import Situation
-from agents.meta.selectors.classifier import FILE, SHIPPED, SURE, ClassifierSelector, load_classifier
-from agents.meta.selectors.features import FEATURES, SHORT_LIST, features_of
-from agents.models.card import CARD
-from controller.config.schema import AgentsConfig, Config
-from controller.core.errors import ModelError
-from controller.core.messages import ModelReport
-from controller.scheduling.pool import POLICIES
+from hmas.agents.meta.agent import REPORT_EVERY_S, make_agent
+from hmas.agents.meta.candidate import Candidate
+from hmas.agents.meta.make import make_meta
+from hmas.agents.meta.selectors.base import Situation
+from hmas.agents.meta.selectors.classifier import FILE, SHIPPED, SURE, ClassifierSelector, load_classifier
+from hmas.agents.meta.selectors.features import FEATURES, SHORT_LIST, features_of
+from hmas.agents.models.card import CARD
+from hmas.controller.config.schema import AgentsConfig, Config
+from hmas.controller.core.errors import ModelError
+from hmas.controller.core.messages import ModelReport
+from hmas.controller.scheduling.pool import POLICIES
 
 EDF = Candidate(policy="edf")
 

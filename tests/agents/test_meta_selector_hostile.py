@@ -9,15 +9,15 @@ import random
 import pytest
 from chat_kit import Behave, answer, chat_server, closed_port, raw, says, text_of
 
-from agents.meta.candidate import Candidate
-from agents.meta.judge import Ruling
-from agents.meta.limits import Limits
-from agents.meta.model import MetaModel
-from agents.meta.selectors.base import Proposal
-from agents.meta.twin.evidence import Gain
-from controller.core.messages import MetaDecision
-from controller.core.types import OutcomeKind
-from controller.scheduling.pool import COMMON_HINTS, POLICIES
+from hmas.agents.meta.candidate import Candidate
+from hmas.agents.meta.judge import Ruling
+from hmas.agents.meta.limits import Limits
+from hmas.agents.meta.model import MetaModel
+from hmas.agents.meta.selectors.base import Proposal
+from hmas.agents.meta.twin.evidence import Gain
+from hmas.controller.core.messages import MetaDecision
+from hmas.controller.core.types import OutcomeKind
+from hmas.controller.scheduling.pool import COMMON_HINTS, POLICIES
 from hmas.lab.studies.case import Case
 from hmas.lab.studies.fleet import read_fleet
 from hmas.lab.studies.running import Run, run_case
@@ -208,7 +208,7 @@ def test_what_is_trusted_is_on_no_probation():
     ("share", "error", "passes"), [(0.0, 0.0, False), (0.009, 0.001, False), (0.05, 0.04, False), (0.05, 0.01, True), (-0.1, 0.01, False)]
 )
 def test_what_is_not_trusted_has_to_be_surely_better(share, error, passes):
-    from agents.meta.judge import Judge
+    from hmas.agents.meta.judge import Judge
 
     class Replayed:
         requests = 1000

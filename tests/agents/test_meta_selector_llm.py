@@ -15,17 +15,17 @@ from control_kit import long_view
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.meta.candidate import Candidate
-from agents.meta.make import make_meta
-from agents.meta.selectors.base import Pending, Proposal, Reward, Situation
-from agents.meta.selectors.llm import FAILURES, REST_S, LlmSelector
-from agents.meta.selectors.llm_answer import HINTS_MOST, REASON_CHARS, AnswerError, read, schema
-from agents.meta.selectors.llm_endpoint import MAX_BYTES, ChatEndpoint
-from agents.meta.selectors.rules import RuleSelector
-from controller.config.loader import load_config
-from controller.config.schema import AgentsConfig, Config
-from controller.core.errors import ConfigError, HmasError
-from controller.scheduling.pool import POLICIES
+from hmas.agents.meta.candidate import Candidate
+from hmas.agents.meta.make import make_meta
+from hmas.agents.meta.selectors.base import Pending, Proposal, Reward, Situation
+from hmas.agents.meta.selectors.llm import FAILURES, REST_S, LlmSelector
+from hmas.agents.meta.selectors.llm_answer import HINTS_MOST, REASON_CHARS, AnswerError, read, schema
+from hmas.agents.meta.selectors.llm_endpoint import MAX_BYTES, ChatEndpoint
+from hmas.agents.meta.selectors.rules import RuleSelector
+from hmas.controller.config.loader import load_config
+from hmas.controller.config.schema import AgentsConfig, Config
+from hmas.controller.core.errors import ConfigError, HmasError
+from hmas.controller.scheduling.pool import POLICIES
 
 EDF = Candidate(policy="edf")
 
@@ -275,8 +275,8 @@ def test_it_is_put_together_as_configured(tmp_path, monkeypatch):
 
 
 async def test_the_agent_asks_in_its_thread_while_its_loop_goes_on():
-    from agents.meta.agent import make_agent
-    from agents.work import Lane
+    from hmas.agents.meta.agent import make_agent
+    from hmas.agents.work import Lane
 
     came, free = threading.Event(), threading.Event()
 

@@ -5,16 +5,16 @@ import json
 import pytest
 from control_kit import long_view
 
-from agents.meta.candidate import Candidate
-from agents.meta.make import make_meta
-from agents.meta.selectors.base import Situation
-from agents.meta.selectors.change_point import ChangePointSelector, Level
-from agents.meta.selectors.features import FEATURES, SHORT_LIST, features_of
-from agents.meta.selectors.table import ROWS_MOST, SHIPPED, Row, look_up, read_table, write_table
-from controller.config.schema import AgentsConfig, Config
-from controller.core.errors import ConfigError
-from controller.core.messages.views import ChangePoint
-from controller.scheduling.pool import POLICIES
+from hmas.agents.meta.candidate import Candidate
+from hmas.agents.meta.make import make_meta
+from hmas.agents.meta.selectors.base import Situation
+from hmas.agents.meta.selectors.change_point import ChangePointSelector, Level
+from hmas.agents.meta.selectors.features import FEATURES, SHORT_LIST, features_of
+from hmas.agents.meta.selectors.table import ROWS_MOST, SHIPPED, Row, look_up, read_table, write_table
+from hmas.controller.config.schema import AgentsConfig, Config
+from hmas.controller.core.errors import ConfigError
+from hmas.controller.core.messages.views import ChangePoint
+from hmas.controller.scheduling.pool import POLICIES
 
 EDF, SJF = Candidate(policy="edf"), Candidate(policy="sjf")
 LATE = Row(when={"late_service": (0.4, None), "total_cv": (None, 2.0)}, policy="sjf", hints={"aging_ms_per_s": 5.0})

@@ -12,14 +12,14 @@ from chat_kit import chat_server, raw
 from control_kit import long_view
 from lm_kit import ROOT, vllm
 
-from agents.meta.candidate import Candidate
-from agents.meta.selectors.base import Situation
-from agents.meta.selectors.llm import LlmSelector
-from agents.meta.selectors.llm_answer import read
-from agents.meta.selectors.llm_endpoint import ChatEndpoint
-from agents.meta.selectors.rules import RuleSelector
-from controller.core.types import OutcomeKind
-from controller.scheduling.pool import POLICIES
+from hmas.agents.meta.candidate import Candidate
+from hmas.agents.meta.selectors.base import Situation
+from hmas.agents.meta.selectors.llm import LlmSelector
+from hmas.agents.meta.selectors.llm_answer import read
+from hmas.agents.meta.selectors.llm_endpoint import ChatEndpoint
+from hmas.agents.meta.selectors.rules import RuleSelector
+from hmas.controller.core.types import OutcomeKind
+from hmas.controller.scheduling.pool import POLICIES
 from hmas.lab.studies.case import Case
 from hmas.lab.studies.fleet import read_fleet
 from hmas.lab.studies.running import Run, run_case

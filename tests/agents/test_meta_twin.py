@@ -25,22 +25,22 @@ from twin_kit import (
     twin_of,
 )
 
-from agents.meta.candidate import Candidate
-from agents.meta.judge import TOLERANCE, Judge
-from agents.meta.selectors.base import Pending, Proposal
-from agents.meta.selectors.rules import RuleSelector
-from agents.meta.selectors.twin import TwinSelector
-from agents.meta.twin.check import Check
-from agents.meta.twin.evidence import BLOCK_SLOTS, FRESH_ROUNDS, HORIZON_S, Evidence, Gain
-from agents.meta.twin.fleet import FleetModel
-from agents.meta.twin.menu import CAPS, MOST, SELDOM, Menu
-from agents.meta.twin.replay import SLOT_S
-from agents.meta.twin.sample import part_of
-from agents.meta.twin.traffic import Asked
-from agents.meta.twin.twin import AIMED, BIAS_MOST, LEAST, Answer, Question, Twin, TwinSettings
-from controller.core.errors import PolicyError
-from controller.core.messages import OPEN_WINDOW
-from controller.scheduling.pool import POLICIES
+from hmas.agents.meta.candidate import Candidate
+from hmas.agents.meta.judge import TOLERANCE, Judge
+from hmas.agents.meta.selectors.base import Pending, Proposal
+from hmas.agents.meta.selectors.rules import RuleSelector
+from hmas.agents.meta.selectors.twin import TwinSelector
+from hmas.agents.meta.twin.check import Check
+from hmas.agents.meta.twin.evidence import BLOCK_SLOTS, FRESH_ROUNDS, HORIZON_S, Evidence, Gain
+from hmas.agents.meta.twin.fleet import FleetModel
+from hmas.agents.meta.twin.menu import CAPS, MOST, SELDOM, Menu
+from hmas.agents.meta.twin.replay import SLOT_S
+from hmas.agents.meta.twin.sample import part_of
+from hmas.agents.meta.twin.traffic import Asked
+from hmas.agents.meta.twin.twin import AIMED, BIAS_MOST, LEAST, Answer, Question, Twin, TwinSettings
+from hmas.controller.core.errors import PolicyError
+from hmas.controller.core.messages import OPEN_WINDOW
+from hmas.controller.scheduling.pool import POLICIES
 
 # -- replays
 

@@ -4,10 +4,10 @@ import pytest
 from msgspec.structs import replace
 from twin_kit import FCFS, PLAIN, blocked, lived, looked, plant, twin_of, world
 
-from agents.meta.twin.check import CHECKED_MIN, ROUNDS, Check, Checks, held_against_truth
-from agents.meta.twin.fleet import FleetModel
-from agents.meta.twin.replay import replay
-from agents.meta.twin.twin import BIAS_MOST, Answer, Question, Twin, TwinSettings
+from hmas.agents.meta.twin.check import CHECKED_MIN, ROUNDS, Check, Checks, held_against_truth
+from hmas.agents.meta.twin.fleet import FleetModel
+from hmas.agents.meta.twin.replay import replay
+from hmas.agents.meta.twin.twin import BIAS_MOST, Answer, Question, Twin, TwinSettings
 
 
 def test_a_replay_is_held_against_the_truth_only_where_it_ran():

@@ -7,9 +7,9 @@ import pytest
 from msgspec.structs import replace
 from twin_kit import asked, looked, told, twin_of
 
-from agents.meta.candidate import Candidate
-from agents.meta.twin.cutoffs import KEPT, NEAR_S, Cutoffs
-from agents.meta.twin.twin import Question
+from hmas.agents.meta.candidate import Candidate
+from hmas.agents.meta.twin.cutoffs import KEPT, NEAR_S, Cutoffs
+from hmas.agents.meta.twin.twin import Question
 
 RED = Candidate(policy="red")
 

@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 from scipy.optimize import nnls
 from twin_kit import FCFS, asked, completion, engine, looked, plant, served_fleet, told, world
 
-from agents.meta.candidate import Candidate
-from agents.meta.twin.fleet import FleetModel
-from agents.meta.twin.plant import Step, StepFit, WorkLog, least_squares
-from agents.meta.twin.replay import replay
-from agents.meta.twin.traffic import Traffic
-from controller.core.messages import OPEN_WINDOW, ControlAction
-from controller.core.types import Controls
-from controller.scheduling.outcomes import SchedulerSettings
-from engines.sim.profile import load_profile
+from hmas.agents.meta.candidate import Candidate
+from hmas.agents.meta.twin.fleet import FleetModel
+from hmas.agents.meta.twin.plant import Step, StepFit, WorkLog, least_squares
+from hmas.agents.meta.twin.replay import replay
+from hmas.agents.meta.twin.traffic import Traffic
+from hmas.controller.core.messages import OPEN_WINDOW, ControlAction
+from hmas.controller.core.types import Controls
+from hmas.controller.scheduling.outcomes import SchedulerSettings
+from hmas.engines.sim.profile import load_profile
 
 
 @pytest.mark.parametrize("truth", [Step(base_ms=12.0, seq_ms=0.2, prompt_ms=0.06), Step(base_ms=3.0, seq_ms=0.05, prompt_ms=0.01)])

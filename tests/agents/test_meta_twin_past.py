@@ -9,10 +9,10 @@ from message_kit import request_features
 from msgspec.structs import replace
 from twin_kit import asked, completion
 
-from agents.meta.twin.carried import Open, carried, open_of
-from agents.meta.twin.lengths import KINDS_MOST, LIKE, Lengths
-from agents.meta.twin.traffic import LOST_S, REFUSED_KEPT, Traffic
-from controller.core.types import OutcomeKind
+from hmas.agents.meta.twin.carried import Open, carried, open_of
+from hmas.agents.meta.twin.lengths import KINDS_MOST, LIKE, Lengths
+from hmas.agents.meta.twin.traffic import LOST_S, REFUSED_KEPT, Traffic
+from hmas.controller.core.types import OutcomeKind
 
 # -- what is there when a replay begins
 

@@ -5,14 +5,14 @@ import math
 import numpy as np
 import pytest
 
-from agents.models.card import ModelCard
-from agents.models.ranges import RangeCounter, counter_of, figures_of, ranges_of
-from agents.perception.model import PerceptionModel
-from agents.perception.onnx_reader import open_reader
-from agents.perception.readers import SHIPPED_TAGGER
-from agents.perception.training.shapes import view_of_prompt
-from controller.core.client_bodies import EXCHANGES, Shape
-from controller.core.messages import RequestNotice
+from hmas.agents.models.card import ModelCard
+from hmas.agents.models.ranges import RangeCounter, counter_of, figures_of, ranges_of
+from hmas.agents.perception.model import PerceptionModel
+from hmas.agents.perception.onnx_reader import open_reader
+from hmas.agents.perception.readers import SHIPPED_TAGGER
+from hmas.agents.perception.training.shapes import view_of_prompt
+from hmas.controller.core.client_bodies import EXCHANGES, Shape
+from hmas.controller.core.messages import RequestNotice
 
 
 def test_inputs_are_cut_to_the_ranges_and_counted():

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from agents.models.card import CARD, ModelCard, read_card, verified, write_card
-from agents.models.store import KEPT, ModelStore
-from controller.core.errors import ModelError
+from hmas.agents.models.card import CARD, ModelCard, read_card, verified, write_card
+from hmas.agents.models.store import KEPT, ModelStore
+from hmas.controller.core.errors import ModelError
 
 
 def trained(folder: Path, content: str = "weights") -> Path:

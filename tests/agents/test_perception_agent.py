@@ -7,22 +7,22 @@ from pathlib import Path
 import pytest
 from perception_kit import completion, notice
 
-from agents.models.card import ModelCard, write_card
-from agents.models.store import ModelStore
-from agents.perception import agent as agent_module
-from agents.perception import readers
-from agents.perception.agent import PerceptionAgent, make_agent
-from agents.perception.reading import TASKS, Reading
-from agents.shell import AgentShell
-from agents.work import Deferred
-from controller.bus.memory_bus import MemoryBus
-from controller.config.schema import AgentsConfig, Config
-from controller.config.slo import SloConfig
-from controller.core.errors import ModelError
-from controller.core.messages import EVENTS, FEATURES, MODELS, Event, ModelReport, RequestFeatures, RequestNotice
-from controller.core.slo import slo_for
-from controller.core.types import TaskType
-from controller.runtime.clock import SystemClock
+from hmas.agents.models.card import ModelCard, write_card
+from hmas.agents.models.store import ModelStore
+from hmas.agents.perception import agent as agent_module
+from hmas.agents.perception import readers
+from hmas.agents.perception.agent import PerceptionAgent, make_agent
+from hmas.agents.perception.reading import TASKS, Reading
+from hmas.agents.shell import AgentShell
+from hmas.agents.work import Deferred
+from hmas.controller.bus.memory_bus import MemoryBus
+from hmas.controller.config.schema import AgentsConfig, Config
+from hmas.controller.config.slo import SloConfig
+from hmas.controller.core.errors import ModelError
+from hmas.controller.core.messages import EVENTS, FEATURES, MODELS, Event, ModelReport, RequestFeatures, RequestNotice
+from hmas.controller.core.slo import slo_for
+from hmas.controller.core.types import TaskType
+from hmas.controller.runtime.clock import SystemClock
 
 
 class WordReader:
@@ -208,7 +208,7 @@ class Timed:
 @pytest.mark.parametrize(("each_s", "most"), [(0.00049, 6), (0.002, 1), (0.05, 0)])
 async def test_what_is_read_in_a_moment_is_read_on_the_loop(tmp_path, monkeypatch, each_s, most):
     clock = [0.0]
-    monkeypatch.setattr("agents.perception.agent.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("hmas.agents.perception.agent.time.perf_counter", lambda: clock[0])
     agent = await started(config(tmp_path, perception_reader="rules"))
     agent.model.reader = Timed(agent.model.reader, clock, each_s)
     first = agent.handle([notice("first")], 100.0)

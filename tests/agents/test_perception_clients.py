@@ -4,11 +4,11 @@ from collections import Counter
 
 import numpy as np
 
-from agents.perception.training.augment import vary
-from agents.perception.training.clients import Clients, commanded_by_system, conversation
-from agents.perception.training.data import Row
-from agents.perception.training.exchanges import ANSWERED_CHARS, ASKED_CHARS, JUDGING_OPENERS, TRAINING_OPENERS, Exchanges
-from controller.core.types import TaskType
+from hmas.agents.perception.training.augment import vary
+from hmas.agents.perception.training.clients import Clients, commanded_by_system, conversation
+from hmas.agents.perception.training.data import Row
+from hmas.agents.perception.training.exchanges import ANSWERED_CHARS, ASKED_CHARS, JUDGING_OPENERS, TRAINING_OPENERS, Exchanges
+from hmas.controller.core.types import TaskType
 
 TALK = "You book tables.\nUser: hello\nAssistant: hi\nUser: a table for two\nAssistant:"
 COMMAND = "Translate to French:\nThe harbour is closed until Monday, and the ferry waits.\nThe mayor is not amused."

@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from perception_kit import SUMMARY, completion, notice
 
-from agents.perception import model as model_module
-from agents.perception.importance import importance_of
-from agents.perception.length_priors import PRIOR
-from agents.perception.model import PerceptionModel
-from agents.perception.reading import TASKS, Reading
-from controller.core.errors import ModelError
-from controller.core.lengths import LEVELS, MEDIAN
-from controller.core.slo import slo_for
-from controller.core.types import OutcomeKind, TaskType
+from hmas.agents.perception import model as model_module
+from hmas.agents.perception.importance import importance_of
+from hmas.agents.perception.length_priors import PRIOR
+from hmas.agents.perception.model import PerceptionModel
+from hmas.agents.perception.reading import TASKS, Reading
+from hmas.controller.core.errors import ModelError
+from hmas.controller.core.lengths import LEVELS, MEDIAN
+from hmas.controller.core.slo import slo_for
+from hmas.controller.core.types import OutcomeKind, TaskType
 
 
 def model(**changes) -> PerceptionModel:

@@ -8,20 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agents.perception.bodies import view_of_body
-from agents.perception.onnx_reader import MODEL_FILE, WORDS_FILE, open_reader
-from agents.perception.readers import SHIPPED_TAGGER
-from agents.perception.reading import TASKS, PromptView
-from agents.perception.text import excerpt_of
-from agents.perception.training.data import PROMPTS_FILE
-from agents.perception.training.evaluation import evaluate_reader
-from agents.perception.training.parts import load, parts_of
-from agents.perception.training.shapes import view_of_prompt
-from controller.core.client_bodies import Shape
-from controller.core.errors import ModelError
-from controller.core.lengths import LEVELS
-from controller.core.request_body import CHAT
-from controller.core.types import TaskType
+from hmas.agents.perception.bodies import view_of_body
+from hmas.agents.perception.onnx_reader import MODEL_FILE, WORDS_FILE, open_reader
+from hmas.agents.perception.readers import SHIPPED_TAGGER
+from hmas.agents.perception.reading import TASKS, PromptView
+from hmas.agents.perception.text import excerpt_of
+from hmas.agents.perception.training.data import PROMPTS_FILE
+from hmas.agents.perception.training.evaluation import evaluate_reader
+from hmas.agents.perception.training.parts import load, parts_of
+from hmas.agents.perception.training.shapes import view_of_prompt
+from hmas.controller.core.client_bodies import Shape
+from hmas.controller.core.errors import ModelError
+from hmas.controller.core.lengths import LEVELS
+from hmas.controller.core.request_body import CHAT
+from hmas.controller.core.types import TaskType
 
 
 @pytest.fixture(scope="module")

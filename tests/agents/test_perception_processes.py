@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from agents.models.card import ModelCard, read_card
-from agents.models.store import ModelStore
-from agents.perception.readers import SHIPPED_TAGGER
-from controller.bus.embedded import EmbeddedServer
-from controller.bus.redis_bus import RedisBus
-from controller.core.lengths import LEVELS
-from controller.core.messages import (
+from hmas.agents.models.card import ModelCard, read_card
+from hmas.agents.models.store import ModelStore
+from hmas.agents.perception.readers import SHIPPED_TAGGER
+from hmas.controller.bus.embedded import EmbeddedServer
+from hmas.controller.bus.redis_bus import RedisBus
+from hmas.controller.core.lengths import LEVELS
+from hmas.controller.core.messages import (
     EVENTS,
     FEATURES,
     MODELS,
@@ -27,8 +27,8 @@ from controller.core.messages import (
     RequestFeatures,
     RequestNotice,
 )
-from controller.core.types import OutcomeKind, TaskType
-from controller.runtime.clock import SystemClock
+from hmas.controller.core.types import OutcomeKind, TaskType
+from hmas.controller.runtime.clock import SystemClock
 
 ROOT = Path(__file__).resolve().parents[2]
 NOW_S = SystemClock().now_s
@@ -55,7 +55,7 @@ class Processes:
         }
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("HMAS_")}
         self.running[instance] = subprocess.Popen(
-            [sys.executable, "-m", "agents", "perception"], cwd=ROOT, env={**inherited, **own}, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-m", "hmas.agents", "perception"], cwd=ROOT, env={**inherited, **own}, stderr=subprocess.PIPE, text=True
         )
 
     async def latest(self, stream: str, kind: type) -> list:

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.perception.cues import CUES
-from agents.perception.tagging import tag
-from controller.core.types import TaskType
+from hmas.agents.perception.cues import CUES
+from hmas.agents.perception.tagging import tag
+from hmas.controller.core.types import TaskType
 
 CHAT = "Ann: are you coming tonight?\nBob: sure, at eight\nAnn: great, bring wine\n"
 PROMPTS = [

@@ -8,21 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agents.perception.encoder import DENSE, Encoder
-from agents.perception.reading import TASKS, PromptView
-from agents.perception.text import BAG_LIMIT, WORDS, Vocabulary, excerpt_of, words_of
-from agents.perception.training import recipe
-from agents.perception.training.data import Row, is_typed, read_rows, with_lengths
-from agents.perception.training.generator import GENERATED, Material, generate
-from agents.perception.training.grammar import Grammar, own_grammar
-from agents.perception.training.licences import licence_for_training
-from agents.perception.training.metrics import report
-from agents.perception.training.recipe import recipe_sha256
-from agents.perception.training.split import split
-from controller.core.errors import ModelError
-from controller.core.request_body import CHAT
-from controller.core.types import TaskType
-from controller.gateway.intake import parse_call
+from hmas.agents.perception.encoder import DENSE, Encoder
+from hmas.agents.perception.reading import TASKS, PromptView
+from hmas.agents.perception.text import BAG_LIMIT, WORDS, Vocabulary, excerpt_of, words_of
+from hmas.agents.perception.training import recipe
+from hmas.agents.perception.training.data import Row, is_typed, read_rows, with_lengths
+from hmas.agents.perception.training.generator import GENERATED, Material, generate
+from hmas.agents.perception.training.grammar import Grammar, own_grammar
+from hmas.agents.perception.training.licences import licence_for_training
+from hmas.agents.perception.training.metrics import report
+from hmas.agents.perception.training.recipe import recipe_sha256
+from hmas.agents.perception.training.split import split
+from hmas.controller.core.errors import ModelError
+from hmas.controller.core.request_body import CHAT
+from hmas.controller.core.types import TaskType
+from hmas.controller.gateway.intake import parse_call
 
 
 @pytest.mark.parametrize(

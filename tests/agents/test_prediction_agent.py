@@ -10,15 +10,15 @@ import pytest
 from message_kit import completed, instance_view, request_features, system_snapshot
 from shell_kit import shells
 
-from agents.models.store import ModelStore
-from agents.prediction.agent import REPORT_EVERY_S, make_agent
-from agents.prediction.regressor import KIND, SHIPPED, load_regressor
-from agents.work import BRIEF_MS, Deferred, Pace
-from controller.bus.memory_bus import MemoryBus
-from controller.config.schema import AgentsConfig, Config, EngineConfig
-from controller.core.messages import Completion, Event, ModelReport, RequestCost, RequestFeatures, SystemSnapshot
-from controller.core.types import OutcomeKind
-from controller.runtime.clock import SystemClock
+from hmas.agents.models.store import ModelStore
+from hmas.agents.prediction.agent import REPORT_EVERY_S, make_agent
+from hmas.agents.prediction.regressor import KIND, SHIPPED, load_regressor
+from hmas.agents.work import BRIEF_MS, Deferred, Pace
+from hmas.controller.bus.memory_bus import MemoryBus
+from hmas.controller.config.schema import AgentsConfig, Config, EngineConfig
+from hmas.controller.core.messages import Completion, Event, ModelReport, RequestCost, RequestFeatures, SystemSnapshot
+from hmas.controller.core.types import OutcomeKind
+from hmas.controller.runtime.clock import SystemClock
 
 
 def features(request_id: str, prompt_tokens: int = 100) -> RequestFeatures:

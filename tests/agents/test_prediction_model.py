@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prediction_kit import Constant, completion, features, healthy, snapshot, view
 
-from agents.prediction import model as model_module
-from agents.prediction.features import FEATURES, Fleet, InstanceState, analytic, categories, expected_in_flight
-from agents.prediction.model import NAMED, REMEMBERED_PAIRS, STALE_S, PredictionModel
-from agents.prediction.residuals import Residual
-from agents.prediction.speed import HISTORY, LoadHistory, Speed, SpeedFit
-from agents.prediction.totals import total_quantiles
-from controller.core.types import OutcomeKind
-from engines.base import EngineSnapshot
+from hmas.agents.prediction import model as model_module
+from hmas.agents.prediction.features import FEATURES, Fleet, InstanceState, analytic, categories, expected_in_flight
+from hmas.agents.prediction.model import NAMED, REMEMBERED_PAIRS, STALE_S, PredictionModel
+from hmas.agents.prediction.residuals import Residual
+from hmas.agents.prediction.speed import HISTORY, LoadHistory, Speed, SpeedFit
+from hmas.agents.prediction.totals import total_quantiles
+from hmas.controller.core.types import OutcomeKind
+from hmas.engines.base import EngineSnapshot
 
 
 def test_the_fit_finds_an_engines_figures():

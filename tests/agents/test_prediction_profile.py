@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.models.card import ModelCard
-from agents.models.ranges import RangeCounter
-from agents.prediction import evaluation
-from agents.prediction.hardware import GPUS, SHAPES, gpu_of, setup_of, shape_of
-from agents.prediction.llm_pilot import is_pilot_file, read_rows, with_state
-from agents.prediction.pilot_state import STATE
-from agents.prediction.prior import hardware_of, prior_of, speed_of
-from agents.prediction.profile_files import SHIPPED, load_profile_model, save_profile_model
-from agents.prediction.profile_model import TARGETS, ProfileModel, bases, cells_of, fit, fit_formula, setups_of
-from controller.core.errors import ModelError, TraceError
-from engines.sim.profile import load_profile
+from hmas.agents.models.card import ModelCard
+from hmas.agents.models.ranges import RangeCounter
+from hmas.agents.prediction import evaluation
+from hmas.agents.prediction.hardware import GPUS, SHAPES, gpu_of, setup_of, shape_of
+from hmas.agents.prediction.llm_pilot import is_pilot_file, read_rows, with_state
+from hmas.agents.prediction.pilot_state import STATE
+from hmas.agents.prediction.prior import hardware_of, prior_of, speed_of
+from hmas.agents.prediction.profile_files import SHIPPED, load_profile_model, save_profile_model
+from hmas.agents.prediction.profile_model import TARGETS, ProfileModel, bases, cells_of, fit, fit_formula, setups_of
+from hmas.controller.core.errors import ModelError, TraceError
+from hmas.engines.sim.profile import load_profile
 
 HEAD = "model,gpu_type,n_gpus,num_users,start_offset_ms,n_input_tokens,n_output_tokens,open_ms,ttft_ms,itl_mean_ms,latency_ms"
 
@@ -265,7 +265,7 @@ DATA = Path(os.environ.get("HMAS_DATA_DIR", "")) / "profiles" / "llm_pilot_reque
 @pytest.mark.skipif(not os.environ.get("HMAS_DATA_DIR") or not DATA.exists(), reason="needs HMAS_DATA_DIR")
 def test_the_shipped_model_knows_what_it_was_trained_on():
     model, card = load_profile_model()
-    from agents.prediction.llm_pilot import data_sha256
+    from hmas.agents.prediction.llm_pilot import data_sha256
 
     assert data_sha256([DATA]) == card.data_sha256
     found = evaluation.evaluate_files([DATA], model)["telemetry"]

@@ -9,20 +9,20 @@ from message_kit import instance_view, request_features, system_snapshot
 from msgspec import structs
 from prometheus_client import CollectorRegistry, generate_latest
 
-from agents.prediction import training
-from agents.prediction.agent import make_agent
-from agents.prediction.experience import Table
-from agents.prediction.features import FEATURES
-from agents.prediction.profile_files import load_profile_model
-from agents.prediction.profile_model import COLUMNS
-from agents.prediction.regressor import FEW, SHIPPED, load_regressor
-from agents.work import Deferred
-from controller.config.schema import AgentsConfig, Config
-from controller.core.errors import ModelError
-from controller.core.messages import ModelReport
-from controller.gateway.model_reports import ModelReports
-from controller.runtime.clock import SystemClock
+from hmas.agents.prediction import training
+from hmas.agents.prediction.agent import make_agent
+from hmas.agents.prediction.experience import Table
+from hmas.agents.prediction.features import FEATURES
+from hmas.agents.prediction.profile_files import load_profile_model
+from hmas.agents.prediction.profile_model import COLUMNS
+from hmas.agents.prediction.regressor import FEW, SHIPPED, load_regressor
+from hmas.agents.work import Deferred
 from hmas.cli.model_checks import check_models
+from hmas.controller.config.schema import AgentsConfig, Config
+from hmas.controller.core.errors import ModelError
+from hmas.controller.core.messages import ModelReport
+from hmas.controller.gateway.model_reports import ModelReports
+from hmas.controller.runtime.clock import SystemClock
 
 
 @pytest.fixture(scope="module")

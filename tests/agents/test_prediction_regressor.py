@@ -12,18 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prediction_kit import features
 
-from agents.prediction import training
-from agents.prediction.experience import Table
-from agents.prediction.features import CATEGORIES, FEATURES, RISING_TPOT, RISING_TTFT, Fleet, InstanceState, categories
-from agents.prediction.generate import WARM_UP, Arrival, Episode, random_episode, samples, table
-from agents.prediction.model import PredictionModel
-from agents.prediction.regressor import LEVELS, SHIPPED, TARGETS, load_regressor
-from agents.prediction.speed import Speed
-from controller.core.errors import ModelError
-from controller.core.messages import InstanceView
-from engines.base import EngineSnapshot
-from engines.sim.model import EngineModel
-from engines.sim.profile import load_profile
+from hmas.agents.prediction import training
+from hmas.agents.prediction.experience import Table
+from hmas.agents.prediction.features import CATEGORIES, FEATURES, RISING_TPOT, RISING_TTFT, Fleet, InstanceState, categories
+from hmas.agents.prediction.generate import WARM_UP, Arrival, Episode, random_episode, samples, table
+from hmas.agents.prediction.model import PredictionModel
+from hmas.agents.prediction.regressor import LEVELS, SHIPPED, TARGETS, load_regressor
+from hmas.agents.prediction.speed import Speed
+from hmas.controller.core.errors import ModelError
+from hmas.controller.core.messages import InstanceView
+from hmas.engines.base import EngineSnapshot
+from hmas.engines.sim.model import EngineModel
+from hmas.engines.sim.profile import load_profile
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -62,7 +62,7 @@ def test_the_shipped_model_is_small_and_answers_finite_rising_quantiles(shipped)
 
 
 def test_few_rows_are_read_as_the_library_reads_them(shipped):
-    from agents.prediction.regressor import FEW
+    from hmas.agents.prediction.regressor import FEW
 
     rows, names = (columns[:400].copy() for columns in shipped.replay)
     names[::7, 0] = b"64xnever-seen"
@@ -94,7 +94,7 @@ def test_a_model_that_is_not_the_cards_is_refused(copied):
 
 
 def test_a_file_that_is_no_model_is_refused(copied):
-    from agents.models.card import read_card, write_card
+    from hmas.agents.models.card import read_card, write_card
 
     (copied / "ttft-50.cbm").write_bytes(b"not a model at all")
     write_card(copied, read_card(copied))
@@ -226,7 +226,7 @@ def test_costs_on_the_demo_engine_are_right():
 
 
 def test_a_decode_step_of_a_drawn_engine_costs_more_than_its_fixed_part():
-    from agents.prediction.generate import _work_s, drawn_profile
+    from hmas.agents.prediction.generate import _work_s, drawn_profile
 
     for number in range(40):
         profile = drawn_profile(np.random.default_rng([9, number]))
@@ -292,8 +292,8 @@ def test_too_little_telemetry_is_not_learnt_from(shipped):
 def test_other_agents_do_not_load_the_model_library(name):
     code = f"""
 import sys
-from agents.shell import make_agent
-from controller.config.schema import Config
+from hmas.agents.shell import make_agent
+from hmas.controller.config.schema import Config
 make_agent({name!r}, Config())
 heavy = [m for m in ("catboost", "matplotlib", "pandas", "scipy", "torch") if m in sys.modules]
 assert not heavy, heavy

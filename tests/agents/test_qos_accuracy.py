@@ -11,17 +11,17 @@ from control_kit import completion, instance, snapshot
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.qos.agent import QosAgent
-from agents.qos.heavy import KEPT
-from agents.qos.long_view import LABELS_MAX
-from agents.qos.model import BACKLOG_MAX, IDS_MAX, QosModel
-from agents.qos.sketch import ALPHA
-from agents.qos.tallies import ARRIVALS_MAX, LONG_PANES, SHORT_PANES, Tallies
-from controller.bus.codec import decode, encode
-from controller.core.messages import Completion, LongView, ShortView
-from controller.core.objectives import percentile
-from controller.core.types import OutcomeKind, TaskType
-from engines.base import EngineSnapshot
+from hmas.agents.qos.agent import QosAgent
+from hmas.agents.qos.heavy import KEPT
+from hmas.agents.qos.long_view import LABELS_MAX
+from hmas.agents.qos.model import BACKLOG_MAX, IDS_MAX, QosModel
+from hmas.agents.qos.sketch import ALPHA
+from hmas.agents.qos.tallies import ARRIVALS_MAX, LONG_PANES, SHORT_PANES, Tallies
+from hmas.controller.bus.codec import decode, encode
+from hmas.controller.core.messages import Completion, LongView, ShortView
+from hmas.controller.core.objectives import percentile
+from hmas.controller.core.types import OutcomeKind, TaskType
+from hmas.engines.base import EngineSnapshot
 
 SHORT_S, LONG_S = 5.0, 60.0
 TASKS = list(TaskType)

@@ -3,10 +3,10 @@
 from control_kit import completion, instance, snapshot
 from message_kit import request_features
 
-from agents.shell import make_agent
-from controller.bus.memory_bus import MemoryBus
-from controller.config.schema import AgentsConfig, Config, SchedulerConfig
-from controller.core.messages import (
+from hmas.agents.shell import make_agent
+from hmas.controller.bus.memory_bus import MemoryBus
+from hmas.controller.config.schema import AgentsConfig, Config, SchedulerConfig
+from hmas.controller.core.messages import (
     ACTIONS,
     DECISIONS,
     TELEMETRY,

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agents.qos.heavy import KEPT, HeavyHitters, merged
-from agents.qos.panes import PaneRing
-from agents.qos.sketch import ALPHA, LogBuckets
-from controller.core.objectives import percentile
+from hmas.agents.qos.heavy import KEPT, HeavyHitters, merged
+from hmas.agents.qos.panes import PaneRing
+from hmas.agents.qos.sketch import ALPHA, LogBuckets
+from hmas.controller.core.objectives import percentile
 
 LOWEST, HIGHEST = 0.01, 1e7
 BUCKETS = LogBuckets(LOWEST, HIGHEST)

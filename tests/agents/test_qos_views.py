@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from agents.qos.model import QosModel
-from controller.core.messages import LongView, ShortView
-from controller.core.types import OutcomeKind
-from engines.base import EngineSnapshot
+from hmas.agents.qos.model import QosModel
+from hmas.controller.core.messages import LongView, ShortView
+from hmas.controller.core.types import OutcomeKind
+from hmas.engines.base import EngineSnapshot
 
 
 def run(model: QosModel, seconds: float, *, rps: float = 10.0, each=None, repeat: int = 1) -> list:

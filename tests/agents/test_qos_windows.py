@@ -5,13 +5,13 @@ from control_kit import completion, instance, snapshot
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.qos.model import RECENT_MAX, QosModel
-from agents.qos.outcomes import Shares, fairness, is_judged, missed_in_queue, missed_ttft, shares
-from agents.qos.tallies import Tallies, tally
-from agents.qos.windows import RecentIds, TimeWindow, slope, variation
-from controller.core.messages import LongView, ShortView
-from controller.core.types import OutcomeKind
-from engines.base import EngineSnapshot
+from hmas.agents.qos.model import RECENT_MAX, QosModel
+from hmas.agents.qos.outcomes import Shares, fairness, is_judged, missed_in_queue, missed_ttft, shares
+from hmas.agents.qos.tallies import Tallies, tally
+from hmas.agents.qos.windows import RecentIds, TimeWindow, slope, variation
+from hmas.controller.core.messages import LongView, ShortView
+from hmas.controller.core.types import OutcomeKind
+from hmas.engines.base import EngineSnapshot
 
 
 def engine(now_s: float, **changes) -> EngineSnapshot:

@@ -14,16 +14,27 @@ from pathlib import Path
 import pytest
 from shell_kit import shells
 
-from agents import shell as shell_module
-from agents.shell import AGENTS, AgentShell, instance_name, make_agent, run_agent
-from agents.staleness import StaleWatch
-from controller.bus.embedded import EmbeddedServer
-from controller.bus.memory_bus import MemoryBus
-from controller.bus.redis_bus import RedisBus
-from controller.config.schema import Config
-from controller.core.errors import ConfigError
-from controller.core.messages import ACTIONS, COSTS, EVENTS, FEATURES, REQUESTS, ControlAction, Event, Message, RequestCost, RequestNotice
-from controller.runtime.clock import SystemClock
+from hmas.agents import shell as shell_module
+from hmas.agents.shell import AGENTS, AgentShell, instance_name, make_agent, run_agent
+from hmas.agents.staleness import StaleWatch
+from hmas.controller.bus.embedded import EmbeddedServer
+from hmas.controller.bus.memory_bus import MemoryBus
+from hmas.controller.bus.redis_bus import RedisBus
+from hmas.controller.config.schema import Config
+from hmas.controller.core.errors import ConfigError
+from hmas.controller.core.messages import (
+    ACTIONS,
+    COSTS,
+    EVENTS,
+    FEATURES,
+    REQUESTS,
+    ControlAction,
+    Event,
+    Message,
+    RequestCost,
+    RequestNotice,
+)
+from hmas.controller.runtime.clock import SystemClock
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -247,7 +258,11 @@ def test_the_instance_keeps_its_name_over_restarts():
 
 def start_process(name: str, url: str, **env: str) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-m", "agents", name], cwd=ROOT, env={**os.environ, "HMAS_BUS__URL": url, **env}, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "hmas.agents", name],
+        cwd=ROOT,
+        env={**os.environ, "HMAS_BUS__URL": url, **env},
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 

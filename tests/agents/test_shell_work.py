@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 import pytest
 from shell_kit import shells
 
-from agents import shell as shell_module
-from agents.inbox import Inbox
-from agents.work import BRIEF_MS, Deferred, Lane, Pace
-from controller.bus.base import Delivery
-from controller.bus.memory_bus import MemoryBus
-from controller.core.messages import (
+from hmas.agents import shell as shell_module
+from hmas.agents.inbox import Inbox
+from hmas.agents.work import BRIEF_MS, Deferred, Lane, Pace
+from hmas.controller.bus.base import Delivery
+from hmas.controller.bus.memory_bus import MemoryBus
+from hmas.controller.core.messages import (
     COSTS,
     EVENTS,
     REQUESTS,
@@ -28,8 +28,8 @@ from controller.core.messages import (
     RequestCost,
     RequestNotice,
 )
-from controller.core.types import OutcomeKind
-from controller.runtime.clock import SystemClock
+from hmas.controller.core.types import OutcomeKind
+from hmas.controller.runtime.clock import SystemClock
 
 
 def notice(request_id: str, tenant: str = "t") -> RequestNotice:

@@ -5,10 +5,10 @@ from control_kit import instance, short_view
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.statera.agent import make_agent
-from agents.statera.budgets import BETA_LOW, LAWS, SAFETY, MemoryBudget, Seen
-from controller.config.schema import AgentsConfig, Config, SchedulerConfig
-from engines.base import EngineSnapshot
+from hmas.agents.statera.agent import make_agent
+from hmas.agents.statera.budgets import BETA_LOW, LAWS, SAFETY, MemoryBudget, Seen
+from hmas.controller.config.schema import AgentsConfig, Config, SchedulerConfig
+from hmas.engines.base import EngineSnapshot
 
 SEEN = st.builds(
     Seen,

@@ -8,8 +8,8 @@ from control_kit import completion
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.statera.conformal import LengthCalibrator
-from agents.statera.risk import DOUBLINGS_MAX, GRACE, LEAST_TOKENS, SLACK, AdaptiveRisk
+from hmas.agents.statera.conformal import LengthCalibrator
+from hmas.agents.statera.risk import DOUBLINGS_MAX, GRACE, LEAST_TOKENS, SLACK, AdaptiveRisk
 
 
 def misses(epsilon, lengths, prompts=None):

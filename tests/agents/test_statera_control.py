@@ -9,9 +9,9 @@ from control_kit import completion, instance, short_view
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.statera.conformal import LengthCalibrator
-from agents.statera.model import StateraModel
-from controller.core.messages import ControlAction, ShortView
+from hmas.agents.statera.conformal import LengthCalibrator
+from hmas.agents.statera.model import StateraModel
+from hmas.controller.core.messages import ControlAction, ShortView
 
 
 def last_n_run(actions, default=0):

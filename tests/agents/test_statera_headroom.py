@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_statera_plant import taught
 
-from agents.statera.headroom import VIEWS, Headroom
-from agents.statera.loops import Load, WindowLoop
-from agents.statera.model import StateraModel
-from agents.statera.target import best_window
+from hmas.agents.statera.headroom import VIEWS, Headroom
+from hmas.agents.statera.loops import Load, WindowLoop
+from hmas.agents.statera.model import StateraModel
+from hmas.agents.statera.target import best_window
 
 
 @given(

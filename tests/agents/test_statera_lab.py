@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from control_kit import instance, short_view
 
-from controller.core.types import Slo, TaskType
-from engines.sim.profile import load_profile
 from hmas.cli.main import main
+from hmas.controller.core.types import Slo, TaskType
+from hmas.engines.sim.profile import load_profile
 from hmas.lab.results import Result
 from hmas.lab.statera import coverage, fence, live
 from hmas.lab.statera.laws import BACK_OFF_REST_S, Aimd, Delayed, Fixed, Statera

@@ -8,14 +8,14 @@ from control_kit import completion, instance, short_view
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.statera.budgets import BandBudget, Seen
-from agents.statera.conformal import LengthCalibrator
-from agents.statera.loops import Band, Load, WindowLoop
-from agents.statera.model import StateraModel
-from agents.statera.plant import ConcurrencyTrace, Plant
-from agents.statera.target import Target, best_window
-from controller.core.types import OutcomeKind
-from engines.base import EngineSnapshot
+from hmas.agents.statera.budgets import BandBudget, Seen
+from hmas.agents.statera.conformal import LengthCalibrator
+from hmas.agents.statera.loops import Band, Load, WindowLoop
+from hmas.agents.statera.model import StateraModel
+from hmas.agents.statera.plant import ConcurrencyTrace, Plant
+from hmas.agents.statera.target import Target, best_window
+from hmas.controller.core.types import OutcomeKind
+from hmas.engines.base import EngineSnapshot
 
 
 @given(readings=st.lists(st.tuples(st.floats(0.01, 5), st.integers(0, 50)), min_size=2, max_size=50), data=st.data())

@@ -6,9 +6,9 @@ import random
 import pytest
 from control_kit import completion
 
-from agents.statera.strictness import ALLOWED, KEPT, LEAST, SAMPLES_MIN, STEP, Strictness
-from controller.core.messages import Completion
-from controller.core.types import OutcomeKind
+from hmas.agents.statera.strictness import ALLOWED, KEPT, LEAST, SAMPLES_MIN, STEP, Strictness
+from hmas.controller.core.messages import Completion
+from hmas.controller.core.types import OutcomeKind
 
 
 def ended(number, at_s, *, tpot_ms=20.0, tpot_slo_ms=50.0, **changes):

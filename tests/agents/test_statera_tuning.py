@@ -9,14 +9,14 @@ from control_kit import completion, instance, short_view
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.statera.agent import make_agent
-from agents.statera.gains import Gains, Plant, derive, margins
-from agents.statera.model import StateraModel
-from agents.statera.tuning import EVERY, Tuning, read_tuning, write_tuning
-from controller.config.schema import Config
-from controller.core.errors import ConfigError
-from engines.sim.profile import load_profile
+from hmas.agents.statera.agent import make_agent
+from hmas.agents.statera.gains import Gains, Plant, derive, margins
+from hmas.agents.statera.model import StateraModel
+from hmas.agents.statera.tuning import EVERY, Tuning, read_tuning, write_tuning
 from hmas.cli.main import main
+from hmas.controller.config.schema import Config
+from hmas.controller.core.errors import ConfigError
+from hmas.engines.sim.profile import load_profile
 from hmas.lab.statera.identify import identify
 from hmas.lab.statera.ladder import Load, Rung, Timing, rung_of, simulated
 from hmas.lab.studies.errors import StudyError

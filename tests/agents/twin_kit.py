@@ -7,20 +7,20 @@ from control_kit import long_view
 from message_kit import instance_view, system_snapshot
 from msgspec.structs import replace
 
-from agents.meta.candidate import Candidate
-from agents.meta.selectors.base import Pending, Proposal, Situation
-from agents.meta.selectors.twin import TwinSelector
-from agents.meta.twin.evidence import BLOCK_SLOTS
-from agents.meta.twin.fleet import SAMPLES_MIN, FleetModel
-from agents.meta.twin.replay import Outlook, Plant, World, replay
-from agents.meta.twin.traffic import Asked
-from agents.meta.twin.twin import Answer, Check, Twin, TwinSettings
-from controller.core.messages import Completion
-from controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
-from controller.scheduling.outcomes import SchedulerSettings
-from controller.scheduling.pool import POLICIES
-from engines.base import EngineSnapshot
-from engines.sim.profile import load_profile
+from hmas.agents.meta.candidate import Candidate
+from hmas.agents.meta.selectors.base import Pending, Proposal, Situation
+from hmas.agents.meta.selectors.twin import TwinSelector
+from hmas.agents.meta.twin.evidence import BLOCK_SLOTS
+from hmas.agents.meta.twin.fleet import SAMPLES_MIN, FleetModel
+from hmas.agents.meta.twin.replay import Outlook, Plant, World, replay
+from hmas.agents.meta.twin.traffic import Asked
+from hmas.agents.meta.twin.twin import Answer, Check, Twin, TwinSettings
+from hmas.controller.core.messages import Completion
+from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
+from hmas.controller.scheduling.outcomes import SchedulerSettings
+from hmas.controller.scheduling.pool import POLICIES
+from hmas.engines.base import EngineSnapshot
+from hmas.engines.sim.profile import load_profile
 
 PLAIN = SchedulerSettings(overdue="keep", fence=False)
 SHORT, LONG = 40, 1200

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from controller.bus.redis_bus import RedisBus
-from controller.core.messages import (
+from hmas.controller.bus.redis_bus import RedisBus
+from hmas.controller.core.messages import (
     REQUESTS,
     ControlAction,
     LengthBound,
@@ -17,9 +17,9 @@ from controller.core.messages import (
     RequestFeatures,
     RequestNotice,
 )
-from controller.core.types import TaskType
-from controller.runtime.clock import SystemClock
-from controller.scheduling.pool import POLICIES
+from hmas.controller.core.types import TaskType
+from hmas.controller.runtime.clock import SystemClock
+from hmas.controller.scheduling.pool import POLICIES
 
 EVERY_S = 0.1
 """How often statera and meta speak: ten times as often as the real ones."""

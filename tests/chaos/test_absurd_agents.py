@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from absurd import FIELDS, MODES, Absurd
 
-from controller.admin.client import AdminClient
+from hmas.controller.admin.client import AdminClient
 from hmas.lab.dataset import load_mixture
 from hmas.lab.frontdoor.arms import Arm, Stack, running_arm
 from hmas.lab.frontdoor.load import DoorLoad

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from controller.admin.client import AdminClient
-from controller.core.errors import AdminError
-from controller.core.types import Slo, TaskType
-from controller.runtime.clock import SystemClock
-from controller.runtime.ports import free_port
+from hmas.controller.admin.client import AdminClient
+from hmas.controller.core.errors import AdminError
+from hmas.controller.core.types import Slo, TaskType
+from hmas.controller.runtime.clock import SystemClock
+from hmas.controller.runtime.ports import free_port
 from hmas.lab.loadgen import LoadGenerator, LoadSpec
 from hmas.lab.results import Result
 from hmas.lab.workload import Arrival, Turn

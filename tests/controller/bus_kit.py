@@ -2,8 +2,8 @@
 
 import asyncio
 
-from controller.bus.redis_bus import RedisBus
-from controller.core.messages import EVENTS, Event
+from hmas.controller.bus.redis_bus import RedisBus
+from hmas.controller.core.messages import EVENTS, Event
 
 
 def event(number: int) -> Event:

@@ -7,8 +7,8 @@ import pytest
 import uvloop
 from redis.asyncio import Redis
 
-from controller.bus.embedded import EmbeddedServer
-from controller.bus.redis_bus import RedisBus
+from hmas.controller.bus.embedded import EmbeddedServer
+from hmas.controller.bus.redis_bus import RedisBus
 
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:

@@ -14,17 +14,17 @@ import msgspec
 import orjson
 from aiohttp import web
 
-from controller.bus.base import Delivery
-from controller.bus.memory_bus import MemoryBus
-from controller.config.schema import AgentsConfig, Config, EngineConfig, GatewayConfig, SchedulerConfig, TenantConfig
-from controller.core.messages import TELEMETRY, Completion
-from controller.gateway import watch
-from controller.gateway.core import Gateway
-from controller.gateway.serve import Started, serve
-from controller.runtime.clock import SystemClock
-from engines.sim.model import EngineModel
-from engines.sim.profile import Profile
-from engines.sim.server import create_app, start
+from hmas.controller.bus.base import Delivery
+from hmas.controller.bus.memory_bus import MemoryBus
+from hmas.controller.config.schema import AgentsConfig, Config, EngineConfig, GatewayConfig, SchedulerConfig, TenantConfig
+from hmas.controller.core.messages import TELEMETRY, Completion
+from hmas.controller.gateway import watch
+from hmas.controller.gateway.core import Gateway
+from hmas.controller.gateway.serve import Started, serve
+from hmas.controller.runtime.clock import SystemClock
+from hmas.engines.sim.model import EngineModel
+from hmas.engines.sim.profile import Profile
+from hmas.engines.sim.server import create_app, start
 
 FAST = Profile(
     name="fast",

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from controller.gateway.server import Handler, HttpServer
-from controller.gateway.transport import HttpRequest, Responder
+from hmas.controller.gateway.server import Handler, HttpServer
+from hmas.controller.gateway.transport import HttpRequest, Responder
 
 HOST = b"host: x\r\n"
 
@@ -83,7 +83,7 @@ async def echo(request: HttpRequest, out: Responder) -> None:
 @asynccontextmanager
 async def serving(handler: Handler = echo, *, max_body_bytes: int = 1 << 20, max_connections: int = 100) -> AsyncIterator[Serving]:
     """A server that notes every request it is asked to serve, and answers refusals of its handler as the gateway's door does."""
-    from controller.gateway.errors import ApiError
+    from hmas.controller.gateway.errors import ApiError
 
     async def noted(request: HttpRequest, out: Responder) -> None:
         body = b""

@@ -10,8 +10,8 @@ import orjson
 import pytest
 from gateway_kit import chat, eventually, gateway_config, running
 
-from controller.admin.client import AdminClient
-from controller.core.errors import AdminError
+from hmas.controller.admin.client import AdminClient
+from hmas.controller.core.errors import AdminError
 
 NIGHT = {"version": 1, "author": "ana", "reason": "night shift", "expires": None, "policy": {"name": "wfq"}}
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.control.agent_scores import HELD_LEAST, AgentScores, shape_of
-from controller.control.contest import LOSS_MOST, PROOF_LEAST, WINDOW, Contest
-from controller.core.types import Estimates, Slo
+from hmas.controller.control.agent_scores import HELD_LEAST, AgentScores, shape_of
+from hmas.controller.control.contest import LOSS_MOST, PROOF_LEAST, WINDOW, Contest
+from hmas.controller.core.types import Estimates, Slo
 
 SLO = Slo(ttft_ms=1000, tpot_ms=50)
 

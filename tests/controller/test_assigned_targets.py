@@ -2,8 +2,8 @@
 
 import pytest
 
-from controller.core.slo import TargetTable, slo_for
-from controller.core.types import Slo, TaskType
+from hmas.controller.core.slo import TargetTable, slo_for
+from hmas.controller.core.types import Slo, TaskType
 
 
 def test_absurd_targets_become_the_nearest_that_the_table_gives():

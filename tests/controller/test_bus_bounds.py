@@ -6,7 +6,7 @@ import pytest
 from bus_kit import event, last_is
 from msgspec import structs
 
-from controller.bus import bounds
+from hmas.controller.bus import bounds
 
 
 async def test_a_stream_of_large_entries_is_kept_shorter(bus, raw, monkeypatch):

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from message_kit import instance_view, system_snapshot
 
-from controller.bus.codec import decode, encode
-from controller.core import messages as m
-from controller.core.errors import MessageError
-from controller.core.types import OutcomeKind, TaskType
-from engines.base import EngineSnapshot
+from hmas.controller.bus.codec import decode, encode
+from hmas.controller.core import messages as m
+from hmas.controller.core.errors import MessageError
+from hmas.controller.core.types import OutcomeKind, TaskType
+from hmas.engines.base import EngineSnapshot
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)

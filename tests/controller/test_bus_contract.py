@@ -6,12 +6,12 @@ from contextlib import aclosing
 
 import pytest
 
-from controller.bus.base import Bus
-from controller.bus.embedded import EmbeddedServer
-from controller.bus.memory_bus import MemoryBus
-from controller.bus.redis_bus import RedisBus
-from controller.core.errors import MessageError
-from controller.core.messages import ACTIONS, EVENTS, MAXLEN, OVERRIDES, ControlAction, Event, OverrideNotice
+from hmas.controller.bus.base import Bus
+from hmas.controller.bus.embedded import EmbeddedServer
+from hmas.controller.bus.memory_bus import MemoryBus
+from hmas.controller.bus.redis_bus import RedisBus
+from hmas.controller.core.errors import MessageError
+from hmas.controller.core.messages import ACTIONS, EVENTS, MAXLEN, OVERRIDES, ControlAction, Event, OverrideNotice
 
 PREFIXES = itertools.count()
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from controller.bus import embedded
-from controller.bus.embedded import EmbeddedServer, find_server
-from controller.bus.redis_bus import RedisBus
-from controller.core.errors import BusError
-from controller.core.messages import EVENTS, Event
+from hmas.controller.bus import embedded
+from hmas.controller.bus.embedded import EmbeddedServer, find_server
+from hmas.controller.bus.redis_bus import RedisBus
+from hmas.controller.core.errors import BusError
+from hmas.controller.core.messages import EVENTS, Event
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ async def test_only_a_durable_server_keeps_its_streams(tmp_path, durable):
 def test_the_server_ends_with_the_process_that_started_it(tmp_path):
     code = f"""
 import sys
-from controller.bus.embedded import EmbeddedServer
+from hmas.controller.bus.embedded import EmbeddedServer
 server = EmbeddedServer({str(tmp_path / "bus")!r})
 server.start()
 print(server.pid, flush=True)

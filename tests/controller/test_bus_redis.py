@@ -8,12 +8,12 @@ from contextlib import aclosing
 import pytest
 from bus_kit import event
 
-from controller.bus import link, redis_bus, redis_reader, redis_sender
-from controller.bus.embedded import EmbeddedServer
-from controller.bus.link import Backoff, Link
-from controller.bus.redis_bus import RedisBus
-from controller.core.errors import BusError
-from controller.core.messages import COSTS, EVENTS, VIEWS, RequestCost
+from hmas.controller.bus import link, redis_bus, redis_reader, redis_sender
+from hmas.controller.bus.embedded import EmbeddedServer
+from hmas.controller.bus.link import Backoff, Link
+from hmas.controller.bus.redis_bus import RedisBus
+from hmas.controller.core.errors import BusError
+from hmas.controller.core.messages import COSTS, EVENTS, VIEWS, RequestCost
 
 
 def kill(server: EmbeddedServer) -> None:

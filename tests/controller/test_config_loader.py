@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controller.config.environment import names
-from controller.config.loader import ConfigMistakes, advice, example_config, load_config, reference
-from controller.config.schema import Config
-from controller.core.errors import ConfigError
-from controller.scheduling.pool import POLICIES
+from hmas.controller.config.environment import names
+from hmas.controller.config.loader import ConfigMistakes, advice, example_config, load_config, reference
+from hmas.controller.config.schema import Config
+from hmas.controller.core.errors import ConfigError
+from hmas.controller.scheduling.pool import POLICIES
 
 HASH_A = "a" * 64
 HASH_B = "b" * 64

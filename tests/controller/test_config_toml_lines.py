@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.config.toml_lines import toml_lines
+from hmas.controller.config.toml_lines import toml_lines
 
 DOCUMENT = """\
 state_dir = "x" # a comment with = and [brackets]

@@ -1,6 +1,6 @@
 import pytest
 
-from controller.core.fairness import Fairness, Service, fairness
+from hmas.controller.core.fairness import Fairness, Service, fairness
 
 
 def steady(tenant, number, *, tokens, waits=100.0):

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.core.messages import LengthBound
-from controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
-from controller.routing import make_router
-from controller.scheduling.outcomes import InstanceSpec, Refusal, SchedulerSettings
-from controller.scheduling.scheduler import Scheduler
-from controller.scheduling.tenancy import TenantLimits
-from controller.simulation import Arrival, Periodic, simulate
-from controller.simulation.check import check
-from engines.sim.model import EngineModel
-from engines.sim.profile import load_profile
+from hmas.controller.core.messages import LengthBound
+from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
+from hmas.controller.routing import make_router
+from hmas.controller.scheduling.outcomes import InstanceSpec, Refusal, SchedulerSettings
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.scheduling.tenancy import TenantLimits
+from hmas.controller.simulation import Arrival, Periodic, simulate
+from hmas.controller.simulation.check import check
+from hmas.engines.sim.model import EngineModel
+from hmas.engines.sim.profile import load_profile
 
 PROFILE = load_profile("demo-small")
 

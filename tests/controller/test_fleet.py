@@ -1,11 +1,11 @@
 """What the fleet makes of an engine's word about its knobs."""
 
-from controller.bus.memory_bus import MemoryBus
-from controller.config.schema import EngineConfig
-from controller.core.types import Controls
-from controller.gateway.fleet import RETRY_REFUSED_S, Fleet
-from controller.gateway.journal import Journal
-from engines.base import EngineCapabilities, EngineSnapshot, KnobReport, Knobs
+from hmas.controller.bus.memory_bus import MemoryBus
+from hmas.controller.config.schema import EngineConfig
+from hmas.controller.core.types import Controls
+from hmas.controller.gateway.fleet import RETRY_REFUSED_S, Fleet
+from hmas.controller.gateway.journal import Journal
+from hmas.engines.base import EngineCapabilities, EngineSnapshot, KnobReport, Knobs
 
 START = {"n_run": 32, "token_budget": 1024, "long_prefill_tokens": 0}
 

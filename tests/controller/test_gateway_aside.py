@@ -10,11 +10,11 @@ import pytest
 from gateway_kit import Rig, chat, eventually, running
 from message_kit import request_features
 
-from controller.core.messages import REQUESTS, ControlAction, LengthBound, Message, MetaDecision, RequestCost
-from controller.gateway.desk import Live
 from hmas.cli.checks import _check_agents
 from hmas.cli.explain import page as story_page
 from hmas.cli.status import page
+from hmas.controller.core.messages import REQUESTS, ControlAction, LengthBound, Message, MetaDecision, RequestCost
+from hmas.controller.gateway.desk import Live
 
 TOKENS = 60
 Answer = Callable[[Live], Message]

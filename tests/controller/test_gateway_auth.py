@@ -6,10 +6,10 @@ import orjson
 import pytest
 from gateway_kit import TWO_TENANTS, chat, gateway_config, key_hash, running
 
-from controller.config.schema import TenantConfig
-from controller.core.errors import ConfigError
-from controller.gateway.auth import MAX_ANONYMOUS_TENANTS, Authenticator
-from controller.gateway.errors import ApiError
+from hmas.controller.config.schema import TenantConfig
+from hmas.controller.core.errors import ConfigError
+from hmas.controller.gateway.auth import MAX_ANONYMOUS_TENANTS, Authenticator
+from hmas.controller.gateway.errors import ApiError
 
 ACME = {"authorization": "Bearer sk-acme"}
 ZETA = {"authorization": "Bearer sk-zeta"}

@@ -9,9 +9,9 @@ from gateway_kit import Rig, chat, eventually, running
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.core.types import Controls
-from controller.gateway import breaker as module
-from controller.gateway.breaker import FAILURES, FIRST_WAIT_S, LONGEST_WAIT_S, Breaker
+from hmas.controller.core.types import Controls
+from hmas.controller.gateway import breaker as module
+from hmas.controller.gateway.breaker import FAILURES, FIRST_WAIT_S, LONGEST_WAIT_S, Breaker
 
 
 def opened() -> Breaker:

@@ -10,10 +10,10 @@ import pytest
 import uvloop
 from gateway_kit import chat, eventually, gateway_config, running
 
-from controller.bus.embedded import EmbeddedServer
-from controller.bus.redis_bus import RedisBus
-from controller.config.schema import AgentsConfig
-from controller.core.messages import OVERRIDES, TELEMETRY, Completion, MetaDecision, OverrideNotice
+from hmas.controller.bus.embedded import EmbeddedServer
+from hmas.controller.bus.redis_bus import RedisBus
+from hmas.controller.config.schema import AgentsConfig
+from hmas.controller.core.messages import OVERRIDES, TELEMETRY, Completion, MetaDecision, OverrideNotice
 
 PATIENCE_S = 30.0
 """How long anything may take that happens in another process or after a pause between attempts: the machine may stand still meanwhile."""

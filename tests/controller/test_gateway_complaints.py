@@ -12,10 +12,10 @@ from gateway_kit import MODEL, Answer, Rig, Sim, chat, running
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.config.schema import EngineConfig
-from controller.core.types import OutcomeKind
-from controller.gateway.breaker import FAILURES
-from controller.gateway.complaints import Complaint, read_complaint
+from hmas.controller.config.schema import EngineConfig
+from hmas.controller.core.types import OutcomeKind
+from hmas.controller.gateway.breaker import FAILURES
+from hmas.controller.gateway.complaints import Complaint, read_complaint
 
 BIAS = {"message": "token_id(s) [999999] in logit_bias", "type": "BadRequestError", "param": "logit_bias", "code": 400}
 ROLE = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}

@@ -8,9 +8,9 @@ import orjson
 from gateway_kit import TWO_TENANTS, Rig, chat, eventually, running, start_sim
 from message_kit import request_features
 
-from controller.bus.memory_bus import MemoryBus
-from controller.config.schema import AgentsConfig, SchedulerConfig
-from controller.core.messages import (
+from hmas.controller.bus.memory_bus import MemoryBus
+from hmas.controller.config.schema import AgentsConfig, SchedulerConfig
+from hmas.controller.core.messages import (
     EVENTS,
     OVERRIDES,
     ControlAction,
@@ -20,7 +20,7 @@ from controller.core.messages import (
     RequestCost,
     RequestFeatures,
 )
-from controller.core.types import TaskType
+from hmas.controller.core.types import TaskType
 
 SLOW_TICKS = SchedulerConfig(policy="fcfs", n_run=1, tick_s=0.02)
 

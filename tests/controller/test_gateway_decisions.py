@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner, Result
 from gateway_kit import eventually, running
 
-from controller.core.messages import OPEN_WINDOW, CandidateOutlook, ControlAction, DecisionOutcome, MetaDecision
-from controller.gateway.decisions import KEPT, DecisionLog
 from hmas.cli.decisions import page
 from hmas.cli.main import cli
+from hmas.controller.core.messages import OPEN_WINDOW, CandidateOutlook, ControlAction, DecisionOutcome, MetaDecision
+from hmas.controller.gateway.decisions import KEPT, DecisionLog
 
 
 def decision(number: int, **fields: Any) -> MetaDecision:

@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.core.messages import ControlAction, LengthBound, MetaDecision, OverrideNotice
-from controller.gateway.directive_changes import changes
-from controller.gateway.directives import Ceiling, Configured, Directives, Heard, heard_of, resolve
-from controller.scheduling.tenancy import TenantLimits
+from hmas.controller.core.messages import ControlAction, LengthBound, MetaDecision, OverrideNotice
+from hmas.controller.gateway.directive_changes import changes
+from hmas.controller.gateway.directives import Ceiling, Configured, Directives, Heard, heard_of, resolve
+from hmas.controller.scheduling.tenancy import TenantLimits
 
 CEILINGS = {"a": Ceiling(32, 2048), "b": Ceiling(8)}
 CONFIGURED = Configured(policy="edf", n_run=0)

@@ -9,16 +9,16 @@ import orjson
 import pytest
 from gateway_kit import MODEL, Rig, chat, eventually, gateway_config, running
 
-from controller.config.schema import GatewayConfig, SchedulerConfig
-from controller.core.messages import RequestCost, RequestFeatures
-from controller.core.types import Estimates, OutcomeKind, Request, Slo
-from controller.gateway.beliefs import Declared
-from controller.gateway.dossier import Dossier
-from controller.routing import make_router
-from controller.runtime.clock import SystemClock
-from controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
-from controller.scheduling.scheduler import Scheduler
 from hmas.cli.explain import page
+from hmas.controller.config.schema import GatewayConfig, SchedulerConfig
+from hmas.controller.core.messages import RequestCost, RequestFeatures
+from hmas.controller.core.types import Estimates, OutcomeKind, Request, Slo
+from hmas.controller.gateway.beliefs import Declared
+from hmas.controller.gateway.dossier import Dossier
+from hmas.controller.routing import make_router
+from hmas.controller.runtime.clock import SystemClock
+from hmas.controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
+from hmas.controller.scheduling.scheduler import Scheduler
 
 ONE_AT_A_TIME = SchedulerConfig(policy="fcfs", n_run=1, tick_s=0.02)
 
@@ -155,7 +155,7 @@ def alone(**limits: float) -> tuple[Dossier, Scheduler, Still]:
 
 
 def live_through(dossier: Dossier, clock: Still, number: int, shown: str = "") -> None:
-    from controller.core.messages import Completion
+    from hmas.controller.core.messages import Completion
 
     request = Request(id=f"r{number}", tenant="t", model="m", arrival_s=clock.at_s, prompt_tokens=5)
     dossier.opened(request, shown or request.id, Declared(), Estimates(slo=Slo(ttft_ms=1.0, tpot_ms=1.0)), None)
@@ -186,8 +186,8 @@ def test_stories_are_bounded_in_number_in_length_and_in_time():
 
 
 def test_the_command_prints_the_page_or_the_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    from controller.admin.client import AdminClient
     from hmas.cli.main import main
+    from hmas.controller.admin.client import AdminClient
 
     async def told() -> dict:
         async with running(tmp_path) as rig:

@@ -10,13 +10,13 @@ import pytest
 from aiohttp import web
 from gateway_kit import MODEL, Rig, Sim, chat, eventually, gateway_config, make_config, running, start_sim
 
-from controller.bus.memory_bus import MemoryBus
-from controller.config.schema import EngineConfig, SchedulerConfig
-from controller.core.errors import ConfigError
-from controller.core.messages import Message, RequestNotice
-from controller.core.types import OutcomeKind
-from controller.gateway.serve import Started, serve
-from controller.runtime.clock import SystemClock
+from hmas.controller.bus.memory_bus import MemoryBus
+from hmas.controller.config.schema import EngineConfig, SchedulerConfig
+from hmas.controller.core.errors import ConfigError
+from hmas.controller.core.messages import Message, RequestNotice
+from hmas.controller.core.types import OutcomeKind
+from hmas.controller.gateway.serve import Started, serve
+from hmas.controller.runtime.clock import SystemClock
 
 
 async def set_fault(rig: Rig, sim: Sim, fault: str | None, **fields: Any) -> None:

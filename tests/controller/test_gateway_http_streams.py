@@ -10,7 +10,7 @@ import pytest
 from gateway_kit import MODEL, Rig, chat, eventually, running
 from http_kit import Client
 
-from controller.config.schema import EngineConfig
+from hmas.controller.config.schema import EngineConfig
 
 EVENT = orjson.dumps({"choices": [{"index": 0, "delta": {"content": "x" * 65_400}, "finish_reason": None}]})
 LAST = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'

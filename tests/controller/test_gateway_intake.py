@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.config.schema import TenantConfig
-from controller.core.prompt_texts import EXCERPT_HEAD, EXCERPT_TAIL, HISTORY_CHARS
-from controller.core.request_body import CHAT, COMPLETIONS, TOKENS_PER_IMAGE
-from controller.gateway.claims import read_claims
-from controller.gateway.errors import ApiError
-from controller.gateway.intake import parse_call, with_priority
+from hmas.controller.config.schema import TenantConfig
+from hmas.controller.core.prompt_texts import EXCERPT_HEAD, EXCERPT_TAIL, HISTORY_CHARS
+from hmas.controller.core.request_body import CHAT, COMPLETIONS, TOKENS_PER_IMAGE
+from hmas.controller.gateway.claims import read_claims
+from hmas.controller.gateway.errors import ApiError
+from hmas.controller.gateway.intake import parse_call, with_priority
 
 
 def chat_call(*contents: object, **fields: object):

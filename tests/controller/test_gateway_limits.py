@@ -9,8 +9,8 @@ import orjson
 import pytest
 from gateway_kit import Rig, chat, eventually, gateway_config, running, start_sim
 
-from controller.config.schema import EngineConfig, SchedulerConfig
-from controller.core.types import OutcomeKind
+from hmas.controller.config.schema import EngineConfig, SchedulerConfig
+from hmas.controller.core.types import OutcomeKind
 
 ONE_AT_A_TIME = SchedulerConfig(policy="fcfs", n_run=1, tick_s=0.02, queue_limit=2)
 LONG = 3500

@@ -2,9 +2,9 @@
 
 from message_kit import system_snapshot
 
-from controller.core.messages import Completion, SystemSnapshot
-from controller.core.types import OutcomeKind
-from controller.gateway.metrics import MAX_TENANT_LABELS, OTHER, Metrics
+from hmas.controller.core.messages import Completion, SystemSnapshot
+from hmas.controller.core.types import OutcomeKind
+from hmas.controller.gateway.metrics import MAX_TENANT_LABELS, OTHER, Metrics
 
 
 def completion(tenant: str = "t", outcome: OutcomeKind = OutcomeKind.COMPLETED, **fields: object) -> Completion:

@@ -6,10 +6,10 @@ from gateway_kit import eventually, running
 from msgspec import structs
 from prometheus_client import CollectorRegistry, generate_latest
 
-from controller.core.messages import ModelReport
-from controller.gateway.model_reports import FIGURES, FRESH_S, KEPT, ModelReports
 from hmas.cli.model_checks import check_models
 from hmas.cli.status import model_line, page
+from hmas.controller.core.messages import ModelReport
+from hmas.controller.gateway.model_reports import FIGURES, FRESH_S, KEPT, ModelReports
 
 
 class ManualClock:

@@ -8,8 +8,8 @@ import orjson
 import pytest
 from gateway_kit import MODEL, chat, delivered, gateway_config, running
 
-from controller.core.messages import REQUESTS, RequestNotice, SystemSnapshot
-from controller.core.types import OutcomeKind
+from hmas.controller.core.messages import REQUESTS, RequestNotice, SystemSnapshot
+from hmas.controller.core.types import OutcomeKind
 
 TOOL = {
     "type": "function",

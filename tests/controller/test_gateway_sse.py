@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.gateway.sse import MAX_EVENT_BYTES, EventScanner, usage_figures
-from engines.errors import EngineProtocolError
+from hmas.controller.gateway.sse import MAX_EVENT_BYTES, EventScanner, usage_figures
+from hmas.engines.errors import EngineProtocolError
 
 
 def event(document: Any, *, spaced: bool = False, gap: bytes = b"\n\n") -> bytes:

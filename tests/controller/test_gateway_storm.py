@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from gateway_kit import Rig, chat, eventually, gateway_config, running, start_sim
 
-from controller.config.schema import SchedulerConfig
-from controller.core.messages import ControlAction, MetaDecision
-from controller.core.types import OutcomeKind
-from controller.scheduling.pool import POLICIES
+from hmas.controller.config.schema import SchedulerConfig
+from hmas.controller.core.messages import ControlAction, MetaDecision
+from hmas.controller.core.types import OutcomeKind
+from hmas.controller.scheduling.pool import POLICIES
 
 NAMES = list(POLICIES)
 

@@ -9,9 +9,9 @@ import orjson
 import pytest
 from gateway_kit import FAST, MODEL, Rig, eventually, key_hash, running
 
-from controller.config.schema import SchedulerConfig, TenantConfig
-from controller.gateway.ratelimits import ratelimit_headers
-from controller.scheduling.tenancy import RateState
+from hmas.controller.config.schema import SchedulerConfig, TenantConfig
+from hmas.controller.gateway.ratelimits import ratelimit_headers
+from hmas.controller.scheduling.tenancy import RateState
 
 
 def ask(text="hello", cap=10):

@@ -5,10 +5,10 @@ import statistics
 
 import pytest
 
-from controller.core.messages import Completion
-from controller.core.slo import TargetTable
-from controller.core.types import Estimates, OutcomeKind, Request, Slo, TaskType
-from controller.scheduling.history import BUCKET_EDGES, History, bucket, target_step
+from hmas.controller.core.messages import Completion
+from hmas.controller.core.slo import TargetTable
+from hmas.controller.core.types import Estimates, OutcomeKind, Request, Slo, TaskType
+from hmas.controller.scheduling.history import BUCKET_EDGES, History, bucket, target_step
 
 
 def request(prompt=100, tenant="t", cap=None, slo=None):

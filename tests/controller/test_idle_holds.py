@@ -2,13 +2,13 @@
 
 import pytest
 
-from controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
-from controller.routing import make_router
-from controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
-from controller.scheduling.scheduler import Scheduler
-from controller.scheduling.tenancy import TenantLimits
-from controller.scheduling.walk import PAST_FENCE
-from engines.base import EngineSnapshot
+from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
+from hmas.controller.routing import make_router
+from hmas.controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.scheduling.tenancy import TenantLimits
+from hmas.controller.scheduling.walk import PAST_FENCE
+from hmas.engines.base import EngineSnapshot
 
 SLO = Slo(ttft_ms=60_000, tpot_ms=100)
 

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from controller.config.loader import load_config
-from controller.config.schema import EngineConfig
-from controller.core.errors import ConfigError
-from controller.gateway.instance_spec import instance_spec
+from hmas.controller.config.loader import load_config
+from hmas.controller.config.schema import EngineConfig
+from hmas.controller.core.errors import ConfigError
+from hmas.controller.gateway.instance_spec import instance_spec
 
 
 def engine(**more):

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
-from controller.routing import make_router
-from controller.scheduling.lateness import LEAST, MOST, Lead, first_look_s, needed_ms
-from controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
-from controller.scheduling.scheduler import Scheduler
-from controller.simulation import Arrival, simulate
-from engines.sim.model import EngineModel
-from engines.sim.profile import load_profile
+from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
+from hmas.controller.routing import make_router
+from hmas.controller.scheduling.lateness import LEAST, MOST, Lead, first_look_s, needed_ms
+from hmas.controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.simulation import Arrival, simulate
+from hmas.engines.sim.model import EngineModel
+from hmas.engines.sim.profile import load_profile
 
 
 @given(st.lists(st.floats(-10.0, 1e5), min_size=LEAST, max_size=400), st.sampled_from([0.5, 0.9, 0.99]))

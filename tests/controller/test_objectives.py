@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.core.objectives import (
+from hmas.controller.core.objectives import (
     goodput_rate,
     goodput_rps,
     jain,
@@ -16,7 +16,7 @@ from controller.core.objectives import (
     slo_ttlt_ms,
     ttlt_ms,
 )
-from controller.core.types import Slo
+from hmas.controller.core.types import Slo
 
 SLO = Slo(ttft_ms=1000, tpot_ms=50)
 

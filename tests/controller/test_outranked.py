@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
-from controller.routing import make_router
-from controller.scheduling.backlog import Backlog, Work, rank_of
-from controller.scheduling.drain_rate import DrainRate
-from controller.scheduling.outcomes import InstanceSpec, Refusal, SchedulerSettings
-from controller.scheduling.queue_entry import QueueEntry
-from controller.scheduling.scheduler import Scheduler
-from controller.scheduling.tenancy import TenantLimits
+from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
+from hmas.controller.routing import make_router
+from hmas.controller.scheduling.backlog import Backlog, Work, rank_of
+from hmas.controller.scheduling.drain_rate import DrainRate
+from hmas.controller.scheduling.outcomes import InstanceSpec, Refusal, SchedulerSettings
+from hmas.controller.scheduling.queue_entry import QueueEntry
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.scheduling.tenancy import TenantLimits
 
 
 def request(number, *, priority=0, at_s=0.0, tenant="a"):

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from controller.config.overrides import MAX_FILES, Override, OverrideDirectory, effective
-from controller.core.errors import OverrideError
+from hmas.controller.config.overrides import MAX_FILES, Override, OverrideDirectory, effective
+from hmas.controller.core.errors import OverrideError
 
 NOW_S = 4_000_000_000.0
 """Far ahead of any file's time stamp, so that stamps are trusted."""

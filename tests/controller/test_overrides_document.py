@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.config.overrides import Override, document_of, override_from, override_schema, parse_override
-from controller.core.errors import OverrideError
-from controller.scheduling.pool import POLICIES
-from engines.base import Knobs
+from hmas.controller.config.overrides import Override, document_of, override_from, override_schema, parse_override
+from hmas.controller.core.errors import OverrideError
+from hmas.controller.scheduling.pool import POLICIES
+from hmas.engines.base import Knobs
 
 NOW_S = datetime(2030, 1, 1, tzinfo=UTC).timestamp()
 REPOSITORY = Path(__file__).parents[2]

@@ -1,8 +1,8 @@
 """Several overrides at once: what is in force, and what lost."""
 
-from controller.config.overrides import Conflict, Override, cli_id, conflicts, effective, knobs_for
-from controller.core.messages import OverrideNotice
-from engines.base import Knobs
+from hmas.controller.config.overrides import Conflict, Override, cli_id, conflicts, effective, knobs_for
+from hmas.controller.core.messages import OverrideNotice
+from hmas.engines.base import Knobs
 
 
 def held(name, expires_s=None, **settings):

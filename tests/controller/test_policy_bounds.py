@@ -6,9 +6,9 @@ from itertools import pairwise, permutations
 import numpy as np
 import pytest
 
-from controller.core.types import Estimates, Request, Slo
-from controller.scheduling.pool import make_policy
-from controller.scheduling.queue_entry import QueueEntry
+from hmas.controller.core.types import Estimates, Request, Slo
+from hmas.controller.scheduling.pool import make_policy
+from hmas.controller.scheduling.queue_entry import QueueEntry
 from hmas.testing.queue_script import QueueScript, make_entry
 
 START_S = 1000.0

@@ -12,13 +12,13 @@ from typing import ClassVar
 
 import pytest
 
-from controller.config.plugins import GROUP, load_from
-from controller.core.errors import PolicyError
-from controller.scheduling import pool
-from controller.scheduling.policies.edf import Edf
-from controller.scheduling.policies.fcfs import Fcfs
-from controller.scheduling.policy_check import check_policy
-from controller.scheduling.pool import POLICIES, make_policy, register
+from hmas.controller.config.plugins import GROUP, load_from
+from hmas.controller.core.errors import PolicyError
+from hmas.controller.scheduling import pool
+from hmas.controller.scheduling.policies.edf import Edf
+from hmas.controller.scheduling.policies.fcfs import Fcfs
+from hmas.controller.scheduling.policy_check import check_policy
+from hmas.controller.scheduling.pool import POLICIES, make_policy, register
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "policies.md"
 
@@ -92,7 +92,7 @@ def test_a_hint_that_goes_with_any_policy_is_taken():
         ("name", "Two Words", "name is 'Two Words'; allowed: lower-case"),
         ("summary", "", "summary is ''; allowed: a line of text"),
         ("starvation", None, "starvation is None"),
-        ("signals", ("arrival",), r"signals is \('arrival',\); allowed: a tuple of controller.scheduling.signals.Signal"),
+        ("signals", ("arrival",), r"signals is \('arrival',\); allowed: a tuple of hmas.controller.scheduling.signals.Signal"),
         ("default_hints", {"x": 1.0}, r"hint_ranges has \[\]; allowed: the names of default_hints, \['x'\]"),
         ("served", None, "served is None; allowed: a method with 3 arguments"),
         ("pop", lambda self: None, "pop does not take 1 arguments"),
@@ -136,7 +136,7 @@ def test_the_example_of_the_documentation_is_loaded_and_conforms(tmp_path):
     config.write_text("scheduler:\n  policy: shortest-prompt\n")
     code = (
         "import os\n"
-        "from controller.config.loader import load_config\n"
+        "from hmas.controller.config.loader import load_config\n"
         f"assert load_config({str(config)!r}, {{}}).scheduler.policy == 'shortest-prompt'\n"
         "from hmas.lab.studies.case import read_policy\n"
         "print(read_policy('shortest-prompt:tokens_per_s=100'))\n"
@@ -153,7 +153,7 @@ def test_the_example_of_the_documentation_is_loaded_and_conforms(tmp_path):
 def test_plugins_that_cannot_be_used_are_skipped_with_a_warning_and_the_others_stay(tmp_path, monkeypatch, caplog):
     entry_points = install(
         tmp_path,
-        good="from controller.scheduling.policies.fcfs import Fcfs\nclass Good(Fcfs):\n    name = 'good'\n",
+        good="from hmas.controller.scheduling.policies.fcfs import Fcfs\nclass Good(Fcfs):\n    name = 'good'\n",
         broken="raise OSError('no licence')\n",
         short="class Short:\n    name = 'short'\n",
     )

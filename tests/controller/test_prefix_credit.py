@@ -3,12 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
-from controller.routing import make_router
-from controller.scheduling.admission import Fence
-from controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
-from controller.scheduling.prefix_credit import PrefixCredit
-from controller.scheduling.scheduler import Scheduler
+from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
+from hmas.controller.routing import make_router
+from hmas.controller.scheduling.admission import Fence
+from hmas.controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
+from hmas.controller.scheduling.prefix_credit import PrefixCredit
+from hmas.controller.scheduling.scheduler import Scheduler
 
 
 def request(number=0, *, prompt=100, session="s", tenant="a", at_s=0.0):

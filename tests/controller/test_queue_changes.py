@@ -7,20 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.core.errors import SchedulingError
-from controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
-from controller.routing import make_router
-from controller.scheduling import pool, queues
-from controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
-from controller.scheduling.policies.edf import Edf
-from controller.scheduling.policies.keyed import KeyedPolicy
-from controller.scheduling.policies.sjf import Sjf
-from controller.scheduling.pool import POLICIES, make_policy
-from controller.scheduling.queue_entry import QueueEntry
-from controller.scheduling.scheduler import Scheduler
-from controller.scheduling.tenancy import NO_LIMITS, TenantLimits
-from controller.scheduling.tenant_gate import SHOWN, Gate
-from engines.base import EngineSnapshot
+from hmas.controller.core.errors import SchedulingError
+from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
+from hmas.controller.routing import make_router
+from hmas.controller.scheduling import pool, queues
+from hmas.controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
+from hmas.controller.scheduling.policies.edf import Edf
+from hmas.controller.scheduling.policies.keyed import KeyedPolicy
+from hmas.controller.scheduling.policies.sjf import Sjf
+from hmas.controller.scheduling.pool import POLICIES, make_policy
+from hmas.controller.scheduling.queue_entry import QueueEntry
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.scheduling.tenancy import NO_LIMITS, TenantLimits
+from hmas.controller.scheduling.tenant_gate import SHOWN, Gate
+from hmas.engines.base import EngineSnapshot
 
 MODELS = ("a", "b", "c")
 SERVED = (None, frozenset("a"), frozenset("ab"), frozenset("bc"))

@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.core.types import Controls, Estimates, Request, Slo
-from controller.routing import make_router
-from controller.scheduling.cutoff import Cutoff
-from controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
-from controller.scheduling.policies.red import Red
-from controller.scheduling.pool import make_policy
-from controller.scheduling.queue_entry import QueueEntry
-from controller.scheduling.scheduler import Scheduler
-from controller.simulation import Arrival, simulate
-from engines.sim.model import EngineModel
-from engines.sim.profile import load_profile
+from hmas.controller.core.types import Controls, Estimates, Request, Slo
+from hmas.controller.routing import make_router
+from hmas.controller.scheduling.cutoff import Cutoff
+from hmas.controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
+from hmas.controller.scheduling.policies.red import Red
+from hmas.controller.scheduling.pool import make_policy
+from hmas.controller.scheduling.queue_entry import QueueEntry
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.simulation import Arrival, simulate
+from hmas.engines.sim.model import EngineModel
+from hmas.engines.sim.profile import load_profile
 from hmas.testing.queue_script import QueueScript
 
 PROFILE = load_profile("a100-qwen3-8b")

@@ -8,15 +8,15 @@ import msgspec
 import pytest
 from gateway_kit import MODEL, running
 
-from agents.perception.bodies import view_of, view_of_body
-from controller.core import client_policies, client_systems
-from controller.core.client_bodies import EXCHANGES, Shape, client_body
-from controller.core.client_systems import long_system, short_system
-from controller.core.errors import BodyError
-from controller.core.messages import REQUESTS, RequestNotice
-from controller.core.prompt_texts import EXCERPT_HEAD, EXCERPT_TAIL, HISTORY_CHARS, HISTORY_MESSAGE_CHARS, SYSTEM_CHARS
-from controller.core.request_body import CHAT, COMPLETIONS, read_call
-from engines.tokens import estimate_tokens
+from hmas.agents.perception.bodies import view_of, view_of_body
+from hmas.controller.core import client_policies, client_systems
+from hmas.controller.core.client_bodies import EXCHANGES, Shape, client_body
+from hmas.controller.core.client_systems import long_system, short_system
+from hmas.controller.core.errors import BodyError
+from hmas.controller.core.messages import REQUESTS, RequestNotice
+from hmas.controller.core.prompt_texts import EXCERPT_HEAD, EXCERPT_TAIL, HISTORY_CHARS, HISTORY_MESSAGE_CHARS, SYSTEM_CHARS
+from hmas.controller.core.request_body import CHAT, COMPLETIONS, read_call
+from hmas.engines.tokens import estimate_tokens
 
 PROMPT = "What is the capital of Peru?"
 TALK = [("Tell me of llamas.", "They spit. " * 90), ("And of alpacas?", "They spit less.")]

@@ -5,15 +5,15 @@ from statistics import median
 import numpy as np
 import pytest
 
-from controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
-from controller.routing import make_router
-from controller.scheduling.endings import completion_of
-from controller.scheduling.history import History
-from controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
-from controller.scheduling.scheduler import Scheduler
-from controller.simulation import Arrival, simulate
-from engines.sim.model import EngineModel
-from engines.sim.profile import load_profile
+from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
+from hmas.controller.routing import make_router
+from hmas.controller.scheduling.endings import completion_of
+from hmas.controller.scheduling.history import History
+from hmas.controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.simulation import Arrival, simulate
+from hmas.engines.sim.model import EngineModel
+from hmas.engines.sim.profile import load_profile
 
 PROFILE = load_profile("demo-small")
 

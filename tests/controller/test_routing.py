@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.core.errors import PolicyError
-from controller.core.types import Estimates, Request, Slo
-from controller.routing import ROUTERS, make_router
-from controller.scheduling.queue_entry import QueueEntry
+from hmas.controller.core.errors import PolicyError
+from hmas.controller.core.types import Estimates, Request, Slo
+from hmas.controller.routing import ROUTERS, make_router
+from hmas.controller.scheduling.queue_entry import QueueEntry
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 import time
 
-from controller.runtime.clock import SystemClock
+from hmas.controller.runtime.clock import SystemClock
 
 
 def test_it_starts_at_wall_time():

@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 
-from controller.runtime import logs
+from hmas.controller.runtime import logs
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from controller.runtime.notify import Notifier
+from hmas.controller.runtime.notify import Notifier
 
 
 @pytest.fixture

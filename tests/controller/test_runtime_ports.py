@@ -2,7 +2,7 @@
 
 import socket
 
-from controller.runtime.ports import bind_error, free_port, free_ports
+from hmas.controller.runtime.ports import bind_error, free_port, free_ports
 
 
 def test_a_free_port_can_be_had_and_a_taken_one_says_why():

@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 
-from controller.runtime.signals import stop_flags
+from hmas.controller.runtime.signals import stop_flags
 
 
 async def test_the_first_stop_asks_the_second_hurries():

@@ -3,14 +3,14 @@
 import msgspec
 import pytest
 
-from controller.core.messages import LengthBound
-from controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo, TaskType
-from controller.routing import make_router
-from controller.scheduling.drain_rate import DrainRate
-from controller.scheduling.outcomes import InstanceSpec, Refusal, SchedulerSettings
-from controller.scheduling.pool import POLICIES
-from controller.scheduling.scheduler import Scheduler
-from engines.base import EngineSnapshot
+from hmas.controller.core.messages import LengthBound
+from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo, TaskType
+from hmas.controller.routing import make_router
+from hmas.controller.scheduling.drain_rate import DrainRate
+from hmas.controller.scheduling.outcomes import InstanceSpec, Refusal, SchedulerSettings
+from hmas.controller.scheduling.pool import POLICIES
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.engines.base import EngineSnapshot
 
 
 def request(number, *, at_s=100.0, prompt=100, **more):

@@ -9,13 +9,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from controller.core.errors import SchedulingError
-from controller.core.messages import LengthBound
-from controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
-from controller.routing import make_router
-from controller.scheduling.outcomes import InstanceSpec, Refusal, SchedulerSettings
-from controller.scheduling.pool import POLICIES
-from controller.scheduling.scheduler import Scheduler
+from hmas.controller.core.errors import SchedulingError
+from hmas.controller.core.messages import LengthBound
+from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
+from hmas.controller.routing import make_router
+from hmas.controller.scheduling.outcomes import InstanceSpec, Refusal, SchedulerSettings
+from hmas.controller.scheduling.pool import POLICIES
+from hmas.controller.scheduling.scheduler import Scheduler
 
 NAMES = sorted(POLICIES)
 
@@ -244,13 +244,13 @@ def test_a_retry_goes_elsewhere_and_only_once():
 
 
 DETERMINISM = """
-from controller.core.types import Controls, Estimates, Request, Slo
-from controller.routing import make_router
-from controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
-from controller.scheduling.scheduler import Scheduler
-from controller.simulation import Arrival, simulate
-from engines.sim.model import EngineModel
-from engines.sim.profile import load_profile
+from hmas.controller.core.types import Controls, Estimates, Request, Slo
+from hmas.controller.routing import make_router
+from hmas.controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.simulation import Arrival, simulate
+from hmas.engines.sim.model import EngineModel
+from hmas.engines.sim.profile import load_profile
 profile = load_profile("demo-small")
 made = Scheduler(settings=SchedulerSettings(tpot_guard=0.5, overdue_service_share=0.5), policy="edf", router=make_router("least-loaded"),
     instances=[InstanceSpec(name=n, capacity_n_run=64) for n in "ab"])

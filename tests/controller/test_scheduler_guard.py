@@ -2,12 +2,12 @@
 
 import pytest
 
-from controller.core.errors import PolicyError, SchedulingError
-from controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
-from controller.routing import make_router
-from controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
-from controller.scheduling.pace import Pace
-from controller.scheduling.scheduler import Scheduler
+from hmas.controller.core.errors import PolicyError, SchedulingError
+from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
+from hmas.controller.routing import make_router
+from hmas.controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
+from hmas.controller.scheduling.pace import Pace
+from hmas.controller.scheduling.scheduler import Scheduler
 
 
 def build(share=0.5, instances=1, overdue="keep", **more) -> Scheduler:

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from controller.core.errors import SchedulingError
-from controller.core.placement import Choice, InstanceState, Routable
-from controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
-from controller.routing import make_router
-from controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
-from controller.scheduling.scheduler import Scheduler
-from controller.scheduling.walk import LOOK_AHEAD, PATIENCE
-from engines.base import EngineSnapshot
+from hmas.controller.core.errors import SchedulingError
+from hmas.controller.core.placement import Choice, InstanceState, Routable
+from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
+from hmas.controller.routing import make_router
+from hmas.controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.scheduling.walk import LOOK_AHEAD, PATIENCE
+from hmas.engines.base import EngineSnapshot
 
 
 def request(number, *, at_s=0.0, prompt=100, model="m", tenant="a", priority=0):

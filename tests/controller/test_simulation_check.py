@@ -5,15 +5,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
-from controller.routing import make_router
-from controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
-from controller.scheduling.pool import POLICIES
-from controller.scheduling.scheduler import Scheduler
-from controller.simulation import Arrival, simulate
-from controller.simulation.check import check
-from engines.sim.model import EngineModel
-from engines.sim.profile import load_profile
+from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
+from hmas.controller.routing import make_router
+from hmas.controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
+from hmas.controller.scheduling.pool import POLICIES
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.simulation import Arrival, simulate
+from hmas.controller.simulation.check import check
+from hmas.engines.sim.model import EngineModel
+from hmas.engines.sim.profile import load_profile
 
 PROFILE = load_profile("demo-small")
 SMALL = msgspec.structs.replace(PROFILE, kv_blocks=1100, max_model_len=16_384)

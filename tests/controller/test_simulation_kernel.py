@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller import simulation
-from controller.core.errors import SchedulingError
-from controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
-from controller.routing import make_router
-from controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
-from controller.scheduling.pool import POLICIES
-from controller.scheduling.scheduler import Scheduler
-from controller.simulation import Arrival, Periodic, SimulationResult
-from controller.simulation.check import check
-from engines.sim.model import EngineModel, Pause
-from engines.sim.profile import load_profile
+from hmas.controller import simulation
+from hmas.controller.core.errors import SchedulingError
+from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
+from hmas.controller.routing import make_router
+from hmas.controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
+from hmas.controller.scheduling.pool import POLICIES
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.simulation import Arrival, Periodic, SimulationResult
+from hmas.controller.simulation.check import check
+from hmas.engines.sim.model import EngineModel, Pause
+from hmas.engines.sim.profile import load_profile
 
 PROFILE = load_profile("demo-small")
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from controller.runtime.child import ChildSpec
-from controller.runtime.restart import RestartRule
-from controller.runtime.supervisor import Supervisor, exit_words
+from hmas.controller.runtime.child import ChildSpec
+from hmas.controller.runtime.restart import RestartRule
+from hmas.controller.runtime.supervisor import Supervisor, exit_words
 
 FAST = RestartRule(first_s=0.01, longest_s=0.05, burst=3, window_s=60.0)
 NOTIFY = (
@@ -207,8 +207,8 @@ async def test_children_end_with_a_supervisor_that_is_killed():
     """The supervisor runs in a process of its own, which is killed with no chance to clean up."""
     program = (
         "import asyncio,sys\n"
-        "from controller.runtime.child import ChildSpec\n"
-        "from controller.runtime.supervisor import Supervisor\n"
+        "from hmas.controller.runtime.child import ChildSpec\n"
+        "from hmas.controller.runtime.supervisor import Supervisor\n"
         "async def main():\n"
         " spec = ChildSpec(name='c', argv=[sys.executable, '-S', '-c', 'import signal;signal.pause()'])\n"
         " async with Supervisor([spec]) as keeper:\n"

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
-from controller.routing import make_router
-from controller.scheduling.outcomes import InstanceSpec, Refusal, SchedulerSettings
-from controller.scheduling.scheduler import Scheduler
-from controller.scheduling.tenancy import TenantLimits
-from controller.scheduling.token_bucket import TokenBucket
+from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
+from hmas.controller.routing import make_router
+from hmas.controller.scheduling.outcomes import InstanceSpec, Refusal, SchedulerSettings
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.scheduling.tenancy import TenantLimits
+from hmas.controller.scheduling.token_bucket import TokenBucket
 
 
 def request(number, tenant="a", *, prompt=100, at_s=0.0, cap=None, deadline_s=float("inf")):

@@ -3,17 +3,17 @@
 import numpy as np
 import pytest
 
-from controller.core.fairness import Service, fairness
-from controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
-from controller.routing import make_router
-from controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
-from controller.scheduling.pool import POLICIES
-from controller.scheduling.scheduler import Scheduler
-from controller.scheduling.tenancy import TenantLimits
-from controller.simulation import Arrival, simulate
-from controller.simulation.check import check
-from engines.sim.model import EngineModel
-from engines.sim.profile import load_profile
+from hmas.controller.core.fairness import Service, fairness
+from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
+from hmas.controller.routing import make_router
+from hmas.controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
+from hmas.controller.scheduling.pool import POLICIES
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.scheduling.tenancy import TenantLimits
+from hmas.controller.simulation import Arrival, simulate
+from hmas.controller.simulation.check import check
+from hmas.engines.sim.model import EngineModel
+from hmas.engines.sim.profile import load_profile
 
 PROFILE = load_profile("demo-small")
 FAIR = [name for name in ("wfq", "stride", "vtc", "cfs") if name in POLICIES]

@@ -2,8 +2,8 @@
 
 import heapq
 
-from engines.sim.profile import Profile
-from engines.sim.request import SimRequest, StepResult, TokenEvent
+from hmas.engines.sim.profile import Profile
+from hmas.engines.sim.request import SimRequest, StepResult, TokenEvent
 
 
 class _Sequence:

@@ -8,7 +8,7 @@ from uuid import uuid4
 import numpy as np
 import orjson
 
-from engines.base import Engine, EngineSnapshot
+from hmas.engines.base import Engine, EngineSnapshot
 
 COMPLETIONS = "/v1/completions"
 

@@ -6,13 +6,13 @@ import orjson
 import pytest
 from aiohttp import web
 
-from engines.base import Engine, Knobs
-from engines.client import EngineClient
-from engines.connect import connect_engine
-from engines.errors import EngineUnavailable
-from engines.openai import OpenAIEngine, with_priority
-from engines.sim.adapter import SimEngine
-from engines.vllm.adapter import VllmEngine, parse_metrics
+from hmas.engines.base import Engine, Knobs
+from hmas.engines.client import EngineClient
+from hmas.engines.connect import connect_engine
+from hmas.engines.errors import EngineUnavailable
+from hmas.engines.openai import OpenAIEngine, with_priority
+from hmas.engines.sim.adapter import SimEngine
+from hmas.engines.vllm.adapter import VllmEngine, parse_metrics
 
 CHAT = "/v1/chat/completions"
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from controller.runtime.virtual_loop import VirtualLoop, run_virtual
-from engines.client import EngineClient
-from engines.errors import EngineError, EngineUnavailable
+from hmas.controller.runtime.virtual_loop import VirtualLoop, run_virtual
+from hmas.engines.client import EngineClient
+from hmas.engines.errors import EngineError, EngineUnavailable
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n6;x=y\r\n world\r\n0\r\n\r\n"
 PLAIN = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"

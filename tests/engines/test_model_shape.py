@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from engines.errors import ProfileError
-from engines.model_shape import model_kv_bytes, parse_kv_shape
+from hmas.engines.errors import ProfileError
+from hmas.engines.model_shape import model_kv_bytes, parse_kv_shape
 
 GROUPED = {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096}
 LATENT = {"num_hidden_layers": 61, "num_attention_heads": 128, "num_key_value_heads": 128, "hidden_size": 7168} | {

@@ -9,11 +9,11 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.base import Knobs
-from engines.connect import connect_engine
-from engines.errors import EngineProtocolError
-from engines.sglang.adapter import with_own_fields
-from engines.sglang.answers import Counters, Loads, ServerInfo, parse_answer, parse_counters
+from hmas.engines.base import Knobs
+from hmas.engines.connect import connect_engine
+from hmas.engines.errors import EngineProtocolError
+from hmas.engines.sglang.adapter import with_own_fields
+from hmas.engines.sglang.answers import Counters, Loads, ServerInfo, parse_answer, parse_counters
 
 RECORDED = orjson.loads(Path(__file__).with_name("sglang_answers.json").read_bytes())
 RID = "0123456789abcdef0123456789abcdef"

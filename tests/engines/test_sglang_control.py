@@ -11,15 +11,15 @@ import pytest
 from sglang_client import COMPLETIONS, ask, document, prompt, read, rid, same, start, tokens, until
 from sglang_server import CHUNK, MAX_RUNNING, TOKEN, served
 
-from controller.admin.client import AdminClient
-from controller.bus.memory_bus import MemoryBus
-from controller.config.schema import AgentsConfig, Config, EngineConfig, GatewayConfig
-from controller.gateway.serve import serve
-from controller.runtime.clock import SystemClock
-from engines.base import Knobs
-from engines.client import EngineClient
-from engines.connect import connect_engine
-from engines.control import CONTROL_PATH
+from hmas.controller.admin.client import AdminClient
+from hmas.controller.bus.memory_bus import MemoryBus
+from hmas.controller.config.schema import AgentsConfig, Config, EngineConfig, GatewayConfig
+from hmas.controller.gateway.serve import serve
+from hmas.controller.runtime.clock import SystemClock
+from hmas.engines.base import Knobs
+from hmas.engines.client import EngineClient
+from hmas.engines.connect import connect_engine
+from hmas.engines.control import CONTROL_PATH
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(300)]
 

@@ -7,8 +7,8 @@ import pytest
 from sglang_client import COMPLETIONS, ask, document, prompt, read, rid, start, until
 from sglang_server import MAX_RUNNING, TOKEN, served
 
-from engines.base import Knobs
-from engines.connect import connect_engine
+from hmas.engines.base import Knobs
+from hmas.engines.connect import connect_engine
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(300)]
 

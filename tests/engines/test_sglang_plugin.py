@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.plugin.hmas_engine_plugin.sglang import hooks
-from engines.plugin.hmas_engine_plugin.sglang.control import CAP, Control
-from engines.plugin.hmas_engine_plugin.sglang.imports import when_imported
-from engines.plugin.hmas_engine_plugin.sglang.wire import READ, SEAL, Message, decode, encode, ensure_seal, new_serial
+from hmas.engines.plugin.hmas_engine_plugin.sglang import hooks
+from hmas.engines.plugin.hmas_engine_plugin.sglang.control import CAP, Control
+from hmas.engines.plugin.hmas_engine_plugin.sglang.imports import when_imported
+from hmas.engines.plugin.hmas_engine_plugin.sglang.wire import READ, SEAL, Message, decode, encode, ensure_seal, new_serial
 
 ENGINES = Path(__file__).resolve().parents[2] / "engines"
 

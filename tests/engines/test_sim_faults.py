@@ -6,8 +6,8 @@ import aiohttp
 import orjson
 import pytest
 
-from engines.errors import EngineError
-from engines.sim.faults import Fault, parse_fault
+from hmas.engines.errors import EngineError
+from hmas.engines.sim.faults import Fault, parse_fault
 
 CHAT = "/v1/chat/completions"
 

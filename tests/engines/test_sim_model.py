@@ -5,10 +5,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from engines.base import Knobs
-from engines.errors import EngineError
-from engines.sim.model import EngineModel, SimRequest, StepResult
-from engines.sim.profile import Profile, load_profile
+from hmas.engines.base import Knobs
+from hmas.engines.errors import EngineError
+from hmas.engines.sim.model import EngineModel, SimRequest, StepResult
+from hmas.engines.sim.profile import Profile, load_profile
 
 SMALL = Profile(
     name="small",

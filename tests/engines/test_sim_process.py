@@ -7,7 +7,7 @@ import sys
 import aiohttp
 import pytest
 
-MODULE = "engines.sim.server"
+MODULE = "hmas.engines.sim.server"
 
 
 async def launch(*arguments: str) -> asyncio.subprocess.Process:

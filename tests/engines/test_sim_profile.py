@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.errors import ProfileError
-from engines.sim.profile import Profile, check_profile, dump_profile, load_profile, parse_profile, profile_names, same_model
+from hmas.engines.errors import ProfileError
+from hmas.engines.sim.profile import Profile, check_profile, dump_profile, load_profile, parse_profile, profile_names, same_model
 
 CURVE = ((1, 2.0), (10, 3.0), (20, 5.0))
 

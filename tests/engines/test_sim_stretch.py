@@ -8,9 +8,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from reference_engine import ReferenceEngine
 
-from engines.base import Knobs
-from engines.sim.model import EngineModel, Pause, SimRequest
-from engines.sim.profile import Profile
+from hmas.engines.base import Knobs
+from hmas.engines.sim.model import EngineModel, Pause, SimRequest
+from hmas.engines.sim.profile import Profile
 
 SMALL = Profile(
     name="small",

@@ -4,7 +4,7 @@ import jsonschema
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.sim.text import drawn_output_tokens, instance_of, seed_of, split_text
+from hmas.engines.sim.text import drawn_output_tokens, instance_of, seed_of, split_text
 
 leaves = st.one_of(
     st.fixed_dictionaries({"type": st.sampled_from(["string", "integer", "number", "boolean", "null"])}),

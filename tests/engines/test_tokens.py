@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.tokens import _words, estimate_tokens
+from hmas.engines.tokens import _words, estimate_tokens
 
 ENGLISH = "The quick brown fox jumps over the lazy dog, and the dog does not mind at all because it is asleep. " * 20
 CODE = "def add(a: int, b: int) -> int:\n    return a + b  # sum\n\nfor i in range(10):\n    print(add(i, 2 * i))\n" * 20

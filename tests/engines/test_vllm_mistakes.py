@@ -8,8 +8,8 @@ import aiohttp
 import orjson
 import pytest
 
-from controller.core.objectives import percentile
-from controller.runtime.clock import SystemClock
+from hmas.controller.core.objectives import percentile
+from hmas.controller.runtime.clock import SystemClock
 from hmas.lab.as_it_comes import hmas_up
 from hmas.lab.mistakes import MISTAKES, Load, measure
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engines.plugin.hmas_engine_plugin.access import refusal
-from engines.plugin.hmas_engine_plugin.order import MAX_BODY_BYTES, Order, OrderError, parse_order
-from engines.plugin.hmas_engine_plugin.vllm.control import Control
-from engines.plugin.hmas_engine_plugin.vllm.core import handle
-from engines.plugin.hmas_engine_plugin.vllm.names import names_of
+from hmas.engines.plugin.hmas_engine_plugin.access import refusal
+from hmas.engines.plugin.hmas_engine_plugin.order import MAX_BODY_BYTES, Order, OrderError, parse_order
+from hmas.engines.plugin.hmas_engine_plugin.vllm.control import Control
+from hmas.engines.plugin.hmas_engine_plugin.vllm.core import handle
+from hmas.engines.plugin.hmas_engine_plugin.vllm.names import names_of
 
 HUGE = b'{"knobs": {"n_run": ' + b"9" * 5000 + b"}}"
 

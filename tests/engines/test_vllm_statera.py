@@ -20,8 +20,8 @@ import orjson
 import pytest
 from vllm_server import ROOT, control_token
 
-from engines.client import EngineClient
-from engines.control import CONTROL_PATH
+from hmas.engines.client import EngineClient
+from hmas.engines.control import CONTROL_PATH
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
 

@@ -22,7 +22,7 @@ TOKEN = "a-token-of-the-tests"
 OPTIONS = [
     *("--served-model-name", "tiny", "--host", "127.0.0.1", "--enforce-eager", "--max-model-len", "4096", "--max-num-seqs", "32"),
     *("--max-num-batched-tokens", "1024", "--kv-cache-memory-bytes", "67108864", "--scheduling-policy", "priority"),
-    *("--logits-processors", "engines.vllm.length_processor:ForcedLength"),
+    *("--logits-processors", "hmas.engines.vllm.length_processor:ForcedLength"),
 ]
 PLUGIN = ["--scheduler-cls", "hmas_engine_plugin.vllm.scheduler.HmasScheduler"]
 

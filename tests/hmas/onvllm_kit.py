@@ -5,11 +5,11 @@ from collections import Counter
 import msgspec
 import numpy as np
 
-from engines.sim.profile import load_profile
 from hmas.cli.pace import faster
 from hmas.demo.field_runs import FieldRuns
 from hmas.demo.live import LiveRun
 from hmas.demo.virtual import run_virtual
+from hmas.engines.sim.profile import load_profile
 from hmas.lab.dataset import load_mixture
 from hmas.lab.onvllm.comparison import Comparison
 from hmas.lab.onvllm.tenants import SharedLoad

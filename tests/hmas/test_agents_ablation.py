@@ -6,11 +6,11 @@ import json
 import msgspec
 import pytest
 
-from controller.core.errors import ConfigError, TraceError
-from controller.core.messages import Completion
-from controller.core.slo import slo_for
-from controller.core.types import OutcomeKind, TaskType
 from hmas.cli.main import main
+from hmas.controller.core.errors import ConfigError, TraceError
+from hmas.controller.core.messages import Completion
+from hmas.controller.core.slo import slo_for
+from hmas.controller.core.types import OutcomeKind, TaskType
 from hmas.lab.agents import simulate
 from hmas.lab.agents.asked import MAX_TOKENS, read_pool, write_without
 from hmas.lab.agents.beliefs import Oracle

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from message_kit import completed, instance_view, system_snapshot
 
-from controller.bus.redis_bus import RedisBus
-from controller.core.messages import COSTS, FEATURES, RequestCost, RequestFeatures
-from controller.core.types import TaskType
-from controller.runtime.clock import SystemClock
+from hmas.controller.bus.redis_bus import RedisBus
+from hmas.controller.core.messages import COSTS, FEATURES, RequestCost, RequestFeatures
+from hmas.controller.core.types import TaskType
+from hmas.controller.runtime.clock import SystemClock
 from hmas.demo.field_settings import FieldSettings
 from hmas.demo.settings import DemoSettings
 from hmas.demo.site import make_site, running_engines, running_gateway

@@ -9,10 +9,10 @@ import click
 import pytest
 import yaml
 
-from agents.shell import AGENTS
-from controller.config.environment import OTHER_NAMES, names
-from controller.config.schema import Config
+from hmas.agents.shell import AGENTS
 from hmas.cli.main import cli
+from hmas.controller.config.environment import OTHER_NAMES, names
+from hmas.controller.config.schema import Config
 
 ROOT = Path(__file__).parents[2]
 UNITS = sorted((ROOT / "systemd").glob("*.service"))

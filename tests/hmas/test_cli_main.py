@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from controller.config.loader import load_config
 from hmas.cli.main import COMMANDS, main
+from hmas.controller.config.loader import load_config
 
 ROOT = Path(__file__).parents[2]
 OVERRIDE = {"version": 1, "author": "a", "reason": "r", "expires": None, "policy": {"name": "edf"}}

@@ -8,16 +8,16 @@ import time
 
 import pytest
 
-from controller.bus.memory_bus import MemoryBus
-from controller.config.schema import AgentsConfig, Config, EngineConfig, GatewayConfig
-from controller.gateway.serve import serve
-from controller.runtime.clock import SystemClock
-from controller.scheduling import pool
-from controller.scheduling.pool import DEFAULT_POLICY, POLICIES
-from engines.sim.model import EngineModel
-from engines.sim.profile import load_profile
-from engines.sim.server import create_app, start
 from hmas.cli.main import main
+from hmas.controller.bus.memory_bus import MemoryBus
+from hmas.controller.config.schema import AgentsConfig, Config, EngineConfig, GatewayConfig
+from hmas.controller.gateway.serve import serve
+from hmas.controller.runtime.clock import SystemClock
+from hmas.controller.scheduling import pool
+from hmas.controller.scheduling.pool import DEFAULT_POLICY, POLICIES
+from hmas.engines.sim.model import EngineModel
+from hmas.engines.sim.profile import load_profile
+from hmas.engines.sim.server import create_app, start
 
 TOKEN = "hmas-test-token"
 
@@ -152,7 +152,7 @@ def test_policy_show_of_one_tells_all_of_it(hmas):
 
 def test_policy_check_puts_a_class_through_the_suite(hmas, tmp_path, monkeypatch):
     (tmp_path / "late_policies.py").write_text(
-        "from controller.scheduling.policies.fcfs import Fcfs\n"
+        "from hmas.controller.scheduling.policies.fcfs import Fcfs\n"
         "class Last(Fcfs):\n"
         "    name = 'last'\n"
         "    def key(self, entry):\n"

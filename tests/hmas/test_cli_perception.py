@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from agents.perception.onnx_reader import open_reader
-from agents.perception.training.generator import generate
-from controller.core.client_bodies import Shape
+from hmas.agents.perception.onnx_reader import open_reader
+from hmas.agents.perception.training.generator import generate
 from hmas.cli.main import main
+from hmas.controller.core.client_bodies import Shape
 
 TORCH = importlib.util.find_spec("torch") is not None and importlib.util.find_spec("onnx") is not None
 

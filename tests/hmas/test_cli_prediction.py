@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from message_kit import completed, instance_view, request_features, system_snapshot
 
-from agents.models.store import ModelStore
-from agents.prediction.regressor import KIND, SHIPPED, load_regressor
-from agents.prediction.telemetry import labelled_of, read_messages, write_messages
+from hmas.agents.models.store import ModelStore
+from hmas.agents.prediction.regressor import KIND, SHIPPED, load_regressor
+from hmas.agents.prediction.telemetry import labelled_of, read_messages, write_messages
 from hmas.cli.main import main
 
 HEAD = "model,gpu_type,n_gpus,num_users,start_offset_ms,n_input_tokens,n_output_tokens,open_ms,ttft_ms,itl_mean_ms,latency_ms"

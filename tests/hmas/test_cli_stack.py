@@ -5,12 +5,12 @@ import os
 
 import pytest
 
-from agents.shell import AGENTS
-from controller.config.loader import load_config
-from controller.config.running import running_agents
-from controller.core.errors import ConfigError
+from hmas.agents.shell import AGENTS
 from hmas.cli.stack import AGENT_STAGE, ENGINE_STAGE, GATEWAY_STAGE, Choices, plan
 from hmas.cli.targets import parse_targets
+from hmas.controller.config.loader import load_config
+from hmas.controller.config.running import running_agents
+from hmas.controller.core.errors import ConfigError
 
 
 @pytest.fixture(autouse=True)

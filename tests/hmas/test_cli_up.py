@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from agents.shell import AGENTS
-from controller.runtime.ports import free_port
+from hmas.agents.shell import AGENTS
+from hmas.controller.runtime.ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 ROOT = Path(__file__).parents[2]

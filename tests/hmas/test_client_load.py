@@ -2,8 +2,8 @@
 
 import pytest
 
-from controller.core.request_body import read_call
-from controller.core.types import Slo, TaskType
+from hmas.controller.core.request_body import read_call
+from hmas.controller.core.types import Slo, TaskType
 from hmas.lab.client_load import FORMS, Clients, Past, Terms
 from hmas.lab.dataset import load_mixture
 from hmas.lab.loadgen import LoadSpec, request_headers

@@ -1,6 +1,6 @@
 """Statera's actions, condensed to what was in force."""
 
-from controller.core.messages import ControlAction
+from hmas.controller.core.messages import ControlAction
 from hmas.demo.controls import InForce, controls_of
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from controller.config.loader import load_config
-from controller.runtime.clock import SystemClock
+from hmas.controller.config.loader import load_config
+from hmas.controller.runtime.clock import SystemClock
 from hmas.demo.live import live_run
 from hmas.demo.load import demo_arrivals
 from hmas.demo.settings import DemoSettings

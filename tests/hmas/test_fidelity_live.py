@@ -2,9 +2,9 @@
 
 import pytest
 
-from engines.sim.model import EngineModel
-from engines.sim.profile import Profile
-from engines.sim.server import create_app, start
+from hmas.engines.sim.model import EngineModel
+from hmas.engines.sim.profile import Profile
+from hmas.engines.sim.server import create_app, start
 from hmas.lab.fidelity.cli import vllm_document
 from hmas.lab.fidelity.vllm import VllmSettings, by_load, compare
 from hmas.lab.fidelity.vllm_run import Seen, Wish, measure, medians, simulated, wishes

@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from controller.core.errors import HmasError, TraceError
 from hmas.cli.main import main
+from hmas.controller.core.errors import HmasError, TraceError
 from hmas.lab.fidelity.closed_loop import run_bare
 from hmas.lab.fidelity.descent import gauss_newton
 from hmas.lab.fidelity.energy import all_but_three, every_other, fit_engine, predict_itl_ms

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from engines.sim.profile import Profile
-from engines.sim.request import SimRequest
+from hmas.engines.sim.profile import Profile
+from hmas.engines.sim.request import SimRequest
 from hmas.lab.fidelity.closed_loop import run_bare, run_closed_loop
 from hmas.lab.fidelity.tgi import TgiEngine, joins_from
 from hmas.lab.fidelity.timed import TimedEngine

@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from engines.sim.profile import Profile, parse_profile
+from hmas.engines.sim.profile import Profile, parse_profile
 from hmas.lab.fitting.answers import TokenTimes
 from hmas.lab.fitting.coefficients import Decode, FitImpossible, Prefill, fit_coefficients
 from hmas.lab.fitting.design import Bounds, plan

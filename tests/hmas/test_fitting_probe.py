@@ -9,12 +9,12 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from controller.runtime.ports import free_port
-from engines.sim.faults import parse_fault
-from engines.sim.model import EngineModel
-from engines.sim.profile import Profile, load_profile
-from engines.sim.server import create_app, start
 from hmas.cli.main import main
+from hmas.controller.runtime.ports import free_port
+from hmas.engines.sim.faults import parse_fault
+from hmas.engines.sim.model import EngineModel
+from hmas.engines.sim.profile import Profile, load_profile
+from hmas.engines.sim.server import create_app, start
 from hmas.lab.fitting.coefficients import fit_coefficients
 from hmas.lab.fitting.design import Batch, Bounds, plan
 from hmas.lab.fitting.probe import probe
@@ -176,7 +176,7 @@ def sim_process(tmp_path):
     path = tmp_path / "known.json"
     path.write_bytes(msgspec.json.encode(KNOWN))
     arguments = ["--port", "0", "--model", "tiny", "--profile", str(path)]
-    process = subprocess.Popen([sys.executable, "-m", "engines.sim.server", *arguments], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-m", "hmas.engines.sim.server", *arguments], stderr=subprocess.PIPE, text=True)
     yield process.stderr.readline().split()[-1]
     process.terminate()
     process.communicate(timeout=20)

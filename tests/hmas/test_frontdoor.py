@@ -5,10 +5,10 @@ import random
 import orjson
 import pytest
 
-from controller.config.loader import load_config
-from controller.config.running import AGENT_NAMES, running_agents
-from controller.core.types import Slo, TaskType
-from controller.runtime.clock import SystemClock
+from hmas.controller.config.loader import load_config
+from hmas.controller.config.running import AGENT_NAMES, running_agents
+from hmas.controller.core.types import Slo, TaskType
+from hmas.controller.runtime.clock import SystemClock
 from hmas.lab.client_load import FORMS
 from hmas.lab.dataset import load_mixture
 from hmas.lab.frontdoor.arms import DoorBroken, arm_of, without

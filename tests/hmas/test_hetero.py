@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from controller.core.errors import ConfigError
 from hmas.cli.main import main
+from hmas.controller.core.errors import ConfigError
 from hmas.lab.hetero import run
 from hmas.lab.hetero.cluster import DEVICES, GPUS, STEP_TOKENS, WEIGHT_GB, profile_of
 from hmas.lab.hetero.load import load, mean_context_tokens

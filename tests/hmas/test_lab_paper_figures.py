@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from controller.core.objectives import service_gain
-from controller.core.types import Estimates, OutcomeKind, Request, Slo, TaskType
-from controller.scheduling.outcomes import Ended
-from controller.scheduling.queue_entry import QueueEntry
+from hmas.controller.core.objectives import service_gain
+from hmas.controller.core.types import Estimates, OutcomeKind, Request, Slo, TaskType
+from hmas.controller.scheduling.outcomes import Ended
+from hmas.controller.scheduling.queue_entry import QueueEntry
 from hmas.lab.compare import mean_half
 from hmas.lab.paper.arms import ADAPTIVE, DEFAULT, FIXED, PRODUCT, SGLANG, STRONG
 from hmas.lab.paper.figures import best_of, over

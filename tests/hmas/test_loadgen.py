@@ -8,12 +8,12 @@ import orjson
 import pytest
 from aiohttp import web
 
-from controller.core.types import Slo, TaskType
-from controller.runtime.clock import SystemClock
-from engines.sim.faults import parse_fault
-from engines.sim.model import EngineModel
-from engines.sim.profile import load_profile
-from engines.sim.server import create_app, start
+from hmas.controller.core.types import Slo, TaskType
+from hmas.controller.runtime.clock import SystemClock
+from hmas.engines.sim.faults import parse_fault
+from hmas.engines.sim.model import EngineModel
+from hmas.engines.sim.profile import load_profile
+from hmas.engines.sim.server import create_app, start
 from hmas.lab.loadgen import (
     LoadGenerator,
     LoadSpec,

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from controller.core.errors import ConfigError
 from hmas.cli.main import main
+from hmas.controller.core.errors import ConfigError
 from hmas.lab.overload.study import CAP, CAP_SHED, ENGINE, PRODUCT, REGIMES, STATIC, OverloadSettings, Sweep, calibration, flatness
 from hmas.lab.studies.backends import on_cores
 

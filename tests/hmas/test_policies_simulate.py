@@ -5,9 +5,9 @@ import json
 import msgspec
 import pytest
 
-from controller.core.errors import ConfigError
-from controller.scheduling.pool import POLICIES
 from hmas.cli.main import main
+from hmas.controller.core.errors import ConfigError
+from hmas.controller.scheduling.pool import POLICIES
 from hmas.lab.policies import simulate
 from hmas.lab.policies.page import SHOWN
 from hmas.lab.policies.plots import simulated_plot

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from engines.errors import ProfileError
-from engines.sim.profile import load_profile, parse_profile, profile_names
 from hmas.cli.pace import faster
+from hmas.engines.errors import ProfileError
+from hmas.engines.sim.profile import load_profile, parse_profile, profile_names
 from hmas.lab.profiles.__main__ import main
 from hmas.lab.profiles.build import DATA_SHEET, HOST
 from hmas.lab.profiles.compose import Host, compose, profile_name, step_cost

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engines.errors import ProfileError
+from hmas.engines.errors import ProfileError
 from hmas.lab.profiles.curves import Line, Sheet, between
 from hmas.lab.profiles.spikes import without_spikes
 from hmas.lab.profiles.tables import Tables, data_folder, read_tables

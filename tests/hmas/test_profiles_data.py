@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from engines.errors import ProfileError
-from engines.sim.profile import load_profile, profile_names
+from hmas.engines.errors import ProfileError
+from hmas.engines.sim.profile import load_profile, profile_names
 from hmas.lab.profiles.__main__ import main
 from hmas.lab.profiles.build import HOST, MODELS, one
 from hmas.lab.profiles.check import GPU, compare, halves, median_error, read_rows

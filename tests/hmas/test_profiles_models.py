@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from engines.errors import ProfileError
-from engines.model_shape import model_names
+from hmas.engines.errors import ProfileError
+from hmas.engines.model_shape import model_names
 from hmas.lab.profiles.models import check_tp, load_model, parse_model
 
 SMALL = {

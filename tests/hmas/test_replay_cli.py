@@ -6,11 +6,11 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from engines.sim.faults import parse_fault
-from engines.sim.model import EngineModel
-from engines.sim.profile import load_profile
-from engines.sim.server import create_app, start
 from hmas.cli.main import main
+from hmas.engines.sim.faults import parse_fault
+from hmas.engines.sim.model import EngineModel
+from hmas.engines.sim.profile import load_profile
+from hmas.engines.sim.server import create_app, start
 from hmas.lab.cli import replay
 from hmas.lab.results import read_results
 

@@ -1,6 +1,6 @@
 import pytest
 
-from controller.core.types import Slo, TaskType
+from hmas.controller.core.types import Slo, TaskType
 from hmas.lab.results import Result, count_outcomes, is_good, read_results, write_lines
 from hmas.lab.score import running_goodput, score
 

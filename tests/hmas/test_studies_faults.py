@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from controller.core.errors import ConfigError
-from controller.core.messages import Completion
-from controller.core.types import OutcomeKind
+from hmas.controller.core.errors import ConfigError
+from hmas.controller.core.messages import Completion
+from hmas.controller.core.types import OutcomeKind
 from hmas.lab.studies.case import PRESETS, Case
 from hmas.lab.studies.faults import Fault, Faults
 from hmas.lab.studies.fleet import read_fleet

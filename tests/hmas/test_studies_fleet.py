@@ -5,8 +5,8 @@ import json
 import msgspec
 import pytest
 
-from controller.core.errors import ConfigError, TraceError
-from engines.sim.profile import dump_profile, load_profile
+from hmas.controller.core.errors import ConfigError, TraceError
+from hmas.engines.sim.profile import dump_profile, load_profile
 from hmas.lab.studies.case import AGENTS, PRESETS, Case, SloTarget, read_admission, read_agents, read_policy, read_slo
 from hmas.lab.studies.fleet import read_fleet, read_kinds
 from hmas.lab.studies.loads import open_load, states_seed

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from controller.core.errors import ConfigError
 from hmas.cli.main import main
+from hmas.controller.core.errors import ConfigError
 from hmas.lab.studies import plan as planning
 from hmas.lab.studies.backends import on_cores
 from hmas.lab.studies.case import Case, SloTarget, read_admission

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from controller.core.types import OutcomeKind
 from hmas.cli.main import main
+from hmas.controller.core.types import OutcomeKind
 from hmas.lab.studies import charts
 from hmas.lab.studies.case import Case, SloTarget, read_admission
 from hmas.lab.studies.fleet import read_fleet

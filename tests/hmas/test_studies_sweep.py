@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from controller.core.errors import ConfigError
 from hmas.cli.main import main
+from hmas.controller.core.errors import ConfigError
 from hmas.lab.studies.backends import cores, on_cores, on_ray
 from hmas.lab.studies.curves import curves, means, varied
 from hmas.lab.studies.errors import StudyError

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.core.errors import TraceError
-from controller.core.types import TaskType
-from engines.tokens import estimate_tokens
+from hmas.controller.core.errors import TraceError
+from hmas.controller.core.types import TaskType
+from hmas.engines.tokens import estimate_tokens
 from hmas.lab.dataset import load_mixture
 from hmas.lab.replaying import ReplaySpec, arrivals_from_trace
 from hmas.lab.trace_prompts import read_prompt_row

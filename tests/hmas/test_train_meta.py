@@ -6,10 +6,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from agents.meta.selectors.classifier import load_classifier
-from agents.meta.selectors.features import FEATURES, SHORT_LIST
-from agents.meta.selectors.table import look_up, read_table
-from agents.models.store import ModelStore
+from hmas.agents.meta.selectors.classifier import load_classifier
+from hmas.agents.meta.selectors.features import FEATURES, SHORT_LIST
+from hmas.agents.meta.selectors.table import look_up, read_table
+from hmas.agents.models.store import ModelStore
 from hmas.cli.main import main
 from hmas.lab.meta.draws import SEED, draw
 from hmas.lab.meta.fitting import chooser, fit, held_out

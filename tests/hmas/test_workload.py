@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.core.slo import slo_for
-from controller.core.types import TaskType
-from engines.tokens import estimate_tokens
+from hmas.controller.core.slo import slo_for
+from hmas.controller.core.types import TaskType
+from hmas.engines.tokens import estimate_tokens
 from hmas.lab.arrivals import ArrivalSpec, arrival_times
 from hmas.lab.dataset import load_mixture, quantile, rank
 from hmas.lab.streams import Draws, stream

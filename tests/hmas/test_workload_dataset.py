@@ -3,8 +3,8 @@ import hashlib
 import msgspec
 import pytest
 
-from controller.core.errors import TraceError
-from engines.data_files import DATASETS_ENV, datasets_dir
+from hmas.controller.core.errors import TraceError
+from hmas.engines.data_files import DATASETS_ENV, datasets_dir
 from hmas.lab.dataset import load_mixture
 
 

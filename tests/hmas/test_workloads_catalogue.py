@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.core.errors import TraceError
+from hmas.controller.core.errors import TraceError
 from hmas.lab.workloads import build
 from hmas.lab.workloads.catalogue import SESSIONS, WORKLOADS
 from hmas.lab.workloads.columns import COLUMNS

@@ -4,8 +4,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from controller.core.errors import TraceError
-from controller.core.slo import slo_for
+from hmas.controller.core.errors import TraceError
+from hmas.controller.core.slo import slo_for
 from hmas.lab.arrivals import ArrivalSpec
 from hmas.lab.dataset import load_mixture
 from hmas.lab.streams import stream

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.core.errors import TraceError
-from controller.core.slo import slo_for
-from controller.core.types import TaskType
+from hmas.controller.core.errors import TraceError
+from hmas.controller.core.slo import slo_for
+from hmas.controller.core.types import TaskType
 from hmas.lab.workloads import TASKS, build
 from hmas.lab.workloads.columns import COLUMNS
 from hmas.lab.workloads.files import read_workload, write_workload

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from controller.core.errors import TraceError
-from controller.core.types import TaskType
+from hmas.controller.core.errors import TraceError
+from hmas.controller.core.types import TaskType
 from hmas.lab.dataset import load_mixture
 from hmas.lab.workloads import TASKS, build
 from hmas.lab.workloads.phases import INTERACTIVE, LONG

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from controller.core.errors import TraceError
+from hmas.controller.core.errors import TraceError
 from hmas.lab.workloads import build
 from hmas.lab.workloads.columns import COLUMNS
 

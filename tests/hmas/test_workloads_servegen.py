@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from controller.core.errors import TraceError
+from hmas.controller.core.errors import TraceError
 from hmas.lab.streams import stream
 from hmas.lab.workloads import build
 from hmas.lab.workloads.servegen import bin_quantile

@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from controller.core.errors import TraceError
-from controller.core.slo import slo_for
-from controller.core.types import Controls, OutcomeKind, TaskType
-from controller.routing import make_router
-from controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
-from controller.scheduling.scheduler import Scheduler
-from controller.simulation import simulate
-from engines.sim.model import EngineModel
-from engines.sim.profile import load_profile
+from hmas.controller.core.errors import TraceError
+from hmas.controller.core.slo import slo_for
+from hmas.controller.core.types import Controls, OutcomeKind, TaskType
+from hmas.controller.routing import make_router
+from hmas.controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.simulation import simulate
+from hmas.engines.sim.model import EngineModel
+from hmas.engines.sim.profile import load_profile
 from hmas.lab.workloads import SessionDriver, build, build_sessions
 from hmas.lab.workloads.session_files import read_text2sql, read_tool_sessions
 

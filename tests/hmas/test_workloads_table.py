@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.core.errors import TraceError
-from controller.core.slo import slo_for
-from controller.core.types import Estimates, Slo
+from hmas.controller.core.errors import TraceError
+from hmas.controller.core.slo import slo_for
+from hmas.controller.core.types import Estimates, Slo
 from hmas.lab.workloads import TASKS, Workload, build
 
 

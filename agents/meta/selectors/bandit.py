@@ -16,11 +16,11 @@ from math import isfinite, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.meta.selectors.base import Proposal, Reward, Situation
-from agents.meta.selectors.classifier import known
-from agents.meta.selectors.features import SHORT_LIST
-from agents.meta.selectors.rules import SAMPLES_MIN, figures, long_backlog_share
-from controller.core.messages import LongView
+from hmas.agents.meta.selectors.base import Proposal, Reward, Situation
+from hmas.agents.meta.selectors.classifier import known
+from hmas.agents.meta.selectors.features import SHORT_LIST
+from hmas.agents.meta.selectors.rules import SAMPLES_MIN, figures, long_backlog_share
+from hmas.controller.core.messages import LongView
 
 WIDTH = 0.2
 """Standard deviations of confidence: rewards are shares whose spread between windows is about a tenth."""

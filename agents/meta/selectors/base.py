@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from agents.meta.candidate import Candidate
-from controller.core.messages import CandidateOutlook, LongView
+from hmas.agents.meta.candidate import Candidate
+from hmas.controller.core.messages import CandidateOutlook, LongView
 
 
 @dataclass(frozen=True, slots=True)

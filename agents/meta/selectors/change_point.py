@@ -7,13 +7,13 @@ still holds requests from before it; so the row is looked up anew at each evalua
 
 from collections.abc import Sequence
 
-from agents.meta.candidate import Candidate, candidate
-from agents.meta.selectors.base import Proposal, Reward, Situation
-from agents.meta.selectors.classifier import known
-from agents.meta.selectors.features import FEATURES, features_of
-from agents.meta.selectors.rules import SAMPLES_MIN, figures
-from agents.meta.selectors.table import Row, look_up
-from controller.core.messages import LongView
+from hmas.agents.meta.candidate import Candidate, candidate
+from hmas.agents.meta.selectors.base import Proposal, Reward, Situation
+from hmas.agents.meta.selectors.classifier import known
+from hmas.agents.meta.selectors.features import FEATURES, features_of
+from hmas.agents.meta.selectors.rules import SAMPLES_MIN, figures
+from hmas.agents.meta.selectors.table import Row, look_up
+from hmas.controller.core.messages import LongView
 
 SLACK, ALARM = 0.05, 0.4
 """Of the CUSUM over violation rates: a drift below the first is none, and what adds up to the second is a change."""

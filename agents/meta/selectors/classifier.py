@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from agents.meta.candidate import Candidate, candidate
-from agents.meta.selectors.base import Proposal, Reward, Situation
-from agents.meta.selectors.features import FEATURES, features_of
-from agents.meta.selectors.rules import SAMPLES_MIN, figures
-from agents.models.card import CARD, ModelCard, verified
-from agents.models.ranges import RangeCounter, counter_of
-from agents.models.store import SHIPPED as SHIPPED_NAME
-from controller.core.errors import ModelError
+from hmas.agents.meta.candidate import Candidate, candidate
+from hmas.agents.meta.selectors.base import Proposal, Reward, Situation
+from hmas.agents.meta.selectors.features import FEATURES, features_of
+from hmas.agents.meta.selectors.rules import SAMPLES_MIN, figures
+from hmas.agents.models.card import CARD, ModelCard, verified
+from hmas.agents.models.ranges import RangeCounter, counter_of
+from hmas.agents.models.store import SHIPPED as SHIPPED_NAME
+from hmas.controller.core.errors import ModelError
 
 KIND = "meta"
 FORMAT = "catboost-policy-1"

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from math import isfinite, log1p
 from types import MappingProxyType
 
-from agents.meta.selectors.rules import long_backlog_share
-from agents.meta.twin.menu import FAMILIES
-from controller.core.messages import LongView
+from hmas.agents.meta.selectors.rules import long_backlog_share
+from hmas.agents.meta.twin.menu import FAMILIES
+from hmas.controller.core.messages import LongView
 
 SHORT_LIST = FAMILIES
 """What the learned selectors choose among: one policy of each kind (H-MAS C.2)."""

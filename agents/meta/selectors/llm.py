@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from agents.meta.selectors.base import Pending, Proposal, Reward, Selector, Situation
-from agents.meta.selectors.llm_answer import AnswerError, plain, read, schema
-from agents.meta.selectors.llm_prompt import TASK, question
+from hmas.agents.meta.selectors.base import Pending, Proposal, Reward, Selector, Situation
+from hmas.agents.meta.selectors.llm_answer import AnswerError, plain, read, schema
+from hmas.agents.meta.selectors.llm_prompt import TASK, question
 
 FAILURES = 2
 """Questions in a row without an answer before the endpoint is left alone."""

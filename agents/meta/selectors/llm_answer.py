@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from agents.meta.candidate import Candidate
-from controller.core.errors import HmasError, PolicyError
-from controller.scheduling.pool import COMMON_HINTS, POLICIES, check_hints
+from hmas.agents.meta.candidate import Candidate
+from hmas.controller.core.errors import HmasError, PolicyError
+from hmas.controller.scheduling.pool import COMMON_HINTS, POLICIES, check_hints
 
 HINTS_MOST = 4
 REASON_CHARS = 120

@@ -5,10 +5,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from agents.meta.selectors.llm_answer import QUOTED, AnswerError
-from controller.core.errors import ConfigError
-from engines.client import EngineClient
-from engines.errors import EngineError
+from hmas.agents.meta.selectors.llm_answer import QUOTED, AnswerError
+from hmas.controller.core.errors import ConfigError
+from hmas.engines.client import EngineClient
+from hmas.engines.errors import EngineError
 
 MAX_BYTES = 1 << 18
 """Of a whole answer; the longest that may be given takes a few kilobytes."""

@@ -7,10 +7,10 @@ of tenants are left out, for they say nothing that the figures do not.
 import math
 from collections.abc import Sequence
 
-from agents.meta.selectors.base import Reward, Situation
-from agents.meta.selectors.rules import figures
-from controller.core.messages import LongView
-from controller.scheduling.pool import COMMON_HINTS, POLICIES
+from hmas.agents.meta.selectors.base import Reward, Situation
+from hmas.agents.meta.selectors.rules import figures
+from hmas.controller.core.messages import LongView
+from hmas.controller.scheduling.pool import COMMON_HINTS, POLICIES
 
 TASK = """You choose the queueing policy of a gateway in front of language model servers. A request is good when its first token (TTFT) and
 the pace of the others (TPOT) both keep their targets. Choose the policy under which most requests of the coming minutes will be good. A

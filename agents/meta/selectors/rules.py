@@ -13,9 +13,9 @@ requests are put last or shed, 0.3 and more where they keep their place. Eq. 7 a
 
 from dataclasses import dataclass
 
-from agents.meta.candidate import Candidate, candidate
-from agents.meta.selectors.base import Proposal, Reward, Situation
-from controller.core.messages import LongView
+from hmas.agents.meta.candidate import Candidate, candidate
+from hmas.agents.meta.selectors.base import Proposal, Reward, Situation
+from hmas.controller.core.messages import LongView
 
 SAMPLES_MIN = 30
 """Ended requests below which a long view decides nothing."""

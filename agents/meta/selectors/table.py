@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from agents.meta.selectors.features import FEATURES
-from controller.core.errors import ConfigError, PolicyError
-from controller.scheduling.pool import check_hints
+from hmas.agents.meta.selectors.features import FEATURES
+from hmas.controller.core.errors import ConfigError, PolicyError
+from hmas.controller.scheduling.pool import check_hints
 
 SHIPPED = Path(__file__).parent.parent / "models" / "regimes.json"
 ROWS_MOST = 64

@@ -10,12 +10,12 @@ from math import inf
 
 import msgspec
 
-from agents.meta.candidate import Candidate
-from agents.meta.selectors.base import Pending, Proposal, Reward, Selector, Situation
-from agents.meta.twin.evidence import Gain
-from agents.meta.twin.pressure import PRESSURE
-from agents.meta.twin.twin import MARGIN, Answer, Twin
-from controller.core.messages import CandidateOutlook
+from hmas.agents.meta.candidate import Candidate
+from hmas.agents.meta.selectors.base import Pending, Proposal, Reward, Selector, Situation
+from hmas.agents.meta.twin.evidence import Gain
+from hmas.agents.meta.twin.pressure import PRESSURE
+from hmas.agents.meta.twin.twin import MARGIN, Answer, Twin
+from hmas.controller.core.messages import CandidateOutlook
 
 SURE = 2.0
 """Standard errors that a gain must exceed."""

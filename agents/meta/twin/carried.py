@@ -10,8 +10,8 @@ from math import inf, isfinite
 
 from msgspec.structs import replace
 
-from agents.meta.twin.traffic import Asked
-from controller.core.types import Slo
+from hmas.agents.meta.twin.traffic import Asked
+from hmas.controller.core.types import Slo
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from agents.meta.twin.replay import World, is_good
-from agents.meta.twin.traffic import Asked
-from controller.simulation import RequestRecord
+from hmas.agents.meta.twin.replay import World, is_good
+from hmas.agents.meta.twin.traffic import Asked
+from hmas.controller.simulation import RequestRecord
 
 CHECKED_MIN = 30
 """Requests of known end, or answers of known speed, without which nothing is said of either."""

@@ -5,8 +5,8 @@ from collections import deque
 from collections.abc import Sequence
 from operator import itemgetter
 
-from controller.core.messages import SystemSnapshot
-from controller.scheduling.policies.red import CUTOFF_MOST, Red
+from hmas.controller.core.messages import SystemSnapshot
+from hmas.controller.scheduling.policies.red import CUTOFF_MOST, Red
 
 EVERY_S = 1.0
 KEPT = 1_024

@@ -13,8 +13,8 @@ from math import sqrt
 
 import msgspec
 
-from agents.meta.candidate import Candidate
-from agents.meta.twin.replay import SLOT_S, Outlook
+from hmas.agents.meta.candidate import Candidate
+from hmas.agents.meta.twin.replay import SLOT_S, Outlook
 
 HORIZON_S = 300.0
 """Age beyond which a slot counts no more."""

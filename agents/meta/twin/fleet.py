@@ -4,11 +4,11 @@ import math
 from collections import deque
 from collections.abc import Mapping
 
-from agents.meta.twin.plant import Step, StepFit
-from agents.meta.twin.replay import Plant
-from controller.core.messages import OPEN_WINDOW, Completion, ControlAction, InstanceView, SystemSnapshot
-from controller.core.types import Controls
-from engines.sim.profile import Profile
+from hmas.agents.meta.twin.plant import Step, StepFit
+from hmas.agents.meta.twin.replay import Plant
+from hmas.controller.core.messages import OPEN_WINDOW, Completion, ControlAction, InstanceView, SystemSnapshot
+from hmas.controller.core.types import Controls
+from hmas.engines.sim.profile import Profile
 
 SAMPLES_MIN = 30
 """Completions without which an instance of unknown profile is not simulated: its speed would be a guess."""

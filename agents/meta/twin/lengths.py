@@ -17,9 +17,9 @@ from zlib import crc32
 
 from msgspec.structs import replace
 
-from agents.meta.twin.traffic import Asked
-from controller.core.messages import Completion
-from controller.core.types import OutcomeKind
+from hmas.agents.meta.twin.traffic import Asked
+from hmas.controller.core.messages import Completion
+from hmas.controller.core.types import OutcomeKind
 
 KEPT = 256
 """Completions that are remembered of each kind. `KINDS_MOST`: kinds that are told apart."""

@@ -10,9 +10,9 @@ at, so that from change to change they climb as long as that is worth one.
 from collections.abc import Callable, Collection
 from math import inf
 
-from agents.meta.candidate import Candidate
-from agents.meta.twin.evidence import Gain
-from controller.core.messages import OPEN_WINDOW
+from hmas.agents.meta.candidate import Candidate
+from hmas.agents.meta.twin.evidence import Gain
+from hmas.controller.core.messages import OPEN_WINDOW
 
 FAMILIES = ("fcfs", "red", "sjf", "two-lane", "wfq")
 """One policy of each kind (H-MAS C.2)."""

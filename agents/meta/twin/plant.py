@@ -18,8 +18,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from controller.core.messages import Completion
-from controller.core.types import OutcomeKind
+from hmas.controller.core.messages import Completion
+from hmas.controller.core.types import OutcomeKind
 
 MEMORY = 300.0
 """Completions after which an old one counts for 1/e."""

@@ -8,7 +8,7 @@ from zlib import crc32
 
 from msgspec.structs import replace
 
-from agents.meta.twin.replay import World
+from hmas.agents.meta.twin.replay import World
 
 PRESSURE = 0.25
 """Share of the requests that come twice."""

@@ -12,16 +12,16 @@ from operator import itemgetter
 import msgspec
 from msgspec.structs import replace
 
-from agents.meta.candidate import Candidate
-from agents.meta.twin.traffic import Asked
-from controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
-from controller.routing import make_router
-from controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
-from controller.scheduling.policies.red import Red
-from controller.scheduling.scheduler import Scheduler
-from controller.simulation import Arrival, Periodic, RequestRecord, simulate
-from engines.sim.model import EngineModel
-from engines.sim.profile import Profile
+from hmas.agents.meta.candidate import Candidate
+from hmas.agents.meta.twin.traffic import Asked
+from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
+from hmas.controller.routing import make_router
+from hmas.controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
+from hmas.controller.scheduling.policies.red import Red
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.simulation import Arrival, Periodic, RequestRecord, simulate
+from hmas.engines.sim.model import EngineModel
+from hmas.engines.sim.profile import Profile
 
 SLOT_S = 5.0
 """Requests are added up by slots of absolute time, so that replays of overlapping windows speak of the same ones."""

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
-from agents.meta.twin.replay import Plant
-from agents.meta.twin.traffic import Asked
+from hmas.agents.meta.twin.replay import Plant
+from hmas.agents.meta.twin.traffic import Asked
 
 WHOLE = 1 << 32
 

@@ -11,8 +11,8 @@ from operator import attrgetter
 import msgspec
 from msgspec.structs import replace
 
-from controller.core.messages import Completion, RequestFeatures
-from controller.core.types import Estimates, OutcomeKind, Request, Slo
+from hmas.controller.core.messages import Completion, RequestFeatures
+from hmas.controller.core.types import Estimates, OutcomeKind, Request, Slo
 
 REMEMBERED = 20_000
 """Requests remembered: the newest, about half a KB each."""

@@ -11,22 +11,22 @@ from dataclasses import dataclass, field
 import msgspec
 from msgspec.structs import replace
 
-from agents.meta.candidate import Candidate
-from agents.meta.twin.carried import carried, open_of
-from agents.meta.twin.check import Check, Checks, held_against_truth
-from agents.meta.twin.cutoffs import Cutoffs
-from agents.meta.twin.evidence import FRESH_ROUNDS, Evidence, Gain
-from agents.meta.twin.fleet import FleetModel
-from agents.meta.twin.lengths import Lengths
-from agents.meta.twin.menu import MOST, Menu
-from agents.meta.twin.pressure import PRESSURE, pressed
-from agents.meta.twin.replay import Outlook, World, replay
-from agents.meta.twin.sample import part_of
-from agents.meta.twin.traffic import Asked, Traffic, is_possible
-from controller.core.messages import Completion, ControlAction, Message, RequestFeatures, SystemSnapshot
-from controller.scheduling.outcomes import SchedulerSettings
-from controller.scheduling.policies.red import Red
-from controller.simulation import RequestRecord
+from hmas.agents.meta.candidate import Candidate
+from hmas.agents.meta.twin.carried import carried, open_of
+from hmas.agents.meta.twin.check import Check, Checks, held_against_truth
+from hmas.agents.meta.twin.cutoffs import Cutoffs
+from hmas.agents.meta.twin.evidence import FRESH_ROUNDS, Evidence, Gain
+from hmas.agents.meta.twin.fleet import FleetModel
+from hmas.agents.meta.twin.lengths import Lengths
+from hmas.agents.meta.twin.menu import MOST, Menu
+from hmas.agents.meta.twin.pressure import PRESSURE, pressed
+from hmas.agents.meta.twin.replay import Outlook, World, replay
+from hmas.agents.meta.twin.sample import part_of
+from hmas.agents.meta.twin.traffic import Asked, Traffic, is_possible
+from hmas.controller.core.messages import Completion, ControlAction, Message, RequestFeatures, SystemSnapshot
+from hmas.controller.scheduling.outcomes import SchedulerSettings
+from hmas.controller.scheduling.policies.red import Red
+from hmas.controller.simulation import RequestRecord
 
 LEAD = 0.2
 """Share of the window, before it, that only fills the queue. `TAIL`: of what comes after it, as it came last, so that nobody's end is eased

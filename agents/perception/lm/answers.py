@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.perception.lm.bins import BINS, log_quantiles
-from agents.perception.reading import TASKS, PromptView, Reading
+from hmas.agents.perception.lm.bins import BINS, log_quantiles
+from hmas.agents.perception.reading import TASKS, PromptView, Reading
 
 OPENING = '{"task": "'
 MIDDLE = '", "output_tokens": "'

@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from agents.models.card import ModelCard, read_card, write_card
-from agents.perception.lm.bases import fingerprint, open_base, read_adapter
-from agents.perception.lm.details import ADAPTER, MERGED, LmDetails, details_of
-from agents.perception.lm.modelcard import model_card
-from agents.perception.lm.scoring import Scorer
-from controller.core.errors import ConfigError, ModelError
+from hmas.agents.models.card import ModelCard, read_card, write_card
+from hmas.agents.perception.lm.bases import fingerprint, open_base, read_adapter
+from hmas.agents.perception.lm.details import ADAPTER, MERGED, LmDetails, details_of
+from hmas.agents.perception.lm.modelcard import model_card
+from hmas.agents.perception.lm.scoring import Scorer
+from hmas.controller.core.errors import ConfigError, ModelError
 
 README = "README.md"
 

@@ -12,9 +12,9 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
 
-from agents.perception.lm.bins import BINS
-from agents.perception.reading import TASKS
-from controller.core.errors import ConfigError, ModelError
+from hmas.agents.perception.lm.bins import BINS
+from hmas.agents.perception.reading import TASKS
+from hmas.controller.core.errors import ConfigError, ModelError
 
 CHOICES = len(TASKS) + BINS
 """Outputs of an encoder's head: the tasks, then the length bins."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from controller.core.lengths import LEVELS
+from hmas.controller.core.lengths import LEVELS
 
 BINS = 20
 """Engines tell the 20 likeliest tokens of a step unless started otherwise (vLLM: --max-logprobs), so of more bins some stay unheard."""

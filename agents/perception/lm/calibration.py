@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar  # type: ignore[import-untyped]  # it ships no types
 
-from agents.perception.lm.answers import softened
+from hmas.agents.perception.lm.answers import softened
 
 LOWEST, HIGHEST = 0.2, 10.0
 """Bounds of a temperature: beyond them the model, not its confidence, is what is wrong."""

@@ -2,11 +2,11 @@
 
 import msgspec
 
-from agents.models.card import ModelCard
-from agents.perception.lm.answers import BIN_WORDS
-from agents.perception.lm.tokens import LabelTokens
-from agents.perception.reading import TASKS
-from controller.core.errors import ModelError
+from hmas.agents.models.card import ModelCard
+from hmas.agents.perception.lm.answers import BIN_WORDS
+from hmas.agents.perception.lm.tokens import LabelTokens
+from hmas.agents.perception.reading import TASKS
+from hmas.controller.core.errors import ModelError
 
 FORMAT = "transformers"
 """`ModelCard.format` of these artefacts."""

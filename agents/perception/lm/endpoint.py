@@ -17,12 +17,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.models.card import read_card
-from agents.perception.lm.answers import BIN_WORDS, EXCERPT_CHARS, NAMES, parse, pattern, question, reading_of
-from agents.perception.lm.details import FORMAT, LmDetails, details_of
-from agents.perception.reading import PromptView, Reading
-from controller.core.errors import ModelError
-from controller.runtime.clock import Clock, SystemClock
+from hmas.agents.models.card import read_card
+from hmas.agents.perception.lm.answers import BIN_WORDS, EXCERPT_CHARS, NAMES, parse, pattern, question, reading_of
+from hmas.agents.perception.lm.details import FORMAT, LmDetails, details_of
+from hmas.agents.perception.reading import PromptView, Reading
+from hmas.controller.core.errors import ModelError
+from hmas.controller.runtime.clock import Clock, SystemClock
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.perception.reading import TASKS
-from controller.core.lengths import LEVELS, MEDIAN
+from hmas.agents.perception.reading import TASKS
+from hmas.controller.core.lengths import LEVELS, MEDIAN
 
 RELIABILITY_BINS = 10
 

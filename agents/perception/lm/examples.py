@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 
-from agents.perception.lm.answers import BIN_WORDS, cut, facts, question
-from agents.perception.lm.bins import bin_of
-from agents.perception.lm.tokens import LabelTokens
-from agents.perception.reading import PromptView
+from hmas.agents.perception.lm.answers import BIN_WORDS, cut, facts, question
+from hmas.agents.perception.lm.bins import bin_of
+from hmas.agents.perception.lm.tokens import LabelTokens
+from hmas.agents.perception.reading import PromptView
 
 IGNORED = -100
 """Label of what the loss leaves out."""

@@ -11,23 +11,23 @@ import torch
 from transformers import EarlyStoppingCallback, PrinterCallback, Trainer, TrainingArguments, set_seed
 from transformers.utils import logging as hf_logging
 
-from agents.models.card import ModelCard, file_sha256
-from agents.perception.lm.answers import softened
-from agents.perception.lm.artefact import open_artefact, precision, write_artefact
-from agents.perception.lm.bases import Base, fingerprint, kind_of, open_base, with_adapter
-from agents.perception.lm.details import ADAPTER, FORMAT, MERGED, LmDetails
-from agents.perception.lm.examples import CausalCollator, EncoderCollator, causal_row, encoder_loss, encoder_row, render
-from agents.perception.lm.judging import calibrated, judged
-from agents.perception.lm.parts import dealt, evenly
-from agents.perception.lm.progress import Progress, Say, Stopper, stopping_on_signals
-from agents.perception.lm.runs import LOG, Run, begin, newest_checkpoint
-from agents.perception.lm.scoring import Scorer, accepted
-from agents.perception.lm.settings import TrainSettings
-from agents.perception.lm.tokens import label_tokens
-from agents.perception.lm.trained import Trained
-from agents.perception.training.data import Row, read_rows
-from controller.core.errors import ConfigError, ModelError
-from controller.runtime.clock import Clock
+from hmas.agents.models.card import ModelCard, file_sha256
+from hmas.agents.perception.lm.answers import softened
+from hmas.agents.perception.lm.artefact import open_artefact, precision, write_artefact
+from hmas.agents.perception.lm.bases import Base, fingerprint, kind_of, open_base, with_adapter
+from hmas.agents.perception.lm.details import ADAPTER, FORMAT, MERGED, LmDetails
+from hmas.agents.perception.lm.examples import CausalCollator, EncoderCollator, causal_row, encoder_loss, encoder_row, render
+from hmas.agents.perception.lm.judging import calibrated, judged
+from hmas.agents.perception.lm.parts import dealt, evenly
+from hmas.agents.perception.lm.progress import Progress, Say, Stopper, stopping_on_signals
+from hmas.agents.perception.lm.runs import LOG, Run, begin, newest_checkpoint
+from hmas.agents.perception.lm.scoring import Scorer, accepted
+from hmas.agents.perception.lm.settings import TrainSettings
+from hmas.agents.perception.lm.tokens import label_tokens
+from hmas.agents.perception.lm.trained import Trained
+from hmas.agents.perception.training.data import Row, read_rows
+from hmas.controller.core.errors import ConfigError, ModelError
+from hmas.controller.runtime.clock import Clock
 
 LOOKS_PER_EPOCH = 5
 LOGS_PER_RUN = 50
@@ -41,7 +41,7 @@ TOLERANCE = 0.05
 
 
 def fit(settings: TrainSettings, *, clock: Clock, say: Say, command: str) -> Trained:
-    """See `agents.perception.lm.train.run`."""
+    """See `hmas.agents.perception.lm.train.run`."""
     hf_logging.set_verbosity_error()
     hf_logging.disable_progress_bar()
     if settings.threads:

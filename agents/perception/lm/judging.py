@@ -7,13 +7,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.perception.lm.answers import reading_of, softened
-from agents.perception.lm.bins import bin_of
-from agents.perception.lm.calibration import fitted_temperature
-from agents.perception.lm.details import LmDetails
-from agents.perception.lm.evaluation import length_figures, task_figures
-from agents.perception.reading import PromptView
-from agents.perception.training.data import Row
+from hmas.agents.perception.lm.answers import reading_of, softened
+from hmas.agents.perception.lm.bins import bin_of
+from hmas.agents.perception.lm.calibration import fitted_temperature
+from hmas.agents.perception.lm.details import LmDetails
+from hmas.agents.perception.lm.evaluation import length_figures, task_figures
+from hmas.agents.perception.reading import PromptView
+from hmas.agents.perception.training.data import Row
 
 Score = Callable[[Sequence[PromptView]], tuple[NDArray[np.float64], NDArray[np.float64]]]
 """Logits of labels and of length bins for some prompts: `Scorer.score`."""

@@ -1,8 +1,8 @@
 """The README that lies beside a trained model: what it is, what it was trained on, what it can do, how to serve it. Pure."""
 
-from agents.models.card import ModelCard
-from agents.perception.lm.details import ADAPTER, MERGED, LmDetails
-from agents.perception.lm.settings import VLLM_RANKS
+from hmas.agents.models.card import ModelCard
+from hmas.agents.perception.lm.details import ADAPTER, MERGED, LmDetails
+from hmas.agents.perception.lm.settings import VLLM_RANKS
 
 _LIMITS = (
     "Rows were held out by prompt, a like share of every source and no twin of a training row: on prompts of sources that were never seen "

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
-from agents.perception.training.data import Row
-from agents.perception.training.split import split
+from hmas.agents.perception.training.data import Row
+from hmas.agents.perception.training.split import split
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from controller.runtime.clock import Clock
+from hmas.controller.runtime.clock import Clock
 
 Say = Callable[[str], None]
 """Takes one line for people."""

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agents.perception.lm.answers import reading_of
-from agents.perception.lm.details import LmDetails
-from agents.perception.reading import PromptView, Reading
+from hmas.agents.perception.lm.answers import reading_of
+from hmas.agents.perception.lm.details import LmDetails
+from hmas.agents.perception.reading import PromptView, Reading
 
 if TYPE_CHECKING:
-    from agents.perception.lm.scoring import Scorer
+    from hmas.agents.perception.lm.scoring import Scorer
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ def open_reader(folder: Path, *, base: Path | None = None) -> LmReader:
         ImportError: torch, transformers or peft is not installed.
     """
     # Half a minute and gigabytes for who needs none of it.
-    from agents.perception.lm.artefact import open_artefact  # noqa: PLC0415
+    from hmas.agents.perception.lm.artefact import open_artefact  # noqa: PLC0415
 
     card, details, scorer = open_artefact(folder, base=base, batch=BATCH)
     return LmReader(scorer, details, f"{details.kind}-{details.weights}:{card.version or folder.name}")

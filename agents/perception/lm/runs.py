@@ -5,8 +5,8 @@ from pathlib import Path
 
 import msgspec
 
-from agents.perception.lm.settings import TrainSettings, same_run
-from controller.core.errors import ConfigError
+from hmas.agents.perception.lm.settings import TrainSettings, same_run
+from hmas.controller.core.errors import ConfigError
 
 RUN = "run.json"
 LOG = "log.txt"

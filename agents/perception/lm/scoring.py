@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from agents.perception.lm.details import LmDetails
-from agents.perception.lm.examples import left_padded, positions, render
-from agents.perception.reading import TASKS, PromptView
+from hmas.agents.perception.lm.details import LmDetails
+from hmas.agents.perception.lm.examples import left_padded, positions, render
+from hmas.agents.perception.reading import TASKS, PromptView
 
 Scores = tuple[NDArray[np.float64], NDArray[np.float64]]
 """Logits of the labels [rows, 13] and of the length bins [rows, 20], before any temperature."""

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import msgspec
 
-from agents.perception.lm.answers import EXCERPT_CHARS
-from controller.core.errors import ConfigError
+from hmas.agents.perception.lm.answers import EXCERPT_CHARS
+from hmas.controller.core.errors import ConfigError
 
 KINDS = ("auto", "causal", "encoder")
 VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)

@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
-from agents.perception.lm.answers import BIN_WORDS, CLOSING, LETTERS, MIDDLE, NAMES, OPENING
-from controller.core.errors import ConfigError
+from hmas.agents.perception.lm.answers import BIN_WORDS, CLOSING, LETTERS, MIDDLE, NAMES, OPENING
+from hmas.controller.core.errors import ConfigError
 
 
 class LabelTokens(msgspec.Struct, frozen=True, kw_only=True):

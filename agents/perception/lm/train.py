@@ -3,10 +3,10 @@
 import importlib.util
 from collections.abc import Callable
 
-from agents.perception.lm.settings import TrainSettings, check
-from agents.perception.lm.trained import Trained
-from controller.core.errors import ConfigError
-from controller.runtime.clock import Clock
+from hmas.agents.perception.lm.settings import TrainSettings, check
+from hmas.agents.perception.lm.trained import Trained
+from hmas.controller.core.errors import ConfigError
+from hmas.controller.runtime.clock import Clock
 
 
 def run(settings: TrainSettings, *, clock: Clock, say: Callable[[str], None], command: str = "") -> Trained:
@@ -33,7 +33,7 @@ def run(settings: TrainSettings, *, clock: Clock, say: Callable[[str], None], co
         )
     try:
         # Seconds to import, and only this command wants it.
-        from agents.perception.lm.fitting import fit  # noqa: PLC0415
+        from hmas.agents.perception.lm.fitting import fit  # noqa: PLC0415
     except ImportError as error:
         raise ConfigError(f"training on a base needs {error.name or 'torch'}; install the extra: pip install 'h-mas[train]'") from error
     return fit(settings, clock=clock, say=say, command=command)

@@ -1,6 +1,6 @@
 """Variants of training rows, drawn anew every epoch: what people do to the texts of prompts. Pure.
 
-In which body a client sends them is `agents.perception.training.clients`.
+In which body a client sends them is `hmas.agents.perception.training.clients`.
 """
 
 import re
@@ -8,7 +8,7 @@ import re
 import msgspec
 import numpy as np
 
-from agents.perception.training.data import Row
+from hmas.agents.perception.training.data import Row
 
 DROP_TEXT = 0.04
 """Share of rows shown without their texts, so that the model can answer from sizes alone."""

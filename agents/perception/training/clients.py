@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from agents.perception.bodies import view_of_body
-from agents.perception.reading import PromptView
-from agents.perception.training.data import Row
-from agents.perception.training.exchanges import Exchanges
-from agents.perception.training.shapes import MODEL
-from controller.core.client_bodies import EXCHANGES, Shape
-from controller.core.client_systems import short_system
-from controller.core.request_body import CHAT
-from controller.core.types import TaskType
+from hmas.agents.perception.bodies import view_of_body
+from hmas.agents.perception.reading import PromptView
+from hmas.agents.perception.training.data import Row
+from hmas.agents.perception.training.exchanges import Exchanges
+from hmas.agents.perception.training.shapes import MODEL
+from hmas.controller.core.client_bodies import EXCHANGES, Shape
+from hmas.controller.core.client_systems import short_system
+from hmas.controller.core.request_body import CHAT
+from hmas.controller.core.types import TaskType
 
 SHARES = {
     Shape.CHAT: 0.28,

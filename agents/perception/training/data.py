@@ -9,14 +9,14 @@ from typing import Any
 
 import msgspec
 
-from agents.perception.reading import TASKS, PromptView
-from agents.perception.training.licences import licence_for_training
-from agents.perception.training.shapes import view_of_prompt
-from controller.core.client_bodies import Shape
-from controller.core.client_systems import Draws
-from controller.core.errors import ModelError
-from controller.core.types import TaskType
-from engines.tokens import estimate_tokens
+from hmas.agents.perception.reading import TASKS, PromptView
+from hmas.agents.perception.training.licences import licence_for_training
+from hmas.agents.perception.training.shapes import view_of_prompt
+from hmas.controller.core.client_bodies import Shape
+from hmas.controller.core.client_systems import Draws
+from hmas.controller.core.errors import ModelError
+from hmas.controller.core.types import TaskType
+from hmas.engines.tokens import estimate_tokens
 
 PROMPTS_FILE = "prompts/typed_prompts.jsonl.gz"
 """Where typed prompts lie in the data folder."""

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from agents.perception.reading import TASKS, PromptView, Reader
-from agents.perception.training.data import Row, read_rows
-from agents.perception.training.exchanges import Exchanges
-from agents.perception.training.metrics import Numbers, expected_calibration_error, reliability, report
-from agents.perception.training.parts import parts_of
-from controller.config.schema import AgentsConfig
-from controller.core.client_bodies import EXCHANGES, Shape
+from hmas.agents.perception.reading import TASKS, PromptView, Reader
+from hmas.agents.perception.training.data import Row, read_rows
+from hmas.agents.perception.training.exchanges import Exchanges
+from hmas.agents.perception.training.metrics import Numbers, expected_calibration_error, reliability, report
+from hmas.agents.perception.training.parts import parts_of
+from hmas.controller.config.schema import AgentsConfig
+from hmas.controller.core.client_bodies import EXCHANGES, Shape
 
 BATCH = 256
 SHAPE_ROWS = 1000
@@ -24,7 +24,7 @@ UNKNOWN_BELOW = AgentsConfig().perception_min_confidence
 
 
 def evaluate_reader(reader: Reader, rows: Sequence[Row], *, features_only: bool = False) -> dict[str, Any]:
-    """The report (`agents.perception.training.metrics`) of a reader on labelled rows.
+    """The report (`hmas.agents.perception.training.metrics`) of a reader on labelled rows.
 
     Args:
         reader: Any reader.

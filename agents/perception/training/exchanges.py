@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from controller.core.client_systems import Draws
+from hmas.controller.core.client_systems import Draws
 
 ASKED_CHARS = 600
 ANSWERED_CHARS = 700

@@ -7,14 +7,14 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from agents.models.card import ModelCard, write_card
-from agents.perception.encoder import DENSE, PATCH
-from agents.perception.onnx_reader import FORMAT, MODEL_FILE, WORDS_FILE, OnnxDetails, write_words
-from agents.perception.reading import TASKS
-from agents.perception.training.feeding import UNKNOWN_BUCKETS
-from agents.perception.training.fitting import PAIR_BUCKETS, Fitted
-from agents.perception.training.network import Network
-from controller.core.lengths import LEVELS
+from hmas.agents.models.card import ModelCard, write_card
+from hmas.agents.perception.encoder import DENSE, PATCH
+from hmas.agents.perception.onnx_reader import FORMAT, MODEL_FILE, WORDS_FILE, OnnxDetails, write_words
+from hmas.agents.perception.reading import TASKS
+from hmas.agents.perception.training.feeding import UNKNOWN_BUCKETS
+from hmas.agents.perception.training.fitting import PAIR_BUCKETS, Fitted
+from hmas.agents.perception.training.network import Network
+from hmas.controller.core.lengths import LEVELS
 
 OPSET = 17
 BAGS = ("bag", "system", "history")

@@ -7,12 +7,12 @@ import msgspec
 import numpy as np
 import torch
 
-from agents.perception.encoder import DENSE, Encoder, Parts, pad
-from agents.perception.text import Vocabulary
-from agents.perception.training.augment import DROP_TEXT, vary
-from agents.perception.training.clients import Clients
-from agents.perception.training.data import Row
-from agents.perception.training.generator import GENERATED
+from hmas.agents.perception.encoder import DENSE, Encoder, Parts, pad
+from hmas.agents.perception.text import Vocabulary
+from hmas.agents.perception.training.augment import DROP_TEXT, vary
+from hmas.agents.perception.training.clients import Clients
+from hmas.agents.perception.training.data import Row
+from hmas.agents.perception.training.generator import GENERATED
 
 UNKNOWN_BUCKETS = 2_048
 

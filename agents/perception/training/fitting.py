@@ -11,15 +11,15 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional
 
-from agents.models.ranges import ranges_of
-from agents.perception.encoder import DENSE, Encoder
-from agents.perception.reading import TASKS, PromptView
-from agents.perception.text import Vocabulary, words_of
-from agents.perception.training.clients import Clients
-from agents.perception.training.data import Row
-from agents.perception.training.feeding import UNKNOWN_BUCKETS, Sampler, Settings, batches_of, examples_of
-from agents.perception.training.network import Network
-from controller.core.lengths import LEVELS
+from hmas.agents.models.ranges import ranges_of
+from hmas.agents.perception.encoder import DENSE, Encoder
+from hmas.agents.perception.reading import TASKS, PromptView
+from hmas.agents.perception.text import Vocabulary, words_of
+from hmas.agents.perception.training.clients import Clients
+from hmas.agents.perception.training.data import Row
+from hmas.agents.perception.training.feeding import UNKNOWN_BUCKETS, Sampler, Settings, batches_of, examples_of
+from hmas.agents.perception.training.network import Network
+from hmas.controller.core.lengths import LEVELS
 
 KNOWN_WORDS = 12_000
 PAIR_BUCKETS = 49_152

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from agents.perception.reading import TASKS
-from agents.perception.training.data import Row
-from agents.perception.training.grammar import own_grammar
-from controller.core.types import TaskType
+from hmas.agents.perception.reading import TASKS
+from hmas.agents.perception.training.data import Row
+from hmas.agents.perception.training.grammar import own_grammar
+from hmas.controller.core.types import TaskType
 
 GENERATED = "generated"
 """Source of the rows made here."""

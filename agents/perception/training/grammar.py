@@ -18,7 +18,7 @@ from importlib.resources import files
 
 import numpy as np
 
-from controller.core.errors import ModelError
+from hmas.controller.core.errors import ModelError
 
 _SLOT = re.compile(r"\{([^{}]*)\}")
 _ARTICLE, _ARTICLE_MARK = "a|an", "\x01"
@@ -132,7 +132,7 @@ def parse(lines: Iterable[str], rules: dict[str, list[str]]) -> None:
 def own_grammar() -> Grammar:
     """The project's grammar: every `.grammar` file beside this module."""
     rules: dict[str, list[str]] = {}
-    folder = files("agents.perception.training").joinpath("grammar")
+    folder = files("hmas.agents.perception.training").joinpath("grammar")
     for file in sorted(folder.iterdir(), key=lambda entry: entry.name):
         if file.name.endswith(".grammar"):
             parse(file.read_text(encoding="utf-8").splitlines(), rules)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from agents.perception.reading import TASKS
+from hmas.agents.perception.reading import TASKS
 
 BINS = 15
 """Equal-width bins of the confidence in the reliability diagram and the expected calibration error (Guo et al., 2017)."""

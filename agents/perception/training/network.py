@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor, nn
 
-from agents.perception.encoder import DENSE, PATCH
-from agents.perception.reading import TASKS
-from agents.perception.text import WORDS
-from controller.core.lengths import LEVELS
+from hmas.agents.perception.encoder import DENSE, PATCH
+from hmas.agents.perception.reading import TASKS
+from hmas.agents.perception.text import WORDS
+from hmas.controller.core.lengths import LEVELS
 
 WIDTH = 64
 HEADS = 4

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import msgspec
 
-from agents.perception.training.data import LENGTH_FILES, Row, read_rows, with_lengths
-from agents.perception.training.split import split
+from hmas.agents.perception.training.data import LENGTH_FILES, Row, read_rows, with_lengths
+from hmas.agents.perception.training.split import split
 
 SPLIT_SEED = 0
 
@@ -37,7 +37,7 @@ def load(paths: Sequence[Path]) -> list[Row]:
 
 
 def parts_of(rows: Sequence[Row], *, without: Sequence[str] = ()) -> Parts:
-    """Splits rows by groups of twins; see `agents.perception.training.split`.
+    """Splits rows by groups of twins; see `hmas.agents.perception.training.split`.
 
     Args:
         rows: Labelled rows.

@@ -4,7 +4,7 @@ import hashlib
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-PACKAGE = "agents.perception"
+PACKAGE = "hmas.agents.perception"
 MODULES = (
     "bodies.py",
     "encoder.py",
@@ -23,9 +23,9 @@ MODULES = (
     "training/shapes.py",
     "training/split.py",
 )
-CORE = "controller.core"
+CORE = "hmas.controller.core"
 CORE_MODULES = ("client_bodies.py", "client_policies.py", "client_systems.py", "prompt_texts.py", "request_body.py")
-MODELS = "agents.models"
+MODELS = "hmas.agents.models"
 MODELS_MODULES = ("ranges.py",)
 """Modules that decide what is learnt from which rows; a change to any of them may change the model."""
 GRAMMAR = "training/grammar"

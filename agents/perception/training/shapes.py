@@ -5,10 +5,10 @@ from zlib import crc32
 
 import numpy as np
 
-from agents.perception.bodies import view_of_body
-from agents.perception.reading import PromptView
-from controller.core.client_bodies import Shape, client_body
-from controller.core.client_systems import Draws
+from hmas.agents.perception.bodies import view_of_body
+from hmas.agents.perception.reading import PromptView
+from hmas.controller.core.client_bodies import Shape, client_body
+from hmas.controller.core.client_systems import Draws
 
 MODEL = "any"
 """What the bodies name; no reader looks at it."""
@@ -29,7 +29,7 @@ def view_of_prompt(
     Args:
         prompt: What is asked.
         shape: What comes along with it.
-        exchanges: As in `controller.core.client_bodies.client_body`.
+        exchanges: As in `hmas.controller.core.client_bodies.client_body`.
         max_tokens: The client's cap.
         holdout: Whether system prompts are those kept for judging.
         rng: Where chance comes from; without one it is drawn from prompt and shape, so that the same prompt gives the same view.

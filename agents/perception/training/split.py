@@ -11,8 +11,8 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from agents.perception.text import words_of
-from agents.perception.training.data import Row
+from hmas.agents.perception.text import words_of
+from hmas.agents.perception.training.data import Row
 
 RUN = 8
 """Words of a run that two unrelated prompts hardly share."""

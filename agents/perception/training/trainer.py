@@ -8,18 +8,18 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from agents.models.card import ModelCard, file_sha256
-from agents.perception.training.data import Row
-from agents.perception.training.export import write_model
-from agents.perception.training.feeding import Settings
-from agents.perception.training.fitting import Fitted, Say, by_task, fit
-from agents.perception.training.generator import Material, generate
-from agents.perception.training.licences import dataset_of
-from agents.perception.training.metrics import report
-from agents.perception.training.parts import Parts, load, parts_of
-from agents.perception.training.recipe import recipe_sha256
-from controller.core.errors import ModelError
-from controller.runtime.clock import Clock
+from hmas.agents.models.card import ModelCard, file_sha256
+from hmas.agents.perception.training.data import Row
+from hmas.agents.perception.training.export import write_model
+from hmas.agents.perception.training.feeding import Settings
+from hmas.agents.perception.training.fitting import Fitted, Say, by_task, fit
+from hmas.agents.perception.training.generator import Material, generate
+from hmas.agents.perception.training.licences import dataset_of
+from hmas.agents.perception.training.metrics import report
+from hmas.agents.perception.training.parts import Parts, load, parts_of
+from hmas.agents.perception.training.recipe import recipe_sha256
+from hmas.controller.core.errors import ModelError
+from hmas.controller.runtime.clock import Clock
 
 LICENCE = "Apache-2.0; trained on data under MIT, Apache-2.0, CC-BY and CC-BY-SA, attributed in details.trained_on"
 LEAST_ROWS = 50

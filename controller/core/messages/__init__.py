@@ -4,8 +4,8 @@ Receivers ignore fields they do not know; a change that old receivers would misr
 Times are seconds since the epoch. Everybody imports from here; the modules part the messages by whom they are about.
 """
 
-from controller.core.messages.base import VERSION, Message
-from controller.core.messages.control import (
+from hmas.controller.core.messages.base import VERSION, Message
+from hmas.controller.core.messages.control import (
     OPEN_WINDOW,
     CandidateOutlook,
     ControlAction,
@@ -14,9 +14,9 @@ from controller.core.messages.control import (
     MetaDecision,
     label_of,
 )
-from controller.core.messages.operations import Event, ModelReport, OverrideNotice, Severity
-from controller.core.messages.requests import Completion, RequestCost, RequestFeatures, RequestNotice
-from controller.core.messages.streams import (
+from hmas.controller.core.messages.operations import Event, ModelReport, OverrideNotice, Severity
+from hmas.controller.core.messages.requests import Completion, RequestCost, RequestFeatures, RequestNotice
+from hmas.controller.core.messages.streams import (
     ACTIONS,
     COSTS,
     DECISIONS,
@@ -31,8 +31,8 @@ from controller.core.messages.streams import (
     VIEWS,
     AnyMessage,
 )
-from controller.core.messages.system import InstanceView, SystemSnapshot
-from controller.core.messages.views import LatencySummary, LongView, ShortView
+from hmas.controller.core.messages.system import InstanceView, SystemSnapshot
+from hmas.controller.core.messages.views import LatencySummary, LongView, ShortView
 
 __all__ = [
     "ACTIONS",

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import field
 
-from controller.core.messages.base import Message
+from hmas.controller.core.messages.base import Message
 
 OPEN_WINDOW = 1 << 16
 """A window beyond every ceiling: an instance takes what it can, and only the TPOT guard and the KV fence hold back."""

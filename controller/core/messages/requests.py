@@ -2,8 +2,8 @@
 
 from msgspec import field
 
-from controller.core.messages.base import Message
-from controller.core.types import OutcomeKind, TaskType
+from hmas.controller.core.messages.base import Message
+from hmas.controller.core.types import OutcomeKind, TaskType
 
 
 class RequestNotice(Message, frozen=True, tag="request"):
@@ -11,7 +11,7 @@ class RequestNotice(Message, frozen=True, tag="request"):
 
     Attributes:
         excerpt: Head and tail of what is asked: the last user message, or the prompt. Like the two texts after it bounded
-            (`controller.core.prompt_texts`), and empty where prompts may not leave the gateway.
+            (`hmas.controller.core.prompt_texts`), and empty where prompts may not leave the gateway.
         system: Head of the system prompts.
         history: What was said before the question, newest last.
         question_chars, question_tokens: Length of the whole question, 0 where not known.
@@ -59,7 +59,7 @@ class RequestFeatures(Message, frozen=True, tag="features"):
         confidence: 0 to 1; below the configured floor the task type is `unknown`.
         output_tokens: Median of the predicted output length.
         output_tokens_p90: 90 % quantile of it.
-        output_quantiles: Its quantiles at `controller.core.lengths.LEVELS`; empty where only the two above are known.
+        output_quantiles: Its quantiles at `hmas.controller.core.lengths.LEVELS`; empty where only the two above are known.
         prompt_tokens: Passed on so that prediction needs no second stream.
     """
 

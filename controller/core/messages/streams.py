@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from controller.core.messages.base import Message
-from controller.core.messages.control import ControlAction, DecisionOutcome, MetaDecision
-from controller.core.messages.operations import Event, ModelReport, OverrideNotice
-from controller.core.messages.requests import Completion, RequestCost, RequestFeatures, RequestNotice
-from controller.core.messages.system import SystemSnapshot
-from controller.core.messages.views import LongView, ShortView
+from hmas.controller.core.messages.base import Message
+from hmas.controller.core.messages.control import ControlAction, DecisionOutcome, MetaDecision
+from hmas.controller.core.messages.operations import Event, ModelReport, OverrideNotice
+from hmas.controller.core.messages.requests import Completion, RequestCost, RequestFeatures, RequestNotice
+from hmas.controller.core.messages.system import SystemSnapshot
+from hmas.controller.core.messages.views import LongView, ShortView
 
 AnyMessage = (
     RequestNotice

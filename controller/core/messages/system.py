@@ -3,8 +3,8 @@
 import msgspec
 from msgspec import field
 
-from controller.core.messages.base import Message
-from engines.base import EngineSnapshot
+from hmas.controller.core.messages.base import Message
+from hmas.engines.base import EngineSnapshot
 
 
 class InstanceView(msgspec.Struct, frozen=True, kw_only=True):

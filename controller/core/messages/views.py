@@ -3,9 +3,9 @@
 import msgspec
 from msgspec import field
 
-from controller.core.messages.base import Message
-from controller.core.messages.requests import Completion
-from controller.core.messages.system import InstanceView
+from hmas.controller.core.messages.base import Message
+from hmas.controller.core.messages.requests import Completion
+from hmas.controller.core.messages.system import InstanceView
 
 
 class LatencySummary(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """A request's body as it arrives."""
 
-from controller.gateway.http.chunked import ChunkDecoder
-from controller.gateway.http.head import RequestHead
+from hmas.controller.gateway.http.chunked import ChunkDecoder
+from hmas.controller.gateway.http.head import RequestHead
 
 
 class BodyReader:

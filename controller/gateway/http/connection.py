@@ -5,13 +5,13 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import cast
 
-from controller.gateway.errors import ApiError
-from controller.gateway.http.answer import Stamp, answer_head
-from controller.gateway.http.body import BodyReader
-from controller.gateway.http.errors import HttpError
-from controller.gateway.http.exchange import ClientExchange
-from controller.gateway.http.head import HEAD_END, RequestHead
-from controller.gateway.transport import HttpRequest, Responder
+from hmas.controller.gateway.errors import ApiError
+from hmas.controller.gateway.http.answer import Stamp, answer_head
+from hmas.controller.gateway.http.body import BodyReader
+from hmas.controller.gateway.http.errors import HttpError
+from hmas.controller.gateway.http.exchange import ClientExchange
+from hmas.controller.gateway.http.head import HEAD_END, RequestHead
+from hmas.controller.gateway.transport import HttpRequest, Responder
 
 BODY_TIMEOUT_S = 60.0
 HEAD_TIMEOUT_S = 30.0

@@ -1,6 +1,6 @@
 """What is wrong with bytes that ought to be a request."""
 
-from controller.core.errors import HmasError
+from hmas.controller.core.errors import HmasError
 
 
 class HttpError(HmasError):

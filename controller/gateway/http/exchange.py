@@ -1,13 +1,13 @@
-"""One request of a client and the way back to it. Implements both protocols of `controller.gateway.transport`."""
+"""One request of a client and the way back to it. Implements both protocols of `hmas.controller.gateway.transport`."""
 
 import asyncio
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from controller.gateway.errors import ApiError
-from controller.gateway.http.answer import CONTINUE, LAST_CHUNK, Stamp, answer_head
-from controller.gateway.http.body import BodyReader
-from controller.gateway.http.head import RequestHead
+from hmas.controller.gateway.errors import ApiError
+from hmas.controller.gateway.http.answer import CONTINUE, LAST_CHUNK, Stamp, answer_head
+from hmas.controller.gateway.http.body import BodyReader
+from hmas.controller.gateway.http.head import RequestHead
 
 NO_BODY = frozenset({204, 304})
 

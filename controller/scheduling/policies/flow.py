@@ -3,9 +3,9 @@
 import heapq
 from collections.abc import Mapping
 
-from controller.scheduling.policies.keyed import PRIORITY_LIMIT
-from controller.scheduling.queue_entry import QueueEntry
-from controller.scheduling.swept_heap import STAMP, WHO, Place, SweptHeap
+from hmas.controller.scheduling.policies.keyed import PRIORITY_LIMIT
+from hmas.controller.scheduling.queue_entry import QueueEntry
+from hmas.controller.scheduling.swept_heap import STAMP, WHO, Place, SweptHeap
 
 LEAST_WEIGHT = 1e-6
 

@@ -4,14 +4,14 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 
-from controller.scheduling.charge import Charge
-from controller.scheduling.policies.flow import LEAST_WEIGHT, Flow, flow_name, order_within
-from controller.scheduling.policies.recall import Recall
-from controller.scheduling.policies.turns import Turns
-from controller.scheduling.queue_entry import QueueEntry
-from controller.scheduling.shards import Shards
-from controller.scheduling.subclassing import mypyc_attr
-from controller.scheduling.swept_heap import WHO, Place
+from hmas.controller.scheduling.charge import Charge
+from hmas.controller.scheduling.policies.flow import LEAST_WEIGHT, Flow, flow_name, order_within
+from hmas.controller.scheduling.policies.recall import Recall
+from hmas.controller.scheduling.policies.turns import Turns
+from hmas.controller.scheduling.queue_entry import QueueEntry
+from hmas.controller.scheduling.shards import Shards
+from hmas.controller.scheduling.subclassing import mypyc_attr
+from hmas.controller.scheduling.swept_heap import WHO, Place
 
 IDLE_KEEP = 4096
 """Flows with nobody waiting whose accounts are kept; beyond it the one longest idle is forgotten and starts anew."""

@@ -3,9 +3,9 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 
-from controller.scheduling.lazy_heap import LazyHeap
-from controller.scheduling.queue_entry import QueueEntry
-from controller.scheduling.subclassing import mypyc_attr
+from hmas.controller.scheduling.lazy_heap import LazyHeap
+from hmas.controller.scheduling.queue_entry import QueueEntry
+from hmas.controller.scheduling.subclassing import mypyc_attr
 
 PRIORITY_LIMIT = 100
 PRIORITY_STEP_S = 1.0

@@ -5,12 +5,22 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
-from controller.scheduling.charge import Charge
-from controller.scheduling.policies.flow import Flow, by_session, tokens_of
-from controller.scheduling.policies.flow_policy import FlowPolicy
-from controller.scheduling.queue_entry import QueueEntry
-from controller.scheduling.signals import ARRIVAL, OUTPUT_LENGTH, PRIORITY, PROMPT_LENGTH, SERVED_TOKENS, SESSION, TENANT, WEIGHT, Signal
-from controller.scheduling.subclassing import mypyc_attr
+from hmas.controller.scheduling.charge import Charge
+from hmas.controller.scheduling.policies.flow import Flow, by_session, tokens_of
+from hmas.controller.scheduling.policies.flow_policy import FlowPolicy
+from hmas.controller.scheduling.queue_entry import QueueEntry
+from hmas.controller.scheduling.signals import (
+    ARRIVAL,
+    OUTPUT_LENGTH,
+    PRIORITY,
+    PROMPT_LENGTH,
+    SERVED_TOKENS,
+    SESSION,
+    TENANT,
+    WEIGHT,
+    Signal,
+)
+from hmas.controller.scheduling.subclassing import mypyc_attr
 
 LEVELS = 5
 

@@ -1,7 +1,7 @@
 """Tickets: a flow's claim under proportional share disciplines."""
 
-from controller.scheduling.policies.keyed import PRIORITY_LIMIT
-from controller.scheduling.queue_entry import QueueEntry
+from hmas.controller.scheduling.policies.keyed import PRIORITY_LIMIT
+from hmas.controller.scheduling.queue_entry import QueueEntry
 
 PER_WEIGHT = 1000
 """Tickets of weight 1 at priority 0; whole numbers add up exactly, in any order."""

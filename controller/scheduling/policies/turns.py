@@ -1,7 +1,7 @@
 """Whose turn it is: the flows that have somebody waiting, lowest tag first."""
 
-from controller.scheduling.policies.flow import Flow
-from controller.scheduling.swept_heap import STAMP, WHO, SweptHeap
+from hmas.controller.scheduling.policies.flow import Flow
+from hmas.controller.scheduling.swept_heap import STAMP, WHO, SweptHeap
 
 
 class Turns:

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
-from controller.scheduling.policies.flow import Flow, service_ms_of, tokens_of
-from controller.scheduling.policies.flow_policy import FlowPolicy
-from controller.scheduling.queue_entry import QueueEntry
-from controller.scheduling.signals import (
+from hmas.controller.scheduling.policies.flow import Flow, service_ms_of, tokens_of
+from hmas.controller.scheduling.policies.flow_policy import FlowPolicy
+from hmas.controller.scheduling.queue_entry import QueueEntry
+from hmas.controller.scheduling.signals import (
     ARRIVAL,
     OUTPUT_LENGTH,
     PRIORITY,
@@ -18,7 +18,7 @@ from controller.scheduling.signals import (
     WEIGHT,
     Signal,
 )
-from controller.scheduling.subclassing import mypyc_attr
+from hmas.controller.scheduling.subclassing import mypyc_attr
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

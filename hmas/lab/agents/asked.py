@@ -14,12 +14,12 @@ from typing import Any
 import msgspec
 import orjson
 
-from controller.core.client_bodies import Shape, client_body
-from controller.core.errors import TraceError
-from controller.core.messages import RequestNotice
-from controller.core.notices import notice_of as core_notice
-from controller.core.request_body import read_call
-from controller.core.types import TaskType
+from hmas.controller.core.client_bodies import Shape, client_body
+from hmas.controller.core.errors import TraceError
+from hmas.controller.core.messages import RequestNotice
+from hmas.controller.core.notices import notice_of as core_notice
+from hmas.controller.core.request_body import read_call
+from hmas.controller.core.types import TaskType
 
 TYPED = "prompts/typed_prompts.jsonl.gz"
 PROMPTS = "prompts/multi_model_prompts.jsonl.gz"

@@ -5,11 +5,11 @@ from typing import Protocol
 
 import msgspec
 
-from agents.prediction.model import PredictionModel
-from controller.core.messages import Completion, RequestCost, RequestFeatures, RequestNotice, SystemSnapshot
-from controller.core.notices import without_texts
-from controller.core.types import Estimates, Request
-from controller.gateway.beliefs import Declared, bounded_forecast, fault_of_cost, fault_of_features, with_cost, with_features
+from hmas.agents.prediction.model import PredictionModel
+from hmas.controller.core.messages import Completion, RequestCost, RequestFeatures, RequestNotice, SystemSnapshot
+from hmas.controller.core.notices import without_texts
+from hmas.controller.core.types import Estimates, Request
+from hmas.controller.gateway.beliefs import Declared, bounded_forecast, fault_of_cost, fault_of_features, with_cost, with_features
 from hmas.lab.agents.requests import Truth
 
 NOTHING_DECLARED = Declared()

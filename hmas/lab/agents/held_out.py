@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from agents.perception.training.data import PROMPTS_FILE, read_rows
-from agents.perception.training.parts import parts_of
+from hmas.agents.perception.training.data import PROMPTS_FILE, read_rows
+from hmas.agents.perception.training.parts import parts_of
 from hmas.lab.agents.asked import Keep
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from controller.runtime.clock import SystemClock
+from hmas.controller.runtime.clock import SystemClock
 from hmas.demo.calibration import Calibration
 from hmas.demo.field_cli import PACE
 from hmas.demo.field_runs import FieldRuns

@@ -4,16 +4,16 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from agents.models.store import ModelStore
-from agents.perception import length_base
-from agents.perception.lengths import LengthModel
-from agents.perception.model import PerceptionModel
-from agents.perception.readers import Opened, ReaderSource
-from agents.perception.reading import PromptView, Reader, Reading
-from agents.prediction.model import PredictionModel
-from agents.prediction.regressor import load_regressor
-from controller.config.schema import AgentsConfig
-from controller.core.messages import RequestNotice
+from hmas.agents.models.store import ModelStore
+from hmas.agents.perception import length_base
+from hmas.agents.perception.lengths import LengthModel
+from hmas.agents.perception.model import PerceptionModel
+from hmas.agents.perception.readers import Opened, ReaderSource
+from hmas.agents.perception.reading import PromptView, Reader, Reading
+from hmas.agents.prediction.model import PredictionModel
+from hmas.agents.prediction.regressor import load_regressor
+from hmas.controller.config.schema import AgentsConfig
+from hmas.controller.core.messages import RequestNotice
 from hmas.lab.agents.beliefs import Believer, Oracle
 from hmas.lab.agents.requests import Truth
 from hmas.lab.agents.settings import Belief

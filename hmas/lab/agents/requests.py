@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from agents.perception.importance import importance_of
-from controller.core.messages import RequestNotice
-from controller.core.slo import slo_for
-from controller.core.types import Request, Slo, TaskType
+from hmas.agents.perception.importance import importance_of
+from hmas.controller.core.messages import RequestNotice
+from hmas.controller.core.slo import slo_for
+from hmas.controller.core.types import Request, Slo, TaskType
 from hmas.lab.agents.asked import MAX_TOKENS, Pool, Prompt, notice_of
 from hmas.lab.arrivals import ArrivalSpec, arrival_times
 from hmas.lab.dataset import Mixture

@@ -3,18 +3,18 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from controller.config.schema import SchedulerConfig
-from controller.core.messages import RequestFeatures
-from controller.core.slo import TargetTable
-from controller.core.types import Estimates, Request
-from controller.scheduling.endings import completion_of
-from controller.scheduling.history import History
-from controller.scheduling.outcomes import Ended
-from controller.scheduling.scheduler import Scheduler
-from controller.simulation import Arrival, Periodic, RequestRecord, SimulationResult, simulate
-from controller.simulation.check import check
-from controller.simulation.kernel import Control
-from engines.sim.model import EngineModel
+from hmas.controller.config.schema import SchedulerConfig
+from hmas.controller.core.messages import RequestFeatures
+from hmas.controller.core.slo import TargetTable
+from hmas.controller.core.types import Estimates, Request
+from hmas.controller.scheduling.endings import completion_of
+from hmas.controller.scheduling.history import History
+from hmas.controller.scheduling.outcomes import Ended
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.simulation import Arrival, Periodic, RequestRecord, SimulationResult, simulate
+from hmas.controller.simulation.check import check
+from hmas.controller.simulation.kernel import Control
+from hmas.engines.sim.model import EngineModel
 from hmas.lab.agents.beliefs import Believer
 from hmas.lab.agents.requests import Asked
 from hmas.lab.agents.settings import Way

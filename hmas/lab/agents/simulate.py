@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from controller.core.errors import HmasError
+from hmas.controller.core.errors import HmasError
 from hmas.demo.calibration import Calibration, middle_rps, operating_point
 from hmas.lab.agents.asked import Pool, read_pool
 from hmas.lab.agents.figures import summary

@@ -2,13 +2,13 @@
 
 from collections import OrderedDict
 
-from agents.perception.importance import importance_of
-from agents.perception.length_demands import demanded_tokens
-from agents.perception.tagging import tag
-from agents.perception.training.lengths.statistics import LengthStatistics
-from controller.core.messages import Completion, RequestFeatures, RequestNotice
-from controller.core.slo import slo_for
-from controller.core.types import OutcomeKind, TaskType
+from hmas.agents.perception.importance import importance_of
+from hmas.agents.perception.length_demands import demanded_tokens
+from hmas.agents.perception.tagging import tag
+from hmas.agents.perception.training.lengths.statistics import LengthStatistics
+from hmas.controller.core.messages import Completion, RequestFeatures, RequestNotice
+from hmas.controller.core.slo import slo_for
+from hmas.controller.core.types import OutcomeKind, TaskType
 
 REMEMBERED = 20_000
 

@@ -9,18 +9,18 @@ from types import MappingProxyType
 import click
 import msgspec
 
-from agents.shell import AgentShell
-from controller.bus.base import Bus
-from controller.bus.redis_bus import RedisBus
-from controller.config.loader import load_config
-from controller.config.schema import Config
-from controller.core.errors import ConfigError
-from controller.core.messages import REQUESTS, TELEMETRY, Completion, Message, RequestNotice, SystemSnapshot
-from controller.runtime import logs
-from controller.runtime.clock import SystemClock
-from controller.runtime.notify import Notifier
-from controller.runtime.priority import yield_to_serving
-from controller.runtime.signals import stop_flags
+from hmas.agents.shell import AgentShell
+from hmas.controller.bus.base import Bus
+from hmas.controller.bus.redis_bus import RedisBus
+from hmas.controller.config.loader import load_config
+from hmas.controller.config.schema import Config
+from hmas.controller.core.errors import ConfigError
+from hmas.controller.core.messages import REQUESTS, TELEMETRY, Completion, Message, RequestNotice, SystemSnapshot
+from hmas.controller.runtime import logs
+from hmas.controller.runtime.clock import SystemClock
+from hmas.controller.runtime.notify import Notifier
+from hmas.controller.runtime.priority import yield_to_serving
+from hmas.controller.runtime.signals import stop_flags
 from hmas.lab.agents.beliefs import Believer
 from hmas.lab.agents.makers import make_believer
 from hmas.lab.agents.requests import Truth
@@ -30,7 +30,7 @@ MAX_AGE_S = 10.0
 
 
 class Teller:
-    """Binds a believer to the two agents' streams; see `agents.shell.Agent`."""
+    """Binds a believer to the two agents' streams; see `hmas.agents.shell.Agent`."""
 
     name = "teller"
     streams: tuple[str, ...] = (REQUESTS, TELEMETRY)

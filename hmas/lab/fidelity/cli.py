@@ -10,9 +10,9 @@ from typing import Any
 import click
 import msgspec
 
-from engines.sim.profile import Profile
 from hmas.cli.output import hint, json_option, say, say_json, table
 from hmas.demo.vllm_engine import VllmServer
+from hmas.engines.sim.profile import Profile
 from hmas.lab.fidelity import vllm
 from hmas.lab.fidelity.pilot import DEFAULT_FIT
 from hmas.lab.fidelity.study import GOALS, report

@@ -7,7 +7,7 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 
-from engines.sim.profile import Profile, load_profile, profile_names
+from hmas.engines.sim.profile import Profile, load_profile, profile_names
 from hmas.lab.fidelity.closed_loop import run_closed_loop
 from hmas.lab.fidelity.energy_data import Point, Sweep
 from hmas.lab.fidelity.timed import TimedEngine

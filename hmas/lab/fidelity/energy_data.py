@@ -8,7 +8,7 @@ from statistics import fmean
 
 import msgspec
 
-from controller.core.errors import TraceError
+from hmas.controller.core.errors import TraceError
 
 COLUMNS = (
     "gpu_model",

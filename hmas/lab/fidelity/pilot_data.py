@@ -10,7 +10,7 @@ from statistics import fmean, median
 import msgspec
 import numpy as np
 
-from controller.core.errors import TraceError
+from hmas.controller.core.errors import TraceError
 from hmas.lab.fitting.robust import Floats
 
 Deployment = tuple[str, str, int]

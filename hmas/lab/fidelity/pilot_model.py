@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from engines.sim.profile import Profile
+from hmas.engines.sim.profile import Profile
 from hmas.lab.fidelity.closed_loop import run_bare, run_closed_loop
 from hmas.lab.fidelity.pilot_data import Deployment, Measured, PilotRun
 from hmas.lab.fidelity.tgi import TgiEngine

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from controller.core.errors import HmasError
-from engines.sim import model
+from hmas.controller.core.errors import HmasError
+from hmas.engines.sim import model
 
 _CHILD = "HMAS_FIDELITY_CHILD"
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from controller.core.errors import TraceError
+from hmas.controller.core.errors import TraceError
 from hmas.lab.fidelity import energy
 from hmas.lab.fidelity.energy_data import Point, Sweep, read_energy
 from hmas.lab.fidelity.pilot import DEFAULT_FIT, Held, Job, leave_out, run_jobs, split

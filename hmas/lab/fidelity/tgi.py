@@ -2,10 +2,10 @@
 
 from collections import deque
 
-from engines.sim.decoding import DecodeGroup
-from engines.sim.profile import Profile
-from engines.sim.request import SimRequest
-from engines.sim.stretch import Stretch
+from hmas.engines.sim.decoding import DecodeGroup
+from hmas.engines.sim.profile import Profile
+from hmas.engines.sim.request import SimRequest
+from hmas.engines.sim.stretch import Stretch
 from hmas.lab.fidelity.timed import TimedEngine
 
 OVERTAKE_S = 1.0

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from engines.sim.model import EngineModel
-from engines.sim.profile import Profile
-from engines.sim.stretch import Stretch
+from hmas.engines.sim.model import EngineModel
+from hmas.engines.sim.profile import Profile
+from hmas.engines.sim.stretch import Stretch
 from hmas.lab.fitting.robust import Floats
 
 

@@ -7,8 +7,8 @@ from statistics import fmean
 import msgspec
 import numpy as np
 
-from engines.sim.profile import Profile
 from hmas.demo.vllm_engine import VllmServer, running_vllm
+from hmas.engines.sim.profile import Profile
 from hmas.lab.cores import beside
 from hmas.lab.fidelity.vllm_run import Medians, Seen, measure, medians, simulated, wishes
 from hmas.lab.fitting.coefficients import Misfit, fit_coefficients

@@ -8,13 +8,13 @@ import aiohttp
 import msgspec
 import numpy as np
 
-from controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
-from controller.routing import make_router
-from controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
-from controller.scheduling.scheduler import Scheduler
-from controller.simulation import Arrival, simulate
-from engines.sim.model import EngineModel
-from engines.sim.profile import Profile
+from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
+from hmas.controller.routing import make_router
+from hmas.controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.simulation import Arrival, simulate
+from hmas.engines.sim.model import EngineModel
+from hmas.engines.sim.profile import Profile
 from hmas.lab.fitting.probe import Answer, Asker
 from hmas.lab.fitting.target import ProbeError, Target
 from hmas.lab.streams import stream

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from controller.core.errors import HmasError
+from hmas.controller.core.errors import HmasError
 from hmas.lab.fitting.robust import Floats, robust_nnls
 
 COEFFICIENTS = (
@@ -69,7 +69,7 @@ class Misfit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
-    """Coefficients by the names of `engines.sim.profile.Profile`, and the error that is left per quantity."""
+    """Coefficients by the names of `hmas.engines.sim.profile.Profile`, and the error that is left per quantity."""
 
     values: dict[str, float]
     misfits: tuple[Misfit, ...]

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from engines.sim.profile import Profile, parse_profile
+from hmas.engines.sim.profile import Profile, parse_profile
 from hmas.lab.fitting.coefficients import Fit, Misfit
 from hmas.lab.fitting.probe import Findings
 from hmas.lab.fitting.target import ProbeError, Target

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import orjson
 
-from engines.tokens import estimate_tokens
+from hmas.engines.tokens import estimate_tokens
 from hmas.lab.fitting.answers import TokenTimes
 from hmas.lab.fitting.coefficients import Decode, Prefill
 from hmas.lab.fitting.design import Batch

@@ -7,9 +7,9 @@ import aiohttp
 import msgspec
 import orjson
 
-from controller.core.errors import HmasError
-from engines.connect import connect_engine
-from engines.errors import EngineError
+from hmas.controller.core.errors import HmasError
+from hmas.engines.connect import connect_engine
+from hmas.engines.errors import EngineError
 
 CHAT = "/v1/chat/completions"
 _TIMEOUT_S = 10.0
@@ -26,7 +26,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         url: Base address without /v1.
         model: The model asked for. `root`: what stands behind that name, such as a path on the Hub.
-        kind: As `engines.connect` tells it apart: `vllm`, `sim` or `openai`.
+        kind: As `hmas.engines.connect` tells it apart: `vllm`, `sim` or `openai`.
         version: In the engine's own words.
         max_model_len: Prompt and output of one request together, tokens.
         kv_tokens: Tokens its KV cache holds. `block_size`: in blocks of so many.

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import msgspec
 import orjson
 
-from controller.config.running import AGENT_NAMES
-from controller.core.errors import HmasError
+from hmas.controller.config.running import AGENT_NAMES
+from hmas.controller.core.errors import HmasError
 from hmas.lab.frontdoor.settings import PASS, PLAIN, PRODUCT
 
 READY_S = 120.0

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
-from controller.core.objectives import percentile
+from hmas.controller.core.objectives import percentile
 from hmas.lab.frontdoor.load import Cell
 from hmas.lab.frontdoor.settings import KEPT_S
 from hmas.lab.loadgen import NO_END

@@ -10,8 +10,8 @@ from typing import Any
 import click
 import msgspec
 
-from controller.runtime.clock import SystemClock
 from hmas.cli.output import EXIT_FAILED, complain, hint, json_option, say, say_json, table
+from hmas.controller.runtime.clock import SystemClock
 from hmas.demo.vllm_engine import VllmServer, running_vllm
 from hmas.lab.dataset import load_mixture
 from hmas.lab.frontdoor.load import DoorLoad

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from controller.core.slo import IMPORTANCE_MIN
-from controller.core.types import Slo
-from engines.tokens import estimate_tokens
+from hmas.controller.core.slo import IMPORTANCE_MIN
+from hmas.controller.core.types import Slo
+from hmas.engines.tokens import estimate_tokens
 from hmas.lab.arrivals import ArrivalSpec, arrival_times
 from hmas.lab.client_load import Clients, Terms
 from hmas.lab.dataset import PromptData

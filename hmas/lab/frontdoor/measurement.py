@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
-from controller.config.running import AGENT_NAMES
-from controller.runtime.clock import Clock
+from hmas.controller.config.running import AGENT_NAMES
+from hmas.controller.runtime.clock import Clock
 from hmas.lab.blocks import drawn_order
 from hmas.lab.compare import plain
 from hmas.lab.frontdoor.arms import DoorBroken, without

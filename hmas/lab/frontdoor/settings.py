@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from controller.core.types import Slo
+from hmas.controller.core.types import Slo
 from hmas.lab.client_load import FORMS, Past
 
 Engine = Literal["sim", "vllm"]

@@ -9,19 +9,19 @@ from typing import Any
 
 import msgspec
 
-from controller.core.errors import ConfigError
-from controller.core.objectives import percentile
-from controller.core.placement import Router
-from controller.core.types import Controls
-from controller.routing.capability_weighted import CapabilityWeighted
-from controller.routing.latency_aware import LatencyAware
-from controller.routing.least_loaded import LeastLoaded
-from controller.routing.round_robin import RoundRobin
-from controller.routing.weighted_round_robin import WeightedRoundRobin
-from controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
-from controller.scheduling.scheduler import Scheduler
-from controller.simulation import RequestRecord, simulate
-from engines.sim.model import EngineModel
+from hmas.controller.core.errors import ConfigError
+from hmas.controller.core.objectives import percentile
+from hmas.controller.core.placement import Router
+from hmas.controller.core.types import Controls
+from hmas.controller.routing.capability_weighted import CapabilityWeighted
+from hmas.controller.routing.latency_aware import LatencyAware
+from hmas.controller.routing.least_loaded import LeastLoaded
+from hmas.controller.routing.round_robin import RoundRobin
+from hmas.controller.routing.weighted_round_robin import WeightedRoundRobin
+from hmas.controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.simulation import RequestRecord, simulate
+from hmas.engines.sim.model import EngineModel
 from hmas.lab.hetero.cluster import DEVICES, GPUS, MODEL, Gpu, profile_of
 from hmas.lab.hetero.load import SLO_TTFT_MS, load, mean_context_tokens
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from controller.core.slo import BASE_SLO
-from controller.core.types import OutcomeKind
+from hmas.controller.core.slo import BASE_SLO
+from hmas.controller.core.types import OutcomeKind
 from hmas.lab.streams import stream
 from hmas.lab.studies.case import PRESETS, Case
 from hmas.lab.studies.fleet import read_fleet

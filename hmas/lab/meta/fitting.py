@@ -8,10 +8,10 @@ import catboost
 import msgspec
 import numpy as np
 
-from agents.meta.selectors.classifier import FILE, FORMAT, KIND, SURE
-from agents.meta.selectors.features import FEATURES, SHORT_LIST
-from agents.meta.selectors.table import Row, look_up
-from agents.models.card import ModelCard, write_card
+from hmas.agents.meta.selectors.classifier import FILE, FORMAT, KIND, SURE
+from hmas.agents.meta.selectors.features import FEATURES, SHORT_LIST
+from hmas.agents.meta.selectors.table import Row, look_up
+from hmas.agents.models.card import ModelCard, write_card
 from hmas.lab.meta.labels import START, Labelled, Seen
 from hmas.lab.meta.table import find_rows
 

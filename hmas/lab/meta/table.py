@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.meta.selectors.features import FEATURES, SHORT_LIST
-from agents.meta.selectors.table import Row
+from hmas.agents.meta.selectors.features import FEATURES, SHORT_LIST
+from hmas.agents.meta.selectors.table import Row
 from hmas.lab.meta.labels import MARGIN, START, Labelled
 
 REGIME = ("late_service", "deadline_miss_share", "violation_rate", "mismatch", "total_cv", "long_share", "log_dispersion", "fairness")

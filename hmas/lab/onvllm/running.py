@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from controller.runtime.clock import SystemClock
+from hmas.controller.runtime.clock import SystemClock
 from hmas.demo.field_runs import FieldRuns, on_site
 from hmas.demo.progress import Reporter
 from hmas.demo.site import make_site

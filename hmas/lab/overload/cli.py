@@ -7,8 +7,8 @@ from typing import Any
 import click
 import msgspec
 
-from controller.core.errors import ConfigError
 from hmas.cli.output import hint, json_option, say, say_json, table
+from hmas.controller.core.errors import ConfigError
 from hmas.lab.overload.study import OverloadSettings, Sweep
 from hmas.lab.studies.backends import on_cores
 from hmas.lab.studies.charts import Line, lines

@@ -8,13 +8,13 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from controller.core.errors import ConfigError
-from controller.core.types import Estimates, OutcomeKind, Request
-from controller.scheduling.endings import completion_of
-from controller.scheduling.history import History
-from controller.scheduling.outcomes import Ended
-from controller.scheduling.pool import DEFAULT_POLICY
-from controller.simulation import simulate
+from hmas.controller.core.errors import ConfigError
+from hmas.controller.core.types import Estimates, OutcomeKind, Request
+from hmas.controller.scheduling.endings import completion_of
+from hmas.controller.scheduling.history import History
+from hmas.controller.scheduling.outcomes import Ended
+from hmas.controller.scheduling.pool import DEFAULT_POLICY
+from hmas.controller.simulation import simulate
 from hmas.demo.calibration import middle_rps
 from hmas.lab.studies.backends import Backend
 from hmas.lab.studies.case import AGENTS, GATEWAY, PRESETS, Case

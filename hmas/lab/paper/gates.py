@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from controller.core.placement import Choice, InstanceState, Routable
-from controller.core.types import OutcomeKind, Request
-from controller.routing.least_loaded import LeastLoaded
-from controller.scheduling.outcomes import Ended
-from controller.scheduling.scheduler import Scheduler
-from controller.simulation import Periodic
-from engines.sim.model import EngineModel
+from hmas.controller.core.placement import Choice, InstanceState, Routable
+from hmas.controller.core.types import OutcomeKind, Request
+from hmas.controller.routing.least_loaded import LeastLoaded
+from hmas.controller.scheduling.outcomes import Ended
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.simulation import Periodic
+from hmas.engines.sim.model import EngineModel
 from hmas.lab.paper.arms import Gate as GateName
 from hmas.lab.studies.fleet import Fleet
 

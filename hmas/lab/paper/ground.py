@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from controller.core.types import Slo
+from hmas.controller.core.types import Slo
 from hmas.demo.calibration import Calibration, operating_point
 from hmas.lab.paper.arms import ARMS, DEFAULT
 from hmas.lab.paper.placing import Placed, Site, anchor_of, place

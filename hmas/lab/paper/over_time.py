@@ -6,7 +6,7 @@ from statistics import fmean, pstdev
 import numpy as np
 from numpy.typing import NDArray
 
-from controller.core.objectives import goodput_rate, mismatch, percentile, service_gain, slo_ttlt_ms, ttlt_ms
+from hmas.controller.core.objectives import goodput_rate, mismatch, percentile, service_gain, slo_ttlt_ms, ttlt_ms
 from hmas.lab.results import Result, is_good
 
 WINDOW_S = 10.0

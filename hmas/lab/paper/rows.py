@@ -8,8 +8,8 @@ from typing import Literal
 
 import msgspec
 
-from controller.core.errors import HmasError
-from controller.core.types import OutcomeKind
+from hmas.controller.core.errors import HmasError
+from hmas.controller.core.types import OutcomeKind
 from hmas.demo.calibration import middle_rps
 from hmas.lab.paper.arms import Arm
 from hmas.lab.paper.code import fingerprint

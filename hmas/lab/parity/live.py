@@ -9,16 +9,16 @@ from functools import partial
 import aiohttp
 import orjson
 
-from controller.bus.memory_bus import MemoryBus
-from controller.config.overrides import Override
-from controller.core.errors import SchedulingError
-from controller.gateway.core import Gateway, make_scheduler
-from controller.gateway.serve import Started, serve
-from controller.runtime.virtual_loop import VirtualLoop, run_virtual
-from engines.base import Knobs
-from engines.sim.driver import until
-from engines.sim.model import EngineModel
-from engines.sim.server import create_app, start
+from hmas.controller.bus.memory_bus import MemoryBus
+from hmas.controller.config.overrides import Override
+from hmas.controller.core.errors import SchedulingError
+from hmas.controller.gateway.core import Gateway, make_scheduler
+from hmas.controller.gateway.serve import Started, serve
+from hmas.controller.runtime.virtual_loop import VirtualLoop, run_virtual
+from hmas.engines.base import Knobs
+from hmas.engines.sim.driver import until
+from hmas.engines.sim.model import EngineModel
+from hmas.engines.sim.server import create_app, start
 from hmas.lab.parity.log import Decision, LoggedScheduler
 from hmas.lab.parity.scenario import ENGINES, MODEL, START_S, Call, Scenario, config_of, trace
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 
-from controller.core.types import Estimates, OutcomeKind, Request
-from controller.scheduling.outcomes import Dispatch, Dropped, Ended, Refusal
-from controller.scheduling.queue_entry import QueueEntry
-from controller.scheduling.scheduler import Scheduler
+from hmas.controller.core.types import Estimates, OutcomeKind, Request
+from hmas.controller.scheduling.outcomes import Dispatch, Dropped, Ended, Refusal
+from hmas.controller.scheduling.queue_entry import QueueEntry
+from hmas.controller.scheduling.scheduler import Scheduler
 
 DISPATCHED = "dispatched"
 
@@ -18,7 +18,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         at_us: Virtual time in microseconds.
-        kind: `dispatched`, or how the request ended (`controller.core.types.OutcomeKind`).
+        kind: `dispatched`, or how the request ended (`hmas.controller.core.types.OutcomeKind`).
         request: The request's place in the trace, as it declares it in its session.
         instance: Where it goes or ran, empty where it never went anywhere.
         policy: The one in force; of an ending, the one that had dispatched it.

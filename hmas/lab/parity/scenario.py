@@ -7,10 +7,10 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from controller.config.schema import AgentsConfig, Config, EngineConfig, GatewayConfig, SchedulerConfig, TenantConfig
-from controller.core.types import Slo
-from engines.base import SNAPSHOT_EVERY_S
-from engines.sim.profile import Profile
+from hmas.controller.config.schema import AgentsConfig, Config, EngineConfig, GatewayConfig, SchedulerConfig, TenantConfig
+from hmas.controller.core.types import Slo
+from hmas.engines.base import SNAPSHOT_EVERY_S
+from hmas.engines.sim.profile import Profile
 
 MODEL = "parity"
 START_S = 1000.0

@@ -3,15 +3,15 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from controller.config.slo import SloConfig
-from controller.core.types import Controls, Request
-from controller.gateway.core import make_scheduler
-from controller.scheduling.endings import completion_of
-from controller.scheduling.history import History
-from controller.scheduling.scheduler import Scheduler
-from controller.simulation import Arrival, Periodic, simulate
-from engines.base import Knobs
-from engines.sim.model import EngineModel
+from hmas.controller.config.slo import SloConfig
+from hmas.controller.core.types import Controls, Request
+from hmas.controller.gateway.core import make_scheduler
+from hmas.controller.scheduling.endings import completion_of
+from hmas.controller.scheduling.history import History
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.simulation import Arrival, Periodic, simulate
+from hmas.engines.base import Knobs
+from hmas.engines.sim.model import EngineModel
 from hmas.lab.parity.log import Decision, LoggedScheduler
 from hmas.lab.parity.scenario import CHANGE_EVERY_S, ENGINES, MODEL, TENANTS, Call, Scenario, config_of, trace
 

@@ -5,8 +5,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from controller.core.errors import ConfigError
-from controller.scheduling.pool import POLICIES
+from hmas.controller.core.errors import ConfigError
+from hmas.controller.scheduling.pool import POLICIES
 from hmas.demo.field_settings import FieldSettings
 from hmas.demo.virtual import Overdue
 from hmas.lab.onvllm.settings import field_settings

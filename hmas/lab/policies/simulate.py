@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from controller.core.errors import HmasError
-from controller.core.types import OutcomeKind, Slo
+from hmas.controller.core.errors import HmasError
+from hmas.controller.core.types import OutcomeKind, Slo
 from hmas.demo.calibration import Calibration, middle_rps, operating_point
 from hmas.lab.compare import plain
 from hmas.lab.policies.settings import BASELINE, LATE, SimulatedSettings

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
-from engines.errors import ProfileError
-from engines.sim.profile import dump_profile
+from hmas.engines.errors import ProfileError
+from hmas.engines.sim.profile import dump_profile
 from hmas.lab.profiles.build import build, one
 from hmas.lab.profiles.check import GPU, compare, halves, read_rows, report
 from hmas.lab.profiles.check_layers import compare_layers, report_layers

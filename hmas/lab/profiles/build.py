@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
-from engines.errors import ProfileError
-from engines.sim.profile import Profile, dump_profile
+from hmas.engines.errors import ProfileError
+from hmas.engines.sim.profile import Profile, dump_profile
 from hmas.lab.profiles.compose import Host, compose
 from hmas.lab.profiles.models import load_model
 from hmas.lab.profiles.tables import Tables, data_folder, read_tables

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engines.errors import ProfileError
-from engines.sim.profile import Profile
+from hmas.engines.errors import ProfileError
+from hmas.engines.sim.profile import Profile
 from hmas.lab.profiles.compose import Host, compose
 from hmas.lab.profiles.models import load_model
 from hmas.lab.profiles.reduce import least_squares, rounded

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engines.errors import ProfileError
+from hmas.engines.errors import ProfileError
 from hmas.lab.profiles.compose import step_cost
 from hmas.lab.profiles.models import load_model
 from hmas.lab.profiles.step import StepCost

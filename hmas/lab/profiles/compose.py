@@ -5,8 +5,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from engines.errors import ProfileError
-from engines.sim.profile import Profile, check_profile
+from hmas.engines.errors import ProfileError
+from hmas.engines.sim.profile import Profile, check_profile
 from hmas.lab.profiles.gpus import SHORT, Gpu, load_gpu
 from hmas.lab.profiles.kernels import DataSheetKernels, Kernels, MeasuredKernels
 from hmas.lab.profiles.memory import BLOCK_TOKENS, RUNTIME_BYTES, UTILISATION, kv_blocks

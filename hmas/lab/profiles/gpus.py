@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from engines.errors import ProfileError
+from hmas.engines.errors import ProfileError
 
 Rate = Annotated[float, Meta(gt=0)]
 

@@ -2,8 +2,8 @@
 
 from typing import Protocol
 
-from engines.errors import ProfileError
-from engines.model_shape import kv_heads_per_gpu
+from hmas.engines.errors import ProfileError
+from hmas.engines.model_shape import kv_heads_per_gpu
 from hmas.lab.profiles.gpus import Gpu
 from hmas.lab.profiles.models import BYTES, ModelConfig
 from hmas.lab.profiles.tables import HEAD_DIM, Tables

@@ -1,6 +1,6 @@
 """How much KV cache an instance has: its memory less weights and what a step needs for itself."""
 
-from engines.errors import ProfileError
+from hmas.engines.errors import ProfileError
 from hmas.lab.profiles.gpus import Gpu
 from hmas.lab.profiles.models import ModelConfig
 

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from engines.errors import ProfileError
-from engines.model_shape import KvShape, kv_bytes_per_token, kv_heads_per_gpu, read_document, with_heads
+from hmas.engines.errors import ProfileError
+from hmas.engines.model_shape import KvShape, kv_bytes_per_token, kv_heads_per_gpu, read_document, with_heads
 
 Positive = Annotated[int, Meta(ge=1, le=1 << 31)]
 Count = Annotated[int, Meta(ge=0, le=1 << 31)]

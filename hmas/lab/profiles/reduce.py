@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from engines.sim.profile import Profile
+from hmas.engines.sim.profile import Profile
 from hmas.lab.profiles.step import StepCost
 
 Floats = npt.NDArray[np.float64]

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engines.sim.profile import Profile
+from hmas.engines.sim.profile import Profile
 from hmas.lab.profiles.compose import compose
 from hmas.lab.profiles.gpus import load_gpus
 from hmas.lab.profiles.models import load_model

@@ -1,6 +1,6 @@
 """What one step of an engine costs, kernel by kernel: every layer's GEMMs, attention, all-reduces and element-wise work, and the head."""
 
-from engines.model_shape import kv_heads_per_gpu
+from hmas.engines.model_shape import kv_heads_per_gpu
 from hmas.lab.profiles.kernels import Kernels
 from hmas.lab.profiles.models import ModelConfig
 

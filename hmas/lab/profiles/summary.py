@@ -3,7 +3,7 @@
 import re
 from statistics import median
 
-from engines.sim.profile import Profile, load_profile, profile_names
+from hmas.engines.sim.profile import Profile, load_profile, profile_names
 
 CONTEXT = 1024
 PROMPT = 2048

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from math import exp, log
 from pathlib import Path
 
-from engines.errors import ProfileError
+from hmas.engines.errors import ProfileError
 from hmas.lab.profiles.curves import Line, Sheet, between
 from hmas.lab.profiles.spikes import Point, without_spikes
 

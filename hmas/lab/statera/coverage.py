@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from agents.statera.conformal import LengthCalibrator
-from controller.core.messages import Completion
-from controller.core.types import OutcomeKind, Request
-from controller.scheduling.history import History
+from hmas.agents.statera.conformal import LengthCalibrator
+from hmas.controller.core.messages import Completion
+from hmas.controller.core.types import OutcomeKind, Request
+from hmas.controller.scheduling.history import History
 from hmas.lab.statera.streams import SCENARIOS, Pool, Sample, draw
 
 EPSILONS = (0.05, 0.1, 0.2)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from agents.statera.gains import Gains, Margins, Plant, derive, margins
+from hmas.agents.statera.gains import Gains, Margins, Plant, derive, margins
 from hmas.lab.statera.ladder import Rung
 from hmas.lab.studies.errors import StudyError
 

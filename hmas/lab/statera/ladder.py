@@ -10,10 +10,10 @@ import aiohttp
 import msgspec
 import numpy as np
 
-from controller.core.types import Request
-from controller.scheduling.outcomes import Ended
-from controller.simulation import Arrival, simulate
-from engines.sim.profile import Profile
+from hmas.controller.core.types import Request
+from hmas.controller.scheduling.outcomes import Ended
+from hmas.controller.simulation import Arrival, simulate
+from hmas.engines.sim.profile import Profile
 from hmas.lab.fitting.probe import Asker
 from hmas.lab.fitting.target import ProbeError, Target
 from hmas.lab.streams import stream

@@ -4,8 +4,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from agents.statera.model import StateraModel
-from controller.core.messages import InstanceView, ShortView
+from hmas.agents.statera.model import StateraModel
+from hmas.controller.core.messages import InstanceView, ShortView
 
 TCP_BACK_OFF, CLIPPER_BACK_OFF = 0.5, 0.9
 """What a window is multiplied with on congestion: TCP's half (RFC 5681), Clipper's tenth (Crankshaw et al., NSDI 2017, section 4.3.1)."""

@@ -11,10 +11,10 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from controller.core.slo import DEFAULT_IMPORTANCE
-from controller.core.types import Slo
-from engines.tokens import estimate_tokens
+from hmas.controller.core.slo import DEFAULT_IMPORTANCE
+from hmas.controller.core.types import Slo
 from hmas.demo.vllm_engine import VllmServer, running_vllm
+from hmas.engines.tokens import estimate_tokens
 from hmas.lab.frontdoor.arms import Arm, arm_of, running_arm
 from hmas.lab.frontdoor.capacity import capacity_points
 from hmas.lab.frontdoor.settings import PASS, PLAIN

@@ -7,16 +7,16 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from agents.qos.agent import make_agent
-from controller.config.schema import Config
-from controller.core.messages import ShortView
-from controller.core.types import Controls, Estimates, Request
-from controller.scheduling.endings import completion_of
-from controller.scheduling.history import History
-from controller.scheduling.outcomes import Ended
-from controller.scheduling.scheduler import Scheduler
-from controller.simulation import Periodic, SimulationResult, simulate
-from engines.sim.profile import Profile
+from hmas.agents.qos.agent import make_agent
+from hmas.controller.config.schema import Config
+from hmas.controller.core.messages import ShortView
+from hmas.controller.core.types import Controls, Estimates, Request
+from hmas.controller.scheduling.endings import completion_of
+from hmas.controller.scheduling.history import History
+from hmas.controller.scheduling.outcomes import Ended
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.simulation import Periodic, SimulationResult, simulate
+from hmas.engines.sim.profile import Profile
 from hmas.lab.dataset import load_mixture
 from hmas.lab.statera.laws import Law
 from hmas.lab.streams import stream

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from engines.sim.profile import Profile
+from hmas.engines.sim.profile import Profile
 
 
 def steeper(profile: Profile, factor: float) -> Profile:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from engines.sim.profile import Profile, load_profile
+from hmas.engines.sim.profile import Profile, load_profile
 from hmas.lab.statera.laws import LAWS, Delayed, Fixed, Statera
 from hmas.lab.statera.loop import Course, Reading, Trial, drive
 from hmas.lab.statera.plants import steeper

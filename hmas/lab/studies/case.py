@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 from msgspec import Meta
 
-from controller.config.plugins import load_policies
-from controller.core.errors import ConfigError, PolicyError
-from controller.routing import make_router
-from controller.scheduling.outcomes import SchedulerSettings
-from controller.scheduling.pool import DEFAULT_POLICY, check_hints
+from hmas.controller.config.plugins import load_policies
+from hmas.controller.core.errors import ConfigError, PolicyError
+from hmas.controller.routing import make_router
+from hmas.controller.scheduling.outcomes import SchedulerSettings
+from hmas.controller.scheduling.pool import DEFAULT_POLICY, check_hints
 from hmas.lab.studies.faults import Fault
 from hmas.lab.studies.fleet import Fleet
 

@@ -1,6 +1,6 @@
 """What can go wrong with a study as such."""
 
-from controller.core.errors import HmasError
+from hmas.controller.core.errors import HmasError
 
 
 class StudyError(HmasError):

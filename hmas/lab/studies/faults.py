@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from controller.core.errors import ConfigError
+from hmas.controller.core.errors import ConfigError
 from hmas.lab.streams import stream
 
 Steered = Literal["qos", "statera", "meta"]

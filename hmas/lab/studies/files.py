@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-from controller.core.errors import ConfigError
+from hmas.controller.core.errors import ConfigError
 from hmas.lab.studies.curves import curves, means
 from hmas.lab.studies.grid import Grid, Point
 from hmas.lab.studies.report import Report, arrivals_end_s, document, rounded, write_requests

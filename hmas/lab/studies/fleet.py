@@ -13,9 +13,9 @@ import msgspec
 import yaml
 from msgspec import Meta
 
-from controller.core.errors import ConfigError
-from engines.errors import ProfileError
-from engines.sim.profile import Profile, load_profile, same_model
+from hmas.controller.core.errors import ConfigError
+from hmas.engines.errors import ProfileError
+from hmas.engines.sim.profile import Profile, load_profile, same_model
 
 MAX_INSTANCES = 4096
 _PART = re.compile(r"(?:(\d+)x)?(.+)")

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from controller.core.errors import ConfigError, TraceError
-from controller.core.types import TaskType
-from controller.scheduling.outcomes import Ended
-from controller.simulation import Arrival
+from hmas.controller.core.errors import ConfigError, TraceError
+from hmas.controller.core.types import TaskType
+from hmas.controller.scheduling.outcomes import Ended
+from hmas.controller.simulation import Arrival
 from hmas.lab.studies.case import Case
 from hmas.lab.workloads import TASKS, Workload, build
 from hmas.lab.workloads.catalogue import SESSIONS, build_sessions

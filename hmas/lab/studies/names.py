@@ -2,7 +2,7 @@
 
 from typing import TypeVar
 
-from controller.core.errors import ConfigError
+from hmas.controller.core.errors import ConfigError
 
 Name = TypeVar("Name", bound=str)
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from controller.scheduling.outcomes import Ended
-from controller.scheduling.scheduler import Scheduler
+from hmas.controller.scheduling.outcomes import Ended
+from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.lab.studies.case import Case
 from hmas.lab.studies.errors import StudyError
 from hmas.lab.studies.fleet import Fleet, Group, Kind

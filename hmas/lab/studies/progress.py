@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from controller.runtime.clock import SystemClock
 from hmas.cli.output import duration_words, hint
+from hmas.controller.runtime.clock import SystemClock
 from hmas.lab.studies.loads import Load
 from hmas.lab.studies.running import Told
 

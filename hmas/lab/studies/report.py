@@ -7,10 +7,10 @@ from typing import Any, TextIO
 
 import msgspec
 
-from controller.core.objectives import percentile
-from controller.core.slo import BASE_SLO
-from controller.core.types import OutcomeKind, TaskType
-from controller.simulation import RequestRecord
+from hmas.controller.core.objectives import percentile
+from hmas.controller.core.slo import BASE_SLO
+from hmas.controller.core.types import OutcomeKind, TaskType
+from hmas.controller.simulation import RequestRecord
 from hmas.lab.results import ClientOutcome, Result
 from hmas.lab.score import PERCENTILES, Score, score
 from hmas.lab.simulated import result_of

@@ -6,7 +6,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from controller.core.errors import ConfigError
+from hmas.controller.core.errors import ConfigError
 from hmas.demo.calibration import CapPoint
 from hmas.lab.studies.backends import Backend, Work
 from hmas.lab.studies.errors import StudyError

@@ -5,17 +5,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from controller.core.errors import ConfigError
-from controller.core.messages import LongView, ShortView
-from controller.core.placement import Router
-from controller.core.types import Controls
-from controller.routing import make_router
-from controller.scheduling.outcomes import Ended, InstanceSpec
-from controller.scheduling.scheduler import Scheduler
-from controller.simulation import Arrival, Periodic, RequestRecord, SimulationResult, simulate
-from controller.simulation.check import check
-from engines.sim.model import EngineModel
-from engines.sim.profile import Profile
+from hmas.controller.core.errors import ConfigError
+from hmas.controller.core.messages import LongView, ShortView
+from hmas.controller.core.placement import Router
+from hmas.controller.core.types import Controls
+from hmas.controller.routing import make_router
+from hmas.controller.scheduling.outcomes import Ended, InstanceSpec
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.simulation import Arrival, Periodic, RequestRecord, SimulationResult, simulate
+from hmas.controller.simulation.check import check
+from hmas.engines.sim.model import EngineModel
+from hmas.engines.sim.profile import Profile
 from hmas.lab.studies.case import Case
 from hmas.lab.studies.fleet import Kind
 from hmas.lab.studies.loads import Feed, Load, open_load

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 import msgspec
 import numpy as np
 
-from controller.core.errors import TraceError
-from controller.core.types import TaskType
-from controller.scheduling.outcomes import Ended
-from controller.simulation import Arrival
+from hmas.controller.core.errors import TraceError
+from hmas.controller.core.types import TaskType
+from hmas.controller.scheduling.outcomes import Ended
+from hmas.controller.simulation import Arrival
 from hmas.lab.studies.case import Case
 from hmas.lab.studies.loads import Feed, Load, Means
 from hmas.lab.workloads.session_driver import SessionDriver

@@ -9,15 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from agents.meta.agent import MetaAgent
-from agents.meta.make import Meta, make_meta
-from agents.meta.twin.twin import Twin
-from agents.qos import agent as qos_agent
-from agents.statera import agent as statera_agent
-from agents.statera.agent import StateraAgent
-from controller.config.schema import AgentsConfig, Config, SchedulerConfig
-from controller.config.slo import SloConfig
-from controller.core.messages import (
+from hmas.agents.meta.agent import MetaAgent
+from hmas.agents.meta.make import Meta, make_meta
+from hmas.agents.meta.twin.twin import Twin
+from hmas.agents.qos import agent as qos_agent
+from hmas.agents.statera import agent as statera_agent
+from hmas.agents.statera.agent import StateraAgent
+from hmas.controller.config.schema import AgentsConfig, Config, SchedulerConfig
+from hmas.controller.config.slo import SloConfig
+from hmas.controller.core.messages import (
     ControlAction,
     DecisionOutcome,
     LongView,
@@ -27,15 +27,15 @@ from controller.core.messages import (
     ShortView,
     SystemSnapshot,
 )
-from controller.core.types import Estimates, Request
-from controller.gateway.directives import Ceiling, Configured, Directives, Heard, resolve
-from controller.scheduling.endings import completion_of
-from controller.scheduling.history import History
-from controller.scheduling.outcomes import Ended
-from controller.scheduling.scheduler import Scheduler
-from controller.simulation import Periodic
-from engines.base import Knobs
-from engines.sim.model import EngineModel
+from hmas.controller.core.types import Estimates, Request
+from hmas.controller.gateway.directives import Ceiling, Configured, Directives, Heard, resolve
+from hmas.controller.scheduling.endings import completion_of
+from hmas.controller.scheduling.history import History
+from hmas.controller.scheduling.outcomes import Ended
+from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.simulation import Periodic
+from hmas.engines.base import Knobs
+from hmas.engines.sim.model import EngineModel
 from hmas.lab.studies.case import Case
 from hmas.lab.studies.faults import Faults
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from controller.core.errors import HmasError
+from hmas.controller.core.errors import HmasError
 from hmas.lab.studies.backends import Backend
 from hmas.lab.studies.errors import StudyError
 from hmas.lab.studies.grid import AXES, Grid, Point

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from controller.core.errors import ConfigError
+from hmas.controller.core.errors import ConfigError
 from hmas.lab.studies.case import Case
 from hmas.lab.studies.fleet import Fleet, Group, Kind
 from hmas.lab.studies.loads import Load

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from controller.core.slo import BASE_SLO, IMPORTANCE_MAX, IMPORTANCE_MIN, SPREAD
+from hmas.controller.core.slo import BASE_SLO, IMPORTANCE_MAX, IMPORTANCE_MIN, SPREAD
 from hmas.lab.streams import stream
 from hmas.lab.workloads.columns import TASKS, Column, Floats
 from hmas.lab.workloads.options import Options
@@ -58,7 +58,7 @@ def annotate(
 
 
 def slo_columns(task: Column, importance: Column, scale: float) -> tuple[Floats, Floats]:
-    """`controller.core.slo.slo_for` for columns: TTFT and TPOT targets by Table 6 and Eq. 14, in whole milliseconds."""
+    """`hmas.controller.core.slo.slo_for` for columns: TTFT and TPOT targets by Table 6 and Eq. 14, in whole milliseconds."""
     share = np.clip((importance.astype(float) - IMPORTANCE_MIN) / (IMPORTANCE_MAX - IMPORTANCE_MIN), 0.0, 1.0)
     factor = (1.0 + SPREAD * (1.0 - 2.0 * share)) * scale
     ttft_ms = np.array([BASE_SLO[t].ttft_ms for t in TASKS])[task]

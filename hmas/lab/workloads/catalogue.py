@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from controller.core.errors import TraceError
+from hmas.controller.core.errors import TraceError
 from hmas.lab.workloads import drawn, hetero, phases, replay, servegen, session_loads
 from hmas.lab.workloads.options import Options, Spec, parse, read_options
 from hmas.lab.workloads.sessions import SessionPlan

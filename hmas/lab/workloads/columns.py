@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from controller.core.errors import TraceError
-from controller.core.slo import IMPORTANCE_MAX, IMPORTANCE_MIN
-from controller.core.types import TaskType
+from hmas.controller.core.errors import TraceError
+from hmas.controller.core.slo import IMPORTANCE_MAX, IMPORTANCE_MIN
+from hmas.controller.core.types import TaskType
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -7,7 +7,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Meta
 
-from controller.core.errors import TraceError
+from hmas.controller.core.errors import TraceError
 from hmas.lab.dataset import load_mixture
 from hmas.lab.streams import stream
 from hmas.lab.traces import read_trace

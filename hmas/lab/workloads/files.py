@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 import orjson
 
-from controller.core.errors import TraceError
-from controller.core.types import TaskType
+from hmas.controller.core.errors import TraceError
+from hmas.controller.core.types import TaskType
 from hmas.lab.workloads.annotate import slo_columns
 from hmas.lab.workloads.columns import COLUMNS, TASKS, Column, check_columns
 from hmas.lab.workloads.table import HASH_TOKENS, Workload

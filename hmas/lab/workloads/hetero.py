@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from controller.core.types import TaskType
+from hmas.controller.core.types import TaskType
 from hmas.lab.streams import stream
 from hmas.lab.workloads.annotate import annotate
 from hmas.lab.workloads.columns import TASKS, Floats, Ints

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_o
 import msgspec
 from msgspec import Meta
 
-from controller.core.errors import TraceError
+from hmas.controller.core.errors import TraceError
 
 Positive = Annotated[float, Meta(gt=0, le=1e9)]
 NotNegative = Annotated[float, Meta(ge=0, le=1e9)]

@@ -11,8 +11,8 @@ from typing import Annotated
 import numpy as np
 from msgspec import Meta
 
-from controller.core.errors import TraceError
-from controller.core.types import TaskType
+from hmas.controller.core.errors import TraceError
+from hmas.controller.core.types import TaskType
 from hmas.lab.dataset import Mixture, load_mixture
 from hmas.lab.streams import stream
 from hmas.lab.workloads.annotate import annotate

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from controller.core.errors import TraceError
+from hmas.controller.core.errors import TraceError
 from hmas.lab.arrivals import ArrivalSpec, arrival_times, stretched
 from hmas.lab.workloads.columns import Floats
 from hmas.lab.workloads.options import MAX_ROWS

@@ -6,7 +6,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Meta
 
-from controller.core.errors import TraceError
+from hmas.controller.core.errors import TraceError
 from hmas.lab.dataset import load_mixture
 from hmas.lab.streams import stream
 from hmas.lab.traces import MOONCAKE_TICK_MS, Trace, TraceFormat, read_trace, ticks_of

@@ -6,8 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from controller.core.errors import TraceError
-from controller.core.types import TaskType
+from hmas.controller.core.errors import TraceError
+from hmas.controller.core.types import TaskType
 from hmas.lab.dataset import KindSpec, Mixture, quantile
 from hmas.lab.streams import stream
 from hmas.lab.workload import score_rank

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from controller.core.errors import TraceError
+from hmas.controller.core.errors import TraceError
 from hmas.lab.dataset import load_mixture
 from hmas.lab.streams import stream
 from hmas.lab.workloads.annotate import annotate

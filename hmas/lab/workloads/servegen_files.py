@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from controller.core.errors import TraceError
+from hmas.controller.core.errors import TraceError
 from hmas.lab.traces import records
 from hmas.lab.workloads.columns import Floats
 from hmas.lab.workloads.processes import Family

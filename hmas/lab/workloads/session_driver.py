@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from controller.core.slo import slo_for
-from controller.core.types import OutcomeKind, Request, Slo
-from controller.scheduling.outcomes import Ended
-from controller.simulation import Arrival
+from hmas.controller.core.slo import slo_for
+from hmas.controller.core.types import OutcomeKind, Request, Slo
+from hmas.controller.scheduling.outcomes import Ended
+from hmas.controller.simulation import Arrival
 from hmas.lab.workloads.sessions import Session, SessionPlan
 from hmas.lab.workloads.table import Believe, prior
 

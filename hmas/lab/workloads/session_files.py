@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from controller.core.errors import TraceError
-from controller.core.types import TaskType
+from hmas.controller.core.errors import TraceError
+from hmas.controller.core.types import TaskType
 from hmas.lab.traces import records
 from hmas.lab.workloads.columns import MAX_TOKENS
 from hmas.lab.workloads.sessions import Call, Session

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from controller.core.slo import IMPORTANCE_MAX, IMPORTANCE_MIN
-from controller.core.types import TaskType
+from hmas.controller.core.slo import IMPORTANCE_MAX, IMPORTANCE_MIN
+from hmas.controller.core.types import TaskType
 from hmas.lab.streams import stream
 from hmas.lab.workloads.columns import Floats, Ints
 from hmas.lab.workloads.options import Options

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from controller.core.errors import TraceError
-from controller.core.types import Estimates, Request, Slo
-from controller.scheduling.history import History
-from controller.simulation import Arrival
+from hmas.controller.core.errors import TraceError
+from hmas.controller.core.types import Estimates, Request, Slo
+from hmas.controller.scheduling.history import History
+from hmas.controller.simulation import Arrival
 from hmas.lab.workloads.columns import COLUMNS, DTYPES, Column, Floats, check_columns
 
 HASH_TOKENS = 512

@@ -1,6 +1,6 @@
-"""Plain ways to foretell output lengths, to measure `agents.perception.lengths` against. Pure.
+"""Plain ways to foretell output lengths, to measure `hmas.agents.perception.lengths` against. Pure.
 
-Each gives log quantiles at `controller.core.lengths.LEVELS` before it learns the row, as the length model does.
+Each gives log quantiles at `hmas.controller.core.lengths.LEVELS` before it learns the row, as the length model does.
 """
 
 import math
@@ -10,12 +10,12 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.perception.length_demands import demanded_tokens
-from agents.perception.reading import PromptView
-from agents.perception.training.lengths.data import LengthRow
-from agents.perception.training.lengths.statistics import LengthStatistics
-from controller.core.lengths import LEVELS
-from controller.core.types import TaskType
+from hmas.agents.perception.length_demands import demanded_tokens
+from hmas.agents.perception.reading import PromptView
+from hmas.agents.perception.training.lengths.data import LengthRow
+from hmas.agents.perception.training.lengths.statistics import LengthStatistics
+from hmas.controller.core.lengths import LEVELS
+from hmas.controller.core.types import TaskType
 
 Floats = NDArray[np.float64]
 

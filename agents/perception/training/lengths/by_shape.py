@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.perception.length_base import LengthBase
-from agents.perception.lengths import Forecast, LengthModel
-from agents.perception.reading import PromptView, Reading
-from agents.perception.training.lengths.data import LengthRow
-from agents.perception.training.lengths.scores import Score, score
-from agents.perception.training.shapes import view_of_prompt
-from controller.core.client_bodies import Shape
-from controller.core.types import TaskType
+from hmas.agents.perception.length_base import LengthBase
+from hmas.agents.perception.lengths import Forecast, LengthModel
+from hmas.agents.perception.reading import PromptView, Reading
+from hmas.agents.perception.training.lengths.data import LengthRow
+from hmas.agents.perception.training.lengths.scores import Score, score
+from hmas.agents.perception.training.shapes import view_of_prompt
+from hmas.controller.core.client_bodies import Shape
+from hmas.controller.core.types import TaskType
 
 SHAPES = (Shape.COMPLETION, Shape.CHAT, Shape.SYSTEM, Shape.LONG_SYSTEM, Shape.HISTORY_1, Shape.HISTORY_4, Shape.TOOLS)
 """The first is the bare prompt, beside which the others are judged."""

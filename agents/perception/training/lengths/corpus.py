@@ -15,13 +15,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.perception.length_names import model_key
-from agents.perception.length_priors import PRIOR
-from agents.perception.length_text import NUMBERS, features_of
-from agents.perception.training.lengths.data import LengthRow, group_of, read_multi_model, read_typed, view_of
-from agents.perception.training.licences import licence_for_training
-from controller.core.types import TaskType
-from engines.tokens import estimate_tokens
+from hmas.agents.perception.length_names import model_key
+from hmas.agents.perception.length_priors import PRIOR
+from hmas.agents.perception.length_text import NUMBERS, features_of
+from hmas.agents.perception.training.lengths.data import LengthRow, group_of, read_multi_model, read_typed, view_of
+from hmas.agents.perception.training.licences import licence_for_training
+from hmas.controller.core.types import TaskType
+from hmas.engines.tokens import estimate_tokens
 
 NOT_PERMISSIVE = ("alpaca_eval",)
 """Collections to measure on only: CC BY-NC."""

@@ -9,11 +9,11 @@ from typing import Any, TextIO
 
 import msgspec
 
-from agents.perception.reading import PromptView
-from agents.perception.training.shapes import view_of_prompt
-from controller.core.client_bodies import Shape
-from controller.core.errors import TraceError
-from controller.core.types import TaskType
+from hmas.agents.perception.reading import PromptView
+from hmas.agents.perception.training.shapes import view_of_prompt
+from hmas.controller.core.client_bodies import Shape
+from hmas.controller.core.errors import TraceError
+from hmas.controller.core.types import TaskType
 
 LENGTH_COLUMNS = ("dataset", "prompt_id", "model", "output_tokens")
 MODEL_OUTPUT = "llm:"

@@ -19,16 +19,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.perception.length_base import LengthBase, Told
-from agents.perception.lengths import Forecast, LengthModel
-from agents.perception.reading import PromptView, Reading
-from agents.perception.training.lengths.baselines import Baseline, ModelMean, MovingHistogram, RulesAndStatistics
-from agents.perception.training.lengths.data import LengthRow, group_of, view_of
-from agents.perception.training.lengths.predictability import account
-from agents.perception.training.lengths.scores import PAPER_MAPE, Score, by_group, score
-from agents.perception.training.lengths.tfidf import TfIdfRidge
-from controller.core.lengths import LEVELS
-from controller.core.types import TaskType
+from hmas.agents.perception.length_base import LengthBase, Told
+from hmas.agents.perception.lengths import Forecast, LengthModel
+from hmas.agents.perception.reading import PromptView, Reading
+from hmas.agents.perception.training.lengths.baselines import Baseline, ModelMean, MovingHistogram, RulesAndStatistics
+from hmas.agents.perception.training.lengths.data import LengthRow, group_of, view_of
+from hmas.agents.perception.training.lengths.predictability import account
+from hmas.agents.perception.training.lengths.scores import PAPER_MAPE, Score, by_group, score
+from hmas.agents.perception.training.lengths.tfidf import TfIdfRidge
+from hmas.controller.core.lengths import LEVELS
+from hmas.controller.core.types import TaskType
 
 Floats = NDArray[np.float64]
 

@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.perception.training.lengths.data import LengthRow
-from agents.perception.training.lengths.scores import Score, score
-from controller.core.lengths import LEVELS
+from hmas.agents.perception.training.lengths.data import LengthRow
+from hmas.agents.perception.training.lengths.scores import Score, score
+from hmas.controller.core.lengths import LEVELS
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import kendalltau  # type: ignore[import-untyped]  # it ships no types
 
-from controller.core.lengths import LEVELS, MEDIAN
+from hmas.controller.core.lengths import LEVELS, MEDIAN
 
 Floats = NDArray[np.float64]
 

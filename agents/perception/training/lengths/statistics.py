@@ -10,8 +10,8 @@ from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 
-from agents.perception.length_priors import PRIOR, Length
-from controller.core.types import TaskType
+from hmas.agents.perception.length_priors import PRIOR, Length
+from hmas.controller.core.types import TaskType
 
 KEEP = 64
 """Lengths remembered per group: the newest, so that a shift of the workload is followed."""

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix  # type: ignore[import-untyped]  # it ships no types
 from scipy.sparse.linalg import LinearOperator, cg  # type: ignore[import-untyped]  # likewise
 
-from agents.perception.reading import PromptView
-from agents.perception.training.lengths.baselines import START, WINDOW
-from agents.perception.training.lengths.data import LengthRow
-from controller.core.lengths import LEVELS, MEDIAN
-from controller.core.types import TaskType
+from hmas.agents.perception.reading import PromptView
+from hmas.agents.perception.training.lengths.baselines import START, WINDOW
+from hmas.agents.perception.training.lengths.data import LengthRow
+from hmas.controller.core.lengths import LEVELS, MEDIAN
+from hmas.controller.core.types import TaskType
 
 Floats = NDArray[np.float64]
 
@@ -39,7 +39,7 @@ _WORD = re.compile(r"\w+")
 
 
 class TfIdfRidge:
-    """A `Baseline` of `agents.perception.training.lengths.baselines`.
+    """A `Baseline` of `hmas.agents.perception.training.lengths.baselines`.
 
     Args:
         models: Adds the shrunk mean residual of each model, up to date with every row.
