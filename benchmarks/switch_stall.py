@@ -24,7 +24,7 @@ import uvloop
 from bench_scheduler import believed, make_scheduler, request
 
 from hmas.controller.core.types import OutcomeKind
-from hmas.controller.gateway.chores import Chores
+from hmas.controller.gateway.requests.sliced_work import Chores
 from hmas.controller.runtime.clock import SystemClock
 from hmas.controller.runtime.collector import Collector
 from hmas.controller.scheduling.pool import POLICIES

@@ -101,7 +101,7 @@ def counter_of(card: ModelCard, names: Sequence[str]) -> RangeCounter | None:
 
 
 def figures_of(model: str, counter: RangeCounter | None) -> dict[str, float]:
-    """What a report says of the inputs outside, as `out_of_range/MODEL/FEATURE` (`hmas.controller.gateway.model_reports`)."""
+    """What a report says of the inputs outside, as `out_of_range/MODEL/FEATURE` (`hmas.controller.observability.agent_metrics`)."""
     # A copy: the model may be counting in another thread.
     return {f"out_of_range/{model}/{feature}": float(count) for feature, count in dict(counter.out_of_range).items()} if counter else {}
 

@@ -81,7 +81,7 @@ class Tally:
         return {f"{level:g}": sum(column) / len(self._scores) for level, column in zip(LEVELS, columns, strict=True)}
 
     def figures(self) -> dict[str, float]:
-        """What there is to say by now, by the names of `hmas.controller.gateway.model_reports`."""
+        """What there is to say by now, by the names of `hmas.controller.observability.agent_metrics`."""
         found = {"learnt": float(self.learnt)}
         if self._answers:
             found["unknown_share"] = sum(unknown for unknown, _ in self._answers) / len(self._answers)

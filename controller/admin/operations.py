@@ -2,7 +2,7 @@
 
 from typing import Any, Protocol
 
-from hmas.controller.config.overrides import Override
+from hmas.controller.control.overrides import Override
 
 
 class Operations(Protocol):

@@ -11,8 +11,8 @@ import orjson
 from aiohttp import web
 
 from hmas.controller.admin.operations import Operations
-from hmas.controller.config.override_format import KnobsPart
-from hmas.controller.config.overrides import cli_id, document_of, override_from
+from hmas.controller.config.override_format import KnobsPart, document_of, override_from
+from hmas.controller.control.overrides import cli_id
 from hmas.controller.core.errors import AdminError, OverrideError
 from hmas.controller.runtime.clock import Clock
 

@@ -4,13 +4,14 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from hmas.controller.config.check import Problem, dotted, problems
 from hmas.controller.config.section import Name, PolicyName
+from hmas.controller.control.overrides import Override
 from hmas.controller.core.errors import OverrideError, PolicyError
 from hmas.controller.scheduling.pool import BUILT_IN, POLICIES, check_hints
 from hmas.controller.scheduling.tenancy import TenantLimits
@@ -110,55 +111,6 @@ _DOCUMENT_TYPE = msgspec.inspect.type_info(OverrideDocument)
 _PARTS = ("policy", "knobs", "tenants", "engines")
 LIMITS = TenantLimits.__struct_fields__
 """What a tenant can be held to beside its weight; the document's keys are the fields of `TenantLimits`."""
-
-
-class Override(msgspec.Struct, frozen=True, kw_only=True):
-    """One checked override.
-
-    Attributes:
-        id: The file's name without `.json`.
-        expires_s: When it ends, seconds since the epoch; None for good.
-        policy: Forced policy, None where it forces none; `hints` belong to it.
-        knobs: By instance name, `*` for all that are not named.
-        tenant_weights: Weight by tenant.
-        tenant_limits: Quotas, share and cap by tenant, as fields of `TenantLimits`; those that are not named stay as they are.
-        draining: Engines that get no new requests.
-    """
-
-    id: str
-    author: str
-    reason: str
-    expires_s: float | None
-    version: Literal[1] = 1
-    policy: str | None = None
-    hints: dict[str, float] = {}
-    knobs: dict[str, Knobs] = {}
-    tenant_weights: dict[str, float] = {}
-    tenant_limits: dict[str, dict[str, int | float]] = {}
-    draining: tuple[str, ...] = ()
-
-    def active(self, now_s: float) -> bool:
-        """Whether it has not ended yet."""
-        return self.expires_s is None or now_s < self.expires_s
-
-    def settings(self) -> dict[str, Any]:
-        """Every setting it holds, by path: `policy`, `knobs.*.n_run`, `tenants.NAME.weight` (and the limits), `engines.NAME.drain`."""
-        held: dict[str, Any] = {}
-        if self.policy is not None:
-            held["policy"] = {"name": self.policy, "hints": dict(self.hints)}
-        for instance, knobs in self.knobs.items():
-            held.update({f"knobs.{instance}.{name}": value for name, value in msgspec.to_builtins(knobs).items()})
-        for tenant, part in self.tenants().items():
-            held.update({f"tenants.{tenant}.{name}": value for name, value in part.items()})
-        held.update({f"engines.{engine}.drain": True for engine in self.draining})
-        return held
-
-    def tenants(self) -> dict[str, dict[str, int | float]]:
-        """All that it holds of each tenant, weight and limits, as the document has it."""
-        held: dict[str, dict[str, int | float]] = {tenant: {"weight": weight} for tenant, weight in self.tenant_weights.items()}
-        for tenant, limits in self.tenant_limits.items():
-            held.setdefault(tenant, {}).update(limits)
-        return held
 
 
 def parse_override(data: bytes, *, id: str, now_s: float, allow_expired: bool = False) -> Override:  # noqa: A002 - `id` is the field's name everywhere

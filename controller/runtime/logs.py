@@ -41,7 +41,7 @@ def configure(
 
 
 class TextFormatter(logging.Formatter):
-    """`2030-01-31T18:00:00.123Z WARNING gateway hmas.controller.gateway.relay: message request_id=...`; a traceback on lines of its own."""
+    """`2030-01-31T18:00:00.123Z WARNING gateway hmas.controller.runtime.logs: message request_id=...`; a traceback on lines of its own."""
 
     def __init__(self, process: str) -> None:
         super().__init__()

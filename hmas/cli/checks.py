@@ -13,10 +13,11 @@ import redis
 
 from hmas.controller.bus.embedded import LEAST_VERSION, find_server
 from hmas.controller.config.loader import advice
-from hmas.controller.config.overrides import OverrideDirectory, conflicts
+from hmas.controller.config.override_directory import OverrideDirectory
 from hmas.controller.config.paths import bus_dir, overrides_dir, state_dir
 from hmas.controller.config.plugins import Plugin
 from hmas.controller.config.schema import Config, EngineConfig
+from hmas.controller.control.overrides import conflicts
 from hmas.controller.core.errors import BusError
 from hmas.controller.runtime.clock import SystemClock
 from hmas.controller.runtime.ports import bind_error

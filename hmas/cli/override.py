@@ -10,7 +10,8 @@ import click
 from hmas.cli.admin import takes_client
 from hmas.cli.output import EXIT_FAILED, clock_words, complain, json_option, say, say_json, table
 from hmas.controller.admin.client import AdminClient
-from hmas.controller.config.overrides import MAX_BYTES, Override, document_of, override_schema, parse_override
+from hmas.controller.config.override_format import MAX_BYTES, document_of, override_schema, parse_override
+from hmas.controller.control.overrides import Override
 from hmas.controller.core.errors import AdminError, AdminUnreachable, OverrideError
 from hmas.controller.runtime.clock import SystemClock
 

@@ -109,7 +109,7 @@ def _run(work: Coroutine[Any, Any, None]) -> None:
 
 async def _gateway(config: Config, bus: Bus, read: Callable[[], Config]) -> None:
     # Imported here: the other processes have no use for the gateway's modules.
-    from hmas.controller.gateway.serve import Started, serve  # noqa: PLC0415
+    from hmas.controller.gateway.process import Started, serve  # noqa: PLC0415
 
     notifier, clock = Notifier(), SystemClock()
     told_s = 0.0

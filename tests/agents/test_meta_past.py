@@ -13,7 +13,7 @@ from hmas.agents.meta.model import MetaModel
 from hmas.agents.meta.past import FRESH_S, past_of
 from hmas.agents.meta.selectors.base import Pending, Proposal
 from hmas.controller.core.messages import DecisionOutcome, MetaDecision
-from hmas.controller.gateway.decisions import DecisionLog
+from hmas.controller.observability.decision_log import DecisionLog
 from hmas.controller.scheduling.pool import POLICIES
 
 EDF, SJF = Candidate(policy="edf"), Candidate(policy="sjf")

@@ -22,7 +22,7 @@ from hmas.agents.perception.training.split import split
 from hmas.controller.core.errors import ModelError
 from hmas.controller.core.request_body import CHAT
 from hmas.controller.core.types import TaskType
-from hmas.controller.gateway.intake import parse_call
+from hmas.controller.gateway.requests.parse import parse_call
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from hmas.cli.model_checks import check_models
 from hmas.controller.config.schema import AgentsConfig, Config
 from hmas.controller.core.errors import ModelError
 from hmas.controller.core.messages import ModelReport
-from hmas.controller.gateway.model_reports import ModelReports
+from hmas.controller.observability.agent_metrics import ModelReports
 from hmas.controller.runtime.clock import SystemClock
 
 

@@ -18,9 +18,9 @@ from hmas.controller.bus.base import Delivery
 from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.config.schema import AgentsConfig, Config, EngineConfig, GatewayConfig, SchedulerConfig, TenantConfig
 from hmas.controller.core.messages import TELEMETRY, Completion
-from hmas.controller.gateway import watch
-from hmas.controller.gateway.core import Gateway
-from hmas.controller.gateway.serve import Started, serve
+from hmas.controller.gateway.app import Gateway
+from hmas.controller.gateway.control_loop import override_watcher as watch
+from hmas.controller.gateway.process import Started, serve
 from hmas.controller.runtime.clock import SystemClock
 from hmas.engines.sim.model import EngineModel
 from hmas.engines.sim.profile import Profile

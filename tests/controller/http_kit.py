@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from hmas.controller.gateway.server import Handler, HttpServer
-from hmas.controller.gateway.transport import HttpRequest, Responder
+from hmas.controller.gateway.http.server import Handler, HttpServer
+from hmas.controller.gateway.http.transport import HttpRequest, Responder
 
 HOST = b"host: x\r\n"
 

@@ -3,8 +3,8 @@
 from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.config.schema import EngineConfig
 from hmas.controller.core.types import Controls
-from hmas.controller.gateway.fleet import RETRY_REFUSED_S, Fleet
-from hmas.controller.gateway.journal import Journal
+from hmas.controller.gateway.instances.monitor import RETRY_REFUSED_S, Fleet
+from hmas.controller.observability.event_log import Journal
 from hmas.engines.base import EngineCapabilities, EngineSnapshot, KnobReport, Knobs
 
 START = {"n_run": 32, "token_budget": 1024, "long_prefill_tokens": 0}

@@ -14,7 +14,7 @@ from hmas.cli.checks import _check_agents
 from hmas.cli.explain import page as story_page
 from hmas.cli.status import page
 from hmas.controller.core.messages import REQUESTS, ControlAction, LengthBound, Message, MetaDecision, RequestCost
-from hmas.controller.gateway.desk import Live
+from hmas.controller.gateway.requests.manager import Live
 
 TOKENS = 60
 Answer = Callable[[Live], Message]

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hmas.controller.core.types import Controls
-from hmas.controller.gateway import breaker as module
-from hmas.controller.gateway.breaker import FAILURES, FIRST_WAIT_S, LONGEST_WAIT_S, Breaker
+from hmas.controller.gateway.instances import circuit_breaker as module
+from hmas.controller.gateway.instances.circuit_breaker import FAILURES, FIRST_WAIT_S, LONGEST_WAIT_S, Breaker
 
 
 def opened() -> Breaker:

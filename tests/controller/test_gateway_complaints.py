@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from hmas.controller.config.schema import EngineConfig
 from hmas.controller.core.types import OutcomeKind
-from hmas.controller.gateway.breaker import FAILURES
-from hmas.controller.gateway.complaints import Complaint, read_complaint
+from hmas.controller.gateway.instances.circuit_breaker import FAILURES
+from hmas.controller.gateway.requests.engine_errors import Complaint, read_complaint
 
 BIAS = {"message": "token_id(s) [999999] in logit_bias", "type": "BadRequestError", "param": "logit_bias", "code": 400}
 ROLE = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}

@@ -12,7 +12,7 @@ from gateway_kit import eventually, running
 from hmas.cli.decisions import page
 from hmas.cli.main import cli
 from hmas.controller.core.messages import OPEN_WINDOW, CandidateOutlook, ControlAction, DecisionOutcome, MetaDecision
-from hmas.controller.gateway.decisions import KEPT, DecisionLog
+from hmas.controller.observability.decision_log import KEPT, DecisionLog
 
 
 def decision(number: int, **fields: Any) -> MetaDecision:

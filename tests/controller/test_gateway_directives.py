@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hmas.controller.control.changes import changes
+from hmas.controller.control.resolve import Ceiling, Configured, Directives, Heard, heard_of, resolve
 from hmas.controller.core.messages import ControlAction, LengthBound, MetaDecision, OverrideNotice
-from hmas.controller.gateway.directive_changes import changes
-from hmas.controller.gateway.directives import Ceiling, Configured, Directives, Heard, heard_of, resolve
 from hmas.controller.scheduling.tenancy import TenantLimits
 
 CEILINGS = {"a": Ceiling(32, 2048), "b": Ceiling(8)}

@@ -11,10 +11,10 @@ from gateway_kit import MODEL, Rig, chat, eventually, gateway_config, running
 
 from hmas.cli.explain import page
 from hmas.controller.config.schema import GatewayConfig, SchedulerConfig
+from hmas.controller.control.estimates import Declared
 from hmas.controller.core.messages import RequestCost, RequestFeatures
 from hmas.controller.core.types import Estimates, OutcomeKind, Request, Slo
-from hmas.controller.gateway.beliefs import Declared
-from hmas.controller.gateway.dossier import Dossier
+from hmas.controller.observability.request_trace import Dossier
 from hmas.controller.routing import make_router
 from hmas.controller.runtime.clock import SystemClock
 from hmas.controller.scheduling.outcomes import InstanceSpec, SchedulerSettings

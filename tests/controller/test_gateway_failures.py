@@ -15,7 +15,7 @@ from hmas.controller.config.schema import EngineConfig, SchedulerConfig
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.core.messages import Message, RequestNotice
 from hmas.controller.core.types import OutcomeKind
-from hmas.controller.gateway.serve import Started, serve
+from hmas.controller.gateway.process import Started, serve
 from hmas.controller.runtime.clock import SystemClock
 
 

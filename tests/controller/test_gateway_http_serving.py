@@ -12,7 +12,7 @@ from hmas.controller.gateway.http.answer import Stamp, answer_head
 from hmas.controller.gateway.http.body import BodyReader
 from hmas.controller.gateway.http.connection import KEEPALIVE_S
 from hmas.controller.gateway.http.head import RequestHead, path_of
-from hmas.controller.gateway.transport import HttpRequest, Responder
+from hmas.controller.gateway.http.transport import HttpRequest, Responder
 from hmas.controller.runtime.virtual_loop import VirtualLoop, run_virtual
 
 CHUNKED = b"POST /a HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"

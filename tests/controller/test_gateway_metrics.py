@@ -4,7 +4,7 @@ from message_kit import system_snapshot
 
 from hmas.controller.core.messages import Completion, SystemSnapshot
 from hmas.controller.core.types import OutcomeKind
-from hmas.controller.gateway.metrics import MAX_TENANT_LABELS, OTHER, Metrics
+from hmas.controller.observability.metrics import MAX_TENANT_LABELS, OTHER, Metrics
 
 
 def completion(tenant: str = "t", outcome: OutcomeKind = OutcomeKind.COMPLETED, **fields: object) -> Completion:

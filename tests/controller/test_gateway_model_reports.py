@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from hmas.cli.model_checks import check_models
 from hmas.cli.status import model_line, page
 from hmas.controller.core.messages import ModelReport
-from hmas.controller.gateway.model_reports import FIGURES, FRESH_S, KEPT, ModelReports
+from hmas.controller.observability.agent_metrics import FIGURES, FRESH_S, KEPT, ModelReports
 
 
 class ManualClock:

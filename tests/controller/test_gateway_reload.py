@@ -13,9 +13,9 @@ import pytest
 from gateway_kit import MODEL, eventually, gateway_config, key_hash, running
 
 from hmas.controller.admin.client import AdminClient
+from hmas.controller.config.reload import LIVE, differences, taken
 from hmas.controller.config.schema import Config, GatewayConfig, SchedulerConfig, TenantConfig
 from hmas.controller.core.errors import AdminError
-from hmas.controller.gateway.reload import LIVE, differences, taken
 from hmas.controller.runtime.ports import free_port
 
 ROOT = Path(__file__).parents[2]

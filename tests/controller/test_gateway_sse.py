@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmas.controller.gateway.sse import MAX_EVENT_BYTES, EventScanner, usage_figures
+from hmas.controller.gateway.requests.sse import MAX_EVENT_BYTES, EventScanner, usage_figures
 from hmas.engines.errors import EngineProtocolError
 
 

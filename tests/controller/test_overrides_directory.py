@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from hmas.controller.config.overrides import MAX_FILES, Override, OverrideDirectory, effective
+from hmas.controller.config.override_directory import MAX_FILES, OverrideDirectory
+from hmas.controller.control.overrides import Override, effective
 from hmas.controller.core.errors import OverrideError
 
 NOW_S = 4_000_000_000.0

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hmas.controller.config.overrides import Override, document_of, override_from, override_schema, parse_override
+from hmas.controller.config.override_format import document_of, override_from, override_schema, parse_override
+from hmas.controller.control.overrides import Override
 from hmas.controller.core.errors import OverrideError
 from hmas.controller.scheduling.pool import POLICIES
 from hmas.engines.base import Knobs

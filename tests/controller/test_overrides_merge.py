@@ -1,6 +1,6 @@
 """Several overrides at once: what is in force, and what lost."""
 
-from hmas.controller.config.overrides import Conflict, Override, cli_id, conflicts, effective, knobs_for
+from hmas.controller.control.overrides import Conflict, Override, cli_id, conflicts, effective, knobs_for
 from hmas.controller.core.messages import OverrideNotice
 from hmas.engines.base import Knobs
 

@@ -11,7 +11,7 @@ import pytest
 from hmas.cli.main import main
 from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.config.schema import AgentsConfig, Config, EngineConfig, GatewayConfig
-from hmas.controller.gateway.serve import serve
+from hmas.controller.gateway.process import serve
 from hmas.controller.runtime.clock import SystemClock
 from hmas.controller.scheduling import pool
 from hmas.controller.scheduling.pool import DEFAULT_POLICY, POLICIES

@@ -15,7 +15,7 @@ class ModelReport(Message, frozen=True, tag="model_report"):
         model: Kind and version of what is reported on.
         role: `active` where its answers are used, `shadow` where they are only scored.
         requests: Answered since the model was loaded, of meta the views that it was asked about; `scored`: of these, with a known outcome.
-        figures: By name, as `hmas.controller.gateway.model_reports` lists them; unknown ones are ignored.
+        figures: By name, as `hmas.controller.observability.agent_metrics` lists them; unknown ones are ignored.
         coverage: Share of outcomes at or below each stated quantile, by level such as `0.9`.
         fallback: Why this model stands in for the one that was configured, empty where it does not.
         rss_bytes: Memory of the process.

@@ -11,7 +11,7 @@ from hmas.controller.gateway.http.body import BodyReader
 from hmas.controller.gateway.http.errors import HttpError
 from hmas.controller.gateway.http.exchange import ClientExchange
 from hmas.controller.gateway.http.head import HEAD_END, RequestHead
-from hmas.controller.gateway.transport import HttpRequest, Responder
+from hmas.controller.gateway.http.transport import HttpRequest, Responder
 
 BODY_TIMEOUT_S = 60.0
 HEAD_TIMEOUT_S = 30.0

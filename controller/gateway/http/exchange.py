@@ -1,4 +1,4 @@
-"""One request of a client and the way back to it. Implements both protocols of `hmas.controller.gateway.transport`."""
+"""One request of a client and the way back to it. Implements both protocols of `hmas.controller.gateway.http.transport`."""
 
 import asyncio
 from collections.abc import Callable, Mapping

@@ -6,10 +6,10 @@ from typing import Protocol
 import msgspec
 
 from hmas.agents.prediction.model import PredictionModel
+from hmas.controller.control.estimates import Declared, bounded_forecast, fault_of_cost, fault_of_features, with_cost, with_features
 from hmas.controller.core.messages import Completion, RequestCost, RequestFeatures, RequestNotice, SystemSnapshot
 from hmas.controller.core.notices import without_texts
 from hmas.controller.core.types import Estimates, Request
-from hmas.controller.gateway.beliefs import Declared, bounded_forecast, fault_of_cost, fault_of_features, with_cost, with_features
 from hmas.lab.agents.requests import Truth
 
 NOTHING_DECLARED = Declared()

@@ -10,10 +10,10 @@ import aiohttp
 import orjson
 
 from hmas.controller.bus.memory_bus import MemoryBus
-from hmas.controller.config.overrides import Override
+from hmas.controller.control.overrides import Override
 from hmas.controller.core.errors import SchedulingError
-from hmas.controller.gateway.core import Gateway, make_scheduler
-from hmas.controller.gateway.serve import Started, serve
+from hmas.controller.gateway.app import Gateway, make_scheduler
+from hmas.controller.gateway.process import Started, serve
 from hmas.controller.runtime.virtual_loop import VirtualLoop, run_virtual
 from hmas.engines.base import Knobs
 from hmas.engines.sim.driver import until

@@ -5,7 +5,7 @@ from functools import partial
 
 from hmas.controller.config.slo import SloConfig
 from hmas.controller.core.types import Controls, Request
-from hmas.controller.gateway.core import make_scheduler
+from hmas.controller.gateway.app import make_scheduler
 from hmas.controller.scheduling.endings import completion_of
 from hmas.controller.scheduling.history import History
 from hmas.controller.scheduling.scheduler import Scheduler

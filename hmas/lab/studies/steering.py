@@ -17,6 +17,7 @@ from hmas.agents.statera import agent as statera_agent
 from hmas.agents.statera.agent import StateraAgent
 from hmas.controller.config.schema import AgentsConfig, Config, SchedulerConfig
 from hmas.controller.config.slo import SloConfig
+from hmas.controller.control.resolve import Ceiling, Configured, Directives, Heard, resolve
 from hmas.controller.core.messages import (
     ControlAction,
     DecisionOutcome,
@@ -28,7 +29,6 @@ from hmas.controller.core.messages import (
     SystemSnapshot,
 )
 from hmas.controller.core.types import Estimates, Request
-from hmas.controller.gateway.directives import Ceiling, Configured, Directives, Heard, resolve
 from hmas.controller.scheduling.endings import completion_of
 from hmas.controller.scheduling.history import History
 from hmas.controller.scheduling.outcomes import Ended

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from hmas.controller.control.agent_scores import BOUNDS, COSTS, LENGTHS, WINDOWS, AgentScores, Standing
+from hmas.controller.control.estimates import Declared, bounded_forecast, with_cost, with_features, within_targets
+from hmas.controller.control.resolve import STATERA
 from hmas.controller.core.messages import RequestCost, RequestFeatures
 from hmas.controller.core.slo import TargetTable
 from hmas.controller.core.types import Estimates, OutcomeKind, Request
-from hmas.controller.gateway.beliefs import Declared, bounded_forecast, with_cost, with_features, within_targets
-from hmas.controller.gateway.control import Control
-from hmas.controller.gateway.directives import STATERA
-from hmas.controller.gateway.journal import Journal
+from hmas.controller.gateway.control_loop.apply import Control
+from hmas.controller.observability.event_log import Journal
 from hmas.controller.scheduling.admission import upper_output
 from hmas.controller.scheduling.group import WINDOW
 from hmas.controller.scheduling.outcomes import Dispatch, Ended

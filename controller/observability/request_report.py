@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from hmas.controller.control.resolve import Setting
 from hmas.controller.core.messages import Completion
 from hmas.controller.core.types import Estimates
-from hmas.controller.gateway.directives import Setting
-from hmas.controller.gateway.dossier import Dossier, Sample, Story, Try
+from hmas.controller.observability.request_trace import Dossier, Sample, Story, Try
 from hmas.controller.scheduling.pool import GUARD
 
 SAMPLES_TOLD = 20

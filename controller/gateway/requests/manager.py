@@ -6,21 +6,21 @@ from dataclasses import dataclass
 
 from hmas.controller.bus.base import Bus
 from hmas.controller.control.agent_scores import shape_of
+from hmas.controller.control.estimates import Declared, fault_of_cost, fault_of_features
 from hmas.controller.core.fairness import Fairness
 from hmas.controller.core.messages import RequestCost, RequestFeatures, RequestNotice
 from hmas.controller.core.notices import notice_of
 from hmas.controller.core.request_body import Call
 from hmas.controller.core.session import session_digest
 from hmas.controller.core.types import Estimates, OutcomeKind, Request
-from hmas.controller.gateway.agent_watch import AgentWatch, Answers
-from hmas.controller.gateway.beliefs import Declared, fault_of_cost, fault_of_features
-from hmas.controller.gateway.chores import Chores
-from hmas.controller.gateway.dossier import Dossier
+from hmas.controller.gateway.control_loop.agent_watch import AgentWatch, Answers
 from hmas.controller.gateway.errors import ApiError
-from hmas.controller.gateway.fleet import Fleet
-from hmas.controller.gateway.ledger import Ledger, Recent
-from hmas.controller.gateway.metrics import Metrics
-from hmas.controller.gateway.ratelimits import ratelimit_headers
+from hmas.controller.gateway.instances.monitor import Fleet
+from hmas.controller.gateway.requests.ratelimits import ratelimit_headers
+from hmas.controller.gateway.requests.sliced_work import Chores
+from hmas.controller.observability.completions import Ledger, Recent
+from hmas.controller.observability.metrics import Metrics
+from hmas.controller.observability.request_trace import Dossier
 from hmas.controller.runtime.clock import Clock
 from hmas.controller.scheduling.history import History
 from hmas.controller.scheduling.lazy_heap import LazyHeap

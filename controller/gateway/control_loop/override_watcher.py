@@ -6,11 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hmas.controller.bus.base import Bus
-from hmas.controller.config.overrides import Override, OverrideDirectory, document_of, effective
+from hmas.controller.config.override_directory import OverrideDirectory
+from hmas.controller.config.override_format import document_of
+from hmas.controller.control.overrides import Override, effective
 from hmas.controller.core.errors import OverrideError
 from hmas.controller.core.messages import OverrideNotice
-from hmas.controller.gateway.control import Control
-from hmas.controller.gateway.journal import Journal
+from hmas.controller.gateway.control_loop.apply import Control
+from hmas.controller.observability.event_log import Journal
 from hmas.controller.runtime.clock import Clock
 
 SCAN_S = 0.5

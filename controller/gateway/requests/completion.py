@@ -5,21 +5,21 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from hmas.controller.control.estimates import Declared
 from hmas.controller.core.request_body import Call
 from hmas.controller.core.slo import DEFAULT_IMPORTANCE, TargetTable
 from hmas.controller.core.types import OutcomeKind, Request, Slo, TaskType
-from hmas.controller.gateway.auth import Authenticator
-from hmas.controller.gateway.beliefs import Declared
-from hmas.controller.gateway.claims import Claims, clamp_priority, read_claims
-from hmas.controller.gateway.desk import Desk, Ending, Live
 from hmas.controller.gateway.errors import ApiError
-from hmas.controller.gateway.fleet import Fleet
-from hmas.controller.gateway.ids import Ids
-from hmas.controller.gateway.intake import parse_call, with_priority
-from hmas.controller.gateway.metrics import Metrics
-from hmas.controller.gateway.ratelimits import ratelimit_headers
-from hmas.controller.gateway.relay import STREAM_HEADERS, Answer, EngineFault, relay
-from hmas.controller.gateway.transport import HttpRequest, Responder
+from hmas.controller.gateway.http.transport import HttpRequest, Responder
+from hmas.controller.gateway.instances.monitor import Fleet
+from hmas.controller.gateway.requests.auth import Authenticator
+from hmas.controller.gateway.requests.headers import Claims, clamp_priority, read_claims
+from hmas.controller.gateway.requests.ids import Ids
+from hmas.controller.gateway.requests.manager import Desk, Ending, Live
+from hmas.controller.gateway.requests.parse import parse_call, with_priority
+from hmas.controller.gateway.requests.ratelimits import ratelimit_headers
+from hmas.controller.gateway.requests.relay import STREAM_HEADERS, Answer, EngineFault, relay
+from hmas.controller.observability.metrics import Metrics
 from hmas.controller.runtime.clock import Clock
 from hmas.engines.errors import EngineError, EngineUnavailable
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hmas.controller.gateway.directives import KNOBS, Directives, Setting, Source
+from hmas.controller.control.resolve import KNOBS, Directives, Setting, Source
 from hmas.controller.scheduling.tenancy import NO_LIMITS, TenantLimits
 
 

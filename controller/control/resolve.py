@@ -11,8 +11,8 @@ from typing import Final, Generic, Literal, TypeVar
 
 import msgspec
 
-from hmas.controller.config.overrides import knobs_for
 from hmas.controller.control.agent_scores import BOUNDS, WINDOWS
+from hmas.controller.control.overrides import knobs_for
 from hmas.controller.core.messages import ControlAction, LengthBound, MetaDecision, OverrideNotice
 from hmas.controller.core.types import Controls
 from hmas.controller.scheduling.pool import GUARD

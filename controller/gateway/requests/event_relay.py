@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hmas.controller.gateway.complaints import Complaint
-from hmas.controller.gateway.sse import EventScanner, usage_figures
-from hmas.controller.gateway.transport import Responder
+from hmas.controller.gateway.http.transport import Responder
+from hmas.controller.gateway.requests.engine_errors import Complaint
+from hmas.controller.gateway.requests.sse import EventScanner, usage_figures
 from hmas.engines.base import EngineResponse
 from hmas.engines.errors import EngineError, EngineProtocolError
 

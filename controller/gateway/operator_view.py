@@ -7,17 +7,18 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from hmas.controller.config.overrides import Override, conflicts, document_of
+from hmas.controller.config.override_format import document_of
 from hmas.controller.config.plugins import load_policies
 from hmas.controller.config.running import AGENT_NAMES, running_agents
 from hmas.controller.control.agent_scores import Standing
+from hmas.controller.control.overrides import Override, conflicts
+from hmas.controller.control.resolve import KNOBS, Setting
 from hmas.controller.core.errors import AdminError, SchedulingError
 from hmas.controller.core.messages import InstanceView
 from hmas.controller.core.types import OutcomeKind
-from hmas.controller.gateway.core import Gateway
-from hmas.controller.gateway.directives import KNOBS, Setting
-from hmas.controller.gateway.fleet import Instance
-from hmas.controller.gateway.story import told, unknown
+from hmas.controller.gateway.app import Gateway
+from hmas.controller.gateway.instances.monitor import Instance
+from hmas.controller.observability.request_report import told, unknown
 from hmas.controller.scheduling.pool import BUILT_IN, COMMON_HINTS, POLICIES
 from hmas.controller.scheduling.queue_entry import QueuePolicy
 from hmas.controller.scheduling.tenancy import NO_LIMITS

@@ -10,12 +10,12 @@ import msgspec
 import orjson
 
 from hmas.controller.config.schema import EngineConfig
+from hmas.controller.control.resolve import Ceiling
 from hmas.controller.core.messages import Severity
 from hmas.controller.core.types import Controls
-from hmas.controller.gateway.breaker import Breaker
-from hmas.controller.gateway.directives import Ceiling
 from hmas.controller.gateway.errors import ApiError
-from hmas.controller.gateway.journal import Journal
+from hmas.controller.gateway.instances.circuit_breaker import Breaker
+from hmas.controller.observability.event_log import Journal
 from hmas.controller.runtime.clock import Clock
 from hmas.engines.base import SNAPSHOT_EVERY_S, Engine, EngineSnapshot, Knobs
 from hmas.engines.errors import EngineError

@@ -4,13 +4,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hmas.controller.config.overrides import Override
 from hmas.controller.config.schema import Config
 from hmas.controller.control.agent_scores import BOUNDS
-from hmas.controller.core.errors import PolicyError
-from hmas.controller.core.messages import ControlAction, LengthBound, MetaDecision, OverrideNotice
-from hmas.controller.gateway.directive_changes import Change, changes
-from hmas.controller.gateway.directives import (
+from hmas.controller.control.changes import Change, changes
+from hmas.controller.control.overrides import Override
+from hmas.controller.control.resolve import (
     META,
     STATERA,
     Configured,
@@ -22,9 +20,11 @@ from hmas.controller.gateway.directives import (
     newest_bounds,
     resolve,
 )
-from hmas.controller.gateway.fleet import Fleet
-from hmas.controller.gateway.journal import Journal
-from hmas.controller.gateway.metrics import Metrics
+from hmas.controller.core.errors import PolicyError
+from hmas.controller.core.messages import ControlAction, LengthBound, MetaDecision, OverrideNotice
+from hmas.controller.gateway.instances.monitor import Fleet
+from hmas.controller.observability.event_log import Journal
+from hmas.controller.observability.metrics import Metrics
 from hmas.controller.runtime.clock import Clock
 from hmas.controller.scheduling.pool import GUARD, make_policy
 from hmas.controller.scheduling.scheduler import Scheduler

@@ -4,14 +4,14 @@ import asyncio
 import os
 from contextlib import suppress
 
-from hmas.controller.gateway.auth import Authenticator
-from hmas.controller.gateway.claims import client_request_id, read_claims
 from hmas.controller.gateway.errors import ApiError
-from hmas.controller.gateway.fleet import Fleet, Instance
-from hmas.controller.gateway.intake import parse_object, read_model
-from hmas.controller.gateway.metrics import Metrics
-from hmas.controller.gateway.relay import Answer, EngineFault, relay
-from hmas.controller.gateway.transport import HttpRequest, Responder
+from hmas.controller.gateway.http.transport import HttpRequest, Responder
+from hmas.controller.gateway.instances.monitor import Fleet, Instance
+from hmas.controller.gateway.requests.auth import Authenticator
+from hmas.controller.gateway.requests.headers import client_request_id, read_claims
+from hmas.controller.gateway.requests.parse import parse_object, read_model
+from hmas.controller.gateway.requests.relay import Answer, EngineFault, relay
+from hmas.controller.observability.metrics import Metrics
 from hmas.engines.errors import EngineError, EngineUnavailable
 
 MAX_PASSING = 1024

@@ -21,10 +21,10 @@ from hmas.controller.core.messages import (
     RequestCost,
     RequestFeatures,
 )
-from hmas.controller.gateway.control import Control
-from hmas.controller.gateway.decisions import DecisionLog
-from hmas.controller.gateway.desk import Desk
-from hmas.controller.gateway.model_reports import ModelReports
+from hmas.controller.gateway.control_loop.apply import Control
+from hmas.controller.gateway.requests.manager import Desk
+from hmas.controller.observability.agent_metrics import ModelReports
+from hmas.controller.observability.decision_log import DecisionLog
 from hmas.controller.runtime.clock import Clock
 
 STREAMS = (FEATURES, COSTS, ACTIONS, DECISIONS, MODELS)

@@ -9,7 +9,7 @@ from hmas.controller.control.agent_scores import Standing
 from hmas.controller.core.fairness import Fairness
 from hmas.controller.core.messages import Completion, SystemSnapshot
 from hmas.controller.core.types import OutcomeKind
-from hmas.controller.gateway.tallies import Count, Counter, Histogram
+from hmas.controller.observability.counters import Count, Counter, Histogram
 
 MAX_TENANT_LABELS = 50
 OTHER = "other"

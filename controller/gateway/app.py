@@ -12,26 +12,26 @@ import msgspec
 
 from hmas.controller.bus.base import Bus
 from hmas.controller.config.paths import overrides_dir
+from hmas.controller.config.reload import differences, taken
 from hmas.controller.config.schema import Config, EngineConfig
 from hmas.controller.core.types import OutcomeKind
-from hmas.controller.gateway.agent_watch import AgentWatch
-from hmas.controller.gateway.auth import Authenticator
-from hmas.controller.gateway.control import Control, tenant_limits
-from hmas.controller.gateway.decisions import DecisionLog
-from hmas.controller.gateway.desk import Desk, Ending
-from hmas.controller.gateway.door import Door
-from hmas.controller.gateway.dossier import Dossier
+from hmas.controller.gateway.control_loop.agent_watch import AgentWatch
+from hmas.controller.gateway.control_loop.apply import Control, tenant_limits
+from hmas.controller.gateway.control_loop.override_watcher import OverrideWatch
+from hmas.controller.gateway.control_loop.subscriber import Listener
 from hmas.controller.gateway.errors import ApiError
-from hmas.controller.gateway.fleet import Fleet
-from hmas.controller.gateway.instance_spec import instance_spec
-from hmas.controller.gateway.journal import Journal
-from hmas.controller.gateway.life import RequestLife
-from hmas.controller.gateway.listener import Listener
-from hmas.controller.gateway.metrics import Metrics
-from hmas.controller.gateway.model_reports import ModelReports
-from hmas.controller.gateway.passthrough import PassThrough
-from hmas.controller.gateway.reload import differences, taken
-from hmas.controller.gateway.watch import OverrideWatch
+from hmas.controller.gateway.instances.monitor import Fleet
+from hmas.controller.gateway.instances.spec import instance_spec
+from hmas.controller.gateway.requests.auth import Authenticator
+from hmas.controller.gateway.requests.completion import RequestLife
+from hmas.controller.gateway.requests.embeddings import PassThrough
+from hmas.controller.gateway.requests.manager import Desk, Ending
+from hmas.controller.gateway.requests.routes import Door
+from hmas.controller.observability.agent_metrics import ModelReports
+from hmas.controller.observability.decision_log import DecisionLog
+from hmas.controller.observability.event_log import Journal
+from hmas.controller.observability.metrics import Metrics
+from hmas.controller.observability.request_trace import Dossier
 from hmas.controller.routing.pool import make_router
 from hmas.controller.runtime.clock import Clock
 from hmas.controller.scheduling.history import History

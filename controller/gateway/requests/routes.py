@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable, Mapping
 import orjson
 
 from hmas.controller.core.request_body import CHAT, COMPLETIONS
-from hmas.controller.gateway.auth import Authenticator
-from hmas.controller.gateway.claims import client_request_id
 from hmas.controller.gateway.errors import ApiError
-from hmas.controller.gateway.fleet import Fleet
-from hmas.controller.gateway.metrics import Metrics
-from hmas.controller.gateway.transport import HttpRequest, Responder
+from hmas.controller.gateway.http.transport import HttpRequest, Responder
+from hmas.controller.gateway.instances.monitor import Fleet
+from hmas.controller.gateway.requests.auth import Authenticator
+from hmas.controller.gateway.requests.headers import client_request_id
+from hmas.controller.observability.metrics import Metrics
 
 EMBEDDINGS = "/v1/embeddings"
 MODELS = "/v1/models"

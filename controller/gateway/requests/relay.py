@@ -5,10 +5,10 @@ from typing import Any
 
 import orjson
 
-from hmas.controller.gateway.complaints import Complaint, read_complaint
-from hmas.controller.gateway.event_relay import JSON, SSE, Answer, EngineFault, EngineRefused, EventRelay
-from hmas.controller.gateway.sse import ABORTED, excerpt, usage_figures
-from hmas.controller.gateway.transport import Responder
+from hmas.controller.gateway.http.transport import Responder
+from hmas.controller.gateway.requests.engine_errors import Complaint, read_complaint
+from hmas.controller.gateway.requests.event_relay import JSON, SSE, Answer, EngineFault, EngineRefused, EventRelay
+from hmas.controller.gateway.requests.sse import ABORTED, excerpt, usage_figures
 from hmas.engines.base import EngineResponse
 from hmas.engines.errors import EngineProtocolError, EngineUnavailable
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from hmas.controller.gateway.complaints import Complaint, read_complaint
+from hmas.controller.gateway.requests.engine_errors import Complaint, read_complaint
 from hmas.engines.errors import EngineProtocolError
 
 MAX_EVENT_BYTES = 8 << 20

@@ -1,127 +1,18 @@
-"""What operators hold by force: a directory of override documents, and what they come to when merged.
-
-Merge order: overrides are applied in the order of their ids (plain text order), so on the same setting the later id wins;
-`conflicts` lists what lost. A knob for a named instance wins over one for `*`, whatever the order.
-"""
+"""The directory of override documents: read again and again, its last good state kept."""
 
 import json
 import os
 import stat
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
 
-import msgspec
-
-from hmas.controller.config.override_format import (
-    ID_PATTERN,
-    MAX_BYTES,
-    Override,
-    document_of,
-    override_from,
-    override_schema,
-    parse_override,
-    valid_id,
-)
+from hmas.controller.config.override_format import MAX_BYTES, document_of, parse_override, valid_id
+from hmas.controller.control.overrides import Override, in_force
 from hmas.controller.core.errors import OverrideError
-from hmas.controller.core.messages import OverrideNotice
-from hmas.engines.base import Knobs
-
-__all__ = [
-    "ID_PATTERN",
-    "MAX_BYTES",
-    "MAX_FILES",
-    "Conflict",
-    "FileError",
-    "Override",
-    "OverrideDirectory",
-    "ScanResult",
-    "cli_id",
-    "conflicts",
-    "document_of",
-    "effective",
-    "knobs_for",
-    "override_from",
-    "override_schema",
-    "parse_override",
-]
 
 MAX_FILES = 256
 _RACY_S = 2.0
 """A file written this short before it was read may change again within the same timestamp; it is read once more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Conflict:
-    """A setting that more than one override holds with different values: `winner` is in force, `losers` are not."""
-
-    setting: str
-    winner: str
-    losers: tuple[str, ...]
-
-
-def conflicts(overrides: Iterable[Override], now_s: float) -> list[Conflict]:
-    """Settings on which active overrides disagree, in the order of their paths."""
-    holders: dict[str, list[tuple[str, Any]]] = {}
-    for override in _in_force(overrides, now_s):
-        for setting, value in override.settings().items():
-            holders.setdefault(setting, []).append((override.id, value))
-    found = []
-    for setting, held in sorted(holders.items()):
-        winner, value = held[-1]
-        losers = tuple(name for name, other in held[:-1] if other != value)
-        if losers:
-            found.append(Conflict(setting, winner, losers))
-    return found
-
-
-def effective(overrides: Iterable[Override], now_s: float) -> OverrideNotice:
-    """All active overrides merged in the order of their ids; an empty notice where there is none.
-
-    `expires_s` is the first moment at which anything of it ends (0: never); author and reason name every contributor.
-    """
-    active = _in_force(overrides, now_s)
-    policy, hints = "", dict[str, float]()
-    knobs: dict[str, dict[str, int]] = {}
-    weights: dict[str, float] = {}
-    limits: dict[str, dict[str, int | float]] = {}
-    for override in active:
-        if override.policy is not None:
-            policy, hints = override.policy, dict(override.hints)
-        for instance, part in override.knobs.items():
-            knobs.setdefault(instance, {}).update(msgspec.to_builtins(part))
-        weights.update(override.tenant_weights)
-        for tenant, held in override.tenant_limits.items():
-            limits.setdefault(tenant, {}).update(held)
-    ends = [override.expires_s for override in active if override.expires_s is not None]
-    return OverrideNotice(
-        sent_s=now_s,
-        policy=policy,
-        hints=hints,
-        knobs=knobs,
-        tenant_weights=weights,
-        tenant_limits=limits,
-        draining=sorted({engine for override in active for engine in override.draining}),
-        expires_s=min(ends, default=0.0),
-        author=", ".join(dict.fromkeys(override.author for override in active))[:200],
-        reason="; ".join(f"{override.id}: {override.reason}" for override in active)[:1000],
-    )
-
-
-def knobs_for(notice: OverrideNotice, instance: str) -> Knobs:
-    """The forced knobs of one instance: its own, and those for `*` where it has none of its own."""
-    held = {**notice.knobs.get("*", {}), **notice.knobs.get(instance, {})}
-    return Knobs(n_run=held.get("n_run"), token_budget=held.get("token_budget"), long_prefill_tokens=held.get("long_prefill_tokens"))
-
-
-def cli_id(kind: Literal["policy", "knobs", "drain"], subject: str = "") -> str:
-    """Id under which the admin API files a forced setting: `cli-policy`, `cli-knobs-NAME` (`cli-knobs-_all` for `*`), `cli-drain-NAME`."""
-    return f"cli-{kind}" + (f"-{'_all' if subject == '*' else subject}" if subject else "")
-
-
-def _in_force(overrides: Iterable[Override], now_s: float) -> list[Override]:
-    return sorted((override for override in overrides if override.active(now_s)), key=lambda override: override.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +120,7 @@ class OverrideDirectory:
 
     def _result(self, now_s: float, errors: list[FileError]) -> ScanResult:
         overrides = tuple(seen.override for _, seen in sorted(self._seen.items()) if seen.override is not None)
-        active = tuple(_in_force(overrides, now_s))
+        active = tuple(in_force(overrides, now_s))
         changed, self._active = active != self._active, active
         errors += [FileError(name, seen.error) for name, seen in self._seen.items() if seen.error]
         return ScanResult(overrides, changed, tuple(sorted(errors, key=lambda error: error.file)))

@@ -4,10 +4,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
+from hmas.controller.control.estimates import Declared
+from hmas.controller.control.resolve import Directives
 from hmas.controller.core.messages import Completion
 from hmas.controller.core.types import Estimates, Request
-from hmas.controller.gateway.beliefs import Declared
-from hmas.controller.gateway.directives import Directives
 from hmas.controller.runtime.clock import Clock
 from hmas.controller.scheduling.queue_entry import QueueEntry
 from hmas.controller.scheduling.scheduler import Dispatch, Scheduler

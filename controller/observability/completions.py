@@ -10,8 +10,8 @@ from hmas.controller.bus.base import Bus
 from hmas.controller.core.fairness import Fairness
 from hmas.controller.core.messages import Completion, RequestCost
 from hmas.controller.core.types import Estimates, OutcomeKind, Request
-from hmas.controller.gateway.metrics import Metrics
-from hmas.controller.gateway.tenants import recent_fairness
+from hmas.controller.observability.metrics import Metrics
+from hmas.controller.observability.tenant_fairness import recent_fairness
 from hmas.controller.runtime.clock import Clock
 from hmas.controller.scheduling.endings import completion_of
 from hmas.controller.scheduling.history import History

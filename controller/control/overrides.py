@@ -1,0 +1,136 @@
+"""What operators hold by force, and what it comes to when it is merged. Pure.
+
+Merge order: overrides are applied in the order of their ids (plain text order), so on the same setting the later id wins;
+`conflicts` lists what lost. A knob for a named instance wins over one for `*`, whatever the order.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+from hmas.controller.core.messages import OverrideNotice
+from hmas.engines.base import Knobs
+
+
+class Override(msgspec.Struct, frozen=True, kw_only=True):
+    """One checked override.
+
+    Attributes:
+        id: The file's name without `.json`.
+        expires_s: When it ends, seconds since the epoch; None for good.
+        policy: Forced policy, None where it forces none; `hints` belong to it.
+        knobs: By instance name, `*` for all that are not named.
+        tenant_weights: Weight by tenant.
+        tenant_limits: Quotas, share and cap by tenant, as fields of `TenantLimits`; those that are not named stay as they are.
+        draining: Engines that get no new requests.
+    """
+
+    id: str
+    author: str
+    reason: str
+    expires_s: float | None
+    version: Literal[1] = 1
+    policy: str | None = None
+    hints: dict[str, float] = {}
+    knobs: dict[str, Knobs] = {}
+    tenant_weights: dict[str, float] = {}
+    tenant_limits: dict[str, dict[str, int | float]] = {}
+    draining: tuple[str, ...] = ()
+
+    def active(self, now_s: float) -> bool:
+        """Whether it has not ended yet."""
+        return self.expires_s is None or now_s < self.expires_s
+
+    def settings(self) -> dict[str, Any]:
+        """Every setting it holds, by path: `policy`, `knobs.*.n_run`, `tenants.NAME.weight` (and the limits), `engines.NAME.drain`."""
+        held: dict[str, Any] = {}
+        if self.policy is not None:
+            held["policy"] = {"name": self.policy, "hints": dict(self.hints)}
+        for instance, knobs in self.knobs.items():
+            held.update({f"knobs.{instance}.{name}": value for name, value in msgspec.to_builtins(knobs).items()})
+        for tenant, part in self.tenants().items():
+            held.update({f"tenants.{tenant}.{name}": value for name, value in part.items()})
+        held.update({f"engines.{engine}.drain": True for engine in self.draining})
+        return held
+
+    def tenants(self) -> dict[str, dict[str, int | float]]:
+        """All that it holds of each tenant, weight and limits, as the document has it."""
+        held: dict[str, dict[str, int | float]] = {tenant: {"weight": weight} for tenant, weight in self.tenant_weights.items()}
+        for tenant, limits in self.tenant_limits.items():
+            held.setdefault(tenant, {}).update(limits)
+        return held
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """A setting that more than one override holds with different values: `winner` is in force, `losers` are not."""
+
+    setting: str
+    winner: str
+    losers: tuple[str, ...]
+
+
+def conflicts(overrides: Iterable[Override], now_s: float) -> list[Conflict]:
+    """Settings on which active overrides disagree, in the order of their paths."""
+    holders: dict[str, list[tuple[str, Any]]] = {}
+    for override in in_force(overrides, now_s):
+        for setting, value in override.settings().items():
+            holders.setdefault(setting, []).append((override.id, value))
+    found = []
+    for setting, held in sorted(holders.items()):
+        winner, value = held[-1]
+        losers = tuple(name for name, other in held[:-1] if other != value)
+        if losers:
+            found.append(Conflict(setting, winner, losers))
+    return found
+
+
+def effective(overrides: Iterable[Override], now_s: float) -> OverrideNotice:
+    """All active overrides merged in the order of their ids; an empty notice where there is none.
+
+    `expires_s` is the first moment at which anything of it ends (0: never); author and reason name every contributor.
+    """
+    active = in_force(overrides, now_s)
+    policy, hints = "", dict[str, float]()
+    knobs: dict[str, dict[str, int]] = {}
+    weights: dict[str, float] = {}
+    limits: dict[str, dict[str, int | float]] = {}
+    for override in active:
+        if override.policy is not None:
+            policy, hints = override.policy, dict(override.hints)
+        for instance, part in override.knobs.items():
+            knobs.setdefault(instance, {}).update(msgspec.to_builtins(part))
+        weights.update(override.tenant_weights)
+        for tenant, held in override.tenant_limits.items():
+            limits.setdefault(tenant, {}).update(held)
+    ends = [override.expires_s for override in active if override.expires_s is not None]
+    return OverrideNotice(
+        sent_s=now_s,
+        policy=policy,
+        hints=hints,
+        knobs=knobs,
+        tenant_weights=weights,
+        tenant_limits=limits,
+        draining=sorted({engine for override in active for engine in override.draining}),
+        expires_s=min(ends, default=0.0),
+        author=", ".join(dict.fromkeys(override.author for override in active))[:200],
+        reason="; ".join(f"{override.id}: {override.reason}" for override in active)[:1000],
+    )
+
+
+def knobs_for(notice: OverrideNotice, instance: str) -> Knobs:
+    """The forced knobs of one instance: its own, and those for `*` where it has none of its own."""
+    held = {**notice.knobs.get("*", {}), **notice.knobs.get(instance, {})}
+    return Knobs(n_run=held.get("n_run"), token_budget=held.get("token_budget"), long_prefill_tokens=held.get("long_prefill_tokens"))
+
+
+def cli_id(kind: Literal["policy", "knobs", "drain"], subject: str = "") -> str:
+    """Id under which the admin API files a forced setting: `cli-policy`, `cli-knobs-NAME` (`cli-knobs-_all` for `*`), `cli-drain-NAME`."""
+    return f"cli-{kind}" + (f"-{'_all' if subject == '*' else subject}" if subject else "")
+
+
+def in_force(overrides: Iterable[Override], now_s: float) -> list[Override]:
+    """Those that have not ended, in the order of their ids."""
+    return sorted((override for override in overrides if override.active(now_s)), key=lambda override: override.id)

@@ -1,0 +1,1 @@
+"""Health, circuit breaker and live knobs of each engine behind the gateway."""

@@ -1,0 +1,1 @@
+"""What listens: metrics, event log, decision log, request traces, completions."""
