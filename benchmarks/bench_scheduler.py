@@ -20,9 +20,9 @@ from typing import Any
 
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing import make_router
-from hmas.controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
-from hmas.controller.scheduling.pool import POLICIES, make_policy
-from hmas.controller.scheduling.queue_entry import QueueEntry
+from hmas.controller.scheduling.policies.registry import POLICIES, make_policy
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
+from hmas.controller.scheduling.results import InstanceSpec, SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
 
 SIZES = (1_000, 10_000, 100_000)

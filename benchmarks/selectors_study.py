@@ -14,7 +14,7 @@ from itertools import product
 
 from lateness_study import PLACES
 
-from hmas.controller.scheduling.pool import DEFAULT_POLICY
+from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
 from hmas.lab.studies.case import AGENTS, Case
 from hmas.lab.studies.fleet import read_fleet
 from hmas.lab.studies.report import make_report

@@ -27,7 +27,7 @@ from hmas.controller.core.types import OutcomeKind
 from hmas.controller.gateway.requests.sliced_work import Chores
 from hmas.controller.runtime.clock import SystemClock
 from hmas.controller.runtime.collector import Collector
-from hmas.controller.scheduling.pool import POLICIES
+from hmas.controller.scheduling.policies.registry import POLICIES
 from hmas.controller.scheduling.scheduler import Scheduler
 
 SIZE = 100_000

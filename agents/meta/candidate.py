@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from hmas.controller.core.messages import label_of
-from hmas.controller.scheduling.pool import GUARD, POLICIES, own_hints
+from hmas.controller.scheduling.policies.registry import GUARD, POLICIES, own_hints
 
 STEP = 2.5
 """Factor between amounts that are tried: a policy whose order hardly changes hardly tells."""

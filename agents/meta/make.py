@@ -28,8 +28,8 @@ from hmas.controller.config.paths import models_dir
 from hmas.controller.config.schema import AgentsConfig, Config
 from hmas.controller.core.errors import ConfigError, HmasError
 from hmas.controller.core.messages import LongView, ShortView
-from hmas.controller.scheduling.outcomes import SchedulerSettings
-from hmas.controller.scheduling.pool import POLICIES, named
+from hmas.controller.scheduling.policies.registry import POLICIES, named
+from hmas.controller.scheduling.results import SchedulerSettings
 from hmas.engines.errors import ProfileError
 from hmas.engines.sim.profile import Profile, load_profile
 

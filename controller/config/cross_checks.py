@@ -8,7 +8,7 @@ from hmas.controller.config.check import Problem
 from hmas.controller.config.paths import UNIX_PATH_LIMIT, is_loopback
 from hmas.controller.config.running import AGENT_NAMES
 from hmas.controller.config.schema import Config, EngineConfig
-from hmas.controller.scheduling.pool import POLICIES, named
+from hmas.controller.scheduling.policies.registry import POLICIES, named
 from hmas.engines.errors import ProfileError
 from hmas.engines.model_shape import model_kv_bytes
 

@@ -13,8 +13,8 @@ from hmas.controller.config.check import Problem, dotted, problems
 from hmas.controller.config.section import Name, PolicyName
 from hmas.controller.control.overrides import Override
 from hmas.controller.core.errors import OverrideError, PolicyError
-from hmas.controller.scheduling.pool import BUILT_IN, POLICIES, check_hints
-from hmas.controller.scheduling.tenancy import TenantLimits
+from hmas.controller.scheduling.admission.quotas import TenantLimits
+from hmas.controller.scheduling.policies.registry import BUILT_IN, POLICIES, check_hints
 from hmas.engines.base import Knobs
 
 MAX_BYTES = 64 * 1024

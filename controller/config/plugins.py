@@ -8,7 +8,7 @@ from importlib.metadata import EntryPoint, entry_points
 import msgspec
 
 from hmas.controller.core.errors import PolicyError
-from hmas.controller.scheduling.pool import register
+from hmas.controller.scheduling.policies.registry import register
 
 GROUP = "hmas.policies"
 log = logging.getLogger(__name__)

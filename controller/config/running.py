@@ -1,7 +1,7 @@
 """Which of the five agents run."""
 
 from hmas.controller.config.schema import AgentsConfig
-from hmas.controller.scheduling.pool import named
+from hmas.controller.scheduling.policies.registry import named
 
 AGENT_NAMES = ("perception", "prediction", "qos", "meta", "statera")
 """The five agents, in the order in which a request's figures pass through them."""

@@ -6,7 +6,7 @@ from msgspec import Meta
 
 from hmas.controller.config.section import Name, PolicyName, Port, Seconds, Section, Share
 from hmas.controller.config.slo import SloConfig
-from hmas.controller.scheduling.pool import DEFAULT_POLICY
+from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
 
 
 class GatewayConfig(Section, frozen=True):

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hmas.controller.control.resolve import KNOBS, Directives, Setting, Source
-from hmas.controller.scheduling.tenancy import NO_LIMITS, TenantLimits
+from hmas.controller.scheduling.admission.quotas import NO_LIMITS, TenantLimits
 
 
 @dataclass(frozen=True, slots=True)

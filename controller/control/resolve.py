@@ -15,8 +15,8 @@ from hmas.controller.control.agent_scores import BOUNDS, WINDOWS
 from hmas.controller.control.overrides import knobs_for
 from hmas.controller.core.messages import ControlAction, LengthBound, MetaDecision, OverrideNotice
 from hmas.controller.core.types import Controls
-from hmas.controller.scheduling.pool import GUARD
-from hmas.controller.scheduling.tenancy import NO_LIMITS, TenantLimits
+from hmas.controller.scheduling.admission.quotas import NO_LIMITS, TenantLimits
+from hmas.controller.scheduling.policies.registry import GUARD
 
 META: Final = "meta"
 STATERA: Final = "statera"

@@ -34,8 +34,8 @@ from hmas.controller.observability.metrics import Metrics
 from hmas.controller.observability.request_trace import Dossier
 from hmas.controller.routing.pool import make_router
 from hmas.controller.runtime.clock import Clock
-from hmas.controller.scheduling.history import History
-from hmas.controller.scheduling.outcomes import SchedulerSettings
+from hmas.controller.scheduling.default_estimates import History
+from hmas.controller.scheduling.results import SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.engines.base import Engine
 

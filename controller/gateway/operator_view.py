@@ -19,9 +19,9 @@ from hmas.controller.core.types import OutcomeKind
 from hmas.controller.gateway.app import Gateway
 from hmas.controller.gateway.instances.monitor import Instance
 from hmas.controller.observability.request_report import told, unknown
-from hmas.controller.scheduling.pool import BUILT_IN, COMMON_HINTS, POLICIES
-from hmas.controller.scheduling.queue_entry import QueuePolicy
-from hmas.controller.scheduling.tenancy import NO_LIMITS
+from hmas.controller.scheduling.admission.quotas import NO_LIMITS
+from hmas.controller.scheduling.policies.registry import BUILT_IN, COMMON_HINTS, POLICIES
+from hmas.controller.scheduling.policy_base.queue_entry import QueuePolicy
 
 POSITION_UP_TO = 10_000
 """Waiting requests up to which an exact position is worked out for whoever asks: 1 ms."""

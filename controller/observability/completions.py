@@ -13,8 +13,8 @@ from hmas.controller.core.types import Estimates, OutcomeKind, Request
 from hmas.controller.observability.metrics import Metrics
 from hmas.controller.observability.tenant_fairness import recent_fairness
 from hmas.controller.runtime.clock import Clock
-from hmas.controller.scheduling.endings import completion_of
-from hmas.controller.scheduling.history import History
+from hmas.controller.scheduling.default_estimates import History
+from hmas.controller.scheduling.refusals import completion_of
 from hmas.controller.scheduling.scheduler import Ended, Refusal
 
 RECENT_S = 60.0

@@ -6,11 +6,11 @@ from hmas.controller.control.resolve import Setting
 from hmas.controller.core.messages import Completion
 from hmas.controller.core.types import Estimates
 from hmas.controller.observability.request_trace import Dossier, Sample, Story, Try
-from hmas.controller.scheduling.pool import GUARD
+from hmas.controller.scheduling.policies.registry import GUARD
 
 SAMPLES_TOLD = 20
 FULL, DOWN = "every window full", "no engine there"
-"""Reasons of the whole group; those of a request itself are in `hmas.controller.scheduling.walk` and `tenant_gate`."""
+"""Reasons of the whole group; those of a request itself are in `hmas.controller.scheduling.dispatch` and `tenant_gate`."""
 
 
 def told(story: Story, dossier: Dossier, *, position: int | None, now_s: float) -> dict[str, Any]:

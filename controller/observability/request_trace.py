@@ -9,7 +9,7 @@ from hmas.controller.control.resolve import Directives
 from hmas.controller.core.messages import Completion
 from hmas.controller.core.types import Estimates, Request
 from hmas.controller.runtime.clock import Clock
-from hmas.controller.scheduling.queue_entry import QueueEntry
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.scheduler import Dispatch, Scheduler
 
 BELIEFS_KEPT = 8

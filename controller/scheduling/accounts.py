@@ -4,10 +4,10 @@ from collections.abc import Collection, Iterable, Sequence
 
 from hmas.controller.core.errors import SchedulingError
 from hmas.controller.core.messages import SystemSnapshot
-from hmas.controller.scheduling.instance import Instance
-from hmas.controller.scheduling.outcomes import Counts
-from hmas.controller.scheduling.running import Running
-from hmas.controller.scheduling.waiting_room import WaitingRoom
+from hmas.controller.scheduling.instances.instance import Instance
+from hmas.controller.scheduling.instances.running import Running
+from hmas.controller.scheduling.queue.wait_queue import WaitingRoom
+from hmas.controller.scheduling.results import Counts
 
 
 def snapshot(

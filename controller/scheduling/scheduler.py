@@ -7,21 +7,22 @@ from hmas.controller.core.errors import SchedulingError
 from hmas.controller.core.messages import SystemSnapshot
 from hmas.controller.core.placement import Router
 from hmas.controller.core.types import Estimates, OutcomeKind, Request
-from hmas.controller.scheduling import accounts, endings
-from hmas.controller.scheduling.admission import upper_tokens
-from hmas.controller.scheduling.assumed_targets import attainable
-from hmas.controller.scheduling.entrance import Entrance
-from hmas.controller.scheduling.group import Waiting
-from hmas.controller.scheduling.idle_holds import IdleHolds
-from hmas.controller.scheduling.instance import Instance
-from hmas.controller.scheduling.outcomes import Counts, Dispatch, Dropped, Ended, InstanceSpec, Refusal, SchedulerSettings
-from hmas.controller.scheduling.pool import check_hints, own_hints
-from hmas.controller.scheduling.queue_entry import QueueEntry
-from hmas.controller.scheduling.room import is_half_empty
+from hmas.controller.scheduling import accounts
+from hmas.controller.scheduling import refusals as endings
+from hmas.controller.scheduling.admission.assumed_targets import attainable
+from hmas.controller.scheduling.admission.quotas import RateState, Tenancy, TenantLimits
+from hmas.controller.scheduling.dispatch import Found, Walk
+from hmas.controller.scheduling.instances.instance import Instance
+from hmas.controller.scheduling.instances.kv_fence import upper_tokens
+from hmas.controller.scheduling.instances.room import is_half_empty
+from hmas.controller.scheduling.intake import Entrance
+from hmas.controller.scheduling.policies.registry import check_hints, own_hints
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
+from hmas.controller.scheduling.queue.idle_holds import IdleHolds
+from hmas.controller.scheduling.queue.model_queue import Waiting
+from hmas.controller.scheduling.queue.wait_queue import WaitingRoom
+from hmas.controller.scheduling.results import Counts, Dispatch, Dropped, Ended, InstanceSpec, Refusal, SchedulerSettings
 from hmas.controller.scheduling.steering import Steering
-from hmas.controller.scheduling.tenancy import RateState, Tenancy, TenantLimits
-from hmas.controller.scheduling.waiting_room import WaitingRoom
-from hmas.controller.scheduling.walk import Found, Walk
 
 __all__ = ["Counts", "Dispatch", "Dropped", "Ended", "InstanceSpec", "Refusal", "Scheduler", "SchedulerSettings"]
 

@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from hmas.controller.core.errors import SchedulingError
 from hmas.controller.core.messages import LengthBound
 from hmas.controller.core.types import Controls
-from hmas.controller.scheduling.instance import Instance
-from hmas.controller.scheduling.pool import GUARD, check_hints, own_hints
-from hmas.controller.scheduling.running import Running
-from hmas.controller.scheduling.tenancy import Tenancy, TenantLimits
-from hmas.controller.scheduling.token_source import TokenSource
-from hmas.controller.scheduling.waiting_room import WaitingRoom
-from hmas.controller.scheduling.walk import Walk
+from hmas.controller.scheduling.admission.quotas import Tenancy, TenantLimits
+from hmas.controller.scheduling.dispatch import Walk
+from hmas.controller.scheduling.instances.instance import Instance
+from hmas.controller.scheduling.instances.running import Running
+from hmas.controller.scheduling.instances.token_source import TokenSource
+from hmas.controller.scheduling.policies.registry import GUARD, check_hints, own_hints
+from hmas.controller.scheduling.queue.wait_queue import WaitingRoom
 from hmas.engines.base import EngineSnapshot
 
 

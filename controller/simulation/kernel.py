@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hmas.controller.core.errors import SchedulingError
 from hmas.controller.core.types import OutcomeKind, Request
-from hmas.controller.scheduling.outcomes import Dispatch, Ended, Refusal
+from hmas.controller.scheduling.results import Dispatch, Ended, Refusal
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.simulation.arrivals import Arrival, ArrivalFeed
 from hmas.controller.simulation.result import EngineTotals, RequestRecord, SimulationResult, record_of, record_of_live, record_of_refused

@@ -3,7 +3,7 @@
 import msgspec
 
 from hmas.controller.core.types import OutcomeKind, Request, Slo
-from hmas.controller.scheduling.outcomes import Counts, Ended, Refusal
+from hmas.controller.scheduling.results import Counts, Ended, Refusal
 
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -21,7 +21,7 @@ from hmas.controller.control.overrides import conflicts
 from hmas.controller.core.errors import BusError
 from hmas.controller.runtime.clock import SystemClock
 from hmas.controller.runtime.ports import bind_error
-from hmas.controller.scheduling.pool import POLICIES
+from hmas.controller.scheduling.policies.registry import POLICIES
 from hmas.engines.connect import connect_engine
 
 State = Literal["OK", "WARN", "FAIL"]

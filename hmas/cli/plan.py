@@ -9,7 +9,7 @@ from hmas.cli.output import hint, json_option, say, say_json
 from hmas.cli.studies import ADMISSION, FLEET, WORKLOAD, common_settings, study_options
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.routing import ROUTERS
-from hmas.controller.scheduling.pool import DEFAULT_POLICY
+from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
 from hmas.lab.studies.backends import on_cores
 from hmas.lab.studies.case import Case, read_admission, read_policy, read_slo
 from hmas.lab.studies.files import write_json

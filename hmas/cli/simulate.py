@@ -10,7 +10,7 @@ from hmas.cli.output import EXIT_FAILED, complain, hint, json_option, say, say_j
 from hmas.cli.studies import ADMISSION, EXIT_INTERRUPTED, FLEET, META, WARMUP, WORKLOAD, common_settings, read_meta, study_options
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.routing import ROUTERS
-from hmas.controller.scheduling.pool import DEFAULT_POLICY
+from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
 from hmas.lab.studies.case import AGENTS, Case, SloTarget, read_admission, read_agents, read_policy, read_slo
 from hmas.lab.studies.files import write_run
 from hmas.lab.studies.fleet import read_fleet

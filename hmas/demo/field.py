@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from hmas.controller.runtime.clock import SystemClock
-from hmas.controller.scheduling.pool import DEFAULT_POLICY
+from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
 from hmas.demo.calibration import Calibration, SweepPoint
 from hmas.demo.field_load import FieldLoad
 from hmas.demo.field_runs import FieldRuns, on_site

@@ -14,7 +14,7 @@ import msgspec
 
 from hmas.controller.core.errors import HmasError
 from hmas.controller.runtime.clock import SystemClock
-from hmas.controller.scheduling.pool import DEFAULT_POLICY
+from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
 from hmas.demo.calibration import SWEEP_CAPS, Calibration, Runner, SweepPoint, Task, TaskResult, calibrate, sweep
 from hmas.demo.live import LiveRun, live_run
 from hmas.demo.load import TENANTS, demo_arrivals

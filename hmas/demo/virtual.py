@@ -9,7 +9,7 @@ from hmas.controller.config.slo import SloConfig
 from hmas.controller.core.slo import DEFAULT_IMPORTANCE
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, TaskType
 from hmas.controller.routing import make_router
-from hmas.controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
+from hmas.controller.scheduling.results import InstanceSpec, SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.simulation import Arrival as SimArrival
 from hmas.controller.simulation import RequestRecord, simulate

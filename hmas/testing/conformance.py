@@ -10,10 +10,10 @@ import numpy as np
 from hmas.controller.core.errors import PolicyError, SchedulingError
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing import make_router
-from hmas.controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
-from hmas.controller.scheduling.policy_check import check_policy
-from hmas.controller.scheduling.pool import BUILT_IN, check_hints, own_hints, register
-from hmas.controller.scheduling.queue_entry import QueueEntry, QueuePolicy
+from hmas.controller.scheduling.policies.registry import BUILT_IN, check_hints, own_hints, register
+from hmas.controller.scheduling.policy_base.policy_check import check_policy
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry, QueuePolicy
+from hmas.controller.scheduling.results import InstanceSpec, SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.testing.queue_script import START_S, NonConformance, QueueScript, make_entry, make_estimates
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from hmas.controller.core.errors import PolicyError
 from hmas.controller.core.types import Estimates, Request, Slo
-from hmas.controller.scheduling.queue_entry import QueueEntry, QueuePolicy
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry, QueuePolicy
 
 START_S = 1_700_000_000.0
 TENANTS = {"acme": 1.0, "bolt": 1.0, "crane": 3.0, "dune": 0.5}

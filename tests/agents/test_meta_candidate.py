@@ -3,7 +3,7 @@
 import pytest
 
 from hmas.agents.meta.candidate import STEP, Candidate
-from hmas.controller.scheduling.pool import GUARD, POLICIES, check_hints
+from hmas.controller.scheduling.policies.registry import GUARD, POLICIES, check_hints
 
 
 def labels(one: Candidate) -> set[str]:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hmas.agents.meta.limits import Limits
 from hmas.agents.meta.model import MetaModel
 from hmas.controller.core.messages import LatencySummary
-from hmas.controller.scheduling.pool import POLICIES
+from hmas.controller.scheduling.policies.registry import POLICIES
 
 UNEVEN = {"by_tenant": {"a": 0.5, "b": 0.5}, "fairness": 0.4, "violation_rate": 0.5}
 

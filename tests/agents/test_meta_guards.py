@@ -9,7 +9,7 @@ from hmas.agents.meta.guards import Baseline, RollbackWindow, baseline
 from hmas.agents.meta.limits import Limits
 from hmas.agents.meta.model import MetaModel
 from hmas.controller.core.messages import LatencySummary
-from hmas.controller.scheduling.pool import POLICIES
+from hmas.controller.scheduling.policies.registry import POLICIES
 from hmas.engines.base import EngineSnapshot
 
 BEFORE = Baseline(ttft_ms_p99=1000.0, violation_rate=0.2, arrival_rps=10.0, oldest_wait_ms=1000.0)

@@ -14,7 +14,7 @@ from hmas.agents.meta.past import FRESH_S, past_of
 from hmas.agents.meta.selectors.base import Pending, Proposal
 from hmas.controller.core.messages import DecisionOutcome, MetaDecision
 from hmas.controller.observability.decision_log import DecisionLog
-from hmas.controller.scheduling.pool import POLICIES
+from hmas.controller.scheduling.policies.registry import POLICIES
 
 EDF, SJF = Candidate(policy="edf"), Candidate(policy="sjf")
 

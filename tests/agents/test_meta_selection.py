@@ -19,7 +19,7 @@ from hmas.agents.meta.twin.evidence import Hindsight
 from hmas.controller.config.schema import AgentsConfig, Config
 from hmas.controller.core.errors import SchedulingError
 from hmas.controller.core.messages import OPEN_WINDOW, CandidateOutlook, DecisionOutcome
-from hmas.controller.scheduling.pool import POLICIES
+from hmas.controller.scheduling.policies.registry import POLICIES
 
 SJF = Candidate(policy="sjf")
 

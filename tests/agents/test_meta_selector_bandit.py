@@ -12,7 +12,7 @@ from hmas.agents.meta.make import make_meta
 from hmas.agents.meta.selectors.bandit import CONTEXT, HALF_LIFE, BanditSelector, context
 from hmas.agents.meta.selectors.base import Reward, Situation
 from hmas.controller.config.schema import AgentsConfig, Config
-from hmas.controller.scheduling.pool import POLICIES
+from hmas.controller.scheduling.policies.registry import POLICIES
 
 RED = Candidate(policy="red")
 ALLOWED = tuple(sorted(POLICIES))

@@ -16,7 +16,7 @@ from hmas.agents.models.card import CARD
 from hmas.controller.config.schema import AgentsConfig, Config
 from hmas.controller.core.errors import ModelError
 from hmas.controller.core.messages import ModelReport
-from hmas.controller.scheduling.pool import POLICIES
+from hmas.controller.scheduling.policies.registry import POLICIES
 
 EDF = Candidate(policy="edf")
 

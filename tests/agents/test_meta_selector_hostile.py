@@ -17,7 +17,7 @@ from hmas.agents.meta.selectors.base import Proposal
 from hmas.agents.meta.twin.evidence import Gain
 from hmas.controller.core.messages import MetaDecision
 from hmas.controller.core.types import OutcomeKind
-from hmas.controller.scheduling.pool import COMMON_HINTS, POLICIES
+from hmas.controller.scheduling.policies.registry import COMMON_HINTS, POLICIES
 from hmas.lab.studies.case import Case
 from hmas.lab.studies.fleet import read_fleet
 from hmas.lab.studies.running import Run, run_case

@@ -25,7 +25,7 @@ from hmas.agents.meta.selectors.rules import RuleSelector
 from hmas.controller.config.loader import load_config
 from hmas.controller.config.schema import AgentsConfig, Config
 from hmas.controller.core.errors import ConfigError, HmasError
-from hmas.controller.scheduling.pool import POLICIES
+from hmas.controller.scheduling.policies.registry import POLICIES
 
 EDF = Candidate(policy="edf")
 

@@ -14,7 +14,7 @@ from hmas.agents.meta.selectors.table import ROWS_MOST, SHIPPED, Row, look_up, r
 from hmas.controller.config.schema import AgentsConfig, Config
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.core.messages.views import ChangePoint
-from hmas.controller.scheduling.pool import POLICIES
+from hmas.controller.scheduling.policies.registry import POLICIES
 
 EDF, SJF = Candidate(policy="edf"), Candidate(policy="sjf")
 LATE = Row(when={"late_service": (0.4, None), "total_cv": (None, 2.0)}, policy="sjf", hints={"aging_ms_per_s": 5.0})

@@ -19,7 +19,7 @@ from hmas.agents.meta.selectors.llm_answer import read
 from hmas.agents.meta.selectors.llm_endpoint import ChatEndpoint
 from hmas.agents.meta.selectors.rules import RuleSelector
 from hmas.controller.core.types import OutcomeKind
-from hmas.controller.scheduling.pool import POLICIES
+from hmas.controller.scheduling.policies.registry import POLICIES
 from hmas.lab.studies.case import Case
 from hmas.lab.studies.fleet import read_fleet
 from hmas.lab.studies.running import Run, run_case

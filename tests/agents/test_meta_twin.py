@@ -40,7 +40,7 @@ from hmas.agents.meta.twin.traffic import Asked
 from hmas.agents.meta.twin.twin import AIMED, BIAS_MOST, LEAST, Answer, Question, Twin, TwinSettings
 from hmas.controller.core.errors import PolicyError
 from hmas.controller.core.messages import OPEN_WINDOW
-from hmas.controller.scheduling.pool import POLICIES
+from hmas.controller.scheduling.policies.registry import POLICIES
 
 # -- replays
 

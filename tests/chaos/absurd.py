@@ -19,7 +19,7 @@ from hmas.controller.core.messages import (
 )
 from hmas.controller.core.types import TaskType
 from hmas.controller.runtime.clock import SystemClock
-from hmas.controller.scheduling.pool import POLICIES
+from hmas.controller.scheduling.policies.registry import POLICIES
 
 EVERY_S = 0.1
 """How often statera and meta speak: ten times as often as the real ones."""

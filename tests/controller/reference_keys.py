@@ -3,7 +3,7 @@
 import math
 from itertools import pairwise
 
-from hmas.controller.scheduling.queue_entry import QueueEntry
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 
 
 def clamp(value: float, low: float, high: float) -> float:

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from hmas.controller.core.messages import LengthBound
 from hmas.controller.core.types import Estimates, Request, Slo
-from hmas.controller.scheduling.admission import Fence, upper_tokens
-from hmas.controller.scheduling.queue_entry import QueueEntry
+from hmas.controller.scheduling.instances.kv_fence import Fence, upper_tokens
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 
 BOUNDS = (
     LengthBound(prompt_tokens_below=256, add_tokens=40.5, samples=50),

@@ -13,7 +13,7 @@ from hmas.controller.config.environment import names
 from hmas.controller.config.loader import ConfigMistakes, advice, example_config, load_config, reference
 from hmas.controller.config.schema import Config
 from hmas.controller.core.errors import ConfigError
-from hmas.controller.scheduling.pool import POLICIES
+from hmas.controller.scheduling.policies.registry import POLICIES
 
 HASH_A = "a" * 64
 HASH_B = "b" * 64

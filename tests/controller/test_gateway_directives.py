@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hmas.controller.control.changes import changes
 from hmas.controller.control.resolve import Ceiling, Configured, Directives, Heard, heard_of, resolve
 from hmas.controller.core.messages import ControlAction, LengthBound, MetaDecision, OverrideNotice
-from hmas.controller.scheduling.tenancy import TenantLimits
+from hmas.controller.scheduling.admission.quotas import TenantLimits
 
 CEILINGS = {"a": Ceiling(32, 2048), "b": Ceiling(8)}
 CONFIGURED = Configured(policy="edf", n_run=0)

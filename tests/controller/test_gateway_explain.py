@@ -17,7 +17,7 @@ from hmas.controller.core.types import Estimates, OutcomeKind, Request, Slo
 from hmas.controller.observability.request_trace import Dossier
 from hmas.controller.routing import make_router
 from hmas.controller.runtime.clock import SystemClock
-from hmas.controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
+from hmas.controller.scheduling.results import InstanceSpec, SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
 
 ONE_AT_A_TIME = SchedulerConfig(policy="fcfs", n_run=1, tick_s=0.02)

@@ -9,7 +9,7 @@ from gateway_kit import chat, eventually, gateway_config, running
 
 from hmas.cli.policy import policy_line
 from hmas.controller.config.schema import SchedulerConfig
-from hmas.controller.scheduling import queues
+from hmas.controller.scheduling.queue import policy_switch as queues
 
 ONE_AT_A_TIME = SchedulerConfig(policy="fcfs", n_run=1, tick_s=0.02, overdue="keep")
 

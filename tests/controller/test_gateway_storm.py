@@ -11,7 +11,7 @@ from gateway_kit import Rig, chat, eventually, gateway_config, running, start_si
 from hmas.controller.config.schema import SchedulerConfig
 from hmas.controller.core.messages import ControlAction, MetaDecision
 from hmas.controller.core.types import OutcomeKind
-from hmas.controller.scheduling.pool import POLICIES
+from hmas.controller.scheduling.policies.registry import POLICIES
 
 NAMES = list(POLICIES)
 

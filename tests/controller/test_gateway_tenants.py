@@ -11,7 +11,7 @@ from gateway_kit import FAST, MODEL, Rig, eventually, key_hash, running
 
 from hmas.controller.config.schema import SchedulerConfig, TenantConfig
 from hmas.controller.gateway.requests.ratelimits import ratelimit_headers
-from hmas.controller.scheduling.tenancy import RateState
+from hmas.controller.scheduling.admission.quotas import RateState
 
 
 def ask(text="hello", cap=10):

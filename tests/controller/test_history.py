@@ -8,7 +8,7 @@ import pytest
 from hmas.controller.core.messages import Completion
 from hmas.controller.core.slo import TargetTable
 from hmas.controller.core.types import Estimates, OutcomeKind, Request, Slo, TaskType
-from hmas.controller.scheduling.history import BUCKET_EDGES, History, bucket, target_step
+from hmas.controller.scheduling.default_estimates import BUCKET_EDGES, History, bucket, target_step
 
 
 def request(prompt=100, tenant="t", cap=None, slo=None):

@@ -4,10 +4,10 @@ import pytest
 
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing import make_router
-from hmas.controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
+from hmas.controller.scheduling.admission.quotas import TenantLimits
+from hmas.controller.scheduling.dispatch import PAST_FENCE
+from hmas.controller.scheduling.results import InstanceSpec, SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
-from hmas.controller.scheduling.tenancy import TenantLimits
-from hmas.controller.scheduling.walk import PAST_FENCE
 from hmas.engines.base import EngineSnapshot
 
 SLO = Slo(ttft_ms=60_000, tpot_ms=100)

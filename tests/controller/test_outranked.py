@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing import make_router
-from hmas.controller.scheduling.backlog import Backlog, Work, rank_of
-from hmas.controller.scheduling.drain_rate import DrainRate
-from hmas.controller.scheduling.outcomes import InstanceSpec, Refusal, SchedulerSettings
-from hmas.controller.scheduling.queue_entry import QueueEntry
+from hmas.controller.scheduling.admission.quotas import TenantLimits
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
+from hmas.controller.scheduling.queue.backlog import Backlog, Work, rank_of
+from hmas.controller.scheduling.queue.drain_rate import DrainRate
+from hmas.controller.scheduling.results import InstanceSpec, Refusal, SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
-from hmas.controller.scheduling.tenancy import TenantLimits
 
 
 def request(number, *, priority=0, at_s=0.0, tenant="a"):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hmas.controller.config.override_format import document_of, override_from, override_schema, parse_override
 from hmas.controller.control.overrides import Override
 from hmas.controller.core.errors import OverrideError
-from hmas.controller.scheduling.pool import POLICIES
+from hmas.controller.scheduling.policies.registry import POLICIES
 from hmas.engines.base import Knobs
 
 NOW_S = datetime(2030, 1, 1, tzinfo=UTC).timestamp()

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from hmas.controller.core.types import Estimates, Request, Slo
 from hmas.controller.routing import make_router
-from hmas.controller.scheduling.lazy_heap import LazyHeap
-from hmas.controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
+from hmas.controller.scheduling.admission.quotas import TenantLimits
 from hmas.controller.scheduling.policies.edf import Edf
+from hmas.controller.scheduling.policies.registry import POLICIES
 from hmas.controller.scheduling.policies.wfq import Wfq
-from hmas.controller.scheduling.pool import POLICIES
-from hmas.controller.scheduling.queue_entry import QueueEntry
+from hmas.controller.scheduling.policy_base.lazy_heap import LazyHeap
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
+from hmas.controller.scheduling.results import InstanceSpec, SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
-from hmas.controller.scheduling.tenancy import TenantLimits
 
 steps = st.lists(st.tuples(st.sampled_from(["push", "pop", "discard", "peek"]), st.integers(0, 9), st.integers(0, 5)), max_size=80)
 

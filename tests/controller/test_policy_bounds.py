@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from hmas.controller.core.types import Estimates, Request, Slo
-from hmas.controller.scheduling.pool import make_policy
-from hmas.controller.scheduling.queue_entry import QueueEntry
+from hmas.controller.scheduling.policies.registry import make_policy
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.testing.queue_script import QueueScript, make_entry
 
 START_S = 1000.0

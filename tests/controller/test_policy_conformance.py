@@ -8,8 +8,8 @@ import pytest
 from reference_policies import REFERENCES
 
 from hmas.controller.scheduling.policies.fcfs import Fcfs
+from hmas.controller.scheduling.policies.registry import BUILT_IN, POLICIES, make_policy
 from hmas.controller.scheduling.policies.wfq import Wfq
-from hmas.controller.scheduling.pool import BUILT_IN, POLICIES, make_policy
 from hmas.testing import CHECKS, NonConformance, assert_conforms
 from hmas.testing.conformance import QUEUED, Subject
 from hmas.testing.queue_script import QueueScript
@@ -55,7 +55,11 @@ def test_the_references_differ_so_that_a_policy_can_fail_its_own():
 
 
 def test_the_order_depends_on_no_hash_seed():
-    code = "from hmas.testing import order_of; from hmas.controller.scheduling.pool import BUILT_IN; print([order_of(p) for p in BUILT_IN])"
+    code = (
+        "from hmas.testing import order_of\n"
+        "from hmas.controller.scheduling.policies.registry import BUILT_IN\n"
+        "print([order_of(p) for p in BUILT_IN])"
+    )
     runs = [
         subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, stdout=subprocess.PIPE, text=True)
         for seed in ("1", "2")

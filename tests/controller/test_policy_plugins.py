@@ -14,11 +14,11 @@ import pytest
 
 from hmas.controller.config.plugins import GROUP, load_from
 from hmas.controller.core.errors import PolicyError
-from hmas.controller.scheduling import pool
+from hmas.controller.scheduling.policies import registry as pool
 from hmas.controller.scheduling.policies.edf import Edf
 from hmas.controller.scheduling.policies.fcfs import Fcfs
-from hmas.controller.scheduling.policy_check import check_policy
-from hmas.controller.scheduling.pool import POLICIES, make_policy, register
+from hmas.controller.scheduling.policies.registry import POLICIES, make_policy, register
+from hmas.controller.scheduling.policy_base.policy_check import check_policy
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "policies.md"
 
@@ -92,7 +92,7 @@ def test_a_hint_that_goes_with_any_policy_is_taken():
         ("name", "Two Words", "name is 'Two Words'; allowed: lower-case"),
         ("summary", "", "summary is ''; allowed: a line of text"),
         ("starvation", None, "starvation is None"),
-        ("signals", ("arrival",), r"signals is \('arrival',\); allowed: a tuple of hmas.controller.scheduling.signals.Signal"),
+        ("signals", ("arrival",), r"signals is \('arrival',\); allowed: a tuple of hmas.controller.scheduling.policy_base.signals.Signal"),
         ("default_hints", {"x": 1.0}, r"hint_ranges has \[\]; allowed: the names of default_hints, \['x'\]"),
         ("served", None, "served is None; allowed: a method with 3 arguments"),
         ("pop", lambda self: None, "pop does not take 1 arguments"),

@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing import make_router
-from hmas.controller.scheduling.admission import Fence
-from hmas.controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
-from hmas.controller.scheduling.prefix_credit import PrefixCredit
+from hmas.controller.scheduling.instances.kv_fence import Fence
+from hmas.controller.scheduling.instances.prefix_credit import PrefixCredit
+from hmas.controller.scheduling.results import InstanceSpec, SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
 
 

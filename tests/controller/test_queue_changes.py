@@ -10,16 +10,17 @@ from hypothesis import strategies as st
 from hmas.controller.core.errors import SchedulingError
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing import make_router
-from hmas.controller.scheduling import pool, queues
-from hmas.controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
+from hmas.controller.scheduling.admission.quotas import NO_LIMITS, TenantLimits
+from hmas.controller.scheduling.policies import registry as pool
 from hmas.controller.scheduling.policies.edf import Edf
-from hmas.controller.scheduling.policies.keyed import KeyedPolicy
+from hmas.controller.scheduling.policies.registry import POLICIES, make_policy
 from hmas.controller.scheduling.policies.sjf import Sjf
-from hmas.controller.scheduling.pool import POLICIES, make_policy
-from hmas.controller.scheduling.queue_entry import QueueEntry
+from hmas.controller.scheduling.policy_base.keyed import KeyedPolicy
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
+from hmas.controller.scheduling.queue import policy_switch as queues
+from hmas.controller.scheduling.queue.tenant_share import SHOWN, Gate
+from hmas.controller.scheduling.results import InstanceSpec, SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
-from hmas.controller.scheduling.tenancy import NO_LIMITS, TenantLimits
-from hmas.controller.scheduling.tenant_gate import SHOWN, Gate
 from hmas.engines.base import EngineSnapshot
 
 MODELS = ("a", "b", "c")

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from hmas.controller.core.types import Controls, Estimates, Request, Slo
 from hmas.controller.routing import make_router
-from hmas.controller.scheduling.cutoff import Cutoff
-from hmas.controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
 from hmas.controller.scheduling.policies.red import Red
-from hmas.controller.scheduling.pool import make_policy
-from hmas.controller.scheduling.queue_entry import QueueEntry
+from hmas.controller.scheduling.policies.registry import make_policy
+from hmas.controller.scheduling.policy_base.cost_threshold import Cutoff
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
+from hmas.controller.scheduling.results import InstanceSpec, SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.simulation import Arrival, simulate
 from hmas.engines.sim.model import EngineModel

@@ -7,9 +7,9 @@ import pytest
 
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing import make_router
-from hmas.controller.scheduling.endings import completion_of
-from hmas.controller.scheduling.history import History
-from hmas.controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
+from hmas.controller.scheduling.default_estimates import History
+from hmas.controller.scheduling.refusals import completion_of
+from hmas.controller.scheduling.results import InstanceSpec, SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.simulation import Arrival, simulate
 from hmas.engines.sim.model import EngineModel

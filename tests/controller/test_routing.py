@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hmas.controller.core.errors import PolicyError
 from hmas.controller.core.types import Estimates, Request, Slo
 from hmas.controller.routing import ROUTERS, make_router
-from hmas.controller.scheduling.queue_entry import QueueEntry
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 
 
 @dataclass

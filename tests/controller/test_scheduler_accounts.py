@@ -6,9 +6,9 @@ import pytest
 from hmas.controller.core.messages import LengthBound
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo, TaskType
 from hmas.controller.routing import make_router
-from hmas.controller.scheduling.drain_rate import DrainRate
-from hmas.controller.scheduling.outcomes import InstanceSpec, Refusal, SchedulerSettings
-from hmas.controller.scheduling.pool import POLICIES
+from hmas.controller.scheduling.policies.registry import POLICIES
+from hmas.controller.scheduling.queue.drain_rate import DrainRate
+from hmas.controller.scheduling.results import InstanceSpec, Refusal, SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.engines.base import EngineSnapshot
 

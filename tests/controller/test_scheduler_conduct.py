@@ -13,8 +13,8 @@ from hmas.controller.core.errors import SchedulingError
 from hmas.controller.core.messages import LengthBound
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing import make_router
-from hmas.controller.scheduling.outcomes import InstanceSpec, Refusal, SchedulerSettings
-from hmas.controller.scheduling.pool import POLICIES
+from hmas.controller.scheduling.policies.registry import POLICIES
+from hmas.controller.scheduling.results import InstanceSpec, Refusal, SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
 
 NAMES = sorted(POLICIES)
@@ -246,7 +246,7 @@ def test_a_retry_goes_elsewhere_and_only_once():
 DETERMINISM = """
 from hmas.controller.core.types import Controls, Estimates, Request, Slo
 from hmas.controller.routing import make_router
-from hmas.controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
+from hmas.controller.scheduling.results import InstanceSpec, SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.simulation import Arrival, simulate
 from hmas.engines.sim.model import EngineModel

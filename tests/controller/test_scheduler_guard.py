@@ -5,8 +5,8 @@ import pytest
 from hmas.controller.core.errors import PolicyError, SchedulingError
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing import make_router
-from hmas.controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
-from hmas.controller.scheduling.pace import Pace
+from hmas.controller.scheduling.instances.speed import Pace
+from hmas.controller.scheduling.results import InstanceSpec, SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
 
 

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing import make_router
-from hmas.controller.scheduling.outcomes import InstanceSpec, Refusal, SchedulerSettings
+from hmas.controller.scheduling.admission.quotas import NO_LIMITS, TenantLimits
+from hmas.controller.scheduling.admission.token_bucket import TokenBucket
+from hmas.controller.scheduling.results import InstanceSpec, Refusal, SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
-from hmas.controller.scheduling.tenancy import NO_LIMITS, TenantLimits
-from hmas.controller.scheduling.token_bucket import TokenBucket
 
 BELIEVED = Estimates(slo=Slo(ttft_ms=600_000, tpot_ms=100), output_tokens=100.0, output_tokens_upper=100.0)
 

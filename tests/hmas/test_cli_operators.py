@@ -13,8 +13,8 @@ from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.config.schema import AgentsConfig, Config, EngineConfig, GatewayConfig
 from hmas.controller.gateway.process import serve
 from hmas.controller.runtime.clock import SystemClock
-from hmas.controller.scheduling import pool
-from hmas.controller.scheduling.pool import DEFAULT_POLICY, POLICIES
+from hmas.controller.scheduling.policies import registry as pool
+from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY, POLICIES
 from hmas.engines.sim.model import EngineModel
 from hmas.engines.sim.profile import load_profile
 from hmas.engines.sim.server import create_app, start

@@ -4,7 +4,7 @@ import pytest
 from onvllm_kit import Engine, document_of, small
 
 from hmas.controller.core.errors import ConfigError
-from hmas.controller.scheduling.pool import POLICIES
+from hmas.controller.scheduling.policies.registry import POLICIES
 from hmas.demo.site import GatewayAddress, Site, gateway_config
 from hmas.demo.virtual import Variant
 from hmas.lab.live.figures import summary

@@ -7,7 +7,7 @@ import pytest
 
 from hmas.cli.main import main
 from hmas.controller.core.errors import ConfigError, TraceError
-from hmas.controller.scheduling.pool import BUILT_IN
+from hmas.controller.scheduling.policies.registry import BUILT_IN
 from hmas.lab.paper import rows as rows_module
 from hmas.lab.paper.arms import ARMS, DEFAULT, FEW, FIXED, LIGHTLLM, NO_META, PRODUCT, SGLANG, STRONG, policy_of
 from hmas.lab.paper.page import PLOTS, write_page

@@ -6,8 +6,8 @@ import pytest
 
 from hmas.controller.core.objectives import service_gain
 from hmas.controller.core.types import Estimates, OutcomeKind, Request, Slo, TaskType
-from hmas.controller.scheduling.outcomes import Ended
-from hmas.controller.scheduling.queue_entry import QueueEntry
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
+from hmas.controller.scheduling.results import Ended
 from hmas.lab.compare import mean_half
 from hmas.lab.paper.arms import ADAPTIVE, DEFAULT, FIXED, PRODUCT, SGLANG, STRONG
 from hmas.lab.paper.figures import best_of, over

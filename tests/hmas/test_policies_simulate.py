@@ -7,7 +7,7 @@ import pytest
 
 from hmas.cli.main import main
 from hmas.controller.core.errors import ConfigError
-from hmas.controller.scheduling.pool import POLICIES
+from hmas.controller.scheduling.policies.registry import POLICIES
 from hmas.lab.policies import simulate
 from hmas.lab.policies.page import SHOWN
 from hmas.lab.policies.plots import simulated_plot

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from hmas.controller.scheduling.pool import POLICIES
+from hmas.controller.scheduling.policies.registry import POLICIES
 from hmas.lab.parity.live import run_live
 from hmas.lab.parity.log import Decision, first_difference
 from hmas.lab.parity.scenario import Scenario, scenarios

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from hmas.agents.meta.candidate import Candidate
 from hmas.controller.core.errors import HmasError, PolicyError
-from hmas.controller.scheduling.pool import COMMON_HINTS, POLICIES, check_hints
+from hmas.controller.scheduling.policies.registry import COMMON_HINTS, POLICIES, check_hints
 
 HINTS_MOST = 4
 REASON_CHARS = 120

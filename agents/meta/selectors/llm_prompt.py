@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from hmas.agents.meta.selectors.base import Reward, Situation
 from hmas.agents.meta.selectors.rules import figures
 from hmas.controller.core.messages import LongView
-from hmas.controller.scheduling.pool import COMMON_HINTS, POLICIES
+from hmas.controller.scheduling.policies.registry import COMMON_HINTS, POLICIES
 
 TASK = """You choose the queueing policy of a gateway in front of language model servers. A request is good when its first token (TTFT) and
 the pace of the others (TPOT) both keep their targets. Choose the policy under which most requests of the coming minutes will be good. A

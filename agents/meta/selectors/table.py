@@ -11,7 +11,7 @@ import msgspec
 
 from hmas.agents.meta.selectors.features import FEATURES
 from hmas.controller.core.errors import ConfigError, PolicyError
-from hmas.controller.scheduling.pool import check_hints
+from hmas.controller.scheduling.policies.registry import check_hints
 
 SHIPPED = Path(__file__).parent.parent / "models" / "regimes.json"
 ROWS_MOST = 64

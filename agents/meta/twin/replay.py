@@ -16,8 +16,8 @@ from hmas.agents.meta.candidate import Candidate
 from hmas.agents.meta.twin.traffic import Asked
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing import make_router
-from hmas.controller.scheduling.outcomes import InstanceSpec, SchedulerSettings
 from hmas.controller.scheduling.policies.red import Red
+from hmas.controller.scheduling.results import InstanceSpec, SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.simulation import Arrival, Periodic, RequestRecord, simulate
 from hmas.engines.sim.model import EngineModel

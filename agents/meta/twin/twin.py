@@ -24,8 +24,8 @@ from hmas.agents.meta.twin.replay import Outlook, World, replay
 from hmas.agents.meta.twin.sample import part_of
 from hmas.agents.meta.twin.traffic import Asked, Traffic, is_possible
 from hmas.controller.core.messages import Completion, ControlAction, Message, RequestFeatures, SystemSnapshot
-from hmas.controller.scheduling.outcomes import SchedulerSettings
 from hmas.controller.scheduling.policies.red import Red
+from hmas.controller.scheduling.results import SchedulerSettings
 from hmas.controller.simulation import RequestRecord
 
 LEAD = 0.2

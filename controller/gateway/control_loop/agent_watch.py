@@ -12,11 +12,11 @@ from hmas.controller.core.slo import TargetTable
 from hmas.controller.core.types import Estimates, OutcomeKind, Request
 from hmas.controller.gateway.control_loop.apply import Control
 from hmas.controller.observability.event_log import Journal
-from hmas.controller.scheduling.admission import upper_output
-from hmas.controller.scheduling.group import WINDOW
-from hmas.controller.scheduling.outcomes import Dispatch, Ended
+from hmas.controller.scheduling.dispatch import FENCE, GUARD
+from hmas.controller.scheduling.instances.kv_fence import upper_output
+from hmas.controller.scheduling.queue.model_queue import WINDOW
+from hmas.controller.scheduling.results import Dispatch, Ended
 from hmas.controller.scheduling.scheduler import Scheduler
-from hmas.controller.scheduling.walk import FENCE, GUARD
 
 RELIEVED_EVERY_S = 10.0
 """A dispatch in spite of a hold is an event at most this often for each reason; the metric counts them all."""

@@ -26,9 +26,9 @@ from hmas.controller.gateway.instances.monitor import Fleet
 from hmas.controller.observability.event_log import Journal
 from hmas.controller.observability.metrics import Metrics
 from hmas.controller.runtime.clock import Clock
-from hmas.controller.scheduling.pool import GUARD, make_policy
+from hmas.controller.scheduling.admission.quotas import NO_LIMITS, TenantLimits
+from hmas.controller.scheduling.policies.registry import GUARD, make_policy
 from hmas.controller.scheduling.scheduler import Scheduler
-from hmas.controller.scheduling.tenancy import NO_LIMITS, TenantLimits
 
 MAX_SKEW_S = 5.0
 """A word from further ahead than this speaks of a wrong clock and is taken as said now."""

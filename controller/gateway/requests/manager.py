@@ -22,11 +22,11 @@ from hmas.controller.observability.completions import Ledger, Recent
 from hmas.controller.observability.metrics import Metrics
 from hmas.controller.observability.request_trace import Dossier
 from hmas.controller.runtime.clock import Clock
-from hmas.controller.scheduling.history import History
-from hmas.controller.scheduling.lazy_heap import LazyHeap
-from hmas.controller.scheduling.queue_entry import QueueEntry
+from hmas.controller.scheduling.default_estimates import History
+from hmas.controller.scheduling.policy_base.lazy_heap import LazyHeap
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
+from hmas.controller.scheduling.policy_base.sharded_dict import Shards
 from hmas.controller.scheduling.scheduler import Dispatch, Dropped, Refusal, Scheduler
-from hmas.controller.scheduling.shards import Shards
 
 STRANDED_AFTER_S = 30.0
 """How long a waiting request outlives the last engine that could serve it: an engine that restarts gets the chance to."""

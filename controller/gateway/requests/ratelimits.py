@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from hmas.controller.scheduling.tenancy import RateState
+from hmas.controller.scheduling.admission.quotas import RateState
 
 
 def ratelimit_headers(rates: Mapping[str, RateState]) -> dict[str, str]:

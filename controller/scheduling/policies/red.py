@@ -5,12 +5,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
-from hmas.controller.scheduling.cutoff import Cutoff
-from hmas.controller.scheduling.lazy_heap import LazyHeap
-from hmas.controller.scheduling.policies.keyed import priority_offset_s
-from hmas.controller.scheduling.queue_entry import QueueEntry
-from hmas.controller.scheduling.signals import ARRIVAL, OUTPUT_LENGTH, PRIORITY, PROMPT_LENGTH, TARGETS, Signal
-from hmas.controller.scheduling.subclassing import mypyc_attr
+from hmas.controller.scheduling.policy_base.cost_threshold import Cutoff
+from hmas.controller.scheduling.policy_base.keyed import priority_offset_s
+from hmas.controller.scheduling.policy_base.lazy_heap import LazyHeap
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
+from hmas.controller.scheduling.policy_base.signals import ARRIVAL, OUTPUT_LENGTH, PRIORITY, PROMPT_LENGTH, TARGETS, Signal
+from hmas.controller.scheduling.policy_base.subclassing import mypyc_attr
 
 _MOVES = 64
 """Requests that one pop moves at most because the threshold has moved."""

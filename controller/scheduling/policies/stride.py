@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
-from hmas.controller.scheduling.charge import Charge
-from hmas.controller.scheduling.policies.flow import Flow
-from hmas.controller.scheduling.policies.flow_policy import FlowPolicy
-from hmas.controller.scheduling.policies.tickets import tickets_of
-from hmas.controller.scheduling.queue_entry import QueueEntry
-from hmas.controller.scheduling.signals import ARRIVAL, PRIORITY, TENANT, WEIGHT, Signal
-from hmas.controller.scheduling.subclassing import mypyc_attr
+from hmas.controller.scheduling.policy_base.charge import Charge
+from hmas.controller.scheduling.policy_base.flow import Flow
+from hmas.controller.scheduling.policy_base.flow_policy import FlowPolicy
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
+from hmas.controller.scheduling.policy_base.signals import ARRIVAL, PRIORITY, TENANT, WEIGHT, Signal
+from hmas.controller.scheduling.policy_base.subclassing import mypyc_attr
+from hmas.controller.scheduling.policy_base.tickets import tickets_of
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

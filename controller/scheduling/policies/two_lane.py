@@ -4,13 +4,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
-from hmas.controller.scheduling.lazy_heap import LazyHeap
-from hmas.controller.scheduling.policies.recall import Recall
 from hmas.controller.scheduling.policies.slack import slack_key_s
-from hmas.controller.scheduling.queue_entry import QueueEntry
-from hmas.controller.scheduling.service_split import ServiceSplit
-from hmas.controller.scheduling.signals import ARRIVAL, OUTPUT_LENGTH, PRIORITY, SERVICE_TIME, TARGETS, Signal
-from hmas.controller.scheduling.subclassing import mypyc_attr
+from hmas.controller.scheduling.policy_base.lazy_heap import LazyHeap
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
+from hmas.controller.scheduling.policy_base.recall import Recall
+from hmas.controller.scheduling.policy_base.service_split import ServiceSplit
+from hmas.controller.scheduling.policy_base.signals import ARRIVAL, OUTPUT_LENGTH, PRIORITY, SERVICE_TIME, TARGETS, Signal
+from hmas.controller.scheduling.policy_base.subclassing import mypyc_attr
 
 FAST, SLOW = "fast", "slow"
 _KEEP = 64

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from hmas.controller.scheduling.pool import DEFAULT_POLICY
+from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
 from hmas.demo.calibration import Calibration
 from hmas.demo.field_runs import FieldRuns
 from hmas.demo.field_settings import FieldSettings

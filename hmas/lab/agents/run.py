@@ -7,9 +7,9 @@ from hmas.controller.config.schema import SchedulerConfig
 from hmas.controller.core.messages import RequestFeatures
 from hmas.controller.core.slo import TargetTable
 from hmas.controller.core.types import Estimates, Request
-from hmas.controller.scheduling.endings import completion_of
-from hmas.controller.scheduling.history import History
-from hmas.controller.scheduling.outcomes import Ended
+from hmas.controller.scheduling.default_estimates import History
+from hmas.controller.scheduling.refusals import completion_of
+from hmas.controller.scheduling.results import Ended
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.simulation import Arrival, Periodic, RequestRecord, SimulationResult, simulate
 from hmas.controller.simulation.check import check

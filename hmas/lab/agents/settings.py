@@ -5,8 +5,8 @@ from typing import Annotated, Literal, get_args
 import msgspec
 from msgspec import Meta
 
-from hmas.controller.scheduling.outcomes import SchedulerSettings
-from hmas.controller.scheduling.pool import DEFAULT_POLICY
+from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
+from hmas.controller.scheduling.results import SchedulerSettings
 from hmas.lab.studies.case import GATEWAY, PRESETS
 from hmas.lab.studies.names import read_names
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing import make_router
-from hmas.controller.scheduling.outcomes import Ended, InstanceSpec, SchedulerSettings
+from hmas.controller.scheduling.results import Ended, InstanceSpec, SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.simulation import Arrival, simulate
 from hmas.engines.sim.model import EngineModel, SimRequest

@@ -3,7 +3,7 @@
 import msgspec
 
 from hmas.controller.core.errors import ConfigError
-from hmas.controller.scheduling.pool import DEFAULT_POLICY, POLICIES
+from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY, POLICIES
 from hmas.demo.field_settings import FieldSettings
 from hmas.demo.virtual import Variant
 from hmas.lab.onvllm.comparison import Windows

@@ -9,7 +9,7 @@ from hmas.agents.meta.selectors.features import SHORT_LIST, features_of
 from hmas.agents.meta.selectors.rules import choose
 from hmas.controller.core.messages import LongView, ShortView
 from hmas.controller.core.types import OutcomeKind
-from hmas.controller.scheduling.pool import DEFAULT_POLICY
+from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
 from hmas.lab.meta.draws import Drawn, cases
 from hmas.lab.studies.case import Case
 from hmas.lab.studies.running import Watch, run_case

@@ -10,10 +10,10 @@ from msgspec import Meta
 
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.core.types import Estimates, OutcomeKind, Request
-from hmas.controller.scheduling.endings import completion_of
-from hmas.controller.scheduling.history import History
-from hmas.controller.scheduling.outcomes import Ended
-from hmas.controller.scheduling.pool import DEFAULT_POLICY
+from hmas.controller.scheduling.default_estimates import History
+from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
+from hmas.controller.scheduling.refusals import completion_of
+from hmas.controller.scheduling.results import Ended
 from hmas.controller.simulation import simulate
 from hmas.demo.calibration import middle_rps
 from hmas.lab.studies.backends import Backend

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from hmas.controller.scheduling.pool import BUILT_IN
+from hmas.controller.scheduling.policies.registry import BUILT_IN
 from hmas.lab.studies.case import AGENTS, Agent, Case, read_admission
 from hmas.lab.studies.fleet import Fleet
 

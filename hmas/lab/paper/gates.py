@@ -14,7 +14,7 @@ from itertools import accumulate
 from hmas.controller.core.placement import Choice, InstanceState, Routable
 from hmas.controller.core.types import OutcomeKind, Request
 from hmas.controller.routing.least_loaded import LeastLoaded
-from hmas.controller.scheduling.outcomes import Ended
+from hmas.controller.scheduling.results import Ended
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.simulation import Periodic
 from hmas.engines.sim.model import EngineModel

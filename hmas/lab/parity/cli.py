@@ -5,7 +5,7 @@ import time
 import click
 
 from hmas.cli.output import EXIT_FAILED, hint, json_option, say, say_json, table
-from hmas.controller.scheduling.pool import POLICIES
+from hmas.controller.scheduling.policies.registry import POLICIES
 from hmas.lab.parity.live import run_live
 from hmas.lab.parity.log import first_difference
 from hmas.lab.parity.scenario import scenarios

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 
 from hmas.controller.core.types import Estimates, OutcomeKind, Request
-from hmas.controller.scheduling.outcomes import Dispatch, Dropped, Ended, Refusal
-from hmas.controller.scheduling.queue_entry import QueueEntry
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
+from hmas.controller.scheduling.results import Dispatch, Dropped, Ended, Refusal
 from hmas.controller.scheduling.scheduler import Scheduler
 
 DISPATCHED = "dispatched"

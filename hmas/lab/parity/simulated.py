@@ -6,8 +6,8 @@ from functools import partial
 from hmas.controller.config.slo import SloConfig
 from hmas.controller.core.types import Controls, Request
 from hmas.controller.gateway.app import make_scheduler
-from hmas.controller.scheduling.endings import completion_of
-from hmas.controller.scheduling.history import History
+from hmas.controller.scheduling.default_estimates import History
+from hmas.controller.scheduling.refusals import completion_of
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.simulation import Arrival, Periodic, simulate
 from hmas.engines.base import Knobs

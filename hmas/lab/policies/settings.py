@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from hmas.controller.core.errors import ConfigError
-from hmas.controller.scheduling.pool import POLICIES
+from hmas.controller.scheduling.policies.registry import POLICIES
 from hmas.demo.field_settings import FieldSettings
 from hmas.demo.virtual import Overdue
 from hmas.lab.onvllm.settings import field_settings

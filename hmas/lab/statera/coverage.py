@@ -10,7 +10,7 @@ import numpy as np
 from hmas.agents.statera.conformal import LengthCalibrator
 from hmas.controller.core.messages import Completion
 from hmas.controller.core.types import OutcomeKind, Request
-from hmas.controller.scheduling.history import History
+from hmas.controller.scheduling.default_estimates import History
 from hmas.lab.statera.streams import SCENARIOS, Pool, Sample, draw
 
 EPSILONS = (0.05, 0.1, 0.2)

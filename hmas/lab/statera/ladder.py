@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from hmas.controller.core.types import Request
-from hmas.controller.scheduling.outcomes import Ended
+from hmas.controller.scheduling.results import Ended
 from hmas.controller.simulation import Arrival, simulate
 from hmas.engines.sim.profile import Profile
 from hmas.lab.fitting.probe import Asker

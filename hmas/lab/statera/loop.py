@@ -11,9 +11,9 @@ from hmas.agents.qos.agent import make_agent
 from hmas.controller.config.schema import Config
 from hmas.controller.core.messages import ShortView
 from hmas.controller.core.types import Controls, Estimates, Request
-from hmas.controller.scheduling.endings import completion_of
-from hmas.controller.scheduling.history import History
-from hmas.controller.scheduling.outcomes import Ended
+from hmas.controller.scheduling.default_estimates import History
+from hmas.controller.scheduling.refusals import completion_of
+from hmas.controller.scheduling.results import Ended
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.simulation import Periodic, SimulationResult, simulate
 from hmas.engines.sim.profile import Profile

@@ -10,8 +10,8 @@ from msgspec import Meta
 from hmas.controller.config.plugins import load_policies
 from hmas.controller.core.errors import ConfigError, PolicyError
 from hmas.controller.routing import make_router
-from hmas.controller.scheduling.outcomes import SchedulerSettings
-from hmas.controller.scheduling.pool import DEFAULT_POLICY, check_hints
+from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY, check_hints
+from hmas.controller.scheduling.results import SchedulerSettings
 from hmas.lab.studies.faults import Fault
 from hmas.lab.studies.fleet import Fleet
 

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from hmas.controller.core.errors import ConfigError
-from hmas.controller.scheduling.pool import DEFAULT_POLICY
+from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
 from hmas.lab.studies.case import Case, SloTarget, read_admission, read_agents, read_policy, read_slo
 from hmas.lab.studies.fleet import read_fleet
 from hmas.lab.studies.loads import states_seed

@@ -10,7 +10,7 @@ import numpy as np
 
 from hmas.controller.core.errors import ConfigError, TraceError
 from hmas.controller.core.types import TaskType
-from hmas.controller.scheduling.outcomes import Ended
+from hmas.controller.scheduling.results import Ended
 from hmas.controller.simulation import Arrival
 from hmas.lab.studies.case import Case
 from hmas.lab.workloads import TASKS, Workload, build

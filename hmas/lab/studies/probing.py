@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from hmas.controller.scheduling.outcomes import Ended
+from hmas.controller.scheduling.results import Ended
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.lab.studies.case import Case
 from hmas.lab.studies.errors import StudyError

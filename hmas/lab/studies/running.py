@@ -10,7 +10,7 @@ from hmas.controller.core.messages import LongView, ShortView
 from hmas.controller.core.placement import Router
 from hmas.controller.core.types import Controls
 from hmas.controller.routing import make_router
-from hmas.controller.scheduling.outcomes import Ended, InstanceSpec
+from hmas.controller.scheduling.results import Ended, InstanceSpec
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.simulation import Arrival, Periodic, RequestRecord, SimulationResult, simulate
 from hmas.controller.simulation.check import check

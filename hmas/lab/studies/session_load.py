@@ -8,7 +8,7 @@ import numpy as np
 
 from hmas.controller.core.errors import TraceError
 from hmas.controller.core.types import TaskType
-from hmas.controller.scheduling.outcomes import Ended
+from hmas.controller.scheduling.results import Ended
 from hmas.controller.simulation import Arrival
 from hmas.lab.studies.case import Case
 from hmas.lab.studies.loads import Feed, Load, Means

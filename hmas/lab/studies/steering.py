@@ -29,9 +29,9 @@ from hmas.controller.core.messages import (
     SystemSnapshot,
 )
 from hmas.controller.core.types import Estimates, Request
-from hmas.controller.scheduling.endings import completion_of
-from hmas.controller.scheduling.history import History
-from hmas.controller.scheduling.outcomes import Ended
+from hmas.controller.scheduling.default_estimates import History
+from hmas.controller.scheduling.refusals import completion_of
+from hmas.controller.scheduling.results import Ended
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.simulation import Periodic
 from hmas.engines.base import Knobs

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from hmas.controller.core.slo import slo_for
 from hmas.controller.core.types import OutcomeKind, Request, Slo
-from hmas.controller.scheduling.outcomes import Ended
+from hmas.controller.scheduling.results import Ended
 from hmas.controller.simulation import Arrival
 from hmas.lab.workloads.sessions import Session, SessionPlan
 from hmas.lab.workloads.table import Believe, prior

@@ -7,7 +7,7 @@ import numpy as np
 
 from hmas.controller.core.errors import TraceError
 from hmas.controller.core.types import Estimates, Request, Slo
-from hmas.controller.scheduling.history import History
+from hmas.controller.scheduling.default_estimates import History
 from hmas.controller.simulation import Arrival
 from hmas.lab.workloads.columns import COLUMNS, DTYPES, Column, Floats, check_columns
 

@@ -1,0 +1,108 @@
+"""Holds a dispatch back while its prefill would cost requests in flight their TPOT target."""
+
+from hmas.controller.scheduling.instances.instance import Instance
+from hmas.controller.scheduling.instances.lateness import is_last_chance
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
+
+_OWN_MARGIN = 1.2
+"""A request joins where its TPOT target is at least this many times the instance's pace."""
+
+_GIVE_WAY_S = 3.0
+_WAITED_S = 1.0
+"""Time without a denial after which nobody has waited for the instance meanwhile: while one waits it is asked with every tick."""
+
+
+class TpotGuard:
+    """A window counts requests and treats them alike; the guard looks at what each has left.
+
+    A prompt's prefill stops everybody else's decoding for its length. A request in flight that has produced n of about L
+    tokens can bear a stop of `SLO_tpot (L - 1) - elapsed - (L - n) pace`, its room. A new request may join an instance where
+    its prefill fits into a share of the least room of those there, and where it would keep its own target. Those that
+    cannot keep their target any more are not protected.
+
+    Three rules keep it from doing harm. An instance with nothing in flight takes every request. The guard gives way once
+    it has kept an instance from every dispatch for 3 s while requests in time waited for it: else one long answer with a
+    tight target could hold up all others to its end. And while overdue requests are served in the end, a request at the last
+    moment for its TTFT target joins where its prefill costs nobody a target: held on, it would be late for certain, and its
+    work would still have to be done (see `GivenUp`). Whether it then keeps its own TPOT target is a forecast; that it would be late is not.
+
+    Attributes:
+        share: Share of the least room that a prefill may take, above 0 to 1; 0 switches the guard off. Each instance has a factor of its
+            own on it (`Instance.guard`), unless someone has named the share.
+    """
+
+    __slots__ = ("_denied", "_least", "share")
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+        self._least: dict[str, tuple[float, int, float]] = {}
+        self._denied: dict[str, tuple[float, float]] = {}
+
+    def admits(self, entry: QueueEntry, instance: Instance, now_s: float, *, late: bool, spares_work: bool) -> bool:
+        """Whether the request may join the instance now.
+
+        Args:
+            entry: The request.
+            instance: Where to.
+            now_s: The time.
+            late: It has missed its own targets, so only the others count.
+            spares_work: Whether a request that becomes late is mostly never served (`GivenUp`).
+        """
+        if self.share <= 0.0 or not instance.in_flight:
+            return True
+        stop_ms = instance.prefill_ms(entry)
+        share = self.share if instance.guard_is_moot else self.share * instance.guard
+        room_ms = self._least_room_ms(instance, now_s)
+        if stop_ms <= share * room_ms and (late or self._keeps_own(entry, instance)):
+            return True
+        if late:
+            return False
+        if not spares_work and stop_ms <= room_ms and is_last_chance(entry, instance.first_token_ms(entry), now_s):
+            return True
+        since_s, last_s = self._denied.get(instance.name, (now_s, now_s))
+        if now_s - last_s > _WAITED_S:
+            since_s = now_s
+        self._denied[instance.name] = (since_s, now_s)
+        return now_s - since_s > _GIVE_WAY_S
+
+    def dispatched(self, instance: Instance) -> None:
+        """A request has been sent to the instance."""
+        self._denied.pop(instance.name, None)
+
+    def _keeps_own(self, entry: QueueEntry, instance: Instance) -> bool:
+        token_ms, floor_ms = instance.pace.token_ms, instance.pace.floor_ms
+        needed_ms = entry.estimates.slo.tpot_ms / _OWN_MARGIN
+        if token_ms is None or token_ms <= needed_ms:
+            return True
+        # A target below the instance's best pace is lost whenever it goes: no reason to wait. That pace has to have been seen: else an
+        # instance that was flooded once passes for a slow one, takes everybody that it cannot serve in time, and never recovers.
+        return floor_ms is not None and floor_ms > needed_ms
+
+    def _least_room_ms(self, instance: Instance, now_s: float) -> float:
+        """Least room of those in flight that have any; O(in flight), once for each state of the instance."""
+        cached = self._least.get(instance.name)
+        if cached is not None and cached[0] == now_s and cached[1] == instance.version:
+            return cached[2]
+        instance.refresh(now_s)
+        token_ms, pending_ms = instance.pace.token_ms, instance.pending_prefill_ms(now_s)
+        least = float("inf")
+        # Written out in one place, without calls: with 2,000 in flight this is what a dispatch costs.
+        for run in instance.running.values():
+            if not run.streams:
+                continue
+            tokens, slo_ms = run.tokens, run.tpot_slo_ms
+            pace_ms = run.tpot_ms if token_ms is None else token_ms
+            length = run.length
+            if length < tokens + 1.0:  # noqa: PLR1730 - a call would cost more than the rest
+                length = tokens + 1.0
+            if length < 2.0:  # noqa: PLR1730 - likewise
+                length = 2.0
+            if run.first_s is None:
+                room_ms = (slo_ms - pace_ms) * (length - 1.0)
+            else:
+                # Others' prefill that has begun has to be sat through in any case.
+                room_ms = slo_ms * (length - 1.0) - 1000.0 * (now_s - run.first_s) - (length - tokens) * pace_ms - pending_ms
+            if 0.0 <= room_ms < least:
+                least = room_ms
+        self._least[instance.name] = (now_s, instance.version, least)
+        return least

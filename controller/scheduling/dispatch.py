@@ -1,0 +1,147 @@
+"""The walk down a queue for the first request that can go somewhere."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hmas.controller.core.messages import LengthBound
+from hmas.controller.core.placement import Choice, Router
+from hmas.controller.scheduling.admission.quotas import Tenancy
+from hmas.controller.scheduling.admission.tpot_guard import TpotGuard
+from hmas.controller.scheduling.instances.instance import Instance
+from hmas.controller.scheduling.instances.kv_fence import upper_tokens
+from hmas.controller.scheduling.instances.room import may_pass_fence
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry, QueuePolicy
+from hmas.controller.scheduling.queue.model_queue import Group
+from hmas.controller.scheduling.queue.tenant_share import Gate
+from hmas.controller.scheduling.results import SchedulerSettings
+
+LOOK_AHEAD = 8
+"""Entries that are held back (by fence or guard, or because they may not go where a slot is free) and may be passed in one walk."""
+KEPT_FREE, ALREADY_TRIED, LATE_SHARE = "kept free for another", "tried there already", "share of the demoted"
+ROUTER, FENCE, GUARD = "router", "fence", "guard"
+"""Why an entry that was looked at could not go, where one reason stands for the last instance it was refused by."""
+PAST_FENCE = (
+    "past the KV fence: full by forecast, not by the engine's report, and to wait would cost a preemption's time or the TTFT target"
+)
+PATIENCE = 16
+"""How often an entry may be passed; after that an instance is kept free for it."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a walk found: the entry, out of its queue now; its KV tokens at the upper length; where it goes; whether it was demoted."""
+
+    entry: QueueEntry
+    tokens: int
+    choice: Choice
+    late: bool
+
+
+class Walk:
+    """Takes the policy's next request that fence and guard let in and the router finds an instance for.
+
+    Entries that are held back are passed, a bounded number of them. One that has been passed too often gets an instance
+    kept free: the one with the most KV room takes nobody else until it has room for that entry. That room only grows while
+    it is kept free, so the entry's turn comes.
+
+    Demoted requests are looked at when no other that may go waits in their group, and then fill an instance up to a share only
+    (see `Instance.late_window`). Requests of a tenant at its share of the windows are looked at when none of another tenant waits
+    in front of them: in order, or demoted.
+
+    Attributes:
+        bounds: Conformal bounds in force, in the order of their buckets.
+        guard: The TPOT guard.
+    """
+
+    __slots__ = ("_late_share", "_overcommits", "_router", "_serves_late", "_tenancy", "bounds", "guard")
+
+    def __init__(self, settings: SchedulerSettings, router: Router, tenancy: Tenancy) -> None:
+        self._router = router
+        self._tenancy = tenancy
+        self._late_share = settings.late_share
+        self._overcommits = settings.fence_overcommit
+        self._serves_late = settings.overdue == "demote"
+        self.guard = TpotGuard(settings.tpot_guard)
+        self.bounds: tuple[LengthBound, ...] = ()
+
+    def find(self, group: Group, now_s: float) -> Found | None:
+        """The next of a group, None where none can go. O(1) in the waiting requests where no instance has a slot."""
+        waiting = len(group.policy) or (self._serves_late and len(group.late))
+        if not waiting:
+            group.blocked = ""
+        if not waiting or not group.offers():
+            return None
+        if self._tenancy.bounded:
+            self._tenancy.look()
+        looked, found = self._search(group.policy, group, now_s, late=False)
+        if not looked and self._serves_late:
+            _, found = self._search(group.late, group, now_s, late=True)
+        return found
+
+    def _search(self, source: QueuePolicy, group: Group, now_s: float, *, late: bool) -> tuple[bool, Found | None]:
+        """Whether there was anything to look at, and what can go."""
+        passed: list[QueueEntry] = []
+        kept_free: set[str] = set()
+        found: Found | None = None
+        take = source.pop
+        entry = take(now_s)
+        if entry is None and isinstance(source, Gate):
+            take = source.spare
+            entry = take(now_s)
+        while entry is not None:
+            tokens = upper_tokens(entry, self.bounds)
+            choice = self._place(entry, tokens, group, kept_free, now_s, late=late)
+            if choice is not None:
+                found = Found(entry, tokens, choice, late)
+                break
+            passed.append(entry)
+            if entry.skipped >= PATIENCE:
+                kept_free |= _roomiest(entry, group.instances, kept_free)
+            entry = take(now_s) if len(passed) <= LOOK_AHEAD else None
+        group.blocked = passed[0].blocked if passed and found is None else ""
+        for held_back in reversed(passed):
+            held_back.skipped += found is not None
+            source.put_back(held_back, now_s)
+        return bool(passed) or found is not None, found
+
+    def _place(self, entry: QueueEntry, tokens: int, group: Group, kept_free: set[str], now_s: float, *, late: bool) -> Choice | None:
+        """The router's choice among the instances with a slot; where fence or guard refuse it, its next one.
+
+        Asked in this order, because fence and guard have to look at all that is in flight on an instance.
+        """
+        # Mostly nothing is left out, and among hundreds of instances the look at each is what a dispatch costs.
+        candidates = list(group.open)
+        if late or entry.tried or kept_free:
+            candidates = [
+                instance
+                for instance in group.open
+                if (not late or instance.in_flight < instance.late_window(self._late_share, now_s))
+                and instance.name not in entry.tried
+                and instance.name not in kept_free
+            ]
+        reason = KEPT_FREE if kept_free else ALREADY_TRIED if entry.tried else LATE_SHARE
+        while candidates:
+            choice = self._router.choose(entry, candidates)
+            if choice is None:
+                reason = ROUTER
+                break
+            chosen = next(instance for instance in candidates if instance.name == choice.instance)
+            if chosen.fence.capacity_tokens:
+                chosen.refresh(now_s)
+            reason = FENCE
+            spares_work = group.given_up.spares_work
+            fits = chosen.fence_admits(entry.request, tokens)
+            if fits or (self._overcommits and may_pass_fence(entry, tokens, chosen, now_s, spares_work=spares_work)):
+                if self.guard.admits(entry, chosen, now_s, late=late, spares_work=spares_work):
+                    return choice if fits else Choice(choice.instance, f"{choice.reason}; {PAST_FENCE}")
+                if not late:
+                    chosen.wanted(now_s)
+                reason = GUARD
+            candidates.remove(chosen)
+        entry.hold(reason)
+        return None
+
+
+def _roomiest(entry: QueueEntry, instances: Sequence[Instance], kept_free: set[str]) -> set[str]:
+    able = [i for i in instances if i.available and i.name not in entry.tried and i.name not in kept_free]
+    return {max(able, key=lambda instance: instance.fence.free_bytes).name} if able else set()

@@ -1,0 +1,1 @@
+"""The account of each instance: window, KV fence, requests in flight, speed."""

@@ -1,0 +1,97 @@
+"""What an engine's own figures say of the room that it has. Pure; each call is O(in flight) at most."""
+
+from typing import TYPE_CHECKING
+
+from hmas.controller.core.types import Request
+from hmas.controller.scheduling.instances.kv_fence import least_tokens
+from hmas.controller.scheduling.instances.lateness import is_last_chance
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
+from hmas.engines.base import EngineSnapshot
+
+if TYPE_CHECKING:
+    from hmas.controller.scheduling.instances.instance import Instance
+
+KV_FULL = 0.9
+"""Share of the KV cache in use from which on an engine has none to spare."""
+PRESSURE_LOW = 0.75
+"""TPOT over its target, 90 % quantile of those that decode, below which targets are met with room to spare."""
+HALF = 0.5
+BLOCK_TOKENS = 64
+"""What an engine's account may differ by for each request: it counts whole blocks, and a step later or earlier."""
+
+
+def shows_room(instance: "Instance") -> bool:
+    """Whether the engine takes requests, has a free place by its own ceiling, nothing in a queue of its own, and cache to spare."""
+    engine = instance.engine
+    return _has_place(instance) and (engine is None or engine.kv_usage is None or engine.kv_usage < KV_FULL)
+
+
+def _has_place(instance: "Instance") -> bool:
+    engine = instance.engine
+    return (
+        instance.available
+        and instance.in_flight < instance.capacity_n_run
+        and (instance.probe_limit is None or instance.in_flight < instance.probe_limit)
+        and (engine is None or engine.waiting == 0 or _window_fills(instance, engine))
+    )
+
+
+def _window_fills(instance: "Instance", engine: EngineSnapshot) -> bool:
+    """Whether requests queue inside the engine only because an agent's window has lowered how many it runs."""
+    limit = engine.max_num_seqs
+    return instance.advised and limit is not None and limit < instance.capacity_n_run and engine.running >= limit
+
+
+def is_half_empty(instance: "Instance", now_s: float) -> bool:
+    """Whether it is less than half full by what it shows: places, cache, and TPOT of those that decode."""
+    kv_usage = None if instance.engine is None else instance.engine.kv_usage
+    return (
+        shows_room(instance)
+        and instance.in_flight < HALF * instance.capacity_n_run
+        and (kv_usage is None or kv_usage < HALF)
+        and instance.tpot_pressure(now_s) < PRESSURE_LOW
+    )
+
+
+def has_cache_for(instance: "Instance", request: Request) -> bool:
+    """Whether the request's prompt fits into the fence beside what those in flight hold for certain."""
+    fence = instance.fence
+    held = sum(run.entry.request.prompt_tokens + max(1, run.tokens) for run in instance.running.values())
+    return not fence.capacity_tokens or held + least_tokens(request) <= fence.limit_tokens
+
+
+def may_pass_fence(entry: QueueEntry, tokens: int, instance: "Instance", now_s: float, *, spares_work: bool) -> bool:
+    """Whether a request that the fence holds back by forecast goes all the same (`overcommit`). Never where the engine reports no room.
+
+    Args:
+        entry: The request.
+        tokens: KV tokens that it takes at its upper length.
+        instance: Where to.
+        now_s: The time.
+        spares_work: Whether a request that becomes late is mostly never served (`GivenUp`).
+    """
+    engine = instance.engine
+    if engine is None or engine.kv_usage is None or not instance.in_flight:
+        return False
+    redone_ms = instance.pace.prefill_ms(instance.in_flight_tokens // instance.in_flight, entry.estimates.ttft_ms)
+    unreported = instance.preemptions.unreported_tokens
+    usage = engine.kv_usage + unreported / max(1, instance.fence.capacity_tokens)
+    has_waited = now_s - entry.request.arrival_s >= instance.preemptions.price_s(redone_ms, instance.in_flight, usage)
+    if not has_waited and (spares_work or not is_last_chance(entry, instance.first_token_ms(entry), now_s)):
+        return False
+    # One for each report may count on others' ending early, while less than nine tenths are in use; any more have to fit into what is free.
+    free_tokens = (1.0 - engine.kv_usage) * instance.fence.capacity_tokens
+    spared = unreported + tokens <= free_tokens or (not unreported and engine.kv_usage < KV_FULL)
+    return spared and _has_place(instance) and has_cache_for(instance, entry.request)
+
+
+def correct_fence(instance: "Instance", snapshot: EngineSnapshot) -> None:
+    """Corrects the fence by the engine's use of its cache. Not where shared tokens are booked once: the report has that already."""
+    fence = instance.fence
+    if snapshot.kv_usage is None or not fence.capacity_tokens or instance.prefixes is not None:
+        return
+    instance.refresh(snapshot.taken_s)
+    held = sum(run.entry.request.prompt_tokens + run.tokens for run in instance.running.values() if run.first_s is not None)
+    slack = BLOCK_TOKENS * instance.in_flight
+    used_tokens = round(snapshot.kv_usage * (snapshot.kv_capacity_tokens or fence.capacity_tokens))
+    fence.measured(used_tokens, held - slack, held + instance.prefill_tokens + slack)

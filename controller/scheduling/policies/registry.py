@@ -1,0 +1,119 @@
+"""The policy pool Omega (H-MAS C.2): every queueing discipline by its name, and the change from one to another."""
+
+from collections.abc import Mapping
+from operator import attrgetter
+from types import MappingProxyType
+
+from hmas.controller.core.errors import PolicyError
+from hmas.controller.scheduling.policies.cfs import Cfs
+from hmas.controller.scheduling.policies.edf import Edf
+from hmas.controller.scheduling.policies.fcfs import Fcfs
+from hmas.controller.scheduling.policies.llf import Llf
+from hmas.controller.scheduling.policies.lottery import Lottery
+from hmas.controller.scheduling.policies.mlfq import Mlfq
+from hmas.controller.scheduling.policies.priority import Priority
+from hmas.controller.scheduling.policies.red import Red
+from hmas.controller.scheduling.policies.rr import RoundRobin
+from hmas.controller.scheduling.policies.sjf import Sjf
+from hmas.controller.scheduling.policies.slack import Slack
+from hmas.controller.scheduling.policies.srtf import Srtf
+from hmas.controller.scheduling.policies.stride import Stride
+from hmas.controller.scheduling.policies.two_lane import TwoLane
+from hmas.controller.scheduling.policies.vtc import Vtc
+from hmas.controller.scheduling.policies.wfq import Wfq
+from hmas.controller.scheduling.policy_base.policy_check import check_policy
+from hmas.controller.scheduling.policy_base.queue_entry import QueuePolicy
+
+BUILT_IN: tuple[type[QueuePolicy], ...] = (
+    Fcfs,
+    Edf,
+    Red,
+    Llf,
+    Slack,
+    Sjf,
+    Srtf,
+    TwoLane,
+    Priority,
+    Wfq,
+    Vtc,
+    Stride,
+    Lottery,
+    RoundRobin,
+    Cfs,
+    Mlfq,
+)
+"""The project's own: by deadline, by length, by class, fair. One more is one line here."""
+
+DEFAULT_POLICY = Red.name
+"""The order that is shipped: where all can be in time that of deadlines, and in an overload the most of them are."""
+
+_pool: dict[str, type[QueuePolicy]] = {policy.name: policy for policy in BUILT_IN}
+POLICIES: Mapping[str, type[QueuePolicy]] = MappingProxyType(_pool)
+"""Policies by the name that configuration, operators and meta use: the project's own, then a user's in the order of registration."""
+
+
+GUARD = "tpot_guard"
+COMMON_HINTS: Mapping[str, tuple[float, float]] = MappingProxyType({GUARD: (0.0, 1.0)})
+"""Hints that go with any policy, and their ranges; where one is not given, what is configured stays."""
+
+
+def register(policy: type[QueuePolicy]) -> None:
+    """Adds a user's own policy to the pool. Registering the same class again changes nothing.
+
+    Called at the start of a process only, before anything asks for a policy by name (`hmas.controller.config.plugins`).
+
+    Raises:
+        PolicyError: Something of the contract is missing or wrong, or the name is taken; the pool has not changed then.
+    """
+    check_policy(policy)
+    if taken := COMMON_HINTS.keys() & policy.default_hints.keys():
+        raise PolicyError(f"hint {min(taken)!r} of policy {policy.name!r} is taken: it goes with any policy; give it another name")
+    if _pool.get(policy.name, policy) is not policy:
+        raise PolicyError(f"policy name {policy.name!r} is taken by {_pool[policy.name].__module__}.{_pool[policy.name].__qualname__}")
+    _pool[policy.name] = policy
+
+
+def named(text: str) -> tuple[str, ...]:
+    """Policies as a setting names them, with commas between; none for an empty text. Whether the pool has them is not asked."""
+    return tuple(name for name in (part.strip() for part in text.split(",")) if name)
+
+
+def check_hints(name: str, hints: Mapping[str, float] | None) -> dict[str, float]:
+    """The complete hints of a policy: those given, its own by default, and those of `COMMON_HINTS` that are given.
+
+    Raises:
+        PolicyError: The policy is unknown, it does not take one of the hints, or a value is out of range.
+    """
+    if name not in POLICIES:
+        raise PolicyError(f"policy {name!r} is unknown; allowed: {', '.join(POLICIES)}")
+    policy = POLICIES[name]
+    complete, ranges = dict(policy.default_hints), {**policy.hint_ranges, **COMMON_HINTS}
+    for hint, value in (hints or {}).items():
+        if hint not in ranges:
+            raise PolicyError(f"hint {hint!r} is unknown to policy {name!r}; allowed: {', '.join(ranges)}")
+        low, high = ranges[hint]
+        if isinstance(value, bool) or not low <= value <= high:  # NaN compares false and is refused too
+            raise PolicyError(f"hint {hint!r} of policy {name!r} is {value!r}; allowed: a number from {low:g} to {high:g}")
+        complete[hint] = float(value)
+    return complete
+
+
+def make_policy(name: str, hints: Mapping[str, float] | None = None) -> QueuePolicy:
+    """A new, empty policy.
+
+    Raises:
+        PolicyError: As `check_hints`.
+    """
+    complete = check_hints(name, hints)
+    return POLICIES[name](own_hints(complete))
+
+
+def own_hints(complete: Mapping[str, float]) -> dict[str, float]:
+    """Those of complete hints that the policy itself takes."""
+    return {hint: value for hint, value in complete.items() if hint not in COMMON_HINTS}
+
+
+def rebuild(old: QueuePolicy, new: QueuePolicy, now_s: float) -> QueuePolicy:
+    """Moves every waiting entry from one policy to another, in the order of arrival, in place of a restart (H-MAS C.1)."""
+    new.load(sorted(old.entries(), key=attrgetter("seq")), now_s)
+    return new

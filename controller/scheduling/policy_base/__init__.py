@@ -1,0 +1,1 @@
+"""What policies are made of: their contract, heaps, keyed and fair bases, the cost threshold."""

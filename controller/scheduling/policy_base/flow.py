@@ -1,0 +1,103 @@
+"""A flow: those of one tenant or session that wait, and the account of what it has had."""
+
+import heapq
+from collections.abc import Mapping
+
+from hmas.controller.scheduling.policy_base.indexed_heap import STAMP, WHO, Place, SweptHeap
+from hmas.controller.scheduling.policy_base.keyed import PRIORITY_LIMIT
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
+
+LEAST_WEIGHT = 1e-6
+
+State = tuple[float, float, int]
+"""An account: tag, used, turn."""
+
+
+class Flow:
+    """One tenant or session: a heap of its waiting entries, and its account.
+
+    The client's priority orders within a flow, which harms nobody outside it, then arrival.
+
+    Attributes:
+        name: Its own.
+        size: How many wait.
+        tag: Where it stands among the flows: the lowest goes first.
+        used: Service taken that the tag does not show, as the discipline counts it.
+        turn: Breaks ties of tags, or says that the flow was here before, as the discipline has it.
+        tickets: Its claim while it stands in the turns, for disciplines that add claims up; 0 when it does not.
+        stands: Its place in the turns; None when it has none.
+    """
+
+    __slots__ = ("_heap", "name", "size", "stands", "tag", "tickets", "turn", "used")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.size = 0
+        self.tag = 0.0
+        self.used = 0.0
+        self.turn = 0
+        self.tickets = 0
+        self.stands: Place | None = None
+        self._heap = SweptHeap()
+
+    def state(self) -> State:
+        """Its account as it stands."""
+        return self.tag, self.used, self.turn
+
+    def push(self, place: Place) -> bool:
+        """Takes one in: priority, arrival number, stamp, entry. Whether it is the next now."""
+        self.size += 1
+        self._heap.put(place)
+        return bool(self._heap.lowest()[0][STAMP] == place[STAMP])
+
+    def load(self, places: list[Place]) -> None:
+        """Takes many in: O(n)."""
+        self.size += len(places)
+        self._heap.put_all(places)
+
+    def first(self) -> Place | None:
+        """The place of the next, None when empty."""
+        heap = self._heap.lowest()
+        return heap[0] if heap else None
+
+    def pop(self) -> QueueEntry:
+        """Takes the next out; there must be one."""
+        self.size -= 1
+        entry: QueueEntry = heapq.heappop(self._heap.lowest())[WHO]
+        return entry
+
+    def drop(self, place: Place) -> None:
+        """Takes one out that stands anywhere."""
+        self.size -= 1
+        self._heap.drop(place[STAMP])
+
+    def rank(self, place: Place) -> int:
+        """How many of the flow stand before that place. O(n)."""
+        return sum(1 for other in self._heap.standing() if other < place)
+
+
+def flow_name(entry: QueueEntry, *, sessions: bool) -> str:
+    """The tenant; or its session, where sessions count and the request names one."""
+    request = entry.request
+    return f"{request.tenant}\0{request.session}" if sessions and request.session else request.tenant
+
+
+def by_session(hints: Mapping[str, float]) -> bool:
+    """What the hint `by` of several disciplines says: 0 tenants, 1 sessions."""
+    return hints["by"] >= 0.5
+
+
+def order_within(entry: QueueEntry) -> float:
+    """The order within a flow: the client's priority, lower first."""
+    priority = entry.request.priority
+    return float(max(-PRIORITY_LIMIT, min(PRIORITY_LIMIT, priority))) if priority else 0.0
+
+
+def tokens_of(entry: QueueEntry, output_tokens: float) -> float:
+    """Prompt and output tokens, 1 or more."""
+    return max(1.0, entry.request.prompt_tokens + output_tokens)
+
+
+def service_ms_of(entry: QueueEntry, output_tokens: float) -> float:
+    """T_tot at that length, milliseconds, 1 or more (H-MAS 3.2)."""
+    return max(1.0, entry.estimates.ttft_ms + entry.estimates.tpot_ms * output_tokens)

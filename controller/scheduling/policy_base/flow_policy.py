@@ -1,0 +1,242 @@
+"""The common part of disciplines that share service out among flows: tenants, or sessions."""
+
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+
+from hmas.controller.scheduling.policy_base.charge import Charge
+from hmas.controller.scheduling.policy_base.flow import LEAST_WEIGHT, Flow, flow_name, order_within
+from hmas.controller.scheduling.policy_base.indexed_heap import WHO, Place
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
+from hmas.controller.scheduling.policy_base.recall import Recall
+from hmas.controller.scheduling.policy_base.sharded_dict import Shards
+from hmas.controller.scheduling.policy_base.subclassing import mypyc_attr
+from hmas.controller.scheduling.policy_base.turns import Turns
+
+IDLE_KEEP = 4096
+"""Flows with nobody waiting whose accounts are kept; beyond it the one longest idle is forgotten and starts anew."""
+CHARGES_KEEP = 16_384
+"""Pops remembered until their requests end: more than the windows of a fleet let run at once."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class FlowPolicy(ABC):
+    """A queue for each flow and a heap of the flows that have somebody waiting, lowest tag first.
+
+    A discipline says what a request costs (`_cost`), where a flow stands that has somebody waiting again (`_wake`) and what a
+    dispatch does to its account (`_take`). Push and pop are O(log n + log f) with n entries in f flows, re-keying and removal
+    O(1) amortised: new estimates change the charge to come, not the place, so a wrong one costs its own flow only. When a
+    request has ended the prediction in its charge is replaced by the truth.
+    """
+
+    def __init__(self, hints: Mapping[str, float], *, sessions: bool = False) -> None:
+        self.hints: Mapping[str, float] = dict(hints)
+        self._sessions = sessions
+        self._clock = 0.0
+        self._busy: dict[str, Flow] = {}
+        self._idle: OrderedDict[str, Flow] = OrderedDict()
+        self._live: Shards[Place] = Shards()
+        self._stamp = 0
+        self._turns = Turns()
+        self._charges: Recall[Charge] = Recall(CHARGES_KEEP)
+
+    # -- what makes the discipline ----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _cost(self, entry: QueueEntry, output_tokens: float) -> float:
+        """What a request costs with so many output tokens, before its weight counts."""
+
+    @abstractmethod
+    def _wake(self, flow: Flow, entry: QueueEntry, now_s: float) -> None:
+        """The flow had nobody waiting and gets `entry`: says where it stands."""
+
+    def _weight(self, entry: QueueEntry) -> float:
+        """By what its cost is divided."""
+        return max(LEAST_WEIGHT, entry.weight)
+
+    def _claim(self, entry: QueueEntry) -> float:
+        """The claim of a flow whose next it is, beside others, for the estimate of `ahead`."""
+        return self._weight(entry)
+
+    def _take(self, flow: Flow, amount: float, now_s: float) -> None:  # noqa: ARG002  some count by time
+        """The flow's next goes: moves its account, and the clock to the tag that was served."""
+        self._clock = max(self._clock, flow.tag)
+        flow.tag += amount
+
+    def _correct(self, flow: Flow, charge: Charge, more: float, now_s: float) -> None:  # noqa: ARG002  some ask when that was
+        """The charge was `more` too little; too much, where that is below 0."""
+        flow.tag += more
+
+    def _undone(self, flow: Flow, charge: Charge) -> None:  # noqa: B027  for most nothing follows from it
+        """A pop has been undone: account and clock are what they were, where nothing has moved them since."""
+
+    def _sleep(self, flow: Flow) -> None:  # noqa: B027  for most nothing follows from it
+        """The flow has nobody waiting any more."""
+
+    def _restart(self) -> None:  # noqa: B027  for most nothing follows from it
+        """Somebody comes and nobody waits."""
+
+    def _next(self) -> Flow | None:
+        """The flow whose turn it is, None when nobody waits."""
+        return self._turns.first()
+
+    def _stand(self, flow: Flow, first: QueueEntry, seq: int) -> None:  # noqa: ARG002  some ask who is first
+        """Puts a flow, whose next is `first` of that arrival number, in its place among the flows; of equal tags the earlier goes first."""
+        self._turns.stand(flow, seq)
+
+    def _leave(self, flow: Flow) -> None:
+        """The flow stands in the turns no longer."""
+        self._turns.leave(flow)
+
+    # -- the contract of a policy -----------------------------------------------------------------------------------------
+
+    def push(self, entry: QueueEntry, now_s: float) -> None:
+        """Takes a waiting entry into its flow. One that comes back was not served: its charge is dropped."""
+        charge = self._charges.take(entry.request.id)
+        if charge is not None and self._knows(charge.flow):
+            self._amend(charge, -charge.amount, now_s)
+        flow = self._entered(entry, now_s)
+        if flow.push(self._new_place(entry)) or (flow.stands is None and not flow.tickets):
+            self._place(flow)
+
+    def load(self, entries: Iterable[QueueEntry], now_s: float) -> None:
+        """Takes many in at once; flows that had nobody waiting wake in the order of their first arrival."""
+        flows: dict[str, tuple[Flow, list[Place]]] = {}
+        for entry in entries:
+            name = flow_name(entry, sessions=self._sessions)
+            found = flows.get(name)
+            if found is None:
+                found = flows[name] = (self._entered(entry, now_s), [])
+            found[1].append(self._new_place(entry))
+        for flow, places in flows.values():
+            flow.load(places)
+            self._place(flow)
+
+    def pop(self, now_s: float) -> QueueEntry | None:
+        """Takes the next entry of the flow whose turn it is, None when empty."""
+        clock = self._clock
+        flow = self._next()
+        if flow is None:
+            return None
+        entry = flow.pop()
+        request_id = entry.request.id
+        del self._live[request_id]
+        before = (flow.tag, flow.used, flow.turn)
+        weight = self._weight(entry)
+        amount = self._cost(entry, entry.estimates.output_tokens) / weight
+        self._take(flow, amount, now_s)
+        self._place(flow)
+        self._charges.note(request_id, Charge(flow, amount, weight, before, (flow.tag, flow.used, flow.turn), clock, self._clock))
+        return entry
+
+    def put_back(self, entry: QueueEntry, now_s: float) -> None:
+        """Returns a popped entry to its place and takes the charge back."""
+        charge = self._charges.take(entry.request.id)
+        if charge is None or not self._knows(charge.flow):
+            self.push(entry, now_s)
+            return
+        flow = charge.flow
+        if flow.name not in self._busy:
+            del self._idle[flow.name]
+            self._busy[flow.name] = flow
+        if flow.state() == charge.after:
+            flow.tag, flow.used, flow.turn = charge.before
+        else:
+            self._correct(flow, charge, -charge.amount, now_s)
+        if self._clock == charge.clock_after:
+            self._clock = charge.clock_before
+        flow.push(self._new_place(entry))
+        self._place(flow)
+        self._undone(flow, charge)
+
+    def discard(self, request_id: str) -> QueueEntry | None:
+        """Takes an entry out by id, None where it is not here."""
+        place = self._live.take(request_id)
+        if place is None:
+            return None
+        entry: QueueEntry = place[WHO]
+        flow = self._flow(entry)
+        flow.drop(place)
+        self._place(flow)
+        return entry
+
+    def rekey(self, entry: QueueEntry, now_s: float) -> None:  # noqa: B027  a place by account has no key
+        """New estimates change the charge to come, not the place."""
+
+    def lapsed(self, entry: QueueEntry, now_s: float) -> None:  # noqa: B027  no share depends on it
+        """Nothing to learn from it: shares go by service."""
+
+    def served(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
+        """Corrects the flow's account by what its charge was wrong; nothing where the pop is not remembered."""
+        charge = self._charges.take(entry.request.id)
+        if charge is not None and self._knows(charge.flow):
+            self._amend(charge, self._cost(entry, output_tokens) / charge.weight - charge.amount, now_s)
+
+    def ahead(self, request_id: str) -> int | None:
+        """An estimate: those before it in its flow, and as many of each other flow as get served meanwhile by their weights."""
+        place = self._live.get(request_id)
+        if place is None:
+            return None
+        mine = self._flow(place[WHO])
+        rank = mine.rank(place)
+        claim = self._claim(place[WHO])
+        others = 0
+        for flow in self._busy.values():
+            first = flow.first()
+            if flow is not mine and first is not None:
+                others += min(flow.size, int((rank + 1) * self._claim(first[WHO]) / claim))
+        return rank + others
+
+    def entries(self) -> Iterator[QueueEntry]:
+        """All waiting entries, in no particular order."""
+        return (place[WHO] for place in self._live.values())
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    # -- flows that wait, and flows that do not ---------------------------------------------------------------------------
+
+    def _entered(self, entry: QueueEntry, now_s: float) -> Flow:
+        """The entry's flow, awake."""
+        name = flow_name(entry, sessions=True) if self._sessions else entry.request.tenant
+        flow = self._busy.get(name)
+        if flow is None:
+            if not self._busy:
+                self._restart()
+            flow = self._idle.pop(name, None) or Flow(name)
+            self._wake(flow, entry, now_s)
+            self._busy[name] = flow
+        return flow
+
+    def _flow(self, entry: QueueEntry) -> Flow:
+        """The flow of an entry that waits."""
+        return self._busy[flow_name(entry, sessions=self._sessions)]
+
+    def _new_place(self, entry: QueueEntry) -> Place:
+        self._stamp += 1
+        place = (order_within(entry), entry.seq, self._stamp, entry)
+        self._live[entry.request.id] = place
+        return place
+
+    def _place(self, flow: Flow) -> None:
+        """Puts a flow where its tag and its next ask for, or among the idle."""
+        first = flow.first()
+        if first is not None:
+            self._stand(flow, first[WHO], first[1])
+            return
+        self._leave(flow)
+        if self._busy.pop(flow.name, None) is not None:
+            self._idle[flow.name] = flow
+            self._sleep(flow)
+            if len(self._idle) > IDLE_KEEP:
+                self._idle.popitem(last=False)
+
+    def _amend(self, charge: Charge, more: float, now_s: float) -> None:
+        if more:
+            self._correct(charge.flow, charge, more, now_s)
+            if charge.flow.size:
+                self._place(charge.flow)
+
+    def _knows(self, flow: Flow) -> bool:
+        """Whether its account is still kept."""
+        return (self._busy.get(flow.name) or self._idle.get(flow.name)) is flow

@@ -1,0 +1,115 @@
+"""Whether a class is a queueing policy: everything that the contract asks for, before it may enter the pool."""
+
+import inspect
+import math
+import re
+from collections.abc import Iterator, Mapping
+
+from hmas.controller.core.errors import PolicyError
+from hmas.controller.scheduling.policy_base.signals import Signal
+
+NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
+HINT = re.compile(r"[a-z][a-z0-9_]{0,63}")
+WORDS = ("summary", "starvation", "complexity", "source")
+METHODS: Mapping[str, int] = {
+    "push": 2,
+    "load": 2,
+    "pop": 1,
+    "put_back": 2,
+    "discard": 1,
+    "rekey": 2,
+    "lapsed": 2,
+    "served": 3,
+    "ahead": 1,
+    "entries": 0,
+    "__len__": 0,
+}
+"""Methods of `QueuePolicy` and how many arguments each gets."""
+
+
+def check_policy(policy: object) -> None:
+    """Checks a class against the contract of `QueuePolicy`, whole.
+
+    Raises:
+        PolicyError: Names the class and every member that is missing or wrong, with what is allowed.
+    """
+    label = f"{getattr(policy, '__module__', '?')}.{getattr(policy, '__qualname__', repr(policy))}"
+    if not isinstance(policy, type):
+        raise PolicyError(f"{label} is no policy: got a {type(policy).__name__}; allowed: a class")
+    found = [*_words(policy), *_hints(policy), *_methods(policy)]
+    if not found:
+        found = list(_instance(policy))
+    if found:
+        raise PolicyError(f"{label} is no policy: " + "; ".join(found))
+
+
+def _words(policy: type) -> Iterator[str]:
+    name = getattr(policy, "name", None)
+    if not isinstance(name, str) or NAME.fullmatch(name) is None:
+        yield f"name {_shown(policy, 'name')}; allowed: lower-case letters, digits and hyphens, 32 at most, the first a letter"
+    for member in WORDS:
+        text = getattr(policy, member, None)
+        if not isinstance(text, str) or not text.strip() or "\n" in text:
+            yield f"{member} {_shown(policy, member)}; allowed: a line of text"
+    signals = getattr(policy, "signals", None)
+    if not isinstance(signals, tuple) or not signals or not all(isinstance(signal, Signal) for signal in signals):
+        yield f"signals {_shown(policy, 'signals')}; allowed: a tuple of hmas.controller.scheduling.policy_base.signals.Signal, one or more"
+
+
+def _hints(policy: type) -> Iterator[str]:
+    defaults, ranges = getattr(policy, "default_hints", None), getattr(policy, "hint_ranges", None)
+    for member, table in (("default_hints", defaults), ("hint_ranges", ranges)):
+        if not isinstance(table, Mapping):
+            yield f"{member} {_shown(policy, member)}; allowed: a mapping by hint name, empty for none"
+    if not isinstance(defaults, Mapping) or not isinstance(ranges, Mapping):
+        return
+    if set(defaults) != set(ranges):
+        yield f"hint_ranges has {sorted(ranges)}; allowed: the names of default_hints, {sorted(defaults)}"
+        return
+    for hint, default in defaults.items():
+        if not isinstance(hint, str) or HINT.fullmatch(hint) is None:
+            yield f"hint {hint!r}; allowed: lower-case letters, digits and underscores, 64 at most, the first a letter"
+        bounds = ranges[hint]
+        if not (isinstance(bounds, tuple) and len(bounds) == 2 and all(_is_number(bound) for bound in bounds) and bounds[0] <= bounds[1]):
+            yield f"hint_ranges[{hint!r}] is {bounds!r}; allowed: the lowest and the highest value, both finite"
+        elif not _is_number(default) or not bounds[0] <= default <= bounds[1]:
+            yield f"default_hints[{hint!r}] is {default!r}; allowed: a number from {bounds[0]:g} to {bounds[1]:g}"
+
+
+def _methods(policy: type) -> Iterator[str]:
+    for member, arguments in METHODS.items():
+        method = getattr(policy, member, None)
+        if not callable(method):
+            yield f"{member} {_shown(policy, member)}; allowed: a method with {arguments} arguments"
+            continue
+        try:
+            inspect.signature(method).bind(*[None] * (arguments + 1))
+        except TypeError as error:
+            yield f"{member} does not take {arguments} arguments: {error}"
+        except ValueError:
+            continue  # compiled, and without a signature to look at
+
+
+def _instance(policy: type) -> Iterator[str]:
+    """What shows only on an empty policy with its default hints."""
+    defaults: dict[str, float] = dict(getattr(policy, "default_hints", {}))
+    try:
+        made = policy(defaults)
+        hints, waiting, popped = getattr(made, "hints", None), len(made), made.pop(0.0)
+    except Exception as error:  # noqa: BLE001  a stranger's code, at the door: whatever it raises is its fault and is told
+        yield f"an empty one with its default hints failed: {type(error).__name__}: {error}"
+        return
+    if not isinstance(hints, Mapping) or dict(hints) != defaults:
+        yield f"hints of an instance are {hints!r}; allowed: a mapping equal to those it was made with, {defaults!r}"
+    if waiting != 0 or popped is not None:
+        yield f"an empty one has len {waiting} and pops {popped!r}; allowed: 0 and None"
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _shown(policy: type, member: str) -> str:
+    missing = object()
+    value = getattr(policy, member, missing)
+    return "is missing" if value is missing else f"is {value!r}"

@@ -1,0 +1,137 @@
+"""What waits, by how much it matters and by how much work it is: who is outranked, and how long the queue is in service time."""
+
+from hmas.controller.core.types import Request
+from hmas.controller.scheduling.policy_base.keyed import PRIORITY_LIMIT
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
+from hmas.controller.scheduling.policy_base.sharded_dict import Shards
+from hmas.controller.scheduling.queue.drain_rate import DrainRate
+
+_IMPORTANCE_STEPS = 20
+"""Importance is told apart in steps of 1/20: a hair's breadth is no reason to give up a request that waits."""
+
+Rank = tuple[int, int, bool]
+"""Priority (lower goes first), steps below full importance, and whether it is overdue: the greater, the sooner it is given up."""
+
+
+def rank_of(request: Request, importance: float, *, overdue: bool) -> Rank:
+    """A request's rank; importance is 0 to 1."""
+    priority = request.priority
+    if priority:
+        priority = max(-PRIORITY_LIMIT, min(PRIORITY_LIMIT, priority))
+    return priority, int(_IMPORTANCE_STEPS * (1.0 - importance) + 0.5), overdue
+
+
+class Work:
+    """What those that wait for the same instances come to, and how fast it leaves. Kept by `Backlog`.
+
+    Work is the service-time proxy T_tot, in whole microseconds, so that sums come out exactly.
+
+    Attributes:
+        ready_us: Work that one who comes now has to wait for: of those that wait in time, and of overdue ones where those keep their place.
+        left_us: Work that has left since the start: dispatched, ended or, where that makes way, become overdue. It never falls.
+    """
+
+    __slots__ = ("_pace", "left_us", "ready_us")
+
+    def __init__(self) -> None:
+        self.ready_us = 0
+        self.left_us = 0
+        self._pace = DrainRate()
+
+    def sample(self, now_s: float) -> None:
+        """Looks how much has left; to be called now and then, and after each dispatch."""
+        self._pace.sample(now_s, self.left_us, waiting=self.ready_us > 0)
+
+    def per_second(self, now_s: float) -> float:
+        """The pace at which it has lately left, microseconds of work a second."""
+        return self._pace.per_second(now_s, self.left_us)
+
+    def wait_s(self, now_s: float) -> float:
+        """How long one that comes now would wait: what is in front of it, over the pace. Infinite where some waits and none leaves."""
+        if not self.ready_us:
+            return 0.0
+        rate = self.per_second(now_s)
+        return self.ready_us / rate if rate > 0.0 else float("inf")
+
+
+class _Place:
+    """A request in the line of its rank: what was counted of it, and its neighbours, the older and the newer one."""
+
+    __slots__ = ("newer", "older", "rank", "request_id", "work", "work_us")
+
+    def __init__(self, request_id: str, rank: Rank, work_us: int, work: Work, older: "_Place | None") -> None:
+        self.request_id = request_id
+        self.rank = rank
+        self.work_us = work_us
+        self.work = work
+        self.older = older
+        self.newer: _Place | None = None
+
+
+class Backlog:
+    """Every waiting request in the line of its rank. O(1) a call; `worst` is O(ranks in use)."""
+
+    __slots__ = ("_makes_way", "_newest", "_places")
+
+    def __init__(self, *, makes_way: bool = True) -> None:
+        """Starts empty. `makes_way`: whether those that become overdue let all others go first."""
+        self._makes_way = makes_way
+        self._newest: dict[Rank, _Place] = {}
+        self._places: Shards[_Place] = Shards()
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def put(self, entry: QueueEntry, work: Work, *, overdue: bool) -> None:
+        """Takes a request in, or gives it the place that its estimates now ask for. `work`: of those that wait for the same instances."""
+        request_id = entry.request.id
+        rank = rank_of(entry.request, entry.estimates.importance, overdue=overdue)
+        work_us = max(1, int(1000.0 * entry.estimates.total_ms))
+        before = self._places.get(request_id)
+        if before is not None:
+            self._take(before, left=overdue and self._makes_way)
+        older = self._newest.get(rank)
+        self._places[request_id] = self._newest[rank] = place = _Place(request_id, rank, work_us, work, older)
+        if older is not None:
+            older.newer = place
+        if not (overdue and self._makes_way):
+            work.ready_us += work_us
+
+    def move(self, request_id: str, work: Work) -> None:
+        """It waits for other instances now; no effect where it is not here."""
+        place = self._places.get(request_id)
+        if place is None or place.work is work:
+            return
+        before, place.work = place.work, work
+        if not (place.rank[2] and self._makes_way):
+            before.ready_us -= place.work_us
+            work.ready_us += place.work_us
+
+    def discard(self, request_id: str) -> None:
+        """A request waits no more; no effect where it is not here."""
+        place = self._places.take(request_id)
+        if place is not None:
+            self._take(place, left=True)
+
+    def worst(self) -> tuple[Rank, str] | None:
+        """The one that would be given up first: of the greatest rank, the newest; None when nobody waits."""
+        if not self._newest:
+            return None
+        rank = max(self._newest)
+        return rank, self._newest[rank].request_id
+
+    def _take(self, place: _Place, *, left: bool) -> None:
+        older, newer, rank = place.older, place.newer, place.rank
+        if older is not None:
+            older.newer = newer
+        if newer is not None:
+            newer.older = older
+        elif older is not None:
+            self._newest[rank] = older
+        else:
+            del self._newest[rank]
+        place.older = place.newer = None
+        if not (rank[2] and self._makes_way):
+            place.work.ready_us -= place.work_us
+            if left:
+                place.work.left_us += place.work_us

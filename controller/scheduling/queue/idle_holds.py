@@ -1,0 +1,98 @@
+"""Requests that wait beside an engine that shows room: for how long, for which reason, and when they are dispatched all the same. Pure.
+
+What holds a request back is mostly a forecast: a length that fills the KV fence, a window, a target that seems out of reach. An engine's
+own figures outrank it. Where an instance takes requests, has free places and free cache, and keeps its targets with room to spare, a
+request is held back for `HELD_MOST_S` at most, and for `WINDOW_HELD_MOST_S` where nothing but an agent's window holds it: by then so few
+have gathered that they do not slow those in flight when they go together.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from hmas.controller.scheduling.admission.quotas import Tenancy
+from hmas.controller.scheduling.instances.instance import Instance
+from hmas.controller.scheduling.instances.room import has_cache_for, is_half_empty, shows_room
+from hmas.controller.scheduling.queue.model_queue import WINDOW, Group, Waiting
+
+HELD_MOST_S = 1.0
+"""How long a request may be held back beside an instance that is less than half full."""
+WINDOW_HELD_MOST_S = 0.5
+"""The same where every window is full: how many run is known, and no length or pace has to be forecast."""
+_EARLY_S = 1e-3
+"""A tick may come a rounding error early."""
+_GAP_MOST_S = 1.0
+"""A look that comes later than this after the last one counts as this: the process stood still."""
+_LOOK_AHEAD = 8
+
+
+class IdleHolds:
+    """Looks at the queues once a tick.
+
+    Attributes:
+        seconds: Time for which at least one request waited beside an instance that showed room, by the reason of the first that waited.
+    """
+
+    __slots__ = ("_due", "_looked_s", "_since_s", "seconds")
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._since_s: dict[int, float] = {}
+        self._looked_s = float("inf")
+        self._due: list[tuple[Group, Instance]] = []
+
+    def look(self, groups: Iterable[Group], now_s: float) -> None:
+        """Notes which groups are held beside room now. O(groups that hold any x instances)."""
+        elapsed_s = min(_GAP_MOST_S, max(0.0, now_s - self._looked_s))
+        self._looked_s = now_s
+        since_s: dict[int, float] = {}
+        self._due = []
+        for group in groups:
+            if group.first is None or group.blocked == "":
+                continue
+            roomy = [instance for instance in group.instances if _may_take(instance)]
+            if not roomy:
+                continue
+            began_s = since_s[id(group)] = self._since_s.get(id(group), now_s)
+            self.seconds[group.blocked] = self.seconds.get(group.blocked, 0.0) + elapsed_s
+            if now_s - began_s >= _most_s(group):
+                self._due += [(group, instance) for instance in roomy if is_half_empty(instance, now_s)]
+        self._since_s = since_s
+
+    def take(self, tenancy: Tenancy, now_s: float) -> Iterator[tuple[Waiting, Instance]]:
+        """Requests to dispatch whatever holds them: one for each half-empty instance and look, the oldest first.
+
+        One at a time keeps an instance from being flooded with prompts on old figures; at the gateway's ten ticks a second no client
+        notices that bound. A tenant's own limit is no forecast: its requests go on waiting.
+        """
+        due, self._due = self._due, []
+        due.sort(key=lambda pair: pair[1].in_flight)
+        for group, instance in due:
+            waiting = _oldest(group, instance, tenancy, now_s)
+            if waiting is not None and _may_take(instance):
+                yield waiting, instance
+
+
+def _may_take(instance: Instance) -> bool:
+    return shows_room(instance) and (instance.advised or instance.in_flight < instance.n_run)
+
+
+def _most_s(group: Group) -> float:
+    return (WINDOW_HELD_MOST_S if group.blocked == WINDOW else HELD_MOST_S) - _EARLY_S
+
+
+def _oldest(group: Group, instance: Instance, tenancy: Tenancy, now_s: float) -> Waiting | None:
+    waiting = group.first
+    for _ in range(_LOOK_AHEAD):
+        if waiting is None:
+            return None
+        request = waiting.entry.request
+        limited = request.tenant in tenancy.bounded and tenancy.closed(request.tenant)
+        if (
+            waiting.place != "expired"
+            and not limited
+            and instance.name not in waiting.entry.tried
+            and now_s - request.arrival_s >= _most_s(group)
+            and has_cache_for(instance, request)
+        ):
+            return waiting
+        waiting = waiting.after
+    return None

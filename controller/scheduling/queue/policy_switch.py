@@ -1,0 +1,295 @@
+"""All groups under one discipline, and everything that changes them as a whole, a few requests at a time."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from hmas.controller.core.errors import SchedulingError
+from hmas.controller.scheduling.admission.quotas import Tenancy
+from hmas.controller.scheduling.instances.instance import Instance
+from hmas.controller.scheduling.policies.fcfs import Fcfs
+from hmas.controller.scheduling.policies.red import Red
+from hmas.controller.scheduling.policies.registry import check_hints, make_policy
+from hmas.controller.scheduling.policy_base.queue_entry import QueuePolicy
+from hmas.controller.scheduling.queue.model_queue import Group, Waiting
+from hmas.controller.scheduling.queue.retired import Retired
+from hmas.controller.scheduling.queue.tenant_share import Gate, gated
+
+AT_ONCE = 512
+"""Waiting requests up to which every change is made in one go."""
+
+Discipline = tuple[str, dict[str, float]]
+
+
+class Queues:
+    """The groups of a waiting room. The room puts requests in and takes them out; what concerns all groups happens here.
+
+    No call touches all that wait where those are more than `AT_ONCE`: what would is begun, and goes on with each call of
+    `settle`: a change of discipline (see `Group`), the move of requests to other groups, one look at each for whoever asks for
+    it, and the taking apart of structures that have served their time, because freeing 100,000 places at once takes as long as
+    any other walk over them. All of it goes on side by side; of several disciplines asked for the newest counts.
+
+    Attributes:
+        policy_name, hints: The discipline in force.
+        groups: All groups that dispatches may come from.
+    """
+
+    def __init__(
+        self,
+        instances: Sequence[Instance],
+        *,
+        policy: str,
+        hints: Mapping[str, float] | None,
+        tenancy: Tenancy | None,
+        count: Callable[[], int],
+        on_force: Callable[[], bool],
+        on_look: Callable[[Waiting], None],
+    ) -> None:
+        """Starts with the groups that the instances' models ask for.
+
+        Args:
+            instances: All there are, in the order of the configuration.
+            policy: The discipline, `hints` its hints.
+            hints: See there.
+            tenancy: Limits of tenants, None for none.
+            count: Tells how many wait.
+            on_force: Called when another discipline is in force; True asks for a look at each.
+            on_look: Called with each waiting request after `look_at_each`.
+
+        Raises:
+            PolicyError: The policy or a hint is not allowed.
+        """
+        self._instances = tuple(instances)
+        self._tenancy = tenancy
+        self._count = count
+        self._on_force = on_force
+        self._on_look = on_look
+        self.policy_name = policy
+        self.hints: dict[str, float] = check_hints(policy, hints)
+        self._wanted: Discipline = (self.policy_name, self.hints)
+        self._building: Discipline | None = None
+        self._arriving = False
+        self.groups: list[Group] = []
+        self._leaving: list[Group] = []
+        self._retired = Retired()
+        self._by_model: dict[str, Group] = {}
+        self._default: Group
+        self.regroup(0.0)
+
+    def of(self, model: str) -> Group:
+        """The group that requests for this model belong to."""
+        return self._by_model.get(model, self._default)
+
+    def models(self) -> dict[str, Group]:
+        """Every model that any instance names, with the group of its requests."""
+        return dict(self._by_model)
+
+    def all(self) -> tuple[Group, ...]:
+        """Every group that holds requests, those that are left too."""
+        return (*self.groups, *self._leaving)
+
+    @property
+    def cutoff(self) -> float:
+        """The cost above which requests are put behind where that is lowest; 0 where none are, or the discipline knows no such cost."""
+        found = math.inf
+        for group in self.groups:
+            policy = group.policy.inner if isinstance(group.policy, Gate) else group.policy
+            if isinstance(policy, Red):
+                found = min(found, policy.cutoff)
+        return found if found < math.inf else 0.0
+
+    @property
+    def next_policy(self) -> str:
+        """The discipline that is to follow, empty where the one in force is to stay."""
+        return "" if self._wanted == (self.policy_name, self.hints) else self._wanted[0]
+
+    def set_policy(self, name: str, hints: Mapping[str, float] | None, now_s: float) -> bool:
+        """Asks for another policy or other hints. False where it is what was asked for last.
+
+        Raises:
+            PolicyError: The policy or a hint is not allowed; nothing has changed then.
+        """
+        wanted = (name, check_hints(name, hints))
+        if wanted == self._wanted:
+            return False
+        self._wanted = wanted
+        self._begin(now_s)
+        self._hurry(now_s)
+        return True
+
+    def look_at_each(self, now_s: float) -> None:
+        """All that wait now are to be looked at, once each."""
+        for group in self.groups:
+            group.begin_review()
+        self._hurry(now_s)
+
+    def sort_tenants(self, now_s: float) -> None:
+        """The slots of a tenant are limited now and were not, or the other way round: looks put its requests in their places."""
+        if self._tenancy is not None and self._tenancy.bounded:
+            for group in self.all():
+                group.gate(self._tenancy)
+        self.look_at_each(now_s)
+
+    def regroup(self, now_s: float) -> None:
+        """Sorts requests anew after instances have changed the models they serve.
+
+        A group that all its models leave for the same instances goes with them as it is. One whose models part, or which meets
+        another, is left: nothing is dispatched from it any more, and its requests join their new groups oldest first.
+        """
+        models = sorted({model for instance in self._instances for model in instance.models or ()})
+        sets = self._servers()
+        default = tuple(i for i in self._instances if i.models is None)
+        aims: dict[Group, set[tuple[Instance, ...]]] = {self._default: {default}} if self.groups else {}
+        for model in {*models, *self._by_model} if self.groups else ():
+            aims.setdefault(self.of(model), set()).add(sets.get(model, default))
+        made: dict[tuple[Instance, ...], Group] = {}
+        for group in self.groups:
+            aim = aims.get(group, set())
+            if len(aim) == 1 and (instances := next(iter(aim))) not in made:
+                group.serve_by(instances)
+                made[instances] = group
+            elif group.first is not None:
+                self._retired.add(group.give_up())
+                self._leaving.append(group)
+        self._default = made.get(default) or made.setdefault(default, self._new_group(default))
+        self._by_model = {model: made.get(sets[model]) or made.setdefault(sets[model], self._new_group(sets[model])) for model in models}
+        self.groups = list(made.values())
+        for instance in self._instances:
+            instance.slots.clear()
+        for group in self.groups:
+            group.watch()
+        self._hurry(now_s)
+
+    def settle(self, limit: int, now_s: float) -> bool:
+        """Goes on with what was begun, past `limit` requests at most; True while some is left.
+
+        Raises:
+            SchedulingError: The structure that was built lacks requests: the policy lost some. It is given up; nothing else is.
+        """
+        if self._busy:
+            self._go_on(limit, now_s)
+        else:
+            self._retired.take_apart(limit)
+        return not self.settled
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is left for `settle` to do."""
+        return not (self._retired or self._busy)
+
+    # -- inside -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def _busy(self) -> bool:
+        """Whether moves, a change of discipline or looks are left."""
+        return bool(self._leaving) or self._arriving or self._building is not None or not all(group.reviewed for group in self.groups)
+
+    def _begin(self, now_s: float) -> None:
+        """Sets out for the discipline that is wanted, unless arrival order is on its way in: that is seen through first."""
+        if self._arriving or self._building == self._wanted:
+            return
+        if self._building is not None:
+            self._building = None
+            for group in self.groups:
+                self._retired.add(group.give_up())
+        if self._wanted == (self.policy_name, self.hints):
+            return
+        if self._count() <= AT_ONCE and not self._leaving:
+            for group in self.groups:
+                group.replace(self._structure(self._wanted), now_s)
+            self._now_in_force()
+        elif self._wanted[0] == Fcfs.name:
+            self._arriving = True
+            for group in self.groups:
+                group.begin_at_once(self._structure(self._wanted))
+            self._now_in_force()
+        else:
+            self._building = self._wanted
+            for group in self.groups:
+                group.begin(self._structure(self._wanted))
+
+    def _go_on(self, limit: int, now_s: float) -> None:
+        """Moves, then changes of discipline, then looks at each."""
+        limit = self._move(limit, now_s)
+        if self._building is not None or self._arriving:
+            for group in self.groups:
+                if limit and not group.copied:
+                    limit -= group.copy(limit, now_s)
+            if all(group.copied for group in self.groups):
+                self._take_over(now_s)
+        for group in self.groups:
+            if limit and not group.reviewed:
+                for waiting in group.review(limit):
+                    limit -= 1
+                    self._on_look(waiting)
+                    group.sort(waiting, now_s)
+
+    def _take_over(self, now_s: float) -> None:
+        lossy = next((group for group in self.groups if not group.complete), None)
+        if lossy is not None:
+            fault = lossy.fault()
+            self._wanted, self._building = (self.policy_name, self.hints), None
+            for group in self.groups:
+                self._retired.add(group.give_up())
+            raise SchedulingError(fault)
+        for group in self.groups:
+            self._retired.add(group.take_over())
+        if self._building is not None:
+            self._now_in_force(self._building)
+        self._building, self._arriving = None, False
+        self._begin(now_s)
+
+    def _move(self, limit: int, now_s: float) -> int:
+        """Takes requests from groups that are left to the groups they belong to; returns what of the limit is left."""
+        while limit and self._leaving:
+            group = self._leaving[-1]
+            waiting = group.first
+            if waiting is None:
+                self._leaving.pop()
+                continue
+            limit -= 1
+            group.take(waiting)
+            group.leave(waiting)
+            target = self.of(waiting.entry.request.model)
+            target.join(waiting)
+            self._on_look(waiting)
+            if waiting.place == "ready":
+                target.put(waiting, now_s)
+            elif waiting.place == "late":
+                target.late.push(waiting.entry, now_s)
+        return limit
+
+    def _hurry(self, now_s: float) -> None:
+        """Does all that was begun where it is little."""
+        if self._count() <= AT_ONCE:
+            while self._busy:
+                self._go_on(max(1, AT_ONCE), now_s)
+
+    def _now_in_force(self, discipline: Discipline | None = None) -> None:
+        self.policy_name, self.hints = self._wanted if discipline is None else discipline
+        if self._on_force():
+            for group in self.groups:
+                group.begin_review()
+
+    def _servers(self) -> dict[str, tuple[Instance, ...]]:
+        """Who serves each model that any instance names, in the order of the configuration."""
+        servers: dict[str, list[Instance]] = {}
+        of_any: list[Instance] = []
+        for instance in self._instances:
+            if instance.models is None:
+                of_any.append(instance)
+                for known in servers.values():
+                    known.append(instance)
+            else:
+                for model in instance.models:
+                    servers.setdefault(model, of_any.copy()).append(instance)
+        return {model: tuple(known) for model, known in servers.items()}
+
+    def _structure(self, discipline: Discipline) -> QueuePolicy:
+        return gated(make_policy(*discipline), self._tenancy)
+
+    def _new_group(self, instances: Sequence[Instance]) -> Group:
+        """An empty group, on its way to the same discipline as the others."""
+        group = Group(instances, self._structure((self.policy_name, self.hints)), gated(Fcfs({}), self._tenancy))
+        if self._building is not None:
+            group.begin(self._structure(self._building))
+        return group

@@ -1,0 +1,33 @@
+"""Structures that have served their time, taken apart a few entries at a time."""
+
+from itertools import islice
+
+from hmas.controller.scheduling.policy_base.queue_entry import QueuePolicy
+
+
+class Retired:
+    """What nobody asks any more. Dropping 100,000 entries at once holds the loop for as long as copying them does."""
+
+    __slots__ = ("_structures",)
+
+    def __init__(self) -> None:
+        self._structures: list[QueuePolicy] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._structures)
+
+    def add(self, structure: QueuePolicy | None) -> None:
+        """Takes one in; None is none."""
+        if structure is not None:
+            self._structures.append(structure)
+
+    def take_apart(self, limit: int) -> None:
+        """Takes `limit` entries out at most."""
+        if self._structures:
+            structure = self._structures[-1]
+            # Not by `pop`: a fair discipline would keep an account of each.
+            gone = [entry.request.id for entry in islice(structure.entries(), limit)]
+            for request_id in gone:
+                structure.discard(request_id)
+            if len(gone) < limit:
+                self._structures.pop()

@@ -1,0 +1,235 @@
+"""Keeps the requests of a tenant at its share out of the way of the others, whatever the discipline."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import ClassVar
+
+from hmas.controller.scheduling.admission.quotas import Tenancy
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry, QueuePolicy
+from hmas.controller.scheduling.policy_base.sharded_dict import Shards
+from hmas.controller.scheduling.policy_base.signals import Signal
+
+TENANT_SHARE = "tenant share"
+SHOWN = 8
+"""How many entries of one bounded tenant stand in the shared queue at once: as many as a walk may pass."""
+
+
+class Gate(QueuePolicy):
+    """A policy around a policy. Entries of tenants without a limit on slots go straight through.
+
+    Of a bounded tenant only the first few stand in the shared queue; the others wait aside, in a queue of the same discipline that
+    is the tenant's own, so that the order within the tenant is the discipline's. Once the tenant is at its share, those few go aside
+    too when they come up. So a queue full of a capped tenant's requests costs a walk a constant, not its length, and a request that
+    is moved is moved a bounded number of times for each slot that its tenant gets.
+
+    Within a bounded tenant, a newcomer that ranks better than those already in the shared queue comes after them: `SHOWN` at most.
+
+    Limits may come and go while requests wait: one that stands where its tenant's former limits put it is put right by `sort`, and
+    until then it goes, or waits, as it did before.
+
+    Costs: O(log n) a call, and O(bounded tenants that wait) for the first `pop` after a slot was taken or given back.
+    """
+
+    name: ClassVar[str] = "gate"
+    summary: ClassVar[str] = "keeps tenants at their share of the windows behind the others; stands in front of any discipline"
+    signals: ClassVar[tuple[Signal, ...]] = ()
+    starvation: ClassVar[str] = (
+        "that of the discipline behind it; a tenant at its share waits for its own requests to end, or for an idle slot"
+    )
+    complexity: ClassVar[str] = "O(log n); O(bounded tenants that wait) for the first pop after a slot was taken or given back"
+    source: ClassVar[str] = "H-MAS's own"
+    default_hints: ClassVar[Mapping[str, float]] = {}
+    hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = {}
+
+    def __init__(self, inner: QueuePolicy, tenancy: Tenancy) -> None:
+        """Takes an empty policy; others like it are made as tenants need them."""
+        self.hints = inner.hints
+        self.inner = inner
+        self._tenancy = tenancy
+        self._aside: dict[str, QueuePolicy] = {}
+        self._aside_of: Shards[str] = Shards()
+        self._shown: dict[str, dict[str, QueueEntry]] = {}
+        self._shown_of: dict[str, str] = {}
+        self._seen = -1
+
+    def push(self, entry: QueueEntry, now_s: float) -> None:
+        """Takes a waiting entry in."""
+        tenant = entry.request.tenant
+        if tenant not in self._tenancy.bounded:
+            self.inner.push(entry, now_s)
+        elif tenant in self._aside or len(self._shown.get(tenant, ())) >= SHOWN or self._tenancy.closed(tenant):
+            self._put_aside(entry, tenant, now_s)
+        else:
+            self.inner.push(entry, now_s)
+            self._show(entry, tenant)
+
+    def load(self, entries: Iterable[QueueEntry], now_s: float) -> None:
+        """Takes many in at once."""
+        through: list[QueueEntry] = []
+        aside: dict[str, list[QueueEntry]] = {}
+        for entry in entries:
+            tenant = entry.request.tenant
+            if tenant in self._tenancy.bounded:
+                aside.setdefault(tenant, []).append(entry)
+            else:
+                through.append(entry)
+        self.inner.load(through, now_s)
+        for tenant, held in aside.items():
+            self._queue(tenant).load(held, now_s)
+            for entry in held:
+                self._aside_of[entry.request.id] = tenant
+        self._seen = -1
+
+    def pop(self, now_s: float) -> QueueEntry | None:
+        """Takes the next entry of those that need not let others go first, None where there is none."""
+        self._refill(now_s)
+        while (entry := self.inner.pop(now_s)) is not None:
+            tenant = self._shown_of.get(entry.request.id)
+            if tenant is None:
+                return entry
+            if not self._tenancy.closed(tenant):
+                self._hide(entry.request.id, tenant)
+                return entry
+            # Back to its place first, so that a fair discipline takes the charge back.
+            self.inner.put_back(entry, now_s)
+            self._withdraw(tenant, now_s)
+        return None
+
+    def spare(self, now_s: float) -> QueueEntry | None:
+        """Takes an entry of a tenant at its share, for slots that nobody else wants; None where there is none.
+
+        Of several such tenants that with the least over its share goes first. To be called when `pop` has come to its end.
+        """
+        able = [tenant for tenant in self._aside if not self._tenancy.capped(tenant)]
+        return self._from(able, now_s)
+
+    def drain(self, now_s: float) -> QueueEntry | None:
+        """Takes any entry that `pop` leaves, the limits notwithstanding."""
+        return self._from(list(self._aside), now_s)
+
+    def _from(self, tenants: Sequence[str], now_s: float) -> QueueEntry | None:
+        if not tenants:
+            return None
+        entry = self._take(min(tenants, key=self._tenancy.fill), now_s)
+        # Through the shared queue, so that a fair discipline charges the tenant for it.
+        self.inner.push(entry, now_s)
+        return self.inner.pop(now_s)
+
+    def put_back(self, entry: QueueEntry, now_s: float) -> None:
+        """Returns an entry that was just popped to the place it had."""
+        self.inner.put_back(entry, now_s)
+        if entry.request.tenant in self._tenancy.bounded:
+            self._show(entry, entry.request.tenant)
+
+    def discard(self, request_id: str) -> QueueEntry | None:
+        """Takes an entry out by id, None where it is not here."""
+        tenant = self._aside_of.take(request_id)
+        if tenant is not None:
+            entry = self._aside[tenant].discard(request_id)
+            if not len(self._aside[tenant]):
+                del self._aside[tenant]
+            return entry
+        entry = self.inner.discard(request_id)
+        if entry is not None and request_id in self._shown_of:
+            self._hide(request_id, entry.request.tenant)
+            self._seen = -1
+        return entry
+
+    def sort(self, entry: QueueEntry, now_s: float) -> None:
+        """Puts a waiting entry where the limits in force want it; no effect where it stands there."""
+        request_id, tenant = entry.request.id, entry.request.tenant
+        shown = request_id in self._shown_of
+        if (tenant in self._tenancy.bounded) == (shown or request_id in self._aside_of):
+            return
+        if shown:
+            self._hide(request_id, tenant)
+        elif (found := self.discard(request_id)) is not None:
+            self.push(found, now_s)
+
+    def rekey(self, entry: QueueEntry, now_s: float) -> None:
+        """The entry's estimates have changed."""
+        tenant = self._aside_of.get(entry.request.id)
+        (self.inner if tenant is None else self._aside[tenant]).rekey(entry, now_s)
+
+    def lapsed(self, entry: QueueEntry, now_s: float) -> None:
+        """An entry has become too late: told to the queue that it stands in."""
+        tenant = self._aside_of.get(entry.request.id)
+        (self.inner if tenant is None else self._aside[tenant]).lapsed(entry, now_s)
+
+    def served(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
+        """A request that this policy handed out has ended."""
+        self.inner.served(entry, output_tokens, now_s)
+
+    def ahead(self, request_id: str) -> int | None:
+        """How many would go before it; an estimate for one that waits aside: those in the shared queue and those of its tenant."""
+        tenant = self._aside_of.get(request_id)
+        if tenant is None:
+            return self.inner.ahead(request_id)
+        return len(self.inner) + (self._aside[tenant].ahead(request_id) or 0)
+
+    def entries(self) -> Iterator[QueueEntry]:
+        """All waiting entries, in no particular order."""
+        yield from self.inner.entries()
+        for queue in self._aside.values():
+            yield from queue.entries()
+
+    def __len__(self) -> int:
+        return len(self.inner) + len(self._aside_of)
+
+    def _refill(self, now_s: float) -> None:
+        """Shows more of the tenants that have room again."""
+        if self._seen == self._tenancy.version:
+            return
+        self._seen = self._tenancy.version
+        for tenant in [name for name in self._aside if not self._tenancy.closed(name)]:
+            while tenant in self._aside and len(self._shown.get(tenant, ())) < SHOWN:
+                entry = self._take(tenant, now_s)
+                self.inner.push(entry, now_s)
+                self._show(entry, tenant)
+
+    def _withdraw(self, tenant: str, now_s: float) -> None:
+        for request_id, entry in self._shown.pop(tenant, {}).items():
+            del self._shown_of[request_id]
+            self.inner.discard(request_id)
+            self._put_aside(entry, tenant, now_s)
+
+    def _put_aside(self, entry: QueueEntry, tenant: str, now_s: float) -> None:
+        entry.hold(TENANT_SHARE)
+        self._queue(tenant).push(entry, now_s)
+        self._aside_of[entry.request.id] = tenant
+
+    def _take(self, tenant: str, now_s: float) -> QueueEntry:
+        queue = self._aside[tenant]
+        entry = queue.pop(now_s)
+        assert entry is not None, "a tenant that is listed as waiting aside has an entry"
+        del self._aside_of[entry.request.id]
+        if not len(queue):
+            del self._aside[tenant]
+        return entry
+
+    def _queue(self, tenant: str) -> QueuePolicy:
+        queue = self._aside.get(tenant)
+        if queue is None:
+            queue = self._aside[tenant] = type(self.inner)(self.inner.hints)
+        return queue
+
+    def _show(self, entry: QueueEntry, tenant: str) -> None:
+        self._shown.setdefault(tenant, {})[entry.request.id] = entry
+        self._shown_of[entry.request.id] = tenant
+
+    def _hide(self, request_id: str, tenant: str) -> None:
+        del self._shown_of[request_id]
+        shown = self._shown[tenant]
+        del shown[request_id]
+        if not shown:
+            del self._shown[tenant]
+
+
+def gated(policy: QueuePolicy, tenancy: Tenancy | None) -> QueuePolicy:
+    """The policy behind a gate where any tenant's slots are limited, else the policy itself."""
+    return Gate(policy, tenancy) if tenancy is not None and tenancy.bounded else policy
+
+
+def pop_any(policy: QueuePolicy, now_s: float) -> QueueEntry | None:
+    """Takes the next entry out whoever's it is, to be given up rather than served; None when empty."""
+    entry = policy.pop(now_s)
+    return policy.drain(now_s) if entry is None and isinstance(policy, Gate) else entry

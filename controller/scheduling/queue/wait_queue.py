@@ -1,0 +1,337 @@
+"""Everything that waits: who is where, who is overdue, whose deadline has passed."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from heapq import merge
+from itertools import islice
+
+from hmas.controller.core.types import Estimates
+from hmas.controller.scheduling.admission.quotas import Tenancy
+from hmas.controller.scheduling.instances.instance import Instance
+from hmas.controller.scheduling.instances.lateness import first_look_s, needed_ms
+from hmas.controller.scheduling.policies.two_lane import TwoLane
+from hmas.controller.scheduling.policy_base.lazy_heap import LazyHeap
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
+from hmas.controller.scheduling.policy_base.service_split import ServiceSplit
+from hmas.controller.scheduling.policy_base.sharded_dict import Shards
+from hmas.controller.scheduling.queue.backlog import Backlog
+from hmas.controller.scheduling.queue.model_queue import Group, Waiting
+from hmas.controller.scheduling.queue.policy_switch import AT_ONCE, Queues
+from hmas.controller.scheduling.queue.tenant_share import pop_any
+
+SWEEP = 128
+"""Requests that one call moves at most because their time has come: all have the same arrival and target in a burst."""
+
+
+class WaitingRoom:
+    """The queue in all its parts. Sweeps cost O(log n) per request that changes its place, nothing for the others.
+
+    No call touches all that wait where those are more than `AT_ONCE`: what would is begun, and `settle` goes on with it. That
+    goes for what becomes of the queues as a whole (see `Queues`), for new weights, for a new line between short and long, and
+    for a burst whose time has come.
+
+    Attributes:
+        queues: The structures that hold all but those whose deadline has passed.
+        backlog: Who of them is outranked, and how much work they are.
+        tokens: Prompt tokens of all that wait. `overdue`, `long`: how many are overdue, and on the slow side of the split.
+        tasks: How many wait of each task type that ever waited.
+        weights: Tenants' weights, by which waiting entries are weighed anew on `reweigh`.
+    """
+
+    def __init__(
+        self,
+        instances: Sequence[Instance],
+        *,
+        policy: str,
+        hints: Mapping[str, float] | None,
+        demoting: bool,
+        service_share: float,
+        shown: bool = False,
+        overdue_wait_s: float = math.inf,
+        tenancy: Tenancy | None = None,
+        weights: Mapping[str, float] | None = None,
+    ) -> None:
+        self._demoting = demoting
+        self._service_share = service_share
+        self._shown = shown
+        self._overdue_wait_s = overdue_wait_s
+        self._waiting: Shards[Waiting] = Shards()
+        self._overdue_at: LazyHeap[Waiting] = LazyHeap()
+        self._deadlines: LazyHeap[Waiting] = LazyHeap()
+        self._expired: LazyHeap[Waiting] = LazyHeap()
+        self.weights: Mapping[str, float] = {} if weights is None else weights
+        self.backlog = Backlog(makes_way=demoting)
+        self.tokens = 0
+        self.overdue = 0
+        self.long = 0
+        self.tasks: dict[str, int] = {}
+        self._behind = False
+        self.queues = Queues(
+            instances,
+            policy=policy,
+            hints=hints,
+            tenancy=tenancy,
+            count=self._waiting.__len__,
+            on_force=self._in_force,
+            on_look=self._look,
+        )
+        self._split = ServiceSplit(*self._split_hints())
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def get(self, request_id: str) -> Waiting | None:
+        """What waits under that id, None where nothing does."""
+        return self._waiting.get(request_id)
+
+    def ids(self) -> Iterator[str]:
+        """Ids of all that wait, oldest submission first."""
+        return (waiting.entry.request.id for waiting in self._in_order())
+
+    def entries(self) -> Iterator[QueueEntry]:
+        """All that wait, oldest submission first."""
+        return (waiting.entry for waiting in self._in_order())
+
+    @property
+    def groups(self) -> list[Group]:
+        """All groups that dispatches may come from."""
+        return self.queues.groups
+
+    def group_of(self, model: str) -> Group:
+        """The group that requests for this model belong to."""
+        return self.queues.of(model)
+
+    def oldest_s(self) -> float | None:
+        """Arrival of the oldest, None when nobody waits."""
+        return min((group.first.entry.request.arrival_s for group in self.queues.all() if group.first is not None), default=None)
+
+    # -- one request ------------------------------------------------------------------------------------------------------
+
+    def add(self, entry: QueueEntry, now_s: float, *, returned: bool = False) -> None:
+        """Takes a request in; one that is `returned` from an instance stands among the oldest."""
+        group = self.queues.of(entry.request.model)
+        waiting = Waiting(entry, group)
+        request_id = entry.request.id
+        self._waiting[request_id] = waiting
+        if returned:
+            entry.weight = self.weights.get(entry.request.tenant, entry.weight)
+        self.tokens += entry.request.prompt_tokens
+        self._count_task(entry.estimates, 1)
+        self.backlog.put(entry, group.work, overdue=False)
+        group.join(waiting, front=returned)
+        group.put(waiting, now_s)
+        self._watch(waiting)
+        self._watch_deadline(waiting, overdue=False)
+        self._split.learn(entry.estimates.total_ms)
+        self._count_long(waiting)
+
+    def revise(self, request_id: str, estimates: Estimates, now_s: float) -> bool:
+        """Gives a waiting request new estimates and the place they ask for. False where it does not wait."""
+        waiting = self._waiting.get(request_id)
+        if waiting is None:
+            return False
+        entry = waiting.entry
+        self._count_task(entry.estimates, -1)
+        self._count_task(estimates, 1)
+        entry.estimates = estimates
+        self._count_long(waiting)
+        if waiting.place == "expired":
+            return True
+        latest_s = self._latest_start_s(waiting)
+        if waiting.overdue and latest_s >= now_s:
+            waiting.overdue = False
+            self.overdue -= 1
+        if not waiting.overdue:
+            self._watch(waiting)
+        self.backlog.put(entry, waiting.group.work, overdue=waiting.overdue)
+        if waiting.place == "ready":
+            waiting.group.rekey(waiting, now_s)
+        elif not waiting.overdue:
+            waiting.group.take(waiting)
+            waiting.place = "ready"
+            waiting.group.put(waiting, now_s)
+            self._watch_deadline(waiting, overdue=False)
+        return True
+
+    def remove(self, request_id: str, *, popped: bool = False) -> QueueEntry | None:
+        """Takes a request out, None where it does not wait. `popped`: its policy has handed it out already."""
+        waiting = self._waiting.take(request_id)
+        if waiting is None:
+            return None
+        if popped:
+            waiting.group.popped(waiting)
+        elif waiting.place == "expired":
+            self._expired.discard(request_id)
+        else:
+            waiting.group.take(waiting)
+        waiting.group.leave(waiting)
+        self.backlog.discard(request_id)
+        self._overdue_at.discard(request_id)
+        self._deadlines.discard(request_id)
+        self.tokens -= waiting.entry.request.prompt_tokens
+        self._count_task(waiting.entry.estimates, -1)
+        self.overdue -= waiting.overdue
+        self.long -= waiting.long
+        return waiting.entry
+
+    # -- time -------------------------------------------------------------------------------------------------------------
+
+    def sweep(self, now_s: float) -> bool:
+        """Moves what has become overdue or has run out of time, `SWEEP` requests of either kind at most; True while some are left.
+
+        A deadline counts as passed when it is reached, a TTFT target after it.
+        """
+        overdue, deadlines = self._overdue_at, self._deadlines
+        for _ in range(SWEEP):
+            due = overdue.peek()
+            if due is None or due[0] >= now_s:
+                break
+            waiting = due[1]
+            latest_s = self._latest_start_s(waiting)
+            if latest_s >= now_s:
+                overdue.push(waiting.entry.request.id, latest_s, waiting.entry.seq, waiting)
+                continue
+            overdue.discard(waiting.entry.request.id)
+            waiting.overdue = True
+            self.overdue += 1
+            self.backlog.put(waiting.entry, waiting.group.work, overdue=True)
+            if waiting.place == "ready":
+                waiting.group.lapsed(waiting, now_s)
+            if self._demoting:
+                waiting.group.take(waiting)
+                waiting.place = "late"
+                waiting.group.late.push(waiting.entry, now_s)
+                self._watch_deadline(waiting, overdue=True)
+        for _ in range(SWEEP):
+            due = deadlines.peek()
+            if due is None or due[0] > now_s:
+                break
+            waiting = due[1]
+            request_id = waiting.entry.request.id
+            deadlines.discard(request_id)
+            overdue.discard(request_id)
+            waiting.group.take(waiting)
+            self.backlog.discard(request_id)
+            waiting.place = "expired"
+            self._expired.push(request_id, float(waiting.entry.seq), waiting.entry.seq, waiting)
+        self._behind = _due(overdue, now_s, reached=False) or _due(deadlines, now_s, reached=True)
+        return self._behind
+
+    def take_expired(self, limit: int) -> list[QueueEntry]:
+        """Takes out those whose deadline has passed, `limit` at most, in the order of arrival."""
+        taken: list[QueueEntry] = []
+        while len(taken) < limit and (due := self._expired.peek()) is not None:
+            waiting = due[1]
+            if waiting.overdue:
+                waiting.group.given_up.ended(dropped=True)
+            taken.append(waiting.entry)
+            self.remove(waiting.entry.request.id)
+        return taken
+
+    def take_late(self, limit: int, now_s: float) -> list[QueueEntry]:
+        """Takes out those that were demoted, `limit` at most, in the order of arrival."""
+        taken: list[QueueEntry] = []
+        for group in self.queues.all():
+            while len(taken) < limit and (entry := pop_any(group.late, now_s)) is not None:
+                group.given_up.ended(dropped=True)
+                self.remove(entry.request.id, popped=True)
+                taken.append(entry)
+        taken.sort(key=lambda entry: entry.seq)
+        return taken
+
+    # -- changes ----------------------------------------------------------------------------------------------------------
+
+    def reweigh(self, now_s: float) -> None:
+        """Gives every waiting entry its tenant's weight."""
+        self.queues.look_at_each(now_s)
+
+    def sort_tenants(self, now_s: float) -> None:
+        """See `Queues.sort_tenants`."""
+        self.queues.sort_tenants(now_s)
+
+    def settle(self, limit: int, now_s: float) -> bool:
+        """Goes on with what was begun, past `limit` requests at most; True while some is left.
+
+        Raises:
+            SchedulingError: See `Queues.settle`.
+        """
+        behind = self._behind and self.sweep(now_s)
+        return self.queues.settle(limit, now_s) or behind
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is left for `settle` to do."""
+        return not self._behind and self.queues.settled
+
+    def held(self) -> int:
+        """How many the structures hold, all told; equal to `len` unless something was lost or doubled."""
+        return sum(group.held for group in self.queues.all()) + len(self._expired)
+
+    # -- inside -----------------------------------------------------------------------------------------------------------
+
+    def _in_order(self) -> Iterator[Waiting]:
+        """All that wait, from the registers of the groups: oldest submission first, those that came back from an instance in front."""
+        return merge(*self.queues.all(), key=lambda waiting: waiting.entry.seq)
+
+    def _in_force(self) -> bool:
+        """Another discipline may draw another line between short and long; True where it does."""
+        changed = self._split_hints() != self._split.hints
+        if changed:
+            self._split = ServiceSplit(*self._split_hints())
+            back = merge(*(group.backwards() for group in self.queues.all()), key=lambda waiting: -waiting.entry.seq)
+            newest = [waiting.entry.estimates.total_ms for waiting in islice(back, AT_ONCE)]
+            self._split.learn_all(newest[::-1])
+        return changed
+
+    def _look(self, waiting: Waiting) -> None:
+        self.backlog.move(waiting.entry.request.id, waiting.group.work)
+        waiting.entry.weight = self.weights.get(waiting.entry.request.tenant, waiting.entry.weight)
+        self._count_long(waiting)
+
+    def _latest_start_s(self, waiting: Waiting) -> float:
+        """When it must be dispatched to meet its TTFT target, by what instances show now."""
+        entry = waiting.entry
+        shown_ms = waiting.group.first_token_ms(entry) if self._shown else None
+        return entry.ttft_deadline_s - needed_ms(self._least_ms(waiting), shown_ms, entry.estimates.slo.ttft_ms) / 1000.0
+
+    def _least_ms(self, waiting: Waiting) -> float:
+        """What its first token takes at least; of prediction and of prompts that had the prefill to themselves, the shorter counts."""
+        return self._service_share * min(waiting.group.prefill_ms(waiting.entry), waiting.entry.estimates.ttft_ms)
+
+    def _watch(self, waiting: Waiting) -> None:
+        """Looks at it when it may have become overdue for the first time."""
+        entry = waiting.entry
+        if self._shown:
+            look_s = first_look_s(entry.ttft_deadline_s, self._least_ms(waiting), entry.estimates.slo.ttft_ms)
+        else:
+            look_s = self._latest_start_s(waiting)
+        self._overdue_at.push(entry.request.id, look_s, entry.seq, waiting)
+
+    def _watch_deadline(self, waiting: Waiting, *, overdue: bool) -> None:
+        """Ends its wait at its own deadline, and so long after its TTFT target where it has missed that."""
+        entry = waiting.entry
+        until_s = entry.request.deadline_s
+        if overdue:
+            until_s = min(until_s, entry.ttft_deadline_s + self._overdue_wait_s)
+        if until_s < math.inf:
+            self._deadlines.push(entry.request.id, until_s, entry.seq, waiting)
+        else:
+            self._deadlines.discard(entry.request.id)
+
+    def _count_long(self, waiting: Waiting) -> None:
+        is_long = self._split.is_long(waiting.entry.estimates.total_ms)
+        self.long += is_long - waiting.long
+        waiting.long = is_long
+
+    def _count_task(self, estimates: Estimates, number: int) -> None:
+        task = estimates.task_type.value
+        self.tasks[task] = self.tasks.get(task, 0) + number
+
+    def _split_hints(self) -> tuple[float, float]:
+        hints = {**TwoLane.default_hints, **(self.queues.hints if self.queues.policy_name == TwoLane.name else {})}
+        return hints["threshold_ms"], hints["slow_quantile"]
+
+
+def _due(heap: LazyHeap[Waiting], now_s: float, *, reached: bool) -> bool:
+    first = heap.peek()
+    return first is not None and (first[0] <= now_s if reached else first[0] < now_s)

@@ -1,0 +1,181 @@
+"""How a request's story is told when it ends or is refused."""
+
+from hmas.controller.core.messages import Completion
+from hmas.controller.core.objectives import slo_met
+from hmas.controller.core.session import session_digest
+from hmas.controller.core.types import OutcomeKind, Request
+from hmas.controller.scheduling.admission.quotas import OverQuota
+from hmas.controller.scheduling.instances.instance import Instance
+from hmas.controller.scheduling.instances.running import Running
+from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
+from hmas.controller.scheduling.results import Ended, Refusal
+
+
+def ended_waiting(entry: QueueEntry, kind: OutcomeKind, policy: str, now_s: float) -> Ended:
+    """The story of a request that was never dispatched, or was waiting for its second try."""
+    return Ended(
+        entry=entry,
+        kind=kind,
+        instance="",
+        queue_ms=-1.0,
+        ttft_ms=-1.0,
+        service_ttft_ms=-1.0,
+        tpot_ms=-1.0,
+        total_ms=1000.0 * (now_s - entry.request.arrival_s),
+        output_tokens=0,
+        slo_met=False,
+        running_at_dispatch=0,
+        kv_usage_at_dispatch=-1.0,
+        predicted=entry.estimates,
+        policy=policy,
+    )
+
+
+def ended_running(run: Running, kind: OutcomeKind, now_s: float, output_tokens: int | None) -> Ended:
+    """The story of a request that was in flight; `output_tokens` is the engine's own count, None to take the one kept."""
+    request, slo = run.entry.request, run.entry.estimates.slo
+    tokens = run.tokens if output_tokens is None else output_tokens
+    ttft_ms = service_ttft_ms = tpot_ms = -1.0
+    if run.first_s is not None:
+        ttft_ms = 1000.0 * (run.first_s - request.arrival_s)
+        service_ttft_ms = 1000.0 * (run.first_s - run.dispatched_s)
+        if tokens > 1:
+            tpot_ms = 1000.0 * (run.last_s - run.first_s) / (tokens - 1)
+    return Ended(
+        entry=run.entry,
+        kind=kind,
+        instance=run.instance.name,
+        queue_ms=1000.0 * (run.dispatched_s - request.arrival_s),
+        ttft_ms=ttft_ms,
+        service_ttft_ms=service_ttft_ms,
+        tpot_ms=tpot_ms,
+        total_ms=1000.0 * (now_s - request.arrival_s),
+        output_tokens=tokens,
+        slo_met=kind is OutcomeKind.COMPLETED and slo_met(ttft_ms, tpot_ms, slo),
+        running_at_dispatch=run.running,
+        kv_usage_at_dispatch=run.kv_usage,
+        predicted=run.predicted,
+        policy=run.policy,
+    )
+
+
+def completion_of(ended: Ended, now_s: float) -> Completion:
+    """The telemetry of one ended request, as far as the scheduler knows it."""
+    request, believed, latest = ended.entry.request, ended.predicted, ended.entry.estimates
+    return Completion(
+        request_id=request.id,
+        sent_s=now_s,
+        tenant=request.tenant,
+        model=request.model,
+        outcome=ended.kind,
+        arrival_s=request.arrival_s,
+        policy=ended.policy,
+        instance=ended.instance,
+        task_type=latest.task_type,
+        prompt_tokens=request.prompt_tokens,
+        output_tokens=ended.output_tokens,
+        queue_ms=ended.queue_ms,
+        ttft_ms=ended.ttft_ms,
+        service_ttft_ms=ended.service_ttft_ms,
+        tpot_ms=ended.tpot_ms,
+        total_ms=ended.total_ms,
+        ttft_slo_ms=latest.slo.ttft_ms,
+        tpot_slo_ms=latest.slo.tpot_ms,
+        predicted_output_tokens=believed.output_tokens,
+        predicted_ttft_ms=believed.ttft_ms,
+        predicted_tpot_ms=believed.tpot_ms,
+        running=ended.running_at_dispatch,
+        kv_usage=ended.kv_usage_at_dispatch,
+        slo_met=ended.slo_met,
+        max_output_tokens=request.max_output_tokens or 0,
+        session=session_digest(request.session),
+    )
+
+
+def queue_full(queued: int, limit: int, retry_after_s: float) -> Refusal:
+    """429: too many wait already."""
+    return Refusal(
+        kind=OutcomeKind.REJECTED,
+        status=429,
+        code="queue_full",
+        message=f"{queued} requests are waiting and the limit is {limit}; try again later",
+        retry_after_s=retry_after_s,
+    )
+
+
+def over_quota(request: Request, over: OverQuota) -> Refusal:
+    """429: the tenant has used up what it may take in a minute. The wait is when its bucket will hold enough, whatever that is."""
+    return Refusal(
+        kind=OutcomeKind.REJECTED,
+        status=429,
+        code="tenant_quota",
+        message=(
+            f"tenant {request.tenant!r} has used up its quota of {over.limit} {over.what} per minute; "
+            f"it will hold enough for this request in {over.wait_s:.1f} s"
+        ),
+        retry_after_s=over.wait_s,
+    )
+
+
+def too_large(request: Request, instances: tuple[Instance, ...]) -> Refusal:
+    """400: what the request is certain to need passes the KV fence everywhere."""
+    largest = max(instance.fence.limit_tokens for instance in instances)
+    asked = f" and asks for at least {request.min_output_tokens} more" if request.min_output_tokens > 1 else ""
+    return Refusal(
+        kind=OutcomeKind.REJECTED,
+        status=400,
+        code="context_length_exceeded",
+        message=(
+            f"the prompt has about {request.prompt_tokens} tokens{asked}; with its output it must fit into {largest} tokens of KV cache"
+        ),
+        retry_after_s=0.0,
+    )
+
+
+def outranked(entry: QueueEntry, now_s: float, retry_after_s: float) -> Refusal:
+    """429: the queue is full and another matters more."""
+    return Refusal(
+        kind=OutcomeKind.SHED,
+        status=429,
+        code="outranked",
+        message=(
+            f"dropped after {now_s - entry.request.arrival_s:.1f} s in the queue: it is full, and another request goes before this one "
+            "by priority or importance, or because this one is overdue"
+        ),
+        retry_after_s=retry_after_s,
+    )
+
+
+def shed(entry: QueueEntry, now_s: float, retry_after_s: float) -> Refusal:
+    """504: the TTFT target is out of reach."""
+    waited_s, target_ms = now_s - entry.request.arrival_s, entry.estimates.slo.ttft_ms
+    return Refusal(
+        kind=OutcomeKind.SHED,
+        status=504,
+        code="slo_unattainable",
+        message=f"dropped after {waited_s:.1f} s in the queue: the first token can no longer come within {target_ms:.0f} ms",
+        retry_after_s=retry_after_s,
+    )
+
+
+def waited_out(entry: QueueEntry, now_s: float, retry_after_s: float) -> Refusal:
+    """503: overdue for so long that an answer is no use any more."""
+    waited_s, target_ms = now_s - entry.request.arrival_s, entry.estimates.slo.ttft_ms
+    return Refusal(
+        kind=OutcomeKind.SHED,
+        status=503,
+        code="overloaded",
+        message=f"dropped after {waited_s:.1f} s in the queue: engines are overloaded, and the first token was due in {target_ms:.0f} ms",
+        retry_after_s=retry_after_s,
+    )
+
+
+def timed_out(entry: QueueEntry, now_s: float, retry_after_s: float) -> Refusal:
+    """504: the request's own deadline has passed."""
+    return Refusal(
+        kind=OutcomeKind.TIMED_OUT,
+        status=504,
+        code="deadline_exceeded",
+        message=f"the deadline passed after {now_s - entry.request.arrival_s:.1f} s in the queue",
+        retry_after_s=retry_after_s,
+    )
