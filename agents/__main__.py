@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from hmas.agents.shell import AGENTS, instance_name, run_agent
+from hmas.agents.runtime.shell import AGENTS, instance_name, run_agent
 from hmas.controller.bus.redis_bus import RedisBus
 from hmas.controller.config.loader import load_config
 from hmas.controller.config.schema import Config

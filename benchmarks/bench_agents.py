@@ -24,8 +24,8 @@ import numpy as np
 import uvloop
 from agents_bus import CYCLE_S, INSTANCES, LEARNT, completion, over_the_bus, quantiles, snapshot
 
-from hmas.agents.models.store import ModelStore
-from hmas.agents.perception.lengths import LengthModel
+from hmas.agents.model_store.store import ModelStore
+from hmas.agents.perception.lengths.model import LengthModel
 from hmas.agents.perception.model import PerceptionModel
 from hmas.agents.perception.readers import ReaderSource
 from hmas.agents.prediction.model import PredictionModel

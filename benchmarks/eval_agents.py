@@ -28,8 +28,8 @@ import numpy as np
 from eval_plots import draw_all
 from eval_tables import body
 
-from hmas.agents.models.card import file_sha256
-from hmas.agents.models.store import ModelStore
+from hmas.agents.model_store.card import file_sha256
+from hmas.agents.model_store.store import ModelStore
 from hmas.agents.perception.readers import ReaderSource
 from hmas.agents.perception.reading import TASKS, Reader
 from hmas.agents.perception.training.data import PROMPTS_FILE, Row, read_rows
@@ -37,9 +37,9 @@ from hmas.agents.perception.training.evaluation import evaluate_reader
 from hmas.agents.perception.training.metrics import report
 from hmas.agents.perception.training.parts import load, parts_of
 from hmas.agents.perception.training.recipe import recipe_sha256
-from hmas.agents.prediction.evaluation import actual, cross_validate, evaluate_files, quantities
-from hmas.agents.prediction.llm_pilot import read_rows as read_requests
-from hmas.agents.prediction.profile_files import load_profile_model
+from hmas.agents.prediction.offline.evaluation import actual, cross_validate, evaluate_files, quantities
+from hmas.agents.prediction.offline.llm_pilot import read_rows as read_requests
+from hmas.agents.prediction.offline.profile_files import load_profile_model
 from hmas.cli.eval_lengths import judge, read_trained
 from hmas.cli.eval_lengths import read_rows as read_lengths
 from hmas.controller.config.schema import AgentsConfig, Config

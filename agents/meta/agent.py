@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from hmas.agents.memory import resident_bytes
 from hmas.agents.meta.asking import Asking
 from hmas.agents.meta.make import Meta, make_meta
-from hmas.agents.models.ranges import figures_of
-from hmas.agents.work import Deferred
+from hmas.agents.model_store.ranges import figures_of
+from hmas.agents.runtime.memory import resident_bytes
+from hmas.agents.runtime.work import Deferred
 from hmas.controller.bus.base import Bus
 from hmas.controller.config.schema import Config
 from hmas.controller.core.errors import HmasError
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class MetaAgent:
-    """Binds `Meta` to its streams; see `hmas.agents.shell.Agent`."""
+    """Binds `Meta` to its streams; see `hmas.agents.runtime.shell.Agent`."""
 
     name = "meta"
     streams: tuple[str, ...] = (VIEWS,)

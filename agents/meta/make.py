@@ -22,8 +22,8 @@ from hmas.agents.meta.selectors.table import read_table
 from hmas.agents.meta.selectors.twin import TwinSelector
 from hmas.agents.meta.twin.fleet import FleetModel
 from hmas.agents.meta.twin.twin import Twin, TwinSettings
-from hmas.agents.models.store import SHIPPED as SHIPPED_NAME
-from hmas.agents.models.store import ModelStore
+from hmas.agents.model_store.store import SHIPPED as SHIPPED_NAME
+from hmas.agents.model_store.store import ModelStore
 from hmas.controller.config.paths import models_dir
 from hmas.controller.config.schema import AgentsConfig, Config
 from hmas.controller.core.errors import ConfigError, HmasError

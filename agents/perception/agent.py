@@ -10,9 +10,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from hmas.agents.memory import resident_bytes
-from hmas.agents.models.store import ModelStore
-from hmas.agents.models.watch import ModelWatch
+from hmas.agents.model_store.store import ModelStore
+from hmas.agents.model_store.watch import ModelWatch
 from hmas.agents.perception.bodies import view_of
 from hmas.agents.perception.loading import Loaded, Loader
 from hmas.agents.perception.model import PerceptionModel
@@ -21,7 +20,8 @@ from hmas.agents.perception.reading import PromptView, Reader, Reading
 from hmas.agents.perception.rules_reader import RulesReader
 from hmas.agents.perception.shadow import Shadow
 from hmas.agents.perception.tally import Tally
-from hmas.agents.work import Deferred, Pace
+from hmas.agents.runtime.memory import resident_bytes
+from hmas.agents.runtime.work import Deferred, Pace
 from hmas.controller.bus.base import Bus
 from hmas.controller.config.paths import models_dir
 from hmas.controller.config.schema import Config
@@ -62,7 +62,7 @@ class _Read:
 
 
 class PerceptionAgent:
-    """Binds `PerceptionModel` to its streams; see `hmas.agents.shell.Agent`.
+    """Binds `PerceptionModel` to its streams; see `hmas.agents.runtime.shell.Agent`.
 
     Attributes:
         model: What is in force.

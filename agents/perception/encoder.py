@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hmas.agents.models.ranges import RangeCounter
+from hmas.agents.model_store.ranges import RangeCounter
 from hmas.agents.perception.reading import PromptView
 from hmas.agents.perception.text import Ids, Vocabulary, excerpt_of
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from hmas.agents.models.comparison import Comparison
-from hmas.agents.models.store import ModelStore
-from hmas.agents.perception.lengths import LengthModel
+from hmas.agents.model_store.comparison import Comparison
+from hmas.agents.model_store.store import ModelStore
+from hmas.agents.perception.lengths.model import LengthModel
 from hmas.agents.perception.model import PerceptionModel
 from hmas.agents.perception.readers import KIND, Opened, ReaderSource
 from hmas.agents.perception.shadow import Shadow

@@ -4,10 +4,10 @@ import math
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from hmas.agents.models.ranges import figures_of
+from hmas.agents.model_store.ranges import figures_of
 from hmas.agents.perception.bodies import view_of
 from hmas.agents.perception.importance import importance_of
-from hmas.agents.perception.lengths import Forecast, LengthModel
+from hmas.agents.perception.lengths.model import Forecast, LengthModel
 from hmas.agents.perception.reading import TASKS, PromptView, Reader, Reading
 from hmas.agents.perception.rules_reader import RulesReader
 from hmas.agents.perception.tally import Score, Tally, score

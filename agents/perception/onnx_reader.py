@@ -1,6 +1,6 @@
 """The shipped reader: H-MAS's own small transformer, run by onnxruntime on one core. No torch.
 
-A model is a folder with its card (`hmas.agents.models.card`, format `onnx`), `words.txt` with the known words, a line each, and
+A model is a folder with its card (`hmas.agents.model_store.card`, format `onnx`), `words.txt` with the known words, a line each, and
 `model.onnx`, which maps what `hmas.agents.perception.encoder` makes of a prompt to probabilities and length quantiles.
 """
 
@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from hmas.agents.models.card import CARD, ModelCard, verified
-from hmas.agents.models.ranges import RangeCounter
+from hmas.agents.model_store.card import CARD, ModelCard, verified
+from hmas.agents.model_store.ranges import RangeCounter
 from hmas.agents.perception.encoder import DENSE, Encoder
 from hmas.agents.perception.reading import TASKS, PromptView, Reading
 from hmas.agents.perception.text import Vocabulary

@@ -9,10 +9,10 @@ from types import MappingProxyType
 
 import msgspec
 
-from hmas.agents.models.card import read_card
-from hmas.agents.models.store import SHIPPED, ModelStore
-from hmas.agents.perception import length_base
-from hmas.agents.perception.length_base import LengthBase
+from hmas.agents.model_store.card import read_card
+from hmas.agents.model_store.store import SHIPPED, ModelStore
+from hmas.agents.perception.lengths.base import LengthBase
+from hmas.agents.perception.lengths.model import base as length_base
 from hmas.agents.perception.reading import Reader
 from hmas.agents.perception.rules_reader import RulesReader
 from hmas.controller.config.schema import AgentsConfig

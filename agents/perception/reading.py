@@ -1,7 +1,7 @@
 """What a reader makes of prompts: the contract between perception and the models behind it. Pure.
 
-A reader looks at prompts only. What tenants, models and conversations add to that is learnt online (`hmas.agents.perception.lengths`), and
-what targets follow is policy (`hmas.agents.perception.model`), the same for every reader.
+A reader looks at prompts only. What tenants, models and conversations add to that is learnt online
+(`hmas.agents.perception.lengths.model`), and what targets follow is policy (`hmas.agents.perception.model`), the same for every reader.
 """
 
 from collections.abc import Sequence

@@ -6,8 +6,8 @@ from statistics import median
 
 import msgspec
 
-from hmas.agents.perception.length_censoring import share_below
-from hmas.agents.perception.lengths import Forecast
+from hmas.agents.perception.lengths.censoring import share_below
+from hmas.agents.perception.lengths.model import Forecast
 from hmas.controller.core.lengths import LEVELS, MEDIAN
 
 WINDOW = 2_000

@@ -13,18 +13,18 @@ from typing import Any
 
 import msgspec
 
-from hmas.agents.memory import resident_bytes
-from hmas.agents.models.ranges import figures_of
-from hmas.agents.models.store import SHIPPED as SHIPPED_NAME
-from hmas.agents.models.store import ModelStore
-from hmas.agents.models.watch import ModelWatch
+from hmas.agents.model_store.ranges import figures_of
+from hmas.agents.model_store.store import SHIPPED as SHIPPED_NAME
+from hmas.agents.model_store.store import ModelStore
+from hmas.agents.model_store.watch import ModelWatch
 from hmas.agents.prediction.asking import Asked, Numbers
 from hmas.agents.prediction.model import PredictionModel
 from hmas.agents.prediction.prior import prior_of
 from hmas.agents.prediction.refitting import Refitted, Shadow, due, refit_into
 from hmas.agents.prediction.regressor import KIND, SHIPPED, CatBoostRegressor, load_regressor
 from hmas.agents.prediction.speed import Speed
-from hmas.agents.work import Deferred, Pace
+from hmas.agents.runtime.memory import resident_bytes
+from hmas.agents.runtime.work import Deferred, Pace
 from hmas.controller.bus.base import Bus
 from hmas.controller.config.paths import models_dir
 from hmas.controller.config.schema import Config
@@ -77,7 +77,7 @@ class Loaded:
 
 
 class PredictionAgent:
-    """Binds `PredictionModel` to its streams; see `hmas.agents.shell.Agent`.
+    """Binds `PredictionModel` to its streams; see `hmas.agents.runtime.shell.Agent`.
 
     Attributes:
         model: What follows the instances and answers.

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hmas.agents.models.ranges import RangeCounter
+from hmas.agents.model_store.ranges import RangeCounter
 from hmas.controller.core.messages import RequestFeatures
 
 Numbers = NDArray[np.float64]

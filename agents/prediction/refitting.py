@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hmas.agents.models.comparison import Comparison, Verdict
-from hmas.agents.models.store import ModelStore
+from hmas.agents.model_store.comparison import Comparison, Verdict
+from hmas.agents.model_store.store import ModelStore
 from hmas.agents.prediction.experience import Labelled, Table, as_table
 from hmas.agents.prediction.regressor import KIND, CatBoostRegressor
 from hmas.agents.prediction.training import REFIT_LEAST, pinball_each, refit

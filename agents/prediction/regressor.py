@@ -11,8 +11,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hmas.agents.models.card import CARD, ModelCard, verified
-from hmas.agents.models.ranges import RangeCounter, counter_of
+from hmas.agents.model_store.card import CARD, ModelCard, verified
+from hmas.agents.model_store.ranges import RangeCounter, counter_of
 from hmas.agents.prediction.calibration import HIGH, LOW
 from hmas.agents.prediction.features import CATEGORIES, FEATURES, MOVING, RISING_TPOT, RISING_TTFT
 from hmas.agents.prediction.few_rows import FewRows

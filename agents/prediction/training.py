@@ -1,29 +1,22 @@
-"""Trains the cost model: from generated episodes, and again from telemetry without forgetting what it knew."""
+"""Trains the cost model on from telemetry without forgetting what it knew; the first training is `offline.first_training`."""
 
 import hashlib
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from hmas.agents.models.card import ModelCard
-from hmas.agents.models.ranges import RANGES, ranges_of
+from hmas.agents.model_store.card import ModelCard
+from hmas.agents.model_store.ranges import RANGES, ranges_of
 from hmas.agents.prediction.experience import Table
 from hmas.agents.prediction.features import CATEGORIES, FEATURES
-from hmas.agents.prediction.generate import Sample, samples, table
 from hmas.agents.prediction.regressor import FORMAT, KIND, LEVELS, RISING, TARGETS, CatBoostRegressor, Target
 
 SEED = 1
-EPISODES = 240
-HELD_OUT = 24
 LABEL_LIMIT = 1.5
 """Labels are clipped here: a request that met a preemption storm says nothing about ordinary ones."""
-REPLAY_ROWS = 2_000
-"""Rows kept beside the model, over which a refit must keep what the model says."""
 PARAMETERS: Mapping[str, Any] = MappingProxyType(
     {
         "border_count": 64,
@@ -48,33 +41,6 @@ REFIT_HELD_OUT = 0.2
 """Share of the newest telemetry that a refit does not see and is judged by."""
 REFIT_LEAST = 300
 """Labelled requests below which nothing is refitted."""
-
-
-def train(seed: int, episodes: int, on_progress: Callable[[int, int], None] = lambda _done, _of: None) -> CatBoostRegressor:
-    """Trains on generated episodes. The same seed gives the same model."""
-    found: list[Sample] = []
-    for number, episode in enumerate(samples(seed, episodes)):
-        found += episode
-        on_progress(number + 1, episodes)
-    learnt = table(found)
-    models = {(target, level): _fit(learnt, target, level, seed=seed) for target in TARGETS for level in LEVELS}
-    for (target, level), model in models.items():
-        _make_reproducible(model, f"hmas-{target}-{level:g}-{seed}-{episodes}")
-    chosen = np.sort(np.random.default_rng(seed).permutation(len(learnt))[:REPLAY_ROWS])
-    card = ModelCard(
-        kind=KIND,
-        format=FORMAT,
-        data_sha256={"generated episodes": _hash(learnt)},
-        licence="Apache-2.0",
-        details={
-            "features": list(FEATURES),
-            "categories": list(CATEGORIES),
-            "levels": list(LEVELS),
-            "rows": len(learnt),
-            RANGES: ranges_of(FEATURES, learnt.rows.tolist()),
-        },
-    )
-    return CatBoostRegressor(models, card, (learnt.rows[chosen], learnt.names[chosen]))
 
 
 def refit(regressor: CatBoostRegressor, learnt: Table, seed: int = SEED) -> tuple[CatBoostRegressor, dict[str, float]]:
@@ -104,19 +70,19 @@ def refit(regressor: CatBoostRegressor, learnt: Table, seed: int = SEED) -> tupl
         kept = np.isfinite(seen.labels[:, index])
         part = seen.take(kept)
         for column, level in enumerate(LEVELS):
-            rows, names, labels = part.rows, part.names, _clipped(part.labels[:, index])
+            rows, names, labels = part.rows, part.names, clipped(part.labels[:, index])
             if remembered is not None and regressor.replay is not None:
                 rows = np.concatenate([rows, regressor.replay[0]])
                 names = np.concatenate([names, regressor.replay[1]])
                 labels = np.concatenate([labels, remembered[:, index, column]])
             before = regressor.models[target, level]
-            models[target, level] = _continued(before, _pool(rows, names, labels), target, level, seed=seed)
+            models[target, level] = _continued(before, pool_of(rows, names, labels), target, level, seed=seed)
     card = regressor.card
     details = card.details | {"refits": int(card.details.get("refits", 0)) + 1, "telemetry": len(learnt)}
     if regressor.ranges is not None:
         # What the first training saw and what telemetry adds. Where the former is not known, no range can be stated.
         details[RANGES] = ranges_of(FEATURES, [*zip(*regressor.ranges.bounds.values(), strict=True), *seen.rows.tolist()])
-    data = {"telemetry": _hash(learnt)}
+    data = {"telemetry": hash_of(learnt)}
     fresh = CatBoostRegressor(
         models,
         ModelCard(kind=KIND, format=FORMAT, data_sha256=card.data_sha256 | data, licence=card.licence, details=details),
@@ -158,50 +124,6 @@ def accepted_error(said: NDArray[np.float64], labels: NDArray[np.float64]) -> di
     return {target: round(float(np.nanmean(errors[:, index])), 4) for index, target in enumerate(TARGETS)}
 
 
-def measure(regressor: CatBoostRegressor, seed: int, episodes: int) -> dict[str, float]:
-    """Errors on episodes with engines that the model has not seen: the formula's, and what the agent says with all its corrections."""
-    found = [sample for episode in samples(seed, episodes, regressor) for sample in episode]
-    metrics = {"samples": float(len(found))}
-    for target in ("ttft_ms", "tpot_ms"):
-        kept = [sample for sample in found if getattr(sample, target) > 0]
-        actual = np.array([getattr(sample, target) for sample in kept])
-        for name, said in (("formula", [sample.formula for sample in kept]), ("agent", [sample.said for sample in kept])):
-            predicted = np.array([getattr(estimate, target) for estimate in said])
-            metrics |= {f"{target}_{name}_{what}": round(value, 4) for what, value in _errors(actual, predicted).items()}
-        tail = np.array([getattr(sample.p90, target) for sample in kept])
-        metrics[f"{target}_below_p90"] = round(float(np.mean(actual <= tail)), 4)
-    took = np.array([sample.took_ms for sample in found])
-    for column, level in enumerate(LEVELS):
-        metrics[f"total_ms_below_{level:g}"] = round(float(np.mean(took <= [sample.total_ms[column] for sample in found])), 4)
-    return metrics
-
-
-def accept(regressor: CatBoostRegressor, seed: int, episodes: int) -> CatBoostRegressor:
-    """The model with its accepted error, measured on episodes that it has not seen, on its card."""
-    learnt = table([sample for episode in samples(seed, episodes, regressor) for sample in episode])
-    accepted = accepted_error(regressor.log_quantiles(learnt.rows, learnt.names), _clipped(learnt.labels))
-    return _with_card(regressor, details=regressor.card.details | {"accepted": accepted})
-
-
-def with_metrics(regressor: CatBoostRegressor, metrics: Mapping[str, float], command: str) -> CatBoostRegressor:
-    """The model with figures and command on its card."""
-    return _with_card(regressor, metrics=dict(metrics), command=command)
-
-
-def _with_card(regressor: CatBoostRegressor, **changes: Any) -> CatBoostRegressor:
-    return CatBoostRegressor(regressor.models, msgspec.structs.replace(regressor.card, **changes), regressor.replay)
-
-
-def _fit(learnt: Table, target: Target, level: float, *, seed: int) -> Any:
-    import catboost  # noqa: PLC0415
-
-    labels = learnt.labels[:, TARGETS.index(target)]
-    kept = np.isfinite(labels)
-    model = catboost.CatBoost({**PARAMETERS, **SHAPES[target], **_quantile(target, level), "random_seed": seed})
-    model.fit(_pool(learnt.rows[kept], learnt.names[kept], _clipped(labels[kept])))
-    return model
-
-
 def _continued(before: Any, pool: Any, target: Target, level: float, *, seed: int) -> Any:
     import catboost  # noqa: PLC0415
 
@@ -213,7 +135,7 @@ def _continued(before: Any, pool: Any, target: Target, level: float, *, seed: in
             "iterations": REFIT_ITERATIONS,
             "learning_rate": REFIT_RATE,
             "model_shrink_rate": 0,
-            **_quantile(target, level),
+            **quantile_loss(target, level),
             "random_seed": seed,
         }
     )
@@ -221,11 +143,13 @@ def _continued(before: Any, pool: Any, target: Target, level: float, *, seed: in
     return model
 
 
-def _quantile(target: Target, level: float) -> dict[str, Any]:
+def quantile_loss(target: Target, level: float) -> dict[str, Any]:
+    """Loss of a quantile, and the features that the target rises with."""
     return {"loss_function": f"Quantile:alpha={level:g}", "monotone_constraints": {FEATURES.index(name): 1 for name in RISING[target]}}
 
 
-def _pool(rows: NDArray[np.float32], names: NDArray[np.object_], labels: NDArray[np.float64]) -> Any:
+def pool_of(rows: NDArray[np.float32], names: NDArray[np.object_], labels: NDArray[np.float64]) -> Any:
+    """What CatBoost trains on."""
     import catboost  # noqa: PLC0415
 
     return catboost.Pool(
@@ -239,34 +163,13 @@ def _pool(rows: NDArray[np.float32], names: NDArray[np.object_], labels: NDArray
     )
 
 
-def _make_reproducible(model: Any, name: str) -> None:
-    # The library stamps time and a random id into the file; without them the same command gives the same bytes.
-    metadata = model.get_metadata()
-    metadata["train_finish_time"] = ""
-    metadata["model_guid"] = name
-
-
-def _clipped(labels: NDArray[np.float64]) -> NDArray[np.float64]:
+def clipped(labels: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Labels within `LABEL_LIMIT`."""
     return np.clip(labels, -LABEL_LIMIT, LABEL_LIMIT)
 
 
-def _hash(learnt: Table) -> str:
+def hash_of(learnt: Table) -> str:
+    """SHA-256 of rows, labels and names."""
     digest = hashlib.sha256(learnt.rows.tobytes() + learnt.labels.tobytes())
     digest.update(b"\0".join(name for row in learnt.names for name in row))
     return digest.hexdigest()
-
-
-def _errors(actual: NDArray[np.float64], predicted: NDArray[np.float64]) -> dict[str, float]:
-    """Coefficient of determination of the values and of their logarithms, and median and mean absolute percentage error."""
-    share = np.abs(predicted - actual) / actual
-    return {
-        "r2": _r2(actual, predicted),
-        "r2_log": _r2(np.log(actual), np.log(predicted)),
-        "median_ape": float(np.median(share)),
-        "mape": float(np.mean(share)),
-    }
-
-
-def _r2(actual: NDArray[np.float64], predicted: NDArray[np.float64]) -> float:
-    spread = float(np.sum((actual - actual.mean()) ** 2))
-    return float(1.0 - np.sum((actual - predicted) ** 2) / spread) if spread > 0 else math.nan

@@ -13,7 +13,7 @@ REPLAY = 5_000
 
 
 class QosAgent:
-    """Binds `QosModel` to its streams; see `hmas.agents.shell.Agent`."""
+    """Binds `QosModel` to its streams; see `hmas.agents.runtime.shell.Agent`."""
 
     name = "qos"
     streams: tuple[str, ...] = (TELEMETRY,)

@@ -17,7 +17,7 @@ ACTION_FRESH_S = 120.0
 
 
 class StateraAgent:
-    """Binds `StateraModel` to its streams; see `hmas.agents.shell.Agent`."""
+    """Binds `StateraModel` to its streams; see `hmas.agents.runtime.shell.Agent`."""
 
     name = "statera"
     streams: tuple[str, ...] = (VIEWS,)

@@ -10,8 +10,8 @@ from typing import Any
 import click
 import msgspec
 
-from hmas.agents.models.store import ModelStore
-from hmas.agents.perception.length_base import LengthBase, Stored, load
+from hmas.agents.model_store.store import ModelStore
+from hmas.agents.perception.lengths.base import LengthBase, Stored, load
 from hmas.agents.perception.model import is_sound
 from hmas.agents.perception.readers import ReaderSource
 from hmas.agents.perception.reading import TASKS, PromptView, Reader, Reading

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from hmas.agents.models.store import ModelStore
+from hmas.agents.model_store.store import ModelStore
 from hmas.agents.perception.readers import Opened, ReaderSource, open_folder
 from hmas.agents.perception.training.data import is_typed
 from hmas.agents.perception.training.evaluation import evaluate_files

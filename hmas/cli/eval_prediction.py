@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from hmas.agents.prediction.evaluation import GOALS, PER_CELL, QUANTITIES, SPLITS, cross_validate, evaluate_files
-from hmas.agents.prediction.llm_pilot import read_rows
-from hmas.agents.prediction.predictability import ORACLES
-from hmas.agents.prediction.profile_files import SHIPPED, load_profile_model
+from hmas.agents.prediction.offline.evaluation import GOALS, PER_CELL, QUANTITIES, SPLITS, cross_validate, evaluate_files
+from hmas.agents.prediction.offline.llm_pilot import read_rows
+from hmas.agents.prediction.offline.predictability import ORACLES
+from hmas.agents.prediction.offline.profile_files import SHIPPED, load_profile_model
 from hmas.cli.output import hint, json_option, say, say_json, table
 
 SPLIT_TITLES = {

@@ -7,8 +7,8 @@ from typing import Any
 import click
 import msgspec
 
-from hmas.agents.models.card import read_card, verified
-from hmas.agents.models.store import FOLLOWED, KINDS, SHIPPED, ModelStore
+from hmas.agents.model_store.card import read_card, verified
+from hmas.agents.model_store.store import FOLLOWED, KINDS, SHIPPED, ModelStore
 from hmas.cli.admin import admin_url_option, connect
 from hmas.cli.output import clock_words, hint, json_option, say, say_json, table
 from hmas.cli.settings import config_option, read_config

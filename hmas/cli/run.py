@@ -9,7 +9,7 @@ from typing import Any
 import click
 import uvloop
 
-from hmas.agents.shell import AGENTS, instance_name, run_agent
+from hmas.agents.runtime.shell import AGENTS, instance_name, run_agent
 from hmas.cli.settings import config_option, read_config
 from hmas.controller.bus.base import Bus
 from hmas.controller.bus.memory_bus import MemoryBus

@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 import msgspec
 
-from hmas.agents.models.card import ModelCard, file_sha256, write_card
-from hmas.agents.models.store import ModelStore
-from hmas.agents.perception.length_base import FILE, load
+from hmas.agents.model_store.card import ModelCard, file_sha256, write_card
+from hmas.agents.model_store.store import ModelStore
+from hmas.agents.perception.lengths.base import FILE, load
 from hmas.agents.perception.readers import KIND, LENGTHS_ONLY
 from hmas.agents.perception.training.lengths.corpus import NOT_PERMISSIVE, gather
 from hmas.agents.perception.training.lengths.fitting import Plan, train, write

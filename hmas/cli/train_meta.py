@@ -11,8 +11,8 @@ import msgspec
 from hmas.agents.meta.selectors.classifier import KIND
 from hmas.agents.meta.selectors.features import FEATURES
 from hmas.agents.meta.selectors.table import write_table
-from hmas.agents.models.ranges import RANGES, ranges_of
-from hmas.agents.models.store import ModelStore
+from hmas.agents.model_store.ranges import RANGES, ranges_of
+from hmas.agents.model_store.store import ModelStore
 from hmas.cli.models import warn_of_settings
 from hmas.cli.output import hint, json_option, say, say_json, table
 from hmas.cli.settings import config_option, read_config

@@ -8,15 +8,16 @@ import click
 import msgspec
 import uvloop
 
-from hmas.agents.models.card import ModelCard, write_card
-from hmas.agents.models.store import ModelStore
-from hmas.agents.prediction.evaluation import PER_CELL
-from hmas.agents.prediction.llm_pilot import data_sha256, is_pilot_file, read_rows
-from hmas.agents.prediction.profile_files import save_profile_model
-from hmas.agents.prediction.profile_model import fit
+from hmas.agents.model_store.card import ModelCard, write_card
+from hmas.agents.model_store.store import ModelStore
+from hmas.agents.prediction.offline.evaluation import PER_CELL
+from hmas.agents.prediction.offline.first_training import EPISODES, HELD_OUT, accept, measure, train, with_metrics
+from hmas.agents.prediction.offline.llm_pilot import data_sha256, is_pilot_file, read_rows
+from hmas.agents.prediction.offline.profile_files import save_profile_model
+from hmas.agents.prediction.offline.profile_model import fit
 from hmas.agents.prediction.regressor import KIND, SHIPPED, CatBoostRegressor, load_regressor
 from hmas.agents.prediction.telemetry import labelled_of, read_messages, write_messages
-from hmas.agents.prediction.training import EPISODES, HELD_OUT, REFIT_LEAST, SEED, accept, measure, refit, train, with_metrics
+from hmas.agents.prediction.training import REFIT_LEAST, SEED, refit
 from hmas.cli.output import hint, json_option, say, say_json, table
 from hmas.cli.settings import config_option, read_config
 from hmas.controller.bus.redis_bus import RedisBus

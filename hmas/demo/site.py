@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import orjson
 
-from hmas.agents.shell import AGENTS
+from hmas.agents.runtime.shell import AGENTS
 from hmas.controller.bus.embedded import EmbeddedServer
 from hmas.controller.core.errors import HmasError
 from hmas.controller.runtime.child import ChildSpec

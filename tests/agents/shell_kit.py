@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from hmas.agents.shell import AgentShell
+from hmas.agents.runtime.shell import AgentShell
 from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.core.messages import COSTS, Message
 from hmas.controller.runtime.clock import Clock

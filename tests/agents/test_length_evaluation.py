@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from hmas.agents.perception.length_base import SHIPPED, load
+from hmas.agents.perception.lengths.base import SHIPPED, load
 from hmas.agents.perception.reading import TASKS, Reading
 from hmas.agents.perception.training.lengths.data import LengthRow, group_of, read_multi_model, read_typed, view_of
 from hmas.agents.perception.training.lengths.evaluation import OURS, REGIMES, evaluate, perceived

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmas.agents.perception.length_demands import demanded_tokens
-from hmas.agents.perception.length_priors import PRIOR
+from hmas.agents.perception.lengths.demands import demanded_tokens
+from hmas.agents.perception.lengths.priors import PRIOR
 from hmas.agents.perception.training.lengths import statistics as module
 from hmas.agents.perception.training.lengths.statistics import LengthStatistics, bucket
 from hmas.controller.core.types import TaskType

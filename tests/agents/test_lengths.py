@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hmas.agents.perception import lengths
-from hmas.agents.perception.length_base import SHIPPED, load
-from hmas.agents.perception.length_priors import PRIOR
-from hmas.agents.perception.lengths import LengthModel
+from hmas.agents.perception.lengths.base import SHIPPED, load
+from hmas.agents.perception.lengths.model import LengthModel
+from hmas.agents.perception.lengths.model import model as lengths
+from hmas.agents.perception.lengths.priors import PRIOR
 from hmas.agents.perception.model import PerceptionModel
 from hmas.agents.perception.reading import TASKS, PromptView, Reading
 from hmas.agents.perception.training.shapes import view_of_prompt

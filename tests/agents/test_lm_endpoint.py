@@ -10,7 +10,7 @@ import orjson
 import pytest
 from aiohttp import web
 
-from hmas.agents.models.card import ModelCard, write_card
+from hmas.agents.model_store.card import ModelCard, write_card
 from hmas.agents.perception.lm.answers import BIN_WORDS, LETTERS, MIDDLE, NAMES
 from hmas.agents.perception.lm.details import LmDetails
 from hmas.agents.perception.lm.endpoint import FAILURES, PROMPTS, REST_S, EndpointReader, open_endpoint

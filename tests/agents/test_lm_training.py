@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from lm_kit import TASKS, Training, base, real_prompts, vllm_with_adapter
 
-from hmas.agents.models.card import read_card, verified
+from hmas.agents.model_store.card import read_card, verified
 from hmas.agents.perception.lm.details import details_of
 from hmas.agents.perception.lm.endpoint import EndpointReader, open_endpoint
 from hmas.agents.perception.lm.reader import open_reader

@@ -12,7 +12,7 @@ from hmas.agents.meta.make import make_meta
 from hmas.agents.meta.selectors.base import Situation
 from hmas.agents.meta.selectors.classifier import FILE, SHIPPED, SURE, ClassifierSelector, load_classifier
 from hmas.agents.meta.selectors.features import FEATURES, SHORT_LIST, features_of
-from hmas.agents.models.card import CARD
+from hmas.agents.model_store.card import CARD
 from hmas.controller.config.schema import AgentsConfig, Config
 from hmas.controller.core.errors import ModelError
 from hmas.controller.core.messages import ModelReport

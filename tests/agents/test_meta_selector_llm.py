@@ -276,7 +276,7 @@ def test_it_is_put_together_as_configured(tmp_path, monkeypatch):
 
 async def test_the_agent_asks_in_its_thread_while_its_loop_goes_on():
     from hmas.agents.meta.agent import make_agent
-    from hmas.agents.work import Lane
+    from hmas.agents.runtime.work import Lane
 
     came, free = threading.Event(), threading.Event()
 

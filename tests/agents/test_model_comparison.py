@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from hmas.agents.models.comparison import ALPHA, Comparison
+from hmas.agents.model_store.comparison import ALPHA, Comparison
 
 
 def losses(rng: np.random.Generator, count: int, ratio: float) -> tuple[np.ndarray, np.ndarray]:

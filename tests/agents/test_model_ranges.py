@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from hmas.agents.models.card import ModelCard
-from hmas.agents.models.ranges import RangeCounter, counter_of, figures_of, ranges_of
+from hmas.agents.model_store.card import ModelCard
+from hmas.agents.model_store.ranges import RangeCounter, counter_of, figures_of, ranges_of
 from hmas.agents.perception.model import PerceptionModel
 from hmas.agents.perception.onnx_reader import open_reader
 from hmas.agents.perception.readers import SHIPPED_TAGGER

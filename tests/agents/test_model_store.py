@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hmas.agents.models.card import CARD, ModelCard, read_card, verified, write_card
-from hmas.agents.models.store import KEPT, ModelStore
+from hmas.agents.model_store.card import CARD, ModelCard, read_card, verified, write_card
+from hmas.agents.model_store.store import KEPT, ModelStore
 from hmas.controller.core.errors import ModelError
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from perception_kit import completion, notice
 
-from hmas.agents.models.card import ModelCard, write_card
-from hmas.agents.models.store import ModelStore
+from hmas.agents.model_store.card import ModelCard, write_card
+from hmas.agents.model_store.store import ModelStore
 from hmas.agents.perception import agent as agent_module
 from hmas.agents.perception import readers
 from hmas.agents.perception.agent import PerceptionAgent, make_agent
 from hmas.agents.perception.reading import TASKS, Reading
-from hmas.agents.shell import AgentShell
-from hmas.agents.work import Deferred
+from hmas.agents.runtime.shell import AgentShell
+from hmas.agents.runtime.work import Deferred
 from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.config.schema import AgentsConfig, Config
 from hmas.controller.config.slo import SloConfig

@@ -9,7 +9,7 @@ from perception_kit import SUMMARY, completion, notice
 
 from hmas.agents.perception import model as model_module
 from hmas.agents.perception.importance import importance_of
-from hmas.agents.perception.length_priors import PRIOR
+from hmas.agents.perception.lengths.priors import PRIOR
 from hmas.agents.perception.model import PerceptionModel
 from hmas.agents.perception.reading import TASKS, Reading
 from hmas.controller.core.errors import ModelError

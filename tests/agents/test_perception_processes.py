@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hmas.agents.models.card import ModelCard, read_card
-from hmas.agents.models.store import ModelStore
+from hmas.agents.model_store.card import ModelCard, read_card
+from hmas.agents.model_store.store import ModelStore
 from hmas.agents.perception.readers import SHIPPED_TAGGER
 from hmas.controller.bus.embedded import EmbeddedServer
 from hmas.controller.bus.redis_bus import RedisBus

@@ -10,10 +10,10 @@ import pytest
 from message_kit import completed, instance_view, request_features, system_snapshot
 from shell_kit import shells
 
-from hmas.agents.models.store import ModelStore
+from hmas.agents.model_store.store import ModelStore
 from hmas.agents.prediction.agent import REPORT_EVERY_S, make_agent
 from hmas.agents.prediction.regressor import KIND, SHIPPED, load_regressor
-from hmas.agents.work import BRIEF_MS, Deferred, Pace
+from hmas.agents.runtime.work import BRIEF_MS, Deferred, Pace
 from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.config.schema import AgentsConfig, Config, EngineConfig
 from hmas.controller.core.messages import Completion, Event, ModelReport, RequestCost, RequestFeatures, SystemSnapshot

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmas.agents.prediction.pilot_state import LIKE, RECENT, STATE, state_of
+from hmas.agents.prediction.offline.pilot_state import LIKE, RECENT, STATE, state_of
 
 
 def states(*requests: tuple[float, float, float, float], users: float = 4.0) -> dict[str, np.ndarray]:

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from hmas.agents.prediction.llm_pilot import Rows
-from hmas.agents.prediction.pilot_state import STATE
-from hmas.agents.prediction.predictability import ORACLES, foretellable, oracles
+from hmas.agents.prediction.offline.llm_pilot import Rows
+from hmas.agents.prediction.offline.pilot_state import STATE
+from hmas.agents.prediction.offline.predictability import ORACLES, foretellable, oracles
 
 CELLS, KINDS, EACH = 8, 10, 40
 

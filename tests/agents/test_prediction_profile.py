@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmas.agents.models.card import ModelCard
-from hmas.agents.models.ranges import RangeCounter
-from hmas.agents.prediction import evaluation
+from hmas.agents.model_store.card import ModelCard
+from hmas.agents.model_store.ranges import RangeCounter
 from hmas.agents.prediction.hardware import GPUS, SHAPES, gpu_of, setup_of, shape_of
-from hmas.agents.prediction.llm_pilot import is_pilot_file, read_rows, with_state
-from hmas.agents.prediction.pilot_state import STATE
+from hmas.agents.prediction.offline import evaluation
+from hmas.agents.prediction.offline.llm_pilot import is_pilot_file, read_rows, with_state
+from hmas.agents.prediction.offline.pilot_state import STATE
+from hmas.agents.prediction.offline.profile_files import SHIPPED, load_profile_model, save_profile_model
+from hmas.agents.prediction.offline.profile_model import TARGETS, ProfileModel, bases, cells_of, fit, fit_formula, setups_of
 from hmas.agents.prediction.prior import hardware_of, prior_of, speed_of
-from hmas.agents.prediction.profile_files import SHIPPED, load_profile_model, save_profile_model
-from hmas.agents.prediction.profile_model import TARGETS, ProfileModel, bases, cells_of, fit, fit_formula, setups_of
 from hmas.controller.core.errors import ModelError, TraceError
 from hmas.engines.sim.profile import load_profile
 
@@ -265,7 +265,7 @@ DATA = Path(os.environ.get("HMAS_DATA_DIR", "")) / "profiles" / "llm_pilot_reque
 @pytest.mark.skipif(not os.environ.get("HMAS_DATA_DIR") or not DATA.exists(), reason="needs HMAS_DATA_DIR")
 def test_the_shipped_model_knows_what_it_was_trained_on():
     model, card = load_profile_model()
-    from hmas.agents.prediction.llm_pilot import data_sha256
+    from hmas.agents.prediction.offline.llm_pilot import data_sha256
 
     assert data_sha256([DATA]) == card.data_sha256
     found = evaluation.evaluate_files([DATA], model)["telemetry"]

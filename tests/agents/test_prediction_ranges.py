@@ -13,10 +13,10 @@ from hmas.agents.prediction import training
 from hmas.agents.prediction.agent import make_agent
 from hmas.agents.prediction.experience import Table
 from hmas.agents.prediction.features import FEATURES
-from hmas.agents.prediction.profile_files import load_profile_model
-from hmas.agents.prediction.profile_model import COLUMNS
+from hmas.agents.prediction.offline.profile_files import load_profile_model
+from hmas.agents.prediction.offline.profile_model import COLUMNS
 from hmas.agents.prediction.regressor import FEW, SHIPPED, load_regressor
-from hmas.agents.work import Deferred
+from hmas.agents.runtime.work import Deferred
 from hmas.cli.model_checks import check_models
 from hmas.controller.config.schema import AgentsConfig, Config
 from hmas.controller.core.errors import ModelError

@@ -15,8 +15,9 @@ from prediction_kit import features
 from hmas.agents.prediction import training
 from hmas.agents.prediction.experience import Table
 from hmas.agents.prediction.features import CATEGORIES, FEATURES, RISING_TPOT, RISING_TTFT, Fleet, InstanceState, categories
-from hmas.agents.prediction.generate import WARM_UP, Arrival, Episode, random_episode, samples, table
 from hmas.agents.prediction.model import PredictionModel
+from hmas.agents.prediction.offline import first_training
+from hmas.agents.prediction.offline.generate import WARM_UP, Arrival, Episode, random_episode, samples, table
 from hmas.agents.prediction.regressor import LEVELS, SHIPPED, TARGETS, load_regressor
 from hmas.agents.prediction.speed import Speed
 from hmas.controller.core.errors import ModelError
@@ -94,7 +95,7 @@ def test_a_model_that_is_not_the_cards_is_refused(copied):
 
 
 def test_a_file_that_is_no_model_is_refused(copied):
-    from hmas.agents.models.card import read_card, write_card
+    from hmas.agents.model_store.card import read_card, write_card
 
     (copied / "ttft-50.cbm").write_bytes(b"not a model at all")
     write_card(copied, read_card(copied))
@@ -226,7 +227,7 @@ def test_costs_on_the_demo_engine_are_right():
 
 
 def test_a_decode_step_of_a_drawn_engine_costs_more_than_its_fixed_part():
-    from hmas.agents.prediction.generate import _work_s, drawn_profile
+    from hmas.agents.prediction.offline.generate import _work_s, drawn_profile
 
     for number in range(40):
         profile = drawn_profile(np.random.default_rng([9, number]))
@@ -241,13 +242,13 @@ def test_a_decode_step_of_a_drawn_engine_costs_more_than_its_fixed_part():
 def test_training_is_reproducible_and_writes_a_model_that_loads(tmp_path):
     folders = [tmp_path / "one", tmp_path / "two"]
     for folder in folders:
-        training.train(5, 10).save(folder)
+        first_training.train(5, 10).save(folder)
     for name in ("ttft-50.cbm", "tpot-50.cbm", "replay.npz"):
         assert (folders[0] / name).read_bytes() == (folders[1] / name).read_bytes()
 
 
 def test_the_agent_with_the_trained_model_beats_the_formula_on_engines_it_has_not_seen(shipped):
-    metrics = training.measure(shipped, seed=11, episodes=8)
+    metrics = first_training.measure(shipped, seed=11, episodes=8)
     assert metrics["ttft_ms_agent_median_ape"] < 0.85 * metrics["ttft_ms_formula_median_ape"]
     assert metrics["tpot_ms_agent_median_ape"] < 0.12
     for level in LEVELS:
@@ -292,7 +293,7 @@ def test_too_little_telemetry_is_not_learnt_from(shipped):
 def test_other_agents_do_not_load_the_model_library(name):
     code = f"""
 import sys
-from hmas.agents.shell import make_agent
+from hmas.agents.runtime.shell import make_agent
 from hmas.controller.config.schema import Config
 make_agent({name!r}, Config())
 heavy = [m for m in ("catboost", "matplotlib", "pandas", "scipy", "torch") if m in sys.modules]

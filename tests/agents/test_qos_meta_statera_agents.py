@@ -3,7 +3,7 @@
 from control_kit import completion, instance, snapshot
 from message_kit import request_features
 
-from hmas.agents.shell import make_agent
+from hmas.agents.runtime.shell import make_agent
 from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.config.schema import AgentsConfig, Config, SchedulerConfig
 from hmas.controller.core.messages import (

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from shell_kit import shells
 
-from hmas.agents import shell as shell_module
-from hmas.agents.shell import AGENTS, AgentShell, instance_name, make_agent, run_agent
-from hmas.agents.staleness import StaleWatch
+from hmas.agents.runtime import shell as shell_module
+from hmas.agents.runtime.shell import AGENTS, AgentShell, instance_name, make_agent, run_agent
+from hmas.agents.runtime.staleness import StaleWatch
 from hmas.controller.bus.embedded import EmbeddedServer
 from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.bus.redis_bus import RedisBus

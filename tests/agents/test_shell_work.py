@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 import pytest
 from shell_kit import shells
 
-from hmas.agents import shell as shell_module
-from hmas.agents.inbox import Inbox
-from hmas.agents.work import BRIEF_MS, Deferred, Lane, Pace
+from hmas.agents.runtime import shell as shell_module
+from hmas.agents.runtime.inbox import Inbox
+from hmas.agents.runtime.work import BRIEF_MS, Deferred, Lane, Pace
 from hmas.controller.bus.base import Delivery
 from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.core.messages import (

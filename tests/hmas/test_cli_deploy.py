@@ -9,7 +9,7 @@ import click
 import pytest
 import yaml
 
-from hmas.agents.shell import AGENTS
+from hmas.agents.runtime.shell import AGENTS
 from hmas.cli.main import cli
 from hmas.controller.config.environment import OTHER_NAMES, names
 from hmas.controller.config.schema import Config

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hmas.agents.models.card import verified
-from hmas.agents.perception.length_base import load
+from hmas.agents.model_store.card import verified
+from hmas.agents.perception.lengths.base import load
 from hmas.cli.main import main
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hmas.agents.models.card import ModelCard, write_card
-from hmas.agents.models.store import ModelStore
+from hmas.agents.model_store.card import ModelCard, write_card
+from hmas.agents.model_store.store import ModelStore
 from hmas.cli.main import main
 
 NOWHERE = "http://127.0.0.1:9"  # the discard port, where nobody listens

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from message_kit import completed, instance_view, request_features, system_snapshot
 
-from hmas.agents.models.store import ModelStore
+from hmas.agents.model_store.store import ModelStore
 from hmas.agents.prediction.regressor import KIND, SHIPPED, load_regressor
 from hmas.agents.prediction.telemetry import labelled_of, read_messages, write_messages
 from hmas.cli.main import main

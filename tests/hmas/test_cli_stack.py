@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from hmas.agents.shell import AGENTS
+from hmas.agents.runtime.shell import AGENTS
 from hmas.cli.stack import AGENT_STAGE, ENGINE_STAGE, GATEWAY_STAGE, Choices, plan
 from hmas.cli.targets import parse_targets
 from hmas.controller.config.loader import load_config

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from hmas.agents.shell import AGENTS
+from hmas.agents.runtime.shell import AGENTS
 from hmas.controller.runtime.ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]

@@ -9,7 +9,7 @@ import pytest
 from hmas.agents.meta.selectors.classifier import load_classifier
 from hmas.agents.meta.selectors.features import FEATURES, SHORT_LIST
 from hmas.agents.meta.selectors.table import look_up, read_table
-from hmas.agents.models.store import ModelStore
+from hmas.agents.model_store.store import ModelStore
 from hmas.cli.main import main
 from hmas.lab.meta.draws import SEED, draw
 from hmas.lab.meta.fitting import chooser, fit, held_out

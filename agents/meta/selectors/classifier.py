@@ -13,9 +13,9 @@ from hmas.agents.meta.candidate import Candidate, candidate
 from hmas.agents.meta.selectors.base import Proposal, Reward, Situation
 from hmas.agents.meta.selectors.features import FEATURES, features_of
 from hmas.agents.meta.selectors.rules import SAMPLES_MIN, figures
-from hmas.agents.models.card import CARD, ModelCard, verified
-from hmas.agents.models.ranges import RangeCounter, counter_of
-from hmas.agents.models.store import SHIPPED as SHIPPED_NAME
+from hmas.agents.model_store.card import CARD, ModelCard, verified
+from hmas.agents.model_store.ranges import RangeCounter, counter_of
+from hmas.agents.model_store.store import SHIPPED as SHIPPED_NAME
 from hmas.controller.core.errors import ModelError
 
 KIND = "meta"

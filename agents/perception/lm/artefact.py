@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from hmas.agents.models.card import ModelCard, read_card, write_card
+from hmas.agents.model_store.card import ModelCard, read_card, write_card
 from hmas.agents.perception.lm.bases import fingerprint, open_base, read_adapter
 from hmas.agents.perception.lm.details import ADAPTER, MERGED, LmDetails, details_of
 from hmas.agents.perception.lm.modelcard import model_card

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from hmas.agents.models.card import ModelCard
+from hmas.agents.model_store.card import ModelCard
 from hmas.agents.perception.lm.answers import BIN_WORDS
 from hmas.agents.perception.lm.tokens import LabelTokens
 from hmas.agents.perception.reading import TASKS

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from hmas.agents.models.card import read_card
+from hmas.agents.model_store.card import read_card
 from hmas.agents.perception.lm.answers import BIN_WORDS, EXCERPT_CHARS, NAMES, parse, pattern, question, reading_of
 from hmas.agents.perception.lm.details import FORMAT, LmDetails, details_of
 from hmas.agents.perception.reading import PromptView, Reading

@@ -11,7 +11,7 @@ import torch
 from transformers import EarlyStoppingCallback, PrinterCallback, Trainer, TrainingArguments, set_seed
 from transformers.utils import logging as hf_logging
 
-from hmas.agents.models.card import ModelCard, file_sha256
+from hmas.agents.model_store.card import ModelCard, file_sha256
 from hmas.agents.perception.lm.answers import softened
 from hmas.agents.perception.lm.artefact import open_artefact, precision, write_artefact
 from hmas.agents.perception.lm.bases import Base, fingerprint, kind_of, open_base, with_adapter

@@ -1,6 +1,6 @@
 """The README that lies beside a trained model: what it is, what it was trained on, what it can do, how to serve it. Pure."""
 
-from hmas.agents.models.card import ModelCard
+from hmas.agents.model_store.card import ModelCard
 from hmas.agents.perception.lm.details import ADAPTER, MERGED, LmDetails
 from hmas.agents.perception.lm.settings import VLLM_RANKS
 

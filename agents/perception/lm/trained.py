@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from hmas.agents.models.card import ModelCard
+from hmas.agents.model_store.card import ModelCard
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from hmas.agents.models.card import ModelCard, write_card
+from hmas.agents.model_store.card import ModelCard, write_card
 from hmas.agents.perception.encoder import DENSE, PATCH
 from hmas.agents.perception.onnx_reader import FORMAT, MODEL_FILE, WORDS_FILE, OnnxDetails, write_words
 from hmas.agents.perception.reading import TASKS

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional
 
-from hmas.agents.models.ranges import ranges_of
+from hmas.agents.model_store.ranges import ranges_of
 from hmas.agents.perception.encoder import DENSE, Encoder
 from hmas.agents.perception.reading import TASKS, PromptView
 from hmas.agents.perception.text import Vocabulary, words_of

@@ -25,7 +25,7 @@ MODULES = (
 )
 CORE = "hmas.controller.core"
 CORE_MODULES = ("client_bodies.py", "client_policies.py", "client_systems.py", "prompt_texts.py", "request_body.py")
-MODELS = "hmas.agents.models"
+MODELS = "hmas.agents.model_store"
 MODELS_MODULES = ("ranges.py",)
 """Modules that decide what is learnt from which rows; a change to any of them may change the model."""
 GRAMMAR = "training/grammar"

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from hmas.agents.models.card import ModelCard, file_sha256
+from hmas.agents.model_store.card import ModelCard, file_sha256
 from hmas.agents.perception.training.data import Row
 from hmas.agents.perception.training.export import write_model
 from hmas.agents.perception.training.feeding import Settings

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 
 from hmas.agents.perception.importance import importance_of
-from hmas.agents.perception.length_demands import demanded_tokens
+from hmas.agents.perception.lengths.demands import demanded_tokens
 from hmas.agents.perception.tagging import tag
 from hmas.agents.perception.training.lengths.statistics import LengthStatistics
 from hmas.controller.core.messages import Completion, RequestFeatures, RequestNotice

@@ -9,7 +9,7 @@ from types import MappingProxyType
 import click
 import msgspec
 
-from hmas.agents.shell import AgentShell
+from hmas.agents.runtime.shell import AgentShell
 from hmas.controller.bus.base import Bus
 from hmas.controller.bus.redis_bus import RedisBus
 from hmas.controller.config.loader import load_config
@@ -30,7 +30,7 @@ MAX_AGE_S = 10.0
 
 
 class Teller:
-    """Binds a believer to the two agents' streams; see `hmas.agents.shell.Agent`."""
+    """Binds a believer to the two agents' streams; see `hmas.agents.runtime.shell.Agent`."""
 
     name = "teller"
     streams: tuple[str, ...] = (REQUESTS, TELEMETRY)

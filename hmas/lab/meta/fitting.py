@@ -11,7 +11,7 @@ import numpy as np
 from hmas.agents.meta.selectors.classifier import FILE, FORMAT, KIND, SURE
 from hmas.agents.meta.selectors.features import FEATURES, SHORT_LIST
 from hmas.agents.meta.selectors.table import Row, look_up
-from hmas.agents.models.card import ModelCard, write_card
+from hmas.agents.model_store.card import ModelCard, write_card
 from hmas.lab.meta.labels import START, Labelled, Seen
 from hmas.lab.meta.table import find_rows
 

@@ -1,4 +1,4 @@
-"""Plain ways to foretell output lengths, to measure `hmas.agents.perception.lengths` against. Pure.
+"""Plain ways to foretell output lengths, to measure `hmas.agents.perception.lengths.model` against. Pure.
 
 Each gives log quantiles at `hmas.controller.core.lengths.LEVELS` before it learns the row, as the length model does.
 """
@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hmas.agents.perception.length_demands import demanded_tokens
+from hmas.agents.perception.lengths.demands import demanded_tokens
 from hmas.agents.perception.reading import PromptView
 from hmas.agents.perception.training.lengths.data import LengthRow
 from hmas.agents.perception.training.lengths.statistics import LengthStatistics

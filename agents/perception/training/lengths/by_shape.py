@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hmas.agents.perception.length_base import LengthBase
-from hmas.agents.perception.lengths import Forecast, LengthModel
+from hmas.agents.perception.lengths.base import LengthBase
+from hmas.agents.perception.lengths.model import Forecast, LengthModel
 from hmas.agents.perception.reading import PromptView, Reading
 from hmas.agents.perception.training.lengths.data import LengthRow
 from hmas.agents.perception.training.lengths.scores import Score, score

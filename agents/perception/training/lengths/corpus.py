@@ -15,9 +15,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from hmas.agents.perception.length_names import model_key
-from hmas.agents.perception.length_priors import PRIOR
-from hmas.agents.perception.length_text import NUMBERS, features_of
+from hmas.agents.perception.lengths.names import model_key
+from hmas.agents.perception.lengths.priors import PRIOR
+from hmas.agents.perception.lengths.text import NUMBERS, features_of
 from hmas.agents.perception.training.lengths.data import LengthRow, group_of, read_multi_model, read_typed, view_of
 from hmas.agents.perception.training.licences import licence_for_training
 from hmas.controller.core.types import TaskType

@@ -19,8 +19,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from hmas.agents.perception.length_base import LengthBase, Told
-from hmas.agents.perception.lengths import Forecast, LengthModel
+from hmas.agents.perception.lengths.base import LengthBase, Told
+from hmas.agents.perception.lengths.model import Forecast, LengthModel
 from hmas.agents.perception.reading import PromptView, Reading
 from hmas.agents.perception.training.lengths.baselines import Baseline, ModelMean, MovingHistogram, RulesAndStatistics
 from hmas.agents.perception.training.lengths.data import LengthRow, group_of, view_of

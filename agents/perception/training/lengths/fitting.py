@@ -1,4 +1,4 @@
-"""Trains the shipped model of output lengths (`hmas.agents.perception.length_base`) on real outputs of language models.
+"""Trains the shipped model of output lengths (`hmas.agents.perception.lengths.base`) on real outputs of language models.
 
     hmas train lengths --lengths multi_model_output_lengths.csv.gz --prompts multi_model_prompts.jsonl.gz --typed typed_prompts.jsonl.gz
 
@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix  # type: ignore[import-untyped]  # it ships no types
 from scipy.sparse.linalg import LinearOperator, cg  # type: ignore[import-untyped]  # likewise
 
-from hmas.agents.perception.length_base import FORMAT, INPUTS, LengthBase, Stored
-from hmas.agents.perception.length_text import NUMBERS, QuestionFeatures, terms
+from hmas.agents.perception.lengths.base import FORMAT, INPUTS, LengthBase, Stored
+from hmas.agents.perception.lengths.text import NUMBERS, QuestionFeatures, terms
 from hmas.agents.perception.training.lengths.corpus import Corpus, Example
 from hmas.agents.perception.training.lengths.scores import weighted_quantile
 from hmas.controller.core.errors import ModelError

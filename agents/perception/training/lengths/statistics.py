@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 
-from hmas.agents.perception.length_priors import PRIOR, Length
+from hmas.agents.perception.lengths.priors import PRIOR, Length
 from hmas.controller.core.types import TaskType
 
 KEEP = 64

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from hmas.agents.models.card import CARD, ModelCard, files, read_card, verified, write_card
+from hmas.agents.model_store.card import CARD, ModelCard, files, read_card, verified, write_card
 from hmas.controller.core.errors import ModelError
 
 FOLLOWED = ("perception", "prediction")

@@ -1,4 +1,4 @@
-"""What the words of a question say about the length of its answer, as numbers for `hmas.agents.perception.length_base`. Pure.
+"""What the words of a question say about the length of its answer, as numbers for `hmas.agents.perception.lengths.base`. Pure.
 
 Only the question is read: what surrounds it (system prompt, history, tools) does not belong to one answer more than to another, and what it
 changes all the same is learnt online, by application.
@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import msgspec
 
-from hmas.agents.perception.length_demands import demanded_in
+from hmas.agents.perception.lengths.demands import demanded_in
 from hmas.agents.perception.reading import PromptView
 
 HEAD_CHARS = 256

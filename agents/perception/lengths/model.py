@@ -22,16 +22,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from hmas.agents.models.ranges import RangeCounter
-from hmas.agents.perception.length_base import INPUTS, LengthBase
-from hmas.agents.perception.length_bounds import LongestAnswers, cap_of
-from hmas.agents.perception.length_calibration import Calibration
-from hmas.agents.perception.length_censoring import beyond, share_below
-from hmas.agents.perception.length_demands import demanded_tokens
-from hmas.agents.perception.length_effects import CLIP, GROUPS, Effects, Membership
-from hmas.agents.perception.length_groups import LEVELS_OF_EFFECTS, groups_of, noise_share
-from hmas.agents.perception.length_names import known_offset, model_key
-from hmas.agents.perception.length_priors import PRIOR
+from hmas.agents.model_store.ranges import RangeCounter
+from hmas.agents.perception.lengths.base import INPUTS, LengthBase
+from hmas.agents.perception.lengths.bounds import LongestAnswers, cap_of
+from hmas.agents.perception.lengths.calibration import Calibration
+from hmas.agents.perception.lengths.censoring import beyond, share_below
+from hmas.agents.perception.lengths.demands import demanded_tokens
+from hmas.agents.perception.lengths.effects import CLIP, GROUPS, Effects, Membership
+from hmas.agents.perception.lengths.groups import LEVELS_OF_EFFECTS, groups_of, noise_share
+from hmas.agents.perception.lengths.names import known_offset, model_key
+from hmas.agents.perception.lengths.priors import PRIOR
 from hmas.agents.perception.reading import PromptView, Reading
 from hmas.controller.core.lengths import LEVELS, MEDIAN, P90
 from hmas.controller.core.types import TaskType

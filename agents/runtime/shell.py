@@ -17,9 +17,9 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
-from hmas.agents.inbox import Inbox
-from hmas.agents.staleness import StaleWatch
-from hmas.agents.work import Deferred, Lane
+from hmas.agents.runtime.inbox import Inbox
+from hmas.agents.runtime.staleness import StaleWatch
+from hmas.agents.runtime.work import Deferred, Lane
 from hmas.controller.bus.base import Bus, Delivery
 from hmas.controller.config.schema import Config
 from hmas.controller.core.errors import ConfigError

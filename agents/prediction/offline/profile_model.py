@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 from scipy.interpolate import PchipInterpolator  # type: ignore[import-untyped]  # it ships no types
 from scipy.optimize import nnls  # type: ignore[import-untyped]  # as above
 
-from hmas.agents.models.ranges import RangeCounter, ranges_of
+from hmas.agents.model_store.ranges import RangeCounter, ranges_of
 from hmas.agents.prediction.hardware import Setup, setup_of
-from hmas.agents.prediction.llm_pilot import Rows, groups
-from hmas.agents.prediction.pilot_state import OF_ITL, OF_TTFT, STATE, Column
+from hmas.agents.prediction.offline.llm_pilot import Rows, groups
+from hmas.agents.prediction.offline.pilot_state import OF_ITL, OF_TTFT, STATE, Column
 from hmas.agents.prediction.profile_formula import Formula, terms
 
 Target = Literal["ttft", "itl", "per_token"]

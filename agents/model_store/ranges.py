@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hmas.agents.models.card import ModelCard
+from hmas.agents.model_store.card import ModelCard
 
 RANGES = "ranges"
 """Where a card has them among its `details`."""

@@ -1,6 +1,6 @@
 """Notices that another model was put in force, without asking the disk more often than every few seconds."""
 
-from hmas.agents.models.store import ModelStore
+from hmas.agents.model_store.store import ModelStore
 
 LOOK_EVERY_S = 2.0
 

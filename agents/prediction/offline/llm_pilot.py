@@ -20,7 +20,7 @@ from typing import TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from hmas.agents.prediction.pilot_state import STATE, Column, state_of
+from hmas.agents.prediction.offline.pilot_state import STATE, Column, state_of
 from hmas.controller.core.errors import TraceError
 
 NUMBERS = ("n_gpus", "num_users", "start_offset_ms", "n_input_tokens", "n_output_tokens", "ttft_ms", "latency_ms")

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hmas.agents.prediction.llm_pilot import Rows, groups, read_rows
-from hmas.agents.prediction.pilot_state import Column
-from hmas.agents.prediction.predictability import foretellable
-from hmas.agents.prediction.profile_model import ProfileModel, Target, bases, cells_of, fit, fit_formula, setups_of
+from hmas.agents.prediction.offline.llm_pilot import Rows, groups, read_rows
+from hmas.agents.prediction.offline.pilot_state import Column
+from hmas.agents.prediction.offline.predictability import foretellable
+from hmas.agents.prediction.offline.profile_model import ProfileModel, Target, bases, cells_of, fit, fit_formula, setups_of
 
 QUANTITIES = ("decode_ms_per_token", "throughput_tokens_per_s", "latency_ms_per_token", "prefill_ms")
 GOALS: Mapping[str, float] = MappingProxyType(

@@ -15,14 +15,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from hmas.agents.models.ranges import RangeCounter
-from hmas.agents.perception.length_text import NUMBERS, QuestionFeatures, features_of
+from hmas.agents.model_store.ranges import RangeCounter
+from hmas.agents.perception.lengths.text import NUMBERS, QuestionFeatures, features_of
 from hmas.agents.perception.reading import PromptView
 from hmas.controller.core.errors import ModelError
 from hmas.controller.core.lengths import LEVELS, MEDIAN
 
 FILE = "lengths.json"
-SHIPPED = Path(__file__).parent / "models" / "lengths"
+SHIPPED = Path(__file__).parent.parent / "models" / "lengths"
 FORMAT = 2
 INPUTS = (*NUMBERS, "word_score")
 """Names of the trees' inputs, in order."""

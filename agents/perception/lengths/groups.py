@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable
 
-from hmas.agents.perception.length_effects import Level
+from hmas.agents.perception.lengths.effects import Level
 from hmas.agents.perception.reading import PromptView
 from hmas.controller.core.types import TaskType
 

@@ -5,13 +5,13 @@ from typing import Any
 
 import msgspec
 
-from hmas.agents.models.card import CARD, ModelCard, verified, write_card
-from hmas.agents.models.ranges import RANGES, counter_of
+from hmas.agents.model_store.card import CARD, ModelCard, verified, write_card
+from hmas.agents.model_store.ranges import RANGES, counter_of
+from hmas.agents.prediction.offline.profile_model import CATEGORIES, COLUMNS, REGIMES, TARGETS, ProfileModel
 from hmas.agents.prediction.profile_formula import Formula
-from hmas.agents.prediction.profile_model import CATEGORIES, COLUMNS, REGIMES, TARGETS, ProfileModel
 from hmas.controller.core.errors import ModelError
 
-SHIPPED = Path(__file__).parent / "models" / "llm_pilot"
+SHIPPED = Path(__file__).parent.parent / "models" / "llm_pilot"
 FORMAT = "catboost-profile-1"
 KIND = "prediction"
 FORMULA = "formula.json"

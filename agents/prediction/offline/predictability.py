@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hmas.agents.prediction.llm_pilot import Rows, groups
-from hmas.agents.prediction.pilot_state import Column
+from hmas.agents.prediction.offline.llm_pilot import Rows, groups
+from hmas.agents.prediction.offline.pilot_state import Column
 
 ORACLES: Mapping[str, str] = {
     "cell": "knows the mean of the very cell that is foretold",

@@ -1,0 +1,1 @@
+"""Training and judging from logs and generated episodes; a running agent imports none of it."""
