@@ -10,16 +10,16 @@ SGLANG_VENV ?= build/sglang
 TRAIN_VENV ?= build/train
 COMPILED := build/compiled
 
-.PHONY: help demo test lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers test-sglang setup-sglang bench-scheduler setup-train test-train eval-agents bench-agents bench-qos ablate-agents lab-hmas lab-live lab-statera bench-twin bench-bad-requests bench-outside bench-frontdoor bench-frontdoor-quick setup-smollm2
+.PHONY: help demo test lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers test-sglang setup-sglang bench-scheduler setup-train test-train eval-agents bench-agents bench-qos ablate-agents lab-hmas-lab-live lab-statera bench-twin bench-bad-requests bench-outside bench-frontdoor bench-frontdoor-quick setup-smollm2
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s $$'\t'
 
-$(VENV)/.core: requirements/core.lock pyproject.toml
+$(VENV)/.core: requirements/core.lock pyproject.toml lab/pyproject.toml
 	@echo "installing H-MAS into $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) install -q --require-hashes -r requirements/core.lock
-	@$(PIP) install -q --no-deps -e .
+	@$(PIP) install -q --no-deps -e . -e lab
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.lock $(VENV)/.core
@@ -64,20 +64,20 @@ format: $(VENV)/.dev  ## format the sources and mend what the linter can mend
 	$(BIN)/ruff check --fix .
 
 bench: $(VENV)/.core  ## what the gateway and the scheduler cost; writes build/bench/*.json
-	$(BIN)/python benchmarks/bench_gateway.py
-	$(BIN)/python benchmarks/bench_scheduler.py
+	$(BIN)/python lab/benchmarks/bench_gateway.py
+	$(BIN)/python lab/benchmarks/bench_scheduler.py
 
 bench-scheduler: $(VENV)/.core  ## every policy at up to 100,000 queued, and the stall of a switch; writes build/bench/scheduler.json
-	$(BIN)/python benchmarks/bench_scheduler.py
+	$(BIN)/python lab/benchmarks/bench_scheduler.py
 
 setup-peers:  ## install other proxies for comparison under build/peers, each by itself; says which could not be had
-	@$(PYTHON) benchmarks/setup_peers.py build/peers
+	@$(PYTHON) lab/benchmarks/setup_peers.py build/peers
 
 bench-gateway: $(COMPILED)/.ready  ## the gateway, compiled too, beside direct calls and every peer that is there (`make setup-peers`); writes build/bench/gateway.json
-	$(BIN)/python benchmarks/bench_gateway.py --peers build/peers --compiled $(COMPILED) --repeats 5
+	$(BIN)/python lab/benchmarks/bench_gateway.py --peers build/peers --compiled $(COMPILED) --repeats 5
 
 bench-sim: $(COMPILED)/.ready  ## the simulator's speed, memory and fidelity; writes build/bench/sim.json and plots
-	PYTHONPATH=$(COMPILED) HMAS_DATASETS_DIR=$(CURDIR)/datasets $(BIN)/python benchmarks/bench_sim.py
+	PYTHONPATH=$(COMPILED) HMAS_DATASETS_DIR=$(CURDIR)/datasets $(BIN)/python lab/benchmarks/bench_sim.py
 
 docs: $(VENV)/.core  ## write again the pages that are made from the code
 	$(BIN)/hmas config reference > docs/configuration.md
@@ -134,18 +134,18 @@ build/smollm2/.ready: scripts/build_smollm2.py | $(VLLM_VENV)/.engine
 setup-smollm2: build/smollm2/.ready  ## a small model whose answers are real text, for the real vLLM
 
 bench-frontdoor: $(VENV)/.core $(VLLM_VENV)/.ready build/smollm2/.ready  ## what clients really send, cell by cell: the product beside pass-through, on embedded engines and on a real vLLM (HMAS_DATA_DIR for real prompts); writes build/bench/frontdoor*.json and docs/frontdoor.md (50 minutes, on a quiet machine)
-	-$(BIN)/hmas lab frontdoor --budget 20
-	-$(BIN)/hmas lab frontdoor --budget 32 --vllm-python $(VLLM_VENV)/bin/python --model build/smollm2
-	$(BIN)/hmas lab frontdoor --page docs/frontdoor.md
+	-$(BIN)/hmas-lab frontdoor --budget 20
+	-$(BIN)/hmas-lab frontdoor --budget 32 --vllm-python $(VLLM_VENV)/bin/python --model build/smollm2
+	$(BIN)/hmas-lab frontdoor --page docs/frontdoor.md
 
 bench-frontdoor-quick: $(VENV)/.core  ## the same in three minutes; fails where the product serves less than 0.97 of pass-through far below capacity
-	$(BIN)/hmas lab frontdoor --quick
+	$(BIN)/hmas-lab frontdoor --quick
 
 demo-vllm: $(VENV)/.core $(VLLM_VENV)/.ready  ## the same comparison on a real vLLM on this CPU; writes build/demo-vllm.json
-	$(BIN)/hmas demo-vllm --vllm-python $(VLLM_VENV)/bin/python --model build/tiny-model
+	$(BIN)/hmas-lab demo-vllm --vllm-python $(VLLM_VENV)/bin/python --model build/tiny-model
 
 lab-live: $(VENV)/.core $(VLLM_VENV)/.ready  ## H-MAS on a real vLLM against the engine's default, plain baselines and fixed policies; writes build/live (70 minutes, on a quiet machine)
-	$(BIN)/hmas lab live --vllm-python $(VLLM_VENV)/bin/python --model build/tiny-model
+	$(BIN)/hmas-lab live --vllm-python $(VLLM_VENV)/bin/python --model build/tiny-model
 
 test-vllm: $(VENV)/.dev $(VLLM_VENV)/.ready  ## the tests that drive a real vLLM
 	HMAS_VLLM_PYTHON=$(VLLM_VENV)/bin/python HMAS_VLLM_MODEL=build/tiny-model $(BIN)/pytest -m vllm
@@ -191,41 +191,41 @@ DATA_NEEDED = @test -n "$$HMAS_DATA_DIR" || { echo "set HMAS_DATA_DIR to the fol
 
 eval-agents: $(TRAIN_VENV)/.ready  ## how good perception and prediction are, on public data (HMAS_DATA_DIR), about an hour: the tagger is trained again six times; writes build/eval/agents.json and docs/agents.md
 	$(DATA_NEEDED)
-	OMP_NUM_THREADS=1 $(TRAIN_VENV)/bin/python benchmarks/eval_agents.py
-	$(TRAIN_VENV)/bin/python benchmarks/eval_agents.py --page docs/agents.md
+	OMP_NUM_THREADS=1 $(TRAIN_VENV)/bin/python lab/benchmarks/eval_agents.py
+	$(TRAIN_VENV)/bin/python lab/benchmarks/eval_agents.py --page docs/agents.md
 
 bench-bad-requests: $(VENV)/.core $(VLLM_VENV)/.ready  ## two good requests a second beside a dozen mistaken ones, real vLLM, direct and through the gateway; writes build/bench/bad_requests.json
-	$(BIN)/python benchmarks/bench_bad_requests.py --vllm-python $(VLLM_VENV)/bin/python --model build/tiny-model
+	$(BIN)/python lab/benchmarks/bench_bad_requests.py --vllm-python $(VLLM_VENV)/bin/python --model build/tiny-model
 
 bench-outside: $(VENV)/.core $(VLLM_VENV)/.ready  ## vllm bench serve, guidellm and aiperf (installed under build/) before a real vLLM and before the gateway, in turn; writes build/bench/outside.json and docs/results.md (20 minutes, OUTSIDE=--quick: 5)
-	$(BIN)/python benchmarks/bench_outside.py --vllm-python $(VLLM_VENV)/bin/python --model build/tiny-model $(OUTSIDE)
-	$(BIN)/python benchmarks/bench_outside.py --page docs/results.md
+	$(BIN)/python lab/benchmarks/bench_outside.py --vllm-python $(VLLM_VENV)/bin/python --model build/tiny-model $(OUTSIDE)
+	$(BIN)/python lab/benchmarks/bench_outside.py --page docs/results.md
 
 bench-twin: $(VENV)/.core  ## how long meta's twin replays, and what that does to a live gateway beside it; writes build/bench/twin.json
-	$(BIN)/python benchmarks/bench_twin.py
+	$(BIN)/python lab/benchmarks/bench_twin.py
 
 bench-qos: $(VENV)/.core  ## what qos costs a completion and a view, and how soon it tells changes; writes build/bench/qos.json and docs/qos.md
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/bench_qos.py --page docs/qos.md
+	OMP_NUM_THREADS=1 $(BIN)/python lab/benchmarks/bench_qos.py --page docs/qos.md
 
 bench-agents: $(VENV)/.core  ## what perception and prediction cost a request, on public prompts (HMAS_DATA_DIR); writes build/bench/agents.json
 	$(DATA_NEEDED)
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/bench_agents.py --page docs/agents.md
+	OMP_NUM_THREADS=1 $(BIN)/python lab/benchmarks/bench_agents.py --page docs/agents.md
 
 ablate-agents: $(VENV)/.core  ## what they are worth to the scheduler, in simulation, on prompts that nothing was trained on (HMAS_DATA_DIR)
 	$(DATA_NEEDED)
-	$(BIN)/hmas lab agents --training-data build/agents/data
+	$(BIN)/hmas-lab agents --training-data build/agents/data
 	OMP_NUM_THREADS=1 $(BIN)/hmas train lengths --lengths build/agents/data/prompts/multi_model_output_lengths.csv.gz --prompts build/agents/data/prompts/multi_model_prompts.jsonl.gz --typed build/agents/data/prompts/typed_prompts.jsonl.gz --out build/agents/lengths
-	OMP_NUM_THREADS=1 $(BIN)/hmas lab agents --simulate --net build/agents/lengths
-	$(BIN)/hmas lab agents --page docs/agents-ablation.md
+	OMP_NUM_THREADS=1 $(BIN)/hmas-lab agents --simulate --net build/agents/lengths
+	$(BIN)/hmas-lab agents --page docs/agents-ablation.md
 
 lab-hmas: $(COMPILED)/.ready  ## H-MAS's evaluation in simulation, beside the paper's figures (HMAS_DATA_DIR for Azure's trace); writes build/lab/hmas.json and docs/results-hmas.md
-	OMP_NUM_THREADS=1 PYTHONPATH=$(COMPILED) HMAS_DATASETS_DIR=$(CURDIR)/datasets $(BIN)/python -P -m hmas lab paper
-	$(BIN)/hmas lab paper --page docs/results-hmas.md
+	OMP_NUM_THREADS=1 PYTHONPATH=$(COMPILED) HMAS_DATASETS_DIR=$(CURDIR)/datasets $(BIN)/python -P -m hmas_lab paper
+	$(BIN)/hmas-lab paper --page docs/results-hmas.md
 
 lab-statera: $(COMPILED)/.ready $(VLLM_VENV)/.ready  ## statera alone: coverage, responses, oscillation, plots, and its steps on a real vLLM; writes build/lab/statera.json and docs/statera.md
-	PYTHONPATH=$(COMPILED) HMAS_DATASETS_DIR=$(CURDIR)/datasets OMP_NUM_THREADS=1 $(BIN)/python -P -m hmas lab statera
-	$(BIN)/hmas lab statera --vllm-python $(VLLM_VENV)/bin/python --model build/tiny-model
-	$(BIN)/hmas lab statera --page docs/statera.md
+	PYTHONPATH=$(COMPILED) HMAS_DATASETS_DIR=$(CURDIR)/datasets OMP_NUM_THREADS=1 $(BIN)/python -P -m hmas_lab statera
+	$(BIN)/hmas-lab statera --vllm-python $(VLLM_VENV)/bin/python --model build/tiny-model
+	$(BIN)/hmas-lab statera --page docs/statera.md
 
 clean:  ## remove what the targets above made
 	rm -rf build $(VENV)

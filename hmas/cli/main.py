@@ -34,9 +34,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "tune": ("hmas.cli.tune:tune", "Fit control loops to the engine they run on."),
         "train": ("hmas.cli.train:train", "Train the agents' models on your own data."),
         "eval": ("hmas.cli.evaluate:evaluate", "How good the agents' models are on unseen data."),
-        "lab": ("hmas.cli.lab:lab", "Experiments whose figures the documentation quotes."),
-        "replay": ("hmas.lab.cli:replay", "Replay a trace against any OpenAI-compatible address."),
-        "demo-vllm": ("hmas.demo.field_cli:demo_vllm", "The same comparison on a real vLLM on this CPU."),
+        "replay": ("hmas.cli.replay:replay", "Replay a trace against any OpenAI-compatible address."),
         "demo": ("hmas.demo.cli:demo", "The main job on this machine: three baselines and H-MAS on the same arrivals."),
     }
 )
@@ -65,8 +63,19 @@ def cli() -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns the exit code."""
+    return run_group(cli, "hmas", argv)
+
+
+def run_group(group: click.Group, program: str, argv: Sequence[str] | None = None) -> int:
+    """Runs a program's group of commands; errors become a line on stderr and an exit code.
+
+    Args:
+        group: The commands.
+        program: The program's name, as help shows it.
+        argv: Arguments; None for those of this process.
+    """
     try:
-        result = cli.main(args=list(argv) if argv is not None else None, prog_name="hmas", standalone_mode=False)
+        result = group.main(args=list(argv) if argv is not None else None, prog_name=program, standalone_mode=False)
     except click.ClickException as error:
         error.show()
         return EXIT_USAGE if isinstance(error, click.UsageError) else EXIT_FAILED

@@ -10,16 +10,16 @@ from hmas.cli.studies import ADMISSION, FLEET, WORKLOAD, common_settings, study_
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.routing import ROUTERS
 from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
-from hmas.lab.studies.backends import on_cores
-from hmas.lab.studies.case import Case, read_admission, read_policy, read_slo
-from hmas.lab.studies.files import write_json
-from hmas.lab.studies.fleet import read_fleet, read_kinds
-from hmas.lab.studies.loads import open_load
-from hmas.lab.studies.plan import document, make_plan
-from hmas.lab.studies.report import rounded
-from hmas.lab.studies.wish import Wish, check_wish
-from hmas.lab.studies.words import plan_text
-from hmas.lab.workloads.catalogue import SESSIONS, WORKLOADS
+from hmas.planning.backends import on_cores
+from hmas.planning.case import Case, read_admission, read_policy, read_slo
+from hmas.planning.files import write_json
+from hmas.planning.fleet import read_fleet, read_kinds
+from hmas.planning.loads import open_load
+from hmas.planning.plan import document, make_plan
+from hmas.planning.report import rounded
+from hmas.planning.wish import Wish, check_wish
+from hmas.planning.words import plan_text
+from hmas.workloads.catalogue import SESSIONS, WORKLOADS
 
 _TRACES = {".csv": "azure", ".jsonl": "mooncake"}
 

@@ -9,11 +9,11 @@ import uvloop
 
 from hmas.cli.output import hint, json_option, say, say_json, table
 from hmas.engines.sim.profile import Profile
-from hmas.lab.fitting.coefficients import Fit, fit_coefficients
-from hmas.lab.fitting.design import Bounds, plan
-from hmas.lab.fitting.measured import Limits, Stated, document_of, limits_of, model_name, profile_of, slug
-from hmas.lab.fitting.probe import Findings, probe
-from hmas.lab.fitting.target import Target, look_at
+from hmas.profiling.coefficients import Fit, fit_coefficients
+from hmas.profiling.design import Bounds, plan
+from hmas.profiling.measured import Limits, Stated, document_of, limits_of, model_name, profile_of, slug
+from hmas.profiling.probe import Findings, probe
+from hmas.profiling.target import Target, look_at
 
 PROGRESS_EVERY = 6
 

@@ -11,14 +11,14 @@ from hmas.cli.studies import ADMISSION, EXIT_INTERRUPTED, FLEET, META, WARMUP, W
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.routing import ROUTERS
 from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
-from hmas.lab.studies.case import AGENTS, Case, SloTarget, read_admission, read_agents, read_policy, read_slo
-from hmas.lab.studies.files import write_run
-from hmas.lab.studies.fleet import read_fleet
-from hmas.lab.studies.loads import Load, open_load
-from hmas.lab.studies.progress import Teller, interrupts
-from hmas.lab.studies.report import make_report
-from hmas.lab.studies.running import Watch, run_case
-from hmas.lab.studies.words import run_tables
+from hmas.planning.case import AGENTS, Case, SloTarget, read_admission, read_agents, read_policy, read_slo
+from hmas.planning.files import write_run
+from hmas.planning.fleet import read_fleet
+from hmas.planning.loads import Load, open_load
+from hmas.planning.progress import Teller, interrupts
+from hmas.planning.report import make_report
+from hmas.planning.running import Watch, run_case
+from hmas.planning.words import run_tables
 
 
 @click.command()

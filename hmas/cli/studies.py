@@ -8,8 +8,8 @@ import msgspec
 
 from hmas.controller.config.schema import AgentsConfig
 from hmas.controller.core.errors import ConfigError
-from hmas.lab.studies.case import PRESETS
-from hmas.lab.workloads.catalogue import SESSIONS, WORKLOADS
+from hmas.planning.case import PRESETS
+from hmas.workloads.catalogue import SESSIONS, WORKLOADS
 
 EXIT_INTERRUPTED = 130
 

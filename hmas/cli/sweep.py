@@ -10,12 +10,12 @@ from hmas.cli.output import EXIT_FAILED, complain, duration_words, hint, json_op
 from hmas.cli.studies import ADMISSION, EXIT_INTERRUPTED, FLEET, WARMUP, WORKLOAD, common_settings, study_options
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.runtime.clock import SystemClock
-from hmas.lab.studies.backends import on_cores, on_ray
-from hmas.lab.studies.files import write_sweep
-from hmas.lab.studies.grid import AXES, Grid, make_grid, points_of, read_grid
-from hmas.lab.studies.loads import open_load
-from hmas.lab.studies.sweep import Kept, Row, run_points
-from hmas.lab.studies.words import sweep_table
+from hmas.planning.backends import on_cores, on_ray
+from hmas.planning.files import write_sweep
+from hmas.planning.grid import AXES, Grid, make_grid, points_of, read_grid
+from hmas.planning.loads import open_load
+from hmas.planning.sweep import Kept, Row, run_points
+from hmas.planning.words import sweep_table
 
 
 @click.command()

@@ -9,7 +9,6 @@ from hmas.cli.lazy import LazyGroup
 
 COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
-        "meta": ("hmas.cli.train_meta:train_meta", "Meta's classifier and table: which policy serves which workload best."),
         "lengths": ("hmas.cli.train_lengths:train_lengths", "The length model that perception begins with."),
         "perception": ("hmas.cli.train_perception:perception", "The perception agent's model: task types of prompts."),
         "prediction": ("hmas.cli.train_prediction:train_prediction", "The prediction agent's model: what requests cost."),
@@ -20,4 +19,4 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
 
 @click.group(cls=LazyGroup, lazy=COMMANDS)
 def train() -> None:
-    """Train the models of the perception, prediction and meta agents."""
+    """Train the models of the perception and prediction agents; `hmas-lab train-meta` trains meta's."""

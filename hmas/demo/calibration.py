@@ -11,9 +11,9 @@ from hmas.demo.load import demo_arrivals
 from hmas.demo.settings import DemoSettings
 from hmas.demo.virtual import Variant, run_virtual
 from hmas.engines.sim.profile import Profile
-from hmas.lab.dataset import Mixture, PromptData
-from hmas.lab.score import score
-from hmas.lab.workload import Arrival
+from hmas.loadgen.dataset import Mixture, PromptData
+from hmas.loadgen.score import score
+from hmas.loadgen.workload import Arrival
 
 MIDDLE = (0.25, 0.75)
 """Share of the completions over which throughput is taken: before it the engines fill up, after it they run empty."""

@@ -9,7 +9,7 @@ import msgspec
 from hmas.cli.output import table
 from hmas.demo.live import LiveRun
 from hmas.demo.outcome import OURS, DemoResult
-from hmas.lab.results import Result, is_good
+from hmas.loadgen.results import Result, is_good
 
 KINDS: Mapping[str, Callable[[Result], str]] = MappingProxyType(
     {

@@ -15,10 +15,10 @@ from hmas.demo.settings import Span
 from hmas.demo.site import EVERYBODY, Cast, GatewayAddress, Site, reset_engines, running_gateway
 from hmas.demo.virtual import Variant
 from hmas.demo.watching import Decision, Sample, Watcher, broken_sums, decisions_of
-from hmas.lab.loadgen import LoadSpec, Progress, run_process, write_plan
-from hmas.lab.results import Result, RunSummary, read_results
-from hmas.lab.score import Score, score
-from hmas.lab.workload import Arrival
+from hmas.loadgen.process import LoadSpec, Progress, run_process, write_plan
+from hmas.loadgen.results import Result, RunSummary, read_results
+from hmas.loadgen.score import Score, score
+from hmas.loadgen.workload import Arrival
 
 KEPT = 2000
 STATUS_LIMIT_S = 1.0

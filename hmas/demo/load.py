@@ -6,11 +6,11 @@ from types import MappingProxyType
 import msgspec
 
 from hmas.controller.core.types import Slo
-from hmas.lab.client_load import Clients, Terms
-from hmas.lab.dataset import Mixture, PromptData
-from hmas.lab.prompts import PromptWriter
-from hmas.lab.streams import stream
-from hmas.lab.workload import Arrival, WorkloadSpec, generate, pick
+from hmas.loadgen.client_load import Clients, Terms
+from hmas.loadgen.dataset import Mixture, PromptData
+from hmas.loadgen.prompts import PromptWriter
+from hmas.loadgen.streams import stream
+from hmas.loadgen.workload import Arrival, WorkloadSpec, generate, pick
 
 FORM_SHARES: Mapping[str, float] = MappingProxyType(
     {"chat-1": 0.3, "chat-3": 0.25, "chat-9": 0.15, "completion": 0.1, "tools": 0.08, "not-streamed": 0.07, "system-2000": 0.05}

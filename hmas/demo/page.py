@@ -11,7 +11,7 @@ from hmas.demo.live import LiveRun
 from hmas.demo.load import FORM_SHARES, UNDECLARED
 from hmas.demo.outcome import HEAD, OURS, DemoResult, chosen_decisions, headline, table_row
 from hmas.demo.watching import Sample
-from hmas.lab.score import running_goodput
+from hmas.loadgen.score import running_goodput
 
 DECISIONS = 60
 OURS_COLOUR = 3

@@ -4,8 +4,8 @@ import msgspec
 
 from hmas.cli.pace import faster
 from hmas.engines.sim.profile import Profile, load_profile
-from hmas.lab.arrivals import ArrivalSpec
-from hmas.lab.workload import WorkloadSpec
+from hmas.loadgen.arrivals import ArrivalSpec
+from hmas.loadgen.workload import WorkloadSpec
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):

@@ -62,10 +62,10 @@ class Site:
             self.troubles.append(f"{event.child} {event.kind}: {event.detail} (log: {self.folder / (event.child + '.log')})")
             self.in_trouble.set()
 
-    def command(self, name: str, *arguments: str) -> list[str]:
-        """A command line of `hmas` whose stderr goes to a log file of the demo."""
+    def command(self, name: str, *arguments: str, module: str = "hmas") -> list[str]:
+        """A command line of `hmas`, or of another module, whose stderr goes to a log file of the demo."""
         log = str(self.folder / f"{name}.log")
-        return ["/bin/sh", "-c", 'log="$0"; exec "$@" 2>>"$log"', log, sys.executable, "-m", "hmas", *arguments]
+        return ["/bin/sh", "-c", 'log="$0"; exec "$@" 2>>"$log"', log, sys.executable, "-m", module, *arguments]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Cast:
 
     Attributes:
         agents: Names of the agents that are started.
-        beside: Further processes on the same bus by name: arguments of `hmas`, to which `--config FILE` is added.
+        beside: Further processes on the same bus by name: a module and its arguments, to which `--config FILE` is added.
         declares: Whether the requests declare their targets.
     """
 
@@ -150,7 +150,8 @@ async def running_gateway(
         specs = []
         if agents:
             specs += [_child(site, name, ["run", "agent", name, "--config", str(path)], AGENT_STAGE) for name in cast.agents]
-            specs += [_child(site, name, [*words, "--config", str(path)], AGENT_STAGE) for name, words in cast.beside.items()]
+            for name, (module, *words) in cast.beside.items():
+                specs.append(_child(site, name, [*words, "--config", str(path)], AGENT_STAGE, module=module))
         specs.append(_child(site, "gateway", ["run", "gateway", "--config", str(path)], GATEWAY_STAGE))
         async with Supervisor(specs, on_event=site.note) as keeper:
             await _all_ready(keeper, site)
@@ -231,8 +232,8 @@ async def _all_ready(keeper: Supervisor, site: Site) -> None:
         raise DemoBroken(f"not ready within {READY_S:g} s: {', '.join(missing)}; see {logs}")
 
 
-def _child(site: Site, name: str, arguments: Sequence[str], stage: int) -> ChildSpec:
-    return ChildSpec(name=name, argv=site.command(name, *arguments), stage=stage, notifies=True, grace_s=5.0)
+def _child(site: Site, name: str, arguments: Sequence[str], stage: int, *, module: str = "hmas") -> ChildSpec:
+    return ChildSpec(name=name, argv=site.command(name, *arguments, module=module), stage=stage, notifies=True, grace_s=5.0)
 
 
 def _port(url: str) -> int:

@@ -23,9 +23,9 @@ from hmas.demo.progress import Reporter
 from hmas.demo.settings import DemoSettings, Span
 from hmas.demo.site import DemoBroken, Site, make_site, running_engines
 from hmas.demo.virtual import Variant
-from hmas.lab.dataset import Mixture, PromptData, load_mixture
-from hmas.lab.loadgen import Progress
-from hmas.lab.workload import Arrival
+from hmas.loadgen.dataset import Mixture, PromptData, load_mixture
+from hmas.loadgen.process import Progress
+from hmas.loadgen.workload import Arrival
 
 PREPARE, NEIGHBOURS, REPORT = "calibrating and tuning the baselines", "checking the neighbouring windows", "writing the report"
 AGENT_PACE: Mapping[str, Any] = MappingProxyType(

@@ -15,9 +15,9 @@ from hmas.controller.simulation import Arrival as SimArrival
 from hmas.controller.simulation import RequestRecord, simulate
 from hmas.engines.sim.model import EngineModel
 from hmas.engines.sim.profile import Profile
-from hmas.lab.results import ClientOutcome, Result
-from hmas.lab.simulated import result_of
-from hmas.lab.workload import Arrival
+from hmas.loadgen.results import ClientOutcome, Result
+from hmas.loadgen.simulated import result_of
+from hmas.loadgen.workload import Arrival
 
 Overdue = Literal["keep", "demote", "shed"]
 

@@ -56,7 +56,7 @@ def test_what_may_not_be_proposed_and_too_few_requests():
 def test_the_shipped_classifier_is_small_and_says_what_it_is_worth():
     classifier = load_classifier()
     assert sum(path.stat().st_size for path in SHIPPED.iterdir()) < 200_000
-    assert classifier.card.command.startswith("hmas train meta")
+    assert classifier.card.command.startswith("hmas-lab train-meta")
     assert set(classifier.card.metrics["held_out"]) >= {"classifier", "table", "rules", "always red"}
     for view in (long_view(0.0), long_view(0.0, violation_rate=float("nan"), queued=10**9)):
         said = classifier.probabilities(features_of(view, "edf"))
@@ -113,7 +113,7 @@ def test_folders_that_cannot_be_used(tmp_path):
         load_classifier(tmp_path)
     with pytest.raises(ModelError, match="kind 'prediction'"):
         load_classifier(changed(tmp_path / "a", kind="prediction"))
-    with pytest.raises(ModelError, match="trained on other features; train it again: hmas train meta"):
+    with pytest.raises(ModelError, match="trained on other features; train it again: hmas-lab train-meta"):
         load_classifier(changed(tmp_path / "b", details={"features": ["x"]}))
     with pytest.raises(ModelError, match=r"card\.json: details\.ranges must name"):
         load_classifier(changed(tmp_path / "d", details={"features": list(FEATURES), "ranges": {"x": [0, 1]}}))

@@ -18,9 +18,9 @@ from hmas.agents.meta.twin.evidence import Gain
 from hmas.controller.core.messages import MetaDecision
 from hmas.controller.core.types import OutcomeKind
 from hmas.controller.scheduling.policies.registry import COMMON_HINTS, POLICIES
-from hmas.lab.studies.case import Case
-from hmas.lab.studies.fleet import read_fleet
-from hmas.lab.studies.running import Run, run_case
+from hmas.planning.case import Case
+from hmas.planning.fleet import read_fleet
+from hmas.planning.running import Run, run_case
 
 WARMUP_S = 30.0
 # Bursts over a fleet that just holds their mean: with the wrong order a tenth of the requests is lost.

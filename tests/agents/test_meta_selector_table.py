@@ -103,7 +103,7 @@ def test_a_clock_that_goes_back_does_not_stop_it():
 def test_the_shipped_table_can_be_read_and_names_its_reasons():
     """It may have no rows: then nothing that was simulated was better than the policy at start by enough to be told."""
     assert all(row.when and row.why for row in read_table())
-    assert "hmas train meta" in json.loads(SHIPPED.read_bytes())["about"]
+    assert "hmas-lab train-meta" in json.loads(SHIPPED.read_bytes())["about"]
 
 
 def test_a_table_that_was_written_is_read_as_it_was(tmp_path):

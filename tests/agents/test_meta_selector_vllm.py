@@ -20,9 +20,9 @@ from hmas.agents.meta.selectors.llm_endpoint import ChatEndpoint
 from hmas.agents.meta.selectors.rules import RuleSelector
 from hmas.controller.core.types import OutcomeKind
 from hmas.controller.scheduling.policies.registry import POLICIES
-from hmas.lab.studies.case import Case
-from hmas.lab.studies.fleet import read_fleet
-from hmas.lab.studies.running import Run, run_case
+from hmas.planning.case import Case
+from hmas.planning.fleet import read_fleet
+from hmas.planning.running import Run, run_case
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 WARMUP_S = 30.0

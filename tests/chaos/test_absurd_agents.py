@@ -9,16 +9,16 @@ import msgspec
 import pytest
 import pytest_asyncio
 from absurd import FIELDS, MODES, Absurd
+from hmas_lab.frontdoor.arms import Arm, Stack, running_arm
+from hmas_lab.frontdoor.load import DoorLoad
+from hmas_lab.frontdoor.settings import PASS, QUICK, TARGETS
+from hmas_lab.questions import read_questions
 
 from hmas.controller.admin.client import AdminClient
-from hmas.lab.dataset import load_mixture
-from hmas.lab.frontdoor.arms import Arm, Stack, running_arm
-from hmas.lab.frontdoor.load import DoorLoad
-from hmas.lab.frontdoor.settings import PASS, QUICK, TARGETS
-from hmas.lab.loadgen import LoadSpec, run_process, write_plan
-from hmas.lab.questions import read_questions
-from hmas.lab.results import Result, is_good, read_results
-from hmas.lab.workload import Arrival
+from hmas.loadgen.dataset import load_mixture
+from hmas.loadgen.process import LoadSpec, run_process, write_plan
+from hmas.loadgen.results import Result, is_good, read_results
+from hmas.loadgen.workload import Arrival
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
 FORMS = ("chat-1", "chat-3", "completion")

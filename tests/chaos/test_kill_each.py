@@ -18,9 +18,9 @@ from hmas.controller.core.errors import AdminError
 from hmas.controller.core.types import Slo, TaskType
 from hmas.controller.runtime.clock import SystemClock
 from hmas.controller.runtime.ports import free_port
-from hmas.lab.loadgen import LoadGenerator, LoadSpec
-from hmas.lab.results import Result
-from hmas.lab.workload import Arrival, Turn
+from hmas.loadgen.process import LoadGenerator, LoadSpec
+from hmas.loadgen.results import Result
+from hmas.loadgen.workload import Arrival, Turn
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 

@@ -138,7 +138,7 @@ def test_the_example_of_the_documentation_is_loaded_and_conforms(tmp_path):
         "import os\n"
         "from hmas.controller.config.loader import load_config\n"
         f"assert load_config({str(config)!r}, {{}}).scheduler.policy == 'shortest-prompt'\n"
-        "from hmas.lab.studies.case import read_policy\n"
+        "from hmas.planning.case import read_policy\n"
         "print(read_policy('shortest-prompt:tokens_per_s=100'))\n"
         "from hmas.testing import assert_conforms\n"
         "from my_policies.shortest_prompt import ShortestPrompt\n"

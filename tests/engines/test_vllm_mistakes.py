@@ -7,11 +7,11 @@ from typing import Any
 import aiohttp
 import orjson
 import pytest
+from hmas_lab.as_it_comes import hmas_up
+from hmas_lab.mistakes import MISTAKES, Load, measure
 
 from hmas.controller.core.objectives import percentile
 from hmas.controller.runtime.clock import SystemClock
-from hmas.lab.as_it_comes import hmas_up
-from hmas.lab.mistakes import MISTAKES, Load, measure
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
 

@@ -1,15 +1,15 @@
 """Arrivals in the bodies that clients send, as the gateway reads them."""
 
 import pytest
+from hmas_lab.questions import read_questions
 
 from hmas.controller.core.request_body import read_call
 from hmas.controller.core.types import Slo, TaskType
-from hmas.lab.client_load import FORMS, Clients, Past, Terms
-from hmas.lab.dataset import load_mixture
-from hmas.lab.loadgen import LoadSpec, request_headers
-from hmas.lab.prompts import PromptWriter
-from hmas.lab.questions import read_questions
-from hmas.lab.workload import Arrival, Turn
+from hmas.loadgen.client_load import FORMS, Clients, Past, Terms
+from hmas.loadgen.dataset import load_mixture
+from hmas.loadgen.process import LoadSpec, request_headers
+from hmas.loadgen.prompts import PromptWriter
+from hmas.loadgen.workload import Arrival, Turn
 
 LOOSE, TIGHT = Slo(ttft_ms=2000, tpot_ms=60), Slo(ttft_ms=500, tpot_ms=30)
 TEXTS = ["How deep is the sea?", "Who built the harbour?"]

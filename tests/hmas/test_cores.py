@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from hmas.lab.cores import beside
+from hmas.loadgen.cores import beside
 
 MINE = sorted(os.sched_getaffinity(0))
 

@@ -7,8 +7,8 @@ from hmas.demo.load import demo_arrivals
 from hmas.demo.settings import DemoSettings
 from hmas.demo.virtual import Variant, run_virtual
 from hmas.engines.sim.profile import load_profile
-from hmas.lab.dataset import load_mixture
-from hmas.lab.score import score
+from hmas.loadgen.dataset import load_mixture
+from hmas.loadgen.score import score
 
 MIXTURE, PROMPTS = load_mixture()
 SETTINGS = DemoSettings(periods=1, period_s=4.0, backlog_requests=120)

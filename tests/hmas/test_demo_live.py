@@ -15,7 +15,7 @@ from hmas.demo.settings import DemoSettings
 from hmas.demo.site import DemoBroken, GatewayAddress, gateway_config, make_site, running_engines, running_gateway
 from hmas.demo.story import AGENT_PACE
 from hmas.demo.virtual import Variant
-from hmas.lab.dataset import load_mixture
+from hmas.loadgen.dataset import load_mixture
 
 SETTINGS = DemoSettings(periods=1, period_s=2.0)
 

@@ -7,8 +7,8 @@ import pytest
 from hmas.demo.classes import ClassRow, class_table, classes_document, worse_sentences
 from hmas.demo.load import FORM_SHARES, TENANTS, UNDECLARED, demo_arrivals
 from hmas.demo.settings import DemoSettings
-from hmas.lab.dataset import load_mixture
-from hmas.lab.workload import generate
+from hmas.loadgen.dataset import load_mixture
+from hmas.loadgen.workload import generate
 
 SETTINGS = DemoSettings(periods=2, period_s=8.0)
 SPEC = SETTINGS.workload(mean_rps=25.0, slo_scale=0.3)

@@ -12,9 +12,9 @@ from hmas.demo.page import page
 from hmas.demo.settings import DemoSettings
 from hmas.demo.virtual import Variant, run_virtual
 from hmas.demo.watching import Decision, Sample, broken_sums, decisions_of, sample_of
-from hmas.lab.dataset import load_mixture
-from hmas.lab.results import RunSummary, count_outcomes
-from hmas.lab.score import score
+from hmas.loadgen.dataset import load_mixture
+from hmas.loadgen.results import RunSummary, count_outcomes
+from hmas.loadgen.score import score
 
 SETTINGS = DemoSettings(periods=1, period_s=3.0)
 KNEE = CapPoint(n_run=24, throughput_rps=20.0, tpot_ms=15.0)

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 from hmas.engines.sim.profile import Profile, parse_profile
-from hmas.lab.fitting.answers import TokenTimes
-from hmas.lab.fitting.coefficients import Decode, FitImpossible, Prefill, fit_coefficients
-from hmas.lab.fitting.design import Bounds, plan
-from hmas.lab.fitting.measured import Limits, Stated, document_of, limits_of, model_name, profile_of, slug
-from hmas.lab.fitting.probe import Answer, Findings, decode_steps
-from hmas.lab.fitting.robust import robust_nnls
-from hmas.lab.fitting.target import ProbeError, Target
+from hmas.profiling.answers import TokenTimes
+from hmas.profiling.coefficients import Decode, FitImpossible, Prefill, fit_coefficients
+from hmas.profiling.design import Bounds, plan
+from hmas.profiling.measured import Limits, Stated, document_of, limits_of, model_name, profile_of, slug
+from hmas.profiling.probe import Answer, Findings, decode_steps
+from hmas.profiling.robust import robust_nnls
+from hmas.profiling.target import ProbeError, Target
 
 TRUE = {
     "step_ms": 11.0,

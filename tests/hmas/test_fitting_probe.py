@@ -15,10 +15,10 @@ from hmas.engines.sim.faults import parse_fault
 from hmas.engines.sim.model import EngineModel
 from hmas.engines.sim.profile import Profile, load_profile
 from hmas.engines.sim.server import create_app, start
-from hmas.lab.fitting.coefficients import fit_coefficients
-from hmas.lab.fitting.design import Batch, Bounds, plan
-from hmas.lab.fitting.probe import probe
-from hmas.lab.fitting.target import ProbeError, look_at
+from hmas.profiling.coefficients import fit_coefficients
+from hmas.profiling.design import Batch, Bounds, plan
+from hmas.profiling.probe import probe
+from hmas.profiling.target import ProbeError, look_at
 
 KNOWN = Profile(
     name="known",

@@ -14,7 +14,7 @@ from hmas.engines.sim.faults import parse_fault
 from hmas.engines.sim.model import EngineModel
 from hmas.engines.sim.profile import load_profile
 from hmas.engines.sim.server import create_app, start
-from hmas.lab.loadgen import (
+from hmas.loadgen.process import (
     LoadGenerator,
     LoadSpec,
     judge_refusal,
@@ -24,9 +24,9 @@ from hmas.lab.loadgen import (
     request_headers,
     write_plan,
 )
-from hmas.lab.results import read_results
-from hmas.lab.sse import AnswerReader
-from hmas.lab.workload import Arrival, ClientBody, Turn
+from hmas.loadgen.results import read_results
+from hmas.loadgen.sse import AnswerReader
+from hmas.loadgen.workload import Arrival, ClientBody, Turn
 
 
 def arrival(at_s=0.0, output=12, **kwargs):
@@ -291,7 +291,7 @@ async def test_the_process_reads_a_plan_and_reports(tmp_path):
         write_plan(tmp_path / "plan.jsonl", arrivals, load, tmp_path / "results.jsonl")
         assert read_plan(tmp_path / "plan.jsonl")[1] == arrivals
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "hmas.lab.loadgen", str(tmp_path / "plan.jsonl"), stdout=asyncio.subprocess.PIPE
+            sys.executable, "-m", "hmas.loadgen.process", str(tmp_path / "plan.jsonl"), stdout=asyncio.subprocess.PIPE
         )
         out, _ = await process.communicate()
     assert process.returncode == 0

@@ -7,12 +7,12 @@ import pytest
 from click.testing import CliRunner
 
 from hmas.cli.main import main
+from hmas.cli.replay import replay
 from hmas.engines.sim.faults import parse_fault
 from hmas.engines.sim.model import EngineModel
 from hmas.engines.sim.profile import load_profile
 from hmas.engines.sim.server import create_app, start
-from hmas.lab.cli import replay
-from hmas.lab.results import read_results
+from hmas.loadgen.results import read_results
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
     f"2023-11-16 18:15:{i:02d}.5000000,{100 + 20 * i},{5 + i}\n" for i in range(20)

@@ -1,8 +1,8 @@
 import pytest
 
 from hmas.controller.core.types import Slo, TaskType
-from hmas.lab.results import Result, count_outcomes, is_good, read_results, write_lines
-from hmas.lab.score import running_goodput, score
+from hmas.loadgen.results import Result, count_outcomes, is_good, read_results, write_lines
+from hmas.loadgen.score import running_goodput, score
 
 SLO = Slo(ttft_ms=1000, tpot_ms=50)
 

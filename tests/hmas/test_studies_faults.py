@@ -6,10 +6,10 @@ import pytest
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.core.messages import Completion
 from hmas.controller.core.types import OutcomeKind
-from hmas.lab.studies.case import PRESETS, Case
-from hmas.lab.studies.faults import Fault, Faults
-from hmas.lab.studies.fleet import read_fleet
-from hmas.lab.studies.running import Run, run_case
+from hmas.planning.case import PRESETS, Case
+from hmas.planning.faults import Fault, Faults
+from hmas.planning.fleet import read_fleet
+from hmas.planning.running import Run, run_case
 
 WORKLOAD = "burst:rate=8,duration=110,slo_scale=0.833,height=3,burst=4"
 GUARD_S = 30.0

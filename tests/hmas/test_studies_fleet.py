@@ -7,9 +7,9 @@ import pytest
 
 from hmas.controller.core.errors import ConfigError, TraceError
 from hmas.engines.sim.profile import dump_profile, load_profile
-from hmas.lab.studies.case import AGENTS, PRESETS, Case, SloTarget, read_admission, read_agents, read_policy, read_slo
-from hmas.lab.studies.fleet import read_fleet, read_kinds
-from hmas.lab.studies.loads import open_load, states_seed
+from hmas.planning.case import AGENTS, PRESETS, Case, SloTarget, read_admission, read_agents, read_policy, read_slo
+from hmas.planning.fleet import read_fleet, read_kinds
+from hmas.planning.loads import open_load, states_seed
 
 SMALL = load_profile("demo-small")
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from hmas.lab.studies.case import Case
-from hmas.lab.studies.fleet import read_fleet
-from hmas.lab.studies.report import make_report
-from hmas.lab.studies.running import run_case
+from hmas.planning.case import Case
+from hmas.planning.fleet import read_fleet
+from hmas.planning.report import make_report
+from hmas.planning.running import run_case
 
 
 @pytest.mark.parametrize("seed", [21, 22])

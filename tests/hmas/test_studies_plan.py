@@ -6,15 +6,15 @@ import pytest
 
 from hmas.cli.main import main
 from hmas.controller.core.errors import ConfigError
-from hmas.lab.studies import plan as planning
-from hmas.lab.studies.backends import on_cores
-from hmas.lab.studies.case import Case, SloTarget, read_admission
-from hmas.lab.studies.fleet import read_fleet, read_kinds
-from hmas.lab.studies.loads import open_load
-from hmas.lab.studies.mixes import cheapest
-from hmas.lab.studies.probing import LEAST, MAX_COUNT, MOST, HoldTask, NeedTask, Probe, hold, need, probe
-from hmas.lab.studies.wish import Wish, check_wish
-from hmas.lab.studies.words import plan_text
+from hmas.planning import plan as planning
+from hmas.planning.backends import on_cores
+from hmas.planning.case import Case, SloTarget, read_admission
+from hmas.planning.fleet import read_fleet, read_kinds
+from hmas.planning.loads import open_load
+from hmas.planning.mixes import cheapest
+from hmas.planning.probing import LEAST, MAX_COUNT, MOST, HoldTask, NeedTask, Probe, hold, need, probe
+from hmas.planning.wish import Wish, check_wish
+from hmas.planning.words import plan_text
 
 CASE = Case(workload="poisson:rate=4,duration=60", fleet=read_fleet("1xdemo-small"), slo=SloTarget(ttft_ms=3000, tpot_ms=80))
 

@@ -13,11 +13,11 @@ import pytest
 
 from hmas.cli.main import main
 from hmas.controller.core.types import OutcomeKind
-from hmas.lab.studies import charts
-from hmas.lab.studies.case import Case, SloTarget, read_admission
-from hmas.lab.studies.fleet import read_fleet
-from hmas.lab.studies.report import document, make_report, rounded
-from hmas.lab.studies.running import TELL_EVERY, Watch, run_case
+from hmas.planning import charts
+from hmas.planning.case import Case, SloTarget, read_admission
+from hmas.planning.fleet import read_fleet
+from hmas.planning.report import document, make_report, rounded
+from hmas.planning.running import TELL_EVERY, Watch, run_case
 
 ROOT = Path(__file__).parents[2]
 DATA = os.environ.get("HMAS_DATA_DIR", "")

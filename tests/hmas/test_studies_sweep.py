@@ -13,13 +13,13 @@ import pytest
 
 from hmas.cli.main import main
 from hmas.controller.core.errors import ConfigError
-from hmas.lab.studies.backends import cores, on_cores, on_ray
-from hmas.lab.studies.curves import curves, means, varied
-from hmas.lab.studies.errors import StudyError
-from hmas.lab.studies.files import write_sweep
-from hmas.lab.studies.grid import make_grid, points_of, read_grid
-from hmas.lab.studies.running import run_case
-from hmas.lab.studies.sweep import Kept, Row, csv_text, run_points, sweep_document
+from hmas.planning.backends import cores, on_cores, on_ray
+from hmas.planning.curves import curves, means, varied
+from hmas.planning.errors import StudyError
+from hmas.planning.files import write_sweep
+from hmas.planning.grid import make_grid, points_of, read_grid
+from hmas.planning.running import run_case
+from hmas.planning.sweep import Kept, Row, csv_text, run_points, sweep_document
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = {"workload": "poisson:rate=5,duration=12", "fleet": ["1xdemo-small"], "policy": ["fcfs", "edf"], "seed": [1, 2]}

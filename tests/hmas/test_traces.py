@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hmas.controller.core.errors import TraceError
 from hmas.controller.core.types import TaskType
 from hmas.engines.tokens import estimate_tokens
-from hmas.lab.dataset import load_mixture
-from hmas.lab.replaying import ReplaySpec, arrivals_from_trace
-from hmas.lab.trace_prompts import read_prompt_row
-from hmas.lab.traces import Trace, TraceRow, read_trace
+from hmas.loadgen.dataset import load_mixture
+from hmas.loadgen.replaying import ReplaySpec, arrivals_from_trace
+from hmas.loadgen.trace_prompts import read_prompt_row
+from hmas.loadgen.traces import Trace, TraceRow, read_trace
 
 MIXTURE, PROMPTS = load_mixture()
 DATA = os.environ.get("HMAS_DATA_DIR", "")

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from hmas.controller.core.slo import slo_for
 from hmas.controller.core.types import TaskType
 from hmas.engines.tokens import estimate_tokens
-from hmas.lab.arrivals import ArrivalSpec, arrival_times
-from hmas.lab.dataset import load_mixture, quantile, rank
-from hmas.lab.streams import Draws, stream
-from hmas.lab.workload import WorkloadSpec, draw_shapes, fit, generate, pick
+from hmas.loadgen.arrivals import ArrivalSpec, arrival_times
+from hmas.loadgen.dataset import load_mixture, quantile, rank
+from hmas.loadgen.streams import Draws, stream
+from hmas.loadgen.workload import WorkloadSpec, draw_shapes, fit, generate, pick
 
 MIXTURE, PROMPTS = load_mixture()
 

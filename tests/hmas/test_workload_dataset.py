@@ -5,7 +5,7 @@ import pytest
 
 from hmas.controller.core.errors import TraceError
 from hmas.engines.data_files import DATASETS_ENV, datasets_dir
-from hmas.lab.dataset import load_mixture
+from hmas.loadgen.dataset import load_mixture
 
 
 def test_manifest_names_licence_source_and_hash_of_every_data_file():

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hmas.controller.core.errors import TraceError
-from hmas.lab.workloads import build
-from hmas.lab.workloads.catalogue import SESSIONS, WORKLOADS
-from hmas.lab.workloads.columns import COLUMNS
-from hmas.lab.workloads.options import parse, read_options
+from hmas.workloads import build
+from hmas.workloads.catalogue import SESSIONS, WORKLOADS
+from hmas.workloads.columns import COLUMNS
+from hmas.workloads.options import parse, read_options
 
 DOCS = (Path(__file__).resolve().parents[2] / "docs" / "workloads.md").read_text()
 
@@ -28,8 +28,8 @@ def _more(name):
 
 DIGEST = """
 import hashlib, sys
-from hmas.lab.workloads import build
-from hmas.lab.workloads.columns import COLUMNS
+from hmas.workloads import build
+from hmas.workloads.columns import COLUMNS
 for spec in sys.argv[1:]:
     workload = build(spec)
     digest = hashlib.sha256(repr((workload.duration_s, workload.tenants)).encode())

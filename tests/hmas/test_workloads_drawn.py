@@ -6,13 +6,13 @@ import pytest
 
 from hmas.controller.core.errors import TraceError
 from hmas.controller.core.slo import slo_for
-from hmas.lab.arrivals import ArrivalSpec
-from hmas.lab.dataset import load_mixture
-from hmas.lab.streams import stream
-from hmas.lab.workload import WorkloadSpec, draw_shapes, generate
-from hmas.lab.workloads import TASKS, build
-from hmas.lab.workloads.processes import clustered_times, gap_law, renewal_times, weibull_shape
-from hmas.lab.workloads.requests import draw_requests, whole_mixture
+from hmas.loadgen.arrivals import ArrivalSpec
+from hmas.loadgen.dataset import load_mixture
+from hmas.loadgen.streams import stream
+from hmas.loadgen.workload import WorkloadSpec, draw_shapes, generate
+from hmas.workloads import TASKS, build
+from hmas.workloads.processes import clustered_times, gap_law, renewal_times, weibull_shape
+from hmas.workloads.requests import draw_requests, whole_mixture
 
 MIXTURE, _ = load_mixture()
 

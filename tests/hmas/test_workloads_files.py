@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hmas.controller.core.errors import TraceError
 from hmas.controller.core.slo import slo_for
 from hmas.controller.core.types import TaskType
-from hmas.lab.workloads import TASKS, build
-from hmas.lab.workloads.columns import COLUMNS
-from hmas.lab.workloads.files import read_workload, write_workload
+from hmas.workloads import TASKS, build
+from hmas.workloads.columns import COLUMNS
+from hmas.workloads.files import read_workload, write_workload
 
 CELLS = [
     b"at_s,prompt_tokens,output_tokens\n",

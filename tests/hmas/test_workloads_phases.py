@@ -3,9 +3,9 @@ import pytest
 
 from hmas.controller.core.errors import TraceError
 from hmas.controller.core.types import TaskType
-from hmas.lab.dataset import load_mixture
-from hmas.lab.workloads import TASKS, build
-from hmas.lab.workloads.phases import INTERACTIVE, LONG
+from hmas.loadgen.dataset import load_mixture
+from hmas.workloads import TASKS, build
+from hmas.workloads.phases import INTERACTIVE, LONG
 
 MIXTURE, _ = load_mixture()
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from hmas.controller.core.errors import TraceError
-from hmas.lab.streams import stream
-from hmas.lab.workloads import build
-from hmas.lab.workloads.servegen import bin_quantile
-from hmas.lab.workloads.servegen_files import Histogram, read_servegen
+from hmas.loadgen.streams import stream
+from hmas.workloads import build
+from hmas.workloads.servegen import bin_quantile
+from hmas.workloads.servegen_files import Histogram, read_servegen
 
 DATA = os.environ.get("HMAS_DATA_DIR", "")
 needs_data = pytest.mark.skipif(not DATA, reason="HMAS_DATA_DIR names no folder of public data")

@@ -15,8 +15,8 @@ from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.simulation import simulate
 from hmas.engines.sim.model import EngineModel
 from hmas.engines.sim.profile import load_profile
-from hmas.lab.workloads import SessionDriver, build, build_sessions
-from hmas.lab.workloads.session_files import read_text2sql, read_tool_sessions
+from hmas.workloads import SessionDriver, build, build_sessions
+from hmas.workloads.session_files import read_text2sql, read_tool_sessions
 
 DATA = os.environ.get("HMAS_DATA_DIR", "")
 needs_data = pytest.mark.skipif(not DATA, reason="HMAS_DATA_DIR names no folder of public data")

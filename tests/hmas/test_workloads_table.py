@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hmas.controller.core.errors import TraceError
 from hmas.controller.core.slo import slo_for
 from hmas.controller.core.types import Estimates, Slo
-from hmas.lab.workloads import TASKS, Workload, build
+from hmas.workloads import TASKS, Workload, build
 
 
 def table(**columns):

@@ -1,4 +1,4 @@
-"""`hmas lab parity`, and that both worlds are the same in every process."""
+"""`hmas-lab parity`, and that both worlds are the same in every process."""
 
 import json
 import os
@@ -6,16 +6,15 @@ import subprocess
 import sys
 
 import pytest
-
-from hmas.cli.main import main
-from hmas.lab.parity import cli
-from hmas.lab.parity.log import Decision
+from hmas_lab.cli import main
+from hmas_lab.parity import cli
+from hmas_lab.parity.log import Decision
 
 DIGEST = """
 import hashlib, msgspec
-from hmas.lab.parity.live import run_live
-from hmas.lab.parity.scenario import Scenario
-from hmas.lab.parity.simulated import run_simulated
+from hmas_lab.parity.live import run_live
+from hmas_lab.parity.scenario import Scenario
+from hmas_lab.parity.simulated import run_simulated
 scenario = Scenario(policy="wfq", then="edf", requests=150, seed=5)
 for run in (run_simulated, run_live):
     print(hashlib.sha256(msgspec.json.encode(run(scenario))).hexdigest())
@@ -23,7 +22,7 @@ for run in (run_simulated, run_live):
 
 
 def test_the_command_compares_and_tells(capsys):
-    arguments = ["lab", "parity", "--policy", "sjf", "--requests", "20"]
+    arguments = ["parity", "--policy", "sjf", "--requests", "20"]
     assert main(arguments) == 0
     shown = capsys.readouterr()
     assert shown.out.count("equal") == 3
@@ -43,7 +42,7 @@ def test_a_difference_is_shown_and_fails_the_command(capsys, monkeypatch):
         return [Decision(at_us=1, kind="dispatched", request="7", instance="fast", policy="sjf", queued=0)]
 
     monkeypatch.setattr(cli, "run_live", another)
-    assert main(["lab", "parity", "--policy", "sjf", "--requests", "5"]) == 1
+    assert main(["parity", "--policy", "sjf", "--requests", "5"]) == 1
     shown = capsys.readouterr()
     assert "differ from 0" in shown.out
     assert "live Decision(at_us=1" in shown.err

@@ -3,12 +3,12 @@
 from collections import Counter
 
 import pytest
+from hmas_lab.parity.live import run_live
+from hmas_lab.parity.log import Decision, first_difference
+from hmas_lab.parity.scenario import Scenario, scenarios
+from hmas_lab.parity.simulated import run_simulated
 
 from hmas.controller.scheduling.policies.registry import POLICIES
-from hmas.lab.parity.live import run_live
-from hmas.lab.parity.log import Decision, first_difference
-from hmas.lab.parity.scenario import Scenario, scenarios
-from hmas.lab.parity.simulated import run_simulated
 
 
 def assert_equal(simulated: list[Decision], live: list[Decision]) -> None:
@@ -25,7 +25,7 @@ def test_a_short_trace_is_decided_alike():
 
 
 EACH_ONCE = [scenario for place, scenario in enumerate(scenarios(sorted(POLICIES))) if place % 3 == place // 3 % 3]
-"""Every policy with one treatment of overdue requests, by turns; `hmas lab parity` runs them with all three."""
+"""Every policy with one treatment of overdue requests, by turns; `hmas-lab parity` runs them with all three."""
 
 
 @pytest.mark.slow

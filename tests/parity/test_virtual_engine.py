@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 import aiohttp
 import msgspec
 import pytest
+from hmas_lab.parity.scenario import ENGINES
 
 from hmas.controller.runtime.virtual_loop import VirtualLoop, run_virtual
 from hmas.engines.sim.model import EngineModel, SimRequest
 from hmas.engines.sim.profile import Profile
 from hmas.engines.sim.server import create_app, start
-from hmas.lab.parity.scenario import ENGINES
 
 PROFILE = msgspec.structs.replace(ENGINES["fast"], request_ms=0.0)
 

@@ -1,6 +1,6 @@
 """A supervised classifier as a selector (H-MAS C.2): the policy that served workloads like this one best in simulation.
 
-Its training (`hmas train meta`) knows simulated fleets, not this one; so it is heard past the twin's judgement only.
+Its training (`hmas-lab train-meta`) knows simulated fleets, not this one; so it is heard past the twin's judgement only.
 """
 
 from collections.abc import Mapping
@@ -67,7 +67,7 @@ def load_classifier(folder: Path = SHIPPED) -> PolicyClassifier:
     if card.kind != KIND or card.format != FORMAT:
         raise ModelError(f"meta's model {folder}: kind {card.kind!r}, format {card.format!r}; allowed: {KIND!r}, {FORMAT!r}")
     if tuple(card.details.get("features", ())) != FEATURES:
-        raise ModelError(f"meta's model {folder} was trained on other features; train it again: hmas train meta")
+        raise ModelError(f"meta's model {folder} was trained on other features; train it again: hmas-lab train-meta")
     try:
         # Imported here: the library is larger than the rest of the process, and only this selector wants it.
         import catboost  # noqa: PLC0415

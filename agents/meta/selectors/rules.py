@@ -4,7 +4,7 @@ The starting policy stays wherever nothing speaks against it. Each rule has a th
 judged for leaving is the load that brought the trouble: a policy that cures its symptom is not given up because the symptom is gone.
 
 The thresholds follow what the policies do in simulation. `red` is the best of five policies or as good in 117 of 120 workloads that
-`hmas train meta` draws (docs/meta.md), at every load and whatever becomes of late requests. So there is nothing to go to where it runs,
+`hmas-lab train-meta` draws (docs/meta.md), at every load and whatever becomes of late requests. So there is nothing to go to where it runs,
 but for tenants that are treated unevenly; where another order does, overload is the reason to go to it. `late_service` tells an
 overload that costs from one that does not: under deadline order and at loads of 0.6 to 2.0 of capacity it is below 0.2 where late
 requests are put last or shed, 0.3 and more where they keep their place. Eq. 7 averages 0.2 in bursts at a load of 0.7, 0.35 at 0.9 and

@@ -1,7 +1,7 @@
 """The table that the change-point selector looks policies up in: regimes of the long view, first match first. Pure but for the reading.
 
-A regime is named by ranges of figures (`features.FEATURES`). The shipped table was found by `hmas train meta` on simulated workloads; an
-operator's own is the same JSON.
+A regime is named by ranges of figures (`features.FEATURES`). The shipped table was found by `hmas-lab train-meta` on simulated workloads;
+an operator's own is the same JSON.
 """
 
 from collections.abc import Mapping, Sequence

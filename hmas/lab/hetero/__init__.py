@@ -1,5 +1,0 @@
-"""HeteroServe's published cluster, load and schedulers in this project's simulation: a sanity check against its Table 1."""
-
-from hmas.lab.hetero.study import run
-
-__all__ = ["run"]

@@ -1,0 +1,1 @@
+"""Sends load as clients do, and turns what they saw into figures."""

@@ -1,0 +1,130 @@
+"""Requests in the bodies that clients send: chats with and without a history, completions, tools, system prompts, answers given whole."""
+
+import random
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+import msgspec
+
+from hmas.controller.core.client_bodies import EXCHANGES, Shape, client_body
+from hmas.controller.core.request_body import read_call
+from hmas.controller.core.types import Slo
+from hmas.loadgen.prompts import PromptWriter
+from hmas.loadgen.streams import Draws, stream
+from hmas.loadgen.workload import Arrival, ClientBody
+
+MODEL = "model"
+"""Stands in a body until it is sent: the load generator names the model that is served."""
+POOL = "prose"
+"""Pool of the prompt templates from which the answers in a history are written."""
+
+
+class Form(NamedTuple):
+    """What a request's body holds besides its question."""
+
+    shape: Shape
+    stream: bool = True
+    answers: int = 1
+
+
+FORMS: Mapping[str, Form] = MappingProxyType(
+    {
+        "chat-1": Form(Shape.CHAT),
+        "chat-3": Form(Shape.HISTORY_1),
+        "chat-9": Form(Shape.HISTORY_4),
+        "completion": Form(Shape.COMPLETION),
+        "tools": Form(Shape.TOOLS),
+        "system-2000": Form(Shape.LONG_SYSTEM),
+        "not-streamed": Form(Shape.CHAT, stream=False),
+        "n-2": Form(Shape.CHAT, answers=2),
+    }
+)
+"""By name: chats of one, three and nine messages, a plain prompt, a chat with tools, one under a system prompt of about 2,000 tokens, one
+whose answer is given whole, one that wants two answers. Most histories and tools come under a system prompt of a few sentences, not
+counted in the name."""
+
+
+class Terms(NamedTuple):
+    """What a client asks for besides an answer.
+
+    Attributes:
+        cap: Its `max_tokens`; 0 sends none.
+        declares: Whether it declares its targets.
+        slo: The targets that the request is judged by.
+    """
+
+    cap: int
+    declares: bool
+    slo: Slo
+
+
+class Past(NamedTuple):
+    """How long the messages of a history are: characters of a question at most, tokens of an answer at least and at most."""
+
+    question_chars: int = 600
+    answer_tokens: tuple[int, int] = (20, 200)
+
+
+class Clients:
+    """Puts arrivals into bodies. The same arguments give the same bodies.
+
+    Args:
+        texts: What users ask, for the questions in histories.
+        writer: Writes the answers in histories.
+        seed: Seed of all draws.
+        past: Lengths in histories.
+    """
+
+    def __init__(self, texts: Sequence[str], writer: PromptWriter, *, seed: int, past: Past = Past()) -> None:  # noqa: B008 - immutable
+        self._texts = texts
+        self._writer = writer
+        self._seed = seed
+        self._past = past
+
+    def send(self, arrival: Arrival, index: int, form: str, terms: Terms) -> Arrival:
+        """The arrival in the body of a form and under its client's terms; its kind is the form's name.
+
+        Args:
+            arrival: Its last message is the question.
+            index: Its number, for the draws.
+            form: One of `FORMS`.
+            terms: Cap and targets.
+        """
+        shape, streamed, answers = FORMS[form]
+        rng = random.Random(f"{self._seed} body {index}")
+        path, document = client_body(
+            shape,
+            arrival.messages[-1].content,
+            model=MODEL,
+            rng=rng,
+            exchanges=self._exchanges(EXCHANGES.get(shape, 0), index),
+            max_tokens=terms.cap or None,
+            stream=streamed,
+            n=answers,
+            # Models are trained on the other half of the system prompts.
+            holdout=True,
+        )
+        return msgspec.structs.replace(
+            arrival,
+            # The body holds all that is sent, and a load plan need not carry it twice.
+            messages=(),
+            prompt_tokens=read_call(path, document).prompt_tokens,
+            output_tokens=min(arrival.output_tokens, terms.cap) if terms.cap else arrival.output_tokens,
+            max_tokens=terms.cap,
+            slo=terms.slo,
+            declares=terms.declares,
+            kind=form,
+            body=ClientBody(path=path, document=document),
+        )
+
+    def _exchanges(self, count: int, index: int) -> list[tuple[str, str]]:
+        draws = Draws(stream(self._seed, "history", index), batch=64)
+        least, most = self._past.answer_tokens
+        return [
+            (
+                self._texts[draws.below(len(self._texts))][: self._past.question_chars],
+                self._writer.body(POOL, least + draws.below(most - least + 1), draws),
+            )
+            for _ in range(count)
+        ]

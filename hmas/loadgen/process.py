@@ -1,0 +1,332 @@
+"""Open-loop load generator: sends each arrival at its time, whatever became of those before, and notes what its client sees.
+
+It runs as a process of its own (`python -m hmas.loadgen.process`), so that nothing else delays its clock.
+"""
+
+import asyncio
+import gc
+import resource
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
+
+import aiohttp
+import msgspec
+import orjson
+import uvloop
+from msgspec import Meta
+
+from hmas.controller.core.errors import TraceError
+from hmas.controller.runtime.clock import Clock, SystemClock
+from hmas.loadgen.results import ClientOutcome, Result, RunSummary, count_outcomes, is_good, write_lines
+from hmas.loadgen.sse import AnswerReader, read_error, read_whole
+from hmas.loadgen.workload import Arrival
+
+LengthChannel = Literal["sim", "vllm", "none"]
+CHAT = "/v1/chat/completions"
+GAP_TICK_S = 0.02
+PROGRESS_S = 0.5
+KEEPALIVE_S = 4.0
+"""Below the 5 s after which common servers close an idle connection under a request that is just being sent."""
+
+NO_END = "no end within"
+"""How the detail of a request begins that had not ended when the run did."""
+
+LATE_CODES: Mapping[str, ClientOutcome] = MappingProxyType({"slo_unattainable": "shed", "deadline_exceeded": "timed_out"})
+"""The gateway's error codes of requests that it gave up."""
+
+
+class LoadSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Where and how to send.
+
+    Attributes:
+        url: Base address, without /v1.
+        model: The model named in each request.
+        api_keys: Key by tenant; a tenant without one sends none.
+        length_channel: How the ENGINE is told the true length: the embedded one's `sim` field, vLLM's `vllm_xargs`, or not.
+        drain_s: How long after the last arrival answers are waited for; what has none then is lost.
+        declares: Whether requests declare the targets that they have; else the gateway has to find out what they want.
+    """
+
+    url: str
+    model: str
+    api_keys: dict[str, str] = {}
+    length_channel: LengthChannel = "none"
+    drain_s: Annotated[float, Meta(gt=0)] = 30.0
+    declares: bool = True
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """A running count, reported every half second.
+
+    Attributes:
+        good: Completed within both targets so far.
+    """
+
+    elapsed_s: float
+    sent: int
+    ended: int
+    good: int
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What the process reads: the first line of its input; arrivals follow, one a line."""
+
+    load: LoadSpec
+    results: str
+
+
+def request_body(arrival: Arrival, load: LoadSpec) -> bytes:
+    """The JSON that is sent. The true output length is only in the field that the engine reads; `max_tokens` is the client's class cap."""
+    if arrival.body is not None:
+        body = {**arrival.body.document, "model": load.model}
+    else:
+        body = {
+            "model": load.model,
+            "messages": [{"role": turn.role, "content": turn.content} for turn in arrival.messages],
+            **({"max_tokens": arrival.max_tokens} if arrival.max_tokens else {}),
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+    if load.length_channel == "sim":
+        body["sim"] = {"output_tokens": arrival.output_tokens}
+    elif load.length_channel == "vllm":
+        body["vllm_xargs"] = {"hmas_output_tokens": arrival.output_tokens}
+    return orjson.dumps(body)
+
+
+def request_headers(arrival: Arrival, load: LoadSpec) -> dict[str, str]:
+    """Headers: the declared SLO, the tenant's key."""
+    headers = {"content-type": "application/json"}
+    if load.declares and arrival.declares:
+        headers |= {"x-slo-ttft-ms": str(round(arrival.slo.ttft_ms)), "x-slo-tpot-ms": str(round(arrival.slo.tpot_ms))}
+    key = load.api_keys.get(arrival.tenant)
+    if key:
+        headers["authorization"] = f"Bearer {key}"
+    return headers
+
+
+def empty_result(index: int, arrival: Arrival, load: LoadSpec) -> Result:
+    """The result of an arrival before anything has become of it."""
+    return Result(
+        index=index,
+        at_s=arrival.at_s,
+        kind=arrival.kind,
+        tenant=arrival.tenant,
+        task_type=arrival.task_type,
+        size=arrival.size,
+        prompt_tokens=arrival.prompt_tokens,
+        wanted_tokens=arrival.output_tokens,
+        slo=arrival.slo,
+        streamed=arrival.body is None or arrival.body.streamed,
+        answers=1 if arrival.body is None else arrival.body.answers,
+        capped=arrival.max_tokens > 0,
+        declared=load.declares and arrival.declares,
+    )
+
+
+class LoadGenerator:
+    """One run over one list of arrivals."""
+
+    def __init__(self, arrivals: Sequence[Arrival], load: LoadSpec, clock: Clock) -> None:
+        self._arrivals = arrivals
+        self._load = load
+        self._clock = clock
+        self._bodies = [request_body(a, load) for a in arrivals]
+        self._headers = [request_headers(a, load) for a in arrivals]
+        self._start_s = 0.0
+        self._max_gap_s = 0.0
+        self._sent = self._ended = self._good = 0
+        self._paths = [CHAT if a.body is None else a.body.path for a in arrivals]
+        self.results = [empty_result(i, a, load) for i, a in enumerate(arrivals)]
+
+    async def run(self, on_progress: Callable[[Progress], None] | None = None) -> RunSummary:
+        """Sends everything and waits for the answers; afterwards `results` holds one result per arrival."""
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0)
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as session:
+            self._start_s = self._clock.now_s()
+            watch = asyncio.create_task(self._watch(on_progress))
+            tasks = await self._send_all(session)
+            if tasks:
+                _, late = await asyncio.wait(tasks, timeout=self._load.drain_s)
+                for task in late:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+            watch.cancel()
+            with suppress(asyncio.CancelledError):
+                await watch
+        return RunSummary(
+            started_s=self._start_s,
+            elapsed_s=self._clock.now_s() - self._start_s,
+            max_gap_s=self._max_gap_s,
+            cpu_s=sum(resource.getrusage(resource.RUSAGE_SELF)[:2]),
+            output_tokens=sum(r.output_tokens for r in self.results),
+            outcomes=count_outcomes(self.results),
+            late_ms_max=max((r.late_ms for r in self.results), default=0.0),
+        )
+
+    async def _send_all(self, session: aiohttp.ClientSession) -> list[asyncio.Task[None]]:
+        tasks = []
+        for i, arrival in enumerate(self._arrivals):
+            wait_s = self._start_s + arrival.at_s - self._clock.now_s()
+            if wait_s > 0:
+                await asyncio.sleep(wait_s)
+            tasks.append(asyncio.create_task(self._request(session, i)))
+        return tasks
+
+    async def _request(self, session: aiohttp.ClientSession, index: int) -> None:
+        result = self.results[index]
+        due_s = self._start_s + result.at_s
+        reader = AnswerReader()
+        result.late_ms = max(0.0, (self._clock.now_s() - due_s) * 1000.0)
+        self._sent += 1
+        try:
+            async with session.post(
+                self._load.url + self._paths[index], data=self._bodies[index], headers=self._headers[index]
+            ) as response:
+                result.status = response.status
+                result.policy = response.headers.get("x-hmas-policy", "")
+                result.queue_ms = _number(response.headers.get("x-hmas-queue-ms"))
+                result.retry_after_s = _number(response.headers.get("retry-after"))
+                if response.status == 200 and not result.streamed:
+                    answer = read_whole(await response.read())
+                    result.output_tokens = answer.tokens
+                    result.outcome, result.detail = ("failed", answer.broken) if answer.broken else ("completed", "")
+                elif response.status == 200:
+                    async for chunk in response.content.iter_any():
+                        reader.feed(chunk, self._clock.now_s())
+                    reader.end()
+                    result.outcome, result.detail = judge_stream(reader)
+                else:
+                    result.outcome, result.detail = judge_refusal(response.status, await response.read())
+        except asyncio.CancelledError:
+            result.detail = f"{NO_END} {self._load.drain_s:g} s after the last arrival"
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            result.detail = f"{type(error).__name__}: {error}"
+        self._note(result, reader, due_s)
+
+    def _note(self, result: Result, reader: AnswerReader, due_s: float) -> None:
+        result.total_ms = (self._clock.now_s() - due_s) * 1000.0
+        if result.streamed:
+            result.output_tokens = reader.tokens
+        if reader.first_s >= 0:
+            result.ttft_ms = (reader.first_s - due_s) * 1000.0
+            if result.tokens_each >= 2:
+                result.tpot_ms = (reader.last_s - reader.first_s) * 1000.0 / (result.tokens_each - 1.0)
+        self._ended += 1
+        self._good += is_good(result)
+
+    async def _watch(self, on_progress: Callable[[Progress], None] | None) -> None:
+        """Measures how late the event loop wakes, and reports."""
+        reported_s = last_s = self._clock.now_s()
+        while True:
+            await asyncio.sleep(GAP_TICK_S)
+            now_s = self._clock.now_s()
+            self._max_gap_s = max(self._max_gap_s, now_s - last_s - GAP_TICK_S)
+            last_s = now_s
+            if on_progress is not None and now_s - reported_s >= PROGRESS_S:
+                reported_s = now_s
+                on_progress(Progress(elapsed_s=now_s - self._start_s, sent=self._sent, ended=self._ended, good=self._good))
+
+
+def judge_stream(reader: AnswerReader) -> tuple[ClientOutcome, str]:
+    """What an answer with status 200 came to."""
+    if reader.error is not None:
+        code, message = reader.error
+        return LATE_CODES.get(code, "failed"), f"{code}: {message}"
+    if reader.broken:
+        return "failed", reader.broken
+    if reader.finished and reader.done:
+        return "completed", ""
+    return "lost", "the stream ended without a finish reason and [DONE]"
+
+
+def judge_refusal(status: int, body: bytes) -> tuple[ClientOutcome, str]:
+    """What an answer with another status came to."""
+    try:
+        code, message = read_error(orjson.loads(body))
+    except orjson.JSONDecodeError:
+        code, message = "", body[:200].decode("utf-8", "replace")
+    detail = f"{status} {code}: {message}"
+    if status == 504:
+        return LATE_CODES.get(code, "timed_out"), detail
+    if status == 503 or 400 <= status < 500:
+        return "rejected", detail
+    return "failed", detail
+
+
+def _number(text: str | None) -> float:
+    try:
+        return -1.0 if text is None else float(text)
+    except ValueError:
+        return -1.0
+
+
+def write_plan(path: Path, arrivals: Sequence[Arrival], load: LoadSpec, results: Path) -> None:
+    """Writes the file that the load generator's process reads."""
+    write_lines(path, [Plan(load=load, results=str(results)), *arrivals])
+
+
+def read_plan(path: Path) -> tuple[Plan, list[Arrival]]:
+    """Reads such a file."""
+    head, _, rest = path.read_bytes().partition(b"\n")
+    return msgspec.json.decode(head, type=Plan), msgspec.json.Decoder(Arrival).decode_lines(rest)
+
+
+async def run_process(plan: Path, on_progress: Callable[[Progress], None], errors: int | None = None) -> RunSummary:
+    """Starts the load generator's process on a plan and hears it until its end.
+
+    Args:
+        plan: As `write_plan` wrote it.
+        on_progress: Told the running count.
+        errors: File descriptor for the process's stderr; None shares ours.
+
+    Raises:
+        TraceError: It ended without a summary.
+    """
+    summary: RunSummary | None = None
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "hmas.loadgen.process", str(plan), stdout=asyncio.subprocess.PIPE, stderr=errors
+    )
+    assert process.stdout is not None
+    try:
+        async for line in process.stdout:
+            heard = msgspec.json.decode(line, type=dict[str, Any])
+            if "outcomes" in heard:
+                summary = msgspec.convert(heard, RunSummary)
+            else:
+                on_progress(msgspec.convert(heard, Progress))
+        code = await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if summary is None:
+        raise TraceError(f"the load generator ended with status {code} and without a summary; its stderr says why")
+    return summary
+
+
+def main(argv: Sequence[str]) -> None:
+    """Runs the plan named on the command line; progress and, last, the summary go to stdout as JSON lines."""
+    plan, arrivals = read_plan(Path(argv[0]))
+    generator = LoadGenerator(arrivals, plan.load, SystemClock())
+    # A full collection over all arrivals in the middle of a run would look like a latency of the system under test.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+
+    def report(item: Progress | RunSummary) -> None:
+        sys.stdout.buffer.write(msgspec.json.encode(item) + b"\n")
+        sys.stdout.buffer.flush()
+
+    summary = uvloop.run(generator.run(report))
+    write_lines(Path(plan.results), generator.results)
+    report(summary)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,220 @@
+"""A workload: who asks what, when, how long it is and by when it is wanted. Everything comes from one seed."""
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+
+from hmas.controller.core.slo import IMPORTANCE_MAX, IMPORTANCE_MIN, slo_for
+from hmas.controller.core.types import Slo, TaskType
+from hmas.engines.tokens import estimate_tokens
+from hmas.loadgen.arrivals import ArrivalSpec, arrival_times
+from hmas.loadgen.dataset import KindSpec, Mixture, PromptData, quantile
+from hmas.loadgen.prompts import PromptWriter
+from hmas.loadgen.streams import stream
+
+K = TypeVar("K")
+
+
+class Turn(msgspec.Struct, frozen=True, array_like=True):
+    """One message of a chat."""
+
+    role: str
+    content: str
+
+
+class ClientBody(msgspec.Struct, frozen=True, kw_only=True):
+    """A request as its client sends it, where that is more than a streamed chat with a cap.
+
+    Attributes:
+        path: API path, such as /v1/chat/completions.
+        document: The JSON document.
+    """
+
+    path: str
+    document: dict[str, Any]
+
+    @property
+    def streamed(self) -> bool:
+        """Whether the answer comes as a stream."""
+        return bool(self.document.get("stream"))
+
+    @property
+    def outline(self) -> dict[str, Any]:
+        """The document without what is asked: what simulations need of it."""
+        return {name: self.document[name] for name in ("stream", "n") if name in self.document}
+
+    @property
+    def answers(self) -> int:
+        """How many answers to the prompt the request wants (`n`)."""
+        return int(self.document.get("n") or 1)
+
+
+class Arrival(msgspec.Struct, frozen=True, kw_only=True):
+    """One request of a workload.
+
+    Attributes:
+        at_s: When it is sent, seconds from the start of the run.
+        messages: The chat so far.
+        prompt_tokens: Of all messages, by `estimate_tokens`.
+        output_tokens: The true output length. Only the engine is told; the gateway and the agents never see it.
+        max_tokens: The cap that the client declares: a property of its kind of traffic, not of this request's true length. 0: none.
+        task_type, importance: Row of H-MAS Table 6.
+        slo: The targets that the request is judged by.
+        declares: Whether the client declares them. It declares nothing else.
+        tenant: Who sends it.
+        kind: Kind of traffic, such as `conv` or `code`.
+        size: `short` or `long`, for the report.
+        body: What is sent, where it is more than `messages` as a streamed chat.
+    """
+
+    at_s: float
+    messages: tuple[Turn, ...]
+    prompt_tokens: int
+    output_tokens: int
+    max_tokens: int
+    task_type: TaskType
+    importance: float
+    slo: Slo
+    tenant: str
+    kind: str
+    size: str = "short"
+    declares: bool = True
+    body: ClientBody | None = None
+
+
+class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to draw.
+
+    Attributes:
+        arrivals: When.
+        seed: Everything follows from it; each purpose has a random stream of its own.
+        slo_scale: Stretches Table 6 to the operating point (H-MAS E.5).
+        length_scale: Stretches prompt lengths; 1 keeps the published shape.
+        context_tokens: The engines' context: prompts are cut so that prompt and declared cap fit.
+        max_output_tokens: Longer outputs, and caps above it, are cut to this; 0 leaves them.
+    """
+
+    arrivals: ArrivalSpec
+    seed: int = 1
+    slo_scale: Annotated[float, Meta(gt=0)] = 1.0
+    length_scale: Annotated[float, Meta(gt=0)] = 1.0
+    context_tokens: Annotated[int, Meta(ge=256)] = 8192
+    max_output_tokens: Annotated[int, Meta(ge=0)] = 0
+
+
+class Shape(NamedTuple):
+    """One request before its text is written."""
+
+    kind: str
+    task: TaskType
+    prompt_tokens: int
+    output_tokens: int
+    max_tokens: int
+
+
+def generate(spec: WorkloadSpec, mixture: Mixture, prompts: PromptData) -> list[Arrival]:
+    """Draws a workload, in order of arrival."""
+    times = arrival_times(spec.arrivals, stream(spec.seed, "arrivals"))
+    shapes = draw_shapes(spec, mixture, len(times))
+    tenants = stream(spec.seed, "tenants").random(len(times))
+    importances = draw_importances(spec.seed, len(times))
+    writer = PromptWriter(prompts)
+    arrivals = []
+    for i, (at_s, shape) in enumerate(zip(times.tolist(), shapes, strict=True)):
+        text = writer.compose(shape.task, shape.prompt_tokens, stream(spec.seed, "text", i))
+        arrivals.append(
+            make_arrival(
+                at_s=at_s,
+                text=text,
+                shape=shape,
+                importance=importances[i],
+                slo_scale=spec.slo_scale,
+                tenant=pick(mixture.kinds[shape.kind].tenants, tenants[i]),
+                long_total_tokens=mixture.long_total_tokens,
+            )
+        )
+    return arrivals
+
+
+def make_arrival(
+    *, at_s: float, text: str, shape: Shape, importance: float, slo_scale: float, tenant: str, long_total_tokens: int
+) -> Arrival:
+    """Puts a drawn shape and its text together; the prompt's length is that of the text as written."""
+    prompt_tokens = estimate_tokens(text)
+    return Arrival(
+        at_s=at_s,
+        messages=(Turn("user", text),),
+        prompt_tokens=prompt_tokens,
+        output_tokens=shape.output_tokens,
+        max_tokens=shape.max_tokens,
+        task_type=shape.task,
+        importance=importance,
+        slo=slo_for(shape.task, importance, slo_scale),
+        tenant=tenant,
+        kind=shape.kind,
+        size="long" if prompt_tokens + shape.output_tokens >= long_total_tokens else "short",
+    )
+
+
+def draw_importances(seed: int, count: int) -> list[float]:
+    """Importance scores, uniform between 0.5 and 1 (H-MAS E.5)."""
+    drawn = stream(seed, "importance").random(count)
+    return [IMPORTANCE_MIN + (IMPORTANCE_MAX - IMPORTANCE_MIN) * float(u) for u in drawn]
+
+
+def draw_shapes(spec: WorkloadSpec, mixture: Mixture, count: int) -> list[Shape]:
+    """Kind, task type and lengths of each request.
+
+    Lengths follow the kind's quantile tables exactly, whatever the task mix, and yet depend on the task type: a request's score is its
+    task's level plus noise, and the score's rank under the whole mix is the quantile that is looked up.
+    """
+    kinds = stream(spec.seed, "kinds").random(count)
+    tasks = stream(spec.seed, "tasks").random(count)
+    noise = stream(spec.seed, "lengths").standard_normal((count, 2)) * mixture.level_spread
+    shares = {name: kind.share for name, kind in mixture.kinds.items()}
+    weights = {name: {t: s.weight for t, s in kind.tasks.items()} for name, kind in mixture.kinds.items()}
+    shapes = []
+    for i in range(count):
+        name = pick(shares, kinds[i])
+        kind = mixture.kinds[name]
+        task = pick(weights[name], tasks[i])
+        level = kind.tasks[task]
+        prompt_rank = score_rank(kind, "prompt_level", level.prompt_level + noise[i, 0], mixture.level_spread)
+        output_rank = score_rank(kind, "output_level", level.output_level + noise[i, 1], mixture.level_spread)
+        prompt, output = quantile(kind.prompt_tokens, np.array([prompt_rank]))[0], quantile(kind.output_tokens, np.array([output_rank]))[0]
+        cap = min(kind.max_tokens, spec.max_output_tokens or kind.max_tokens)
+        shapes.append(fit(Shape(name, task, int(prompt * spec.length_scale), int(output), cap), spec.context_tokens))
+    return shapes
+
+
+def fit(shape: Shape, context_tokens: int) -> Shape:
+    """The shape cut to an engine's context: the cap to a quarter of it, the output to the cap, the prompt to the rest.
+
+    A twentieth of the context stays free, because the engine's own tokenizer and chat template count a little differently.
+    """
+    cap = min(shape.max_tokens, context_tokens // 4)
+    room = int(context_tokens * 0.95) - cap
+    return shape._replace(
+        prompt_tokens=max(1, min(shape.prompt_tokens, room)), output_tokens=max(1, min(shape.output_tokens, cap)), max_tokens=cap
+    )
+
+
+def score_rank(kind: KindSpec, level: str, score: float, spread: float) -> float:
+    """Where a length score stands among all scores of its kind, 0 to 1 (distribution function of a mixture of normals)."""
+    total = sum(task.weight for task in kind.tasks.values())
+    below = sum(t.weight * 0.5 * (1.0 + math.erf((score - getattr(t, level)) / (spread * math.sqrt(2.0)))) for t in kind.tasks.values())
+    return below / total
+
+
+def pick(weights: Mapping[K, float], u: float) -> K:
+    """The key on which `u` (0 to 1) falls when the weights are laid end to end in their order."""
+    mark = u * sum(weights.values())
+    for key, weight in weights.items():
+        mark -= weight
+        if mark < 0:
+            return key
+    return next(reversed(list(weights)))

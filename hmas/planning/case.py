@@ -1,0 +1,218 @@
+"""One simulated run as a plain document: what arrives, on which fleet, under which rules. It can be stored, compared and sent elsewhere."""
+
+import hashlib
+import re
+from typing import Annotated, Any, Literal, get_args
+
+import msgspec
+from msgspec import Meta
+
+from hmas.controller.config.plugins import load_policies
+from hmas.controller.core.errors import ConfigError, PolicyError
+from hmas.controller.routing import make_router
+from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY, check_hints
+from hmas.controller.scheduling.results import SchedulerSettings
+from hmas.planning.faults import Fault
+from hmas.planning.fleet import Fleet
+
+Agent = Literal["statera", "meta"]
+AGENTS: tuple[Agent, ...] = get_args(Agent)
+
+GATEWAY = SchedulerSettings(overdue="demote", overdue_service_share=0.5, overdue_confidence=0.5, tpot_guard=0.7, fence=True)
+"""What a gateway does whose configuration says nothing else."""
+PRESETS = {
+    "gateway": GATEWAY,
+    "open": SchedulerSettings(overdue="keep", fence=False),
+    "shed": SchedulerSettings(overdue="shed", fence=False),
+}
+"""Named ways to admit and keep requests; `open` is a plain queue."""
+_SHORT = {
+    "overdue": "overdue",
+    "share": "overdue_service_share",
+    "sure": "overdue_confidence",
+    "guard": "tpot_guard",
+    "late": "late_share",
+    "fence": "fence",
+    "margin": "fence_margin",
+    "queue": "queue_limit",
+}
+
+
+class SloTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """Targets that every request declares, milliseconds; 0 leaves the workload's own."""
+
+    ttft_ms: Annotated[float, Meta(ge=0)] = 0.0
+    tpot_ms: Annotated[float, Meta(ge=0)] = 0.0
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """One run.
+
+    Attributes:
+        workload: As `hmas.workloads` names it, such as `azure:FILE` or `poisson:rate=40,duration=600`.
+        load: Times are divided by this: a multiple of the workload's own rate.
+        duration_s: Only what arrives before this in the workload's own time, before it is scaled; 0 for all.
+        limit: Only the first so many requests, 0 for all.
+        warmup_s: What arrives before it is served, not scored; after scaling.
+        model: What requests ask for, empty for what the fleet serves.
+        agents: Agents whose models steer the run; qos comes with any of them.
+        faults: What happens to agents meanwhile.
+        meta: Settings of meta that differ from the shipped ones, by the names of `AgentsConfig`, such as `meta_selector`.
+        slo: Targets for all requests, in place of the workload's.
+        seed: The workload's draws follow from it.
+    """
+
+    workload: str
+    fleet: Fleet
+    load: Annotated[float, Meta(gt=0)] = 1.0
+    duration_s: Annotated[float, Meta(ge=0)] = 0.0
+    limit: Annotated[int, Meta(ge=0)] = 0
+    warmup_s: Annotated[float, Meta(ge=0)] = 0.0
+    model: str = ""
+    policy: str = DEFAULT_POLICY
+    hints: dict[str, float] = {}
+    router: str = "least-loaded"
+    admission: SchedulerSettings = GATEWAY
+    agents: tuple[Agent, ...] = ()
+    meta: dict[str, str | float | bool] = {}
+    faults: tuple[Fault, ...] = ()
+    slo: SloTarget = SloTarget()
+    seed: int = 1
+
+    def check(self) -> None:
+        """Whether it could be run, as far as that can be told without the workload.
+
+        Raises:
+            ConfigError: Names the setting and what is allowed.
+        """
+        try:
+            check_hints(self.policy, self.hints)
+            make_router(self.router)
+        except PolicyError as error:
+            raise ConfigError(str(error)) from error
+        if not self.fleet.size:
+            raise ConfigError("the fleet has no instances")
+        self.fleet.model(self.model)
+
+    @property
+    def key(self) -> str:
+        """A short name of all its content, the profiles' included: the same on every machine."""
+        return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()[:16]
+
+    def document(self) -> dict[str, Any]:
+        """What a report says of it: the fleet by names, the rest as it is."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        plain["fleet"] = [
+            {
+                "kind": group.kind.name,
+                "count": group.count,
+                "model": group.kind.model,
+                "gpu": group.kind.profile.gpu,
+                "tp": group.kind.profile.tp,
+                "n_run": group.kind.n_run,
+                "token_budget": group.kind.token_budget,
+                "price": group.kind.price,
+            }
+            for group in self.fleet.groups
+        ]
+        return plain
+
+
+def read_admission(text: str) -> SchedulerSettings:
+    """Admission from a preset's name, settings, or both: `gateway`, `open`, `shed`, `shed,share=0.5,guard=0.3,fence=no`.
+
+    Raises:
+        ConfigError: An unknown name, or a value out of its range.
+    """
+    settings, named = GATEWAY, msgspec.to_builtins(GATEWAY)
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        name, equals, value = part.partition("=")
+        if not equals and name in PRESETS:
+            named = msgspec.to_builtins(PRESETS[name])
+        elif equals and name in _SHORT:
+            named[_SHORT[name]] = _yes_or_no(value) if name == "fence" else value
+        else:
+            raise ConfigError(f"admission: {part!r}; allowed: {', '.join(PRESETS)}, or {', '.join(f'{key}=VALUE' for key in _SHORT)}")
+    try:
+        settings = msgspec.convert(named, SchedulerSettings, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"admission {text!r}: {error}") from error
+    ranges = (
+        ("share", settings.overdue_service_share, 1.0),
+        ("sure", settings.overdue_confidence, 0.99),
+        ("guard", settings.tpot_guard, 1.0),
+        ("late", settings.late_share, 1.0),
+        ("margin", settings.fence_margin, 0.99),
+    )
+    for name, number, most in ranges:
+        if not 0.0 <= number <= most:
+            raise ConfigError(f"admission: {name} is {number:g}; allowed: 0 to {most:g}")
+    if settings.queue_limit < 1:
+        raise ConfigError(f"admission: queue is {settings.queue_limit}; allowed: 1 or more")
+    return settings
+
+
+def read_agents(text: str) -> tuple[Agent, ...]:
+    """Agents from `none`, `all`, or their names with `+` or commas between.
+
+    Raises:
+        ConfigError: An unknown name.
+    """
+    if text.strip() in {"", "none"}:
+        return ()
+    if text.strip() == "all":
+        return AGENTS
+    names = {name.strip() for name in re.split(r"[+,]", text)}
+    unknown = names - set(AGENTS) - {"qos"}
+    if unknown:
+        raise ConfigError(f"agents: {', '.join(sorted(unknown))}; allowed: none, all, {', '.join(AGENTS)}")
+    return tuple(agent for agent in AGENTS if agent in names)
+
+
+def read_policy(text: str) -> tuple[str, dict[str, float]]:
+    """A policy and its hints from `two-lane:threshold_ms=500`; one of the user's own too.
+
+    Raises:
+        ConfigError: The policy or a hint is not allowed.
+    """
+    load_policies()
+    name, *parts = text.split(":")
+    hints: dict[str, float] = {}
+    for part in parts:
+        hint, _, value = part.partition("=")
+        try:
+            hints[hint.strip()] = float(value)
+        except ValueError:
+            raise ConfigError(f"policy {text!r}: {part!r} is no hint; allowed: NAME=NUMBER") from None
+    try:
+        check_hints(name.strip(), hints)
+    except PolicyError as error:
+        raise ConfigError(str(error)) from error
+    return name.strip(), hints
+
+
+def read_slo(text: str) -> tuple[SloTarget, float]:
+    """Targets and the share of requests that has to keep both, from `ttft=2000,tpot=60,share=0.95` (milliseconds); each may be left out.
+
+    Raises:
+        ConfigError: An unknown name, or a value out of its range.
+    """
+    values = {"ttft": 0.0, "tpot": 0.0, "share": 0.95}
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        name, _, value = part.partition("=")
+        try:
+            number = float(value)
+        except ValueError:
+            number = -1.0
+        if name not in values or not 0.0 < number < float("inf") or (name == "share" and number > 1.0):
+            raise ConfigError(f"slo: {part!r}; allowed: ttft=MS and tpot=MS, more than 0, and share=S, more than 0 and up to 1")
+        values[name] = number
+    return SloTarget(ttft_ms=values["ttft"], tpot_ms=values["tpot"]), values["share"]
+
+
+def _yes_or_no(text: str) -> bool:
+    if text in {"yes", "true", "on", "1"}:
+        return True
+    if text in {"no", "false", "off", "0"}:
+        return False
+    raise ConfigError(f"admission: fence={text}; allowed: yes or no")

@@ -1,0 +1,123 @@
+"""What may happen to agents in a simulated run: dead, hung, started anew, late, or fed nonsense; each for a while. Deterministic."""
+
+import itertools
+from collections import deque
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+
+from hmas.controller.core.errors import ConfigError
+from hmas.loadgen.streams import stream
+
+Steered = Literal["qos", "statera", "meta"]
+FaultKind = Literal["dead", "hung", "restart", "late", "garbage"]
+Heard = Literal["completions", "snapshots", "views"]
+M = TypeVar("M", bound=msgspec.Struct)
+HELD_MOST = 20_000
+"""Messages that a hung agent's stream holds for it, as a bounded stream does."""
+NONSENSE = (0.0, 1.0, -1.0, 1e-9, 1e9)
+
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True):
+    """One agent's trouble for a while, seconds of the workload.
+
+    Attributes:
+        kind: `dead` hears and says nothing; `hung` likewise, and afterwards has it all to work off; `restart` dies at the begin and comes
+            back without memory at the end; `late` says everything `by_s` later; `garbage` is fed schema-valid nonsense.
+    """
+
+    agent: Steered
+    kind: FaultKind
+    from_s: Annotated[float, Meta(ge=0)]
+    until_s: Annotated[float, Meta(gt=0)]
+    by_s: Annotated[float, Meta(ge=0)] = 30.0
+
+    def holds(self, now_s: float) -> bool:
+        """Whether it is on."""
+        return self.from_s <= now_s < self.until_s
+
+
+class Faults:
+    """What comes through to agents and from them.
+
+    Args:
+        faults: Their troubles; those of one agent may not overlap.
+        seed: Of the nonsense.
+
+    Raises:
+        ConfigError: Two faults of one agent overlap, or one ends before it begins.
+    """
+
+    def __init__(self, faults: Sequence[Fault], seed: int) -> None:
+        ordered = sorted(faults, key=lambda one: (one.agent, one.from_s))
+        for before, after in itertools.pairwise(ordered):
+            if before.agent == after.agent and after.from_s < before.until_s:
+                raise ConfigError(f"faults of {after.agent} overlap at {after.from_s:g} s; allowed: one at a time")
+        for one in ordered:
+            if one.until_s <= one.from_s:
+                raise ConfigError(f"a fault of {one.agent} lasts from {one.from_s:g} to {one.until_s:g} s; allowed: an end after the begin")
+        self._faults = ordered
+        self._random = stream(seed, "nonsense")
+        self._held: dict[tuple[Steered, Heard], deque[Any]] = {}
+        self._delayed: deque[tuple[float, Any]] = deque()
+        self._restarted: set[int] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._faults)
+
+    def heard(self, agent: Steered, what: Heard, messages: Sequence[M], now_s: float) -> list[M]:
+        """What an agent is given of what was sent to it on one of its streams."""
+        fault = self._of(agent, now_s)
+        held = self._held.setdefault((agent, what), deque(maxlen=HELD_MOST))
+        if fault is None or fault.kind == "late":
+            given = [*held, *messages]
+            held.clear()
+            return given
+        if fault.kind == "hung":
+            held.extend(messages)
+            return []
+        if fault.kind == "garbage":
+            return [self._nonsense(message) for message in messages]
+        return []
+
+    def said(self, agent: Steered, messages: Sequence[M], now_s: float) -> list[M]:
+        """What comes at once of what an agent says; the rest comes from `due` when its time is there."""
+        fault = self._of(agent, now_s)
+        if fault is None or fault.kind != "late":
+            return list(messages)
+        self._delayed.extend((now_s + fault.by_s, message) for message in messages)
+        return []
+
+    def due(self, now_s: float) -> list[Any]:
+        """What was said late and comes now."""
+        found = [message for at_s, message in self._delayed if at_s <= now_s]
+        self._delayed = deque((at_s, message) for at_s, message in self._delayed if at_s > now_s)
+        return found
+
+    def restarts(self, now_s: float) -> list[Steered]:
+        """Agents that come back without memory now; each once."""
+        found: list[Steered] = []
+        for number, one in enumerate(self._faults):
+            if one.kind == "restart" and now_s >= one.until_s and number not in self._restarted:
+                self._restarted.add(number)
+                found.append(one.agent)
+        return found
+
+    def _of(self, agent: Steered, now_s: float) -> Fault | None:
+        return next((one for one in self._faults if one.agent == agent and one.holds(now_s)), None)
+
+    def _nonsense(self, message: M) -> M:
+        """The message with figures that make no sense, of the types that its schema wants; times and names stay."""
+        changes = {
+            name: self._figure(value)
+            for name in message.__struct_fields__
+            if not name.endswith("_s") and isinstance(value := getattr(message, name), int | float) and not isinstance(value, bool)
+        }
+        return msgspec.structs.replace(message, **changes)
+
+    def _figure(self, value: float) -> float:
+        drawn = float(self._random.choice(np.asarray(NONSENSE)))
+        return int(drawn) if isinstance(value, int) else drawn

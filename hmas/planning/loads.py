@@ -1,0 +1,172 @@
+"""What arrives in a case: a workload of the catalogue, cut, scaled and given targets as the case says."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from hmas.controller.core.errors import ConfigError, TraceError
+from hmas.controller.core.types import TaskType
+from hmas.controller.scheduling.results import Ended
+from hmas.controller.simulation import Arrival
+from hmas.planning.case import Case
+from hmas.workloads import TASKS, Workload, build
+from hmas.workloads.catalogue import SESSIONS, build_sessions
+from hmas.workloads.options import Spec, parse
+from hmas.workloads.session_driver import SessionEnd
+from hmas.workloads.sessions import SessionPlan
+from hmas.workloads.table import Believe
+
+BASES = 2
+"""Workloads kept as read, before anything is cut or scaled: neighbouring cases of a study share them."""
+
+
+class Means(NamedTuple):
+    """Mean lengths in tokens, and the mean TPOT target."""
+
+    prompt_tokens: float
+    output_tokens: float
+    slo_tpot_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """One run's arrivals.
+
+    Attributes:
+        arrivals: By time, read once.
+        followups: Those that follow from the end of others; None where none do.
+        issued: Every arrival that was handed out, where they cannot be had a second time.
+        ended: Sessions that are over, where there are any.
+    """
+
+    arrivals: Iterator[Arrival]
+    followups: Callable[[Ended, float], Iterable[Arrival]] | None = None
+    issued: list[Arrival] | None = None
+    ended: list[SessionEnd] | None = None
+
+
+class Load(ABC):
+    """A case's workload, ready to run as often as needed.
+
+    Attributes:
+        name: What it is.
+        kind: Its kind of traffic, a word for the report's classes.
+        own_rps: Its rate in requests per second before it was scaled.
+        count: Requests. Of sessions: the calls they make if each goes to its end.
+        duration_s: Length of the arrivals.
+    """
+
+    name: str
+    kind: str
+    own_rps: float
+    count: int
+    duration_s: float
+
+    @property
+    def rate_rps(self) -> float:
+        """Mean rate as scaled, requests per second."""
+        return self.count / self.duration_s
+
+    @abstractmethod
+    def task(self, row: int, request_id: str) -> TaskType:
+        """Task type of one request by its place among the records and its id."""
+
+    @abstractmethod
+    def longer_than(self, tokens: int) -> int:
+        """How many requests are longer, prompt and output together."""
+
+    @abstractmethod
+    def means(self) -> Means:
+        """Means over all requests."""
+
+    @abstractmethod
+    def feed(self, model: str, estimate: Believe | None) -> Feed:
+        """What one simulation is fed."""
+
+
+class OpenLoad(Load):
+    """Requests that come when they come."""
+
+    def __init__(self, workload: Workload, kind: str, own_rps: float) -> None:
+        self.workload = workload
+        self.name = workload.name
+        self.kind = kind
+        self.own_rps = own_rps
+        self.count = len(workload)
+        self.duration_s = workload.duration_s
+
+    def task(self, row: int, request_id: str) -> TaskType:  # noqa: ARG002 - sessions go by the id
+        """As `Load`."""
+        return TASKS[int(self.workload.task[row])]
+
+    def longer_than(self, tokens: int) -> int:
+        """As `Load`."""
+        return int((self.workload.prompt_tokens.astype(np.int64) + self.workload.output_tokens > tokens).sum())
+
+    def means(self) -> Means:
+        """As `Load`."""
+        columns = (self.workload.prompt_tokens, self.workload.output_tokens, self.workload.slo_tpot_ms)
+        return Means(*(float(np.mean(column)) for column in columns))
+
+    def feed(self, model: str, estimate: Believe | None) -> Feed:
+        """As `Load`."""
+        return Feed(self.workload.arrivals(model=model, estimate=estimate))
+
+
+def open_load(case: Case) -> Load:
+    """A case's workload.
+
+    Raises:
+        TraceError: The workload cannot be made, or the case leaves nothing of it.
+    """
+    spec = parse(case.workload)
+    if not spec.name:
+        raise ConfigError("the workload is empty; allowed: such as azure:FILE or poisson:rate=40,duration=600")
+    if spec.name in SESSIONS:
+        from hmas.planning.session_load import open_sessions  # noqa: PLC0415 - it builds on this file
+
+        return open_sessions(case, _sessions(case.workload, case.seed), spec.name)
+    workload = _requests(case.workload, case.seed)
+    if case.duration_s and case.duration_s < workload.duration_s:
+        workload = workload.window(0.0, case.duration_s)
+    if case.limit and case.limit < len(workload):
+        workload = replace(workload.rows(0, case.limit), duration_s=0.0)
+    if not len(workload):
+        raise TraceError(f"{workload.name}: no request is left of it; allowed: a longer duration, a higher limit")
+    own_rps = workload.rate_rps
+    if case.load != 1.0:
+        workload = workload.scaled(own_rps * case.load)
+    targets = {name: value for name, value in (("slo_ttft_ms", case.slo.ttft_ms), ("slo_tpot_ms", case.slo.tpot_ms)) if value}
+    if targets:
+        columns = {name: np.full(len(workload), value, np.float32) for name, value in targets.items()}
+        workload = replace(workload, **columns)  # type: ignore[arg-type]  # the columns by their names
+    return OpenLoad(workload, spec.name, own_rps)
+
+
+def states_seed(workload: str) -> bool:
+    """Whether a workload's text names its own seed.
+
+    Raises:
+        TraceError: The text has no usable form.
+    """
+    return "seed" in parse(workload).options
+
+
+def _seeded(text: str, seed: int) -> Spec:
+    """A seed in the text goes before the case's."""
+    spec = parse(text)
+    return spec._replace(options={"seed": seed, **spec.options})
+
+
+@lru_cache(maxsize=BASES)
+def _requests(text: str, seed: int) -> Workload:
+    return build(_seeded(text, seed))
+
+
+@lru_cache(maxsize=BASES)
+def _sessions(text: str, seed: int) -> SessionPlan:
+    return build_sessions(_seeded(text, seed))

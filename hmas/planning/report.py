@@ -1,0 +1,193 @@
+"""From a run to its report: figures named as in `build/demo.json`, and one row per request."""
+
+import csv
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+import msgspec
+
+from hmas.controller.core.objectives import percentile
+from hmas.controller.core.slo import BASE_SLO
+from hmas.controller.core.types import OutcomeKind, TaskType
+from hmas.controller.simulation import RequestRecord
+from hmas.loadgen.results import ClientOutcome, Result
+from hmas.loadgen.score import PERCENTILES, Score, score
+from hmas.loadgen.simulated import result_of
+from hmas.planning.running import Run
+
+VERSION = 1
+LONG_TOKENS = 2048
+"""Prompt and output together from which a request counts as long in the report's classes."""
+OUTCOMES: Mapping[OutcomeKind, ClientOutcome] = {
+    OutcomeKind.COMPLETED: "completed",
+    OutcomeKind.REJECTED: "rejected",
+    OutcomeKind.SHED: "shed",
+    OutcomeKind.TIMED_OUT: "timed_out",
+    OutcomeKind.FAILED: "failed",
+    OutcomeKind.CANCELLED: "failed",
+}
+COLUMNS = (
+    *("request_id", "tenant", "task", "arrival_s", "prompt_tokens", "output_tokens", "outcome", "instance", "policy"),
+    *("queue_ms", "ttft_ms", "tpot_ms", "total_ms", "slo_ttft_ms", "slo_tpot_ms", "slo_met", "reason"),
+)
+
+
+class InstanceFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """One instance over the run.
+
+    Attributes:
+        requests: Sent to it and ended. good: of those, kept both targets.
+        utilisation: Share of the span in which a step was under way, 0 to 1.
+        in_flight_mean: Requests in flight, mean over the span.
+        tokens_per_step: Prompt and output tokens a step, mean.
+    """
+
+    kind: str
+    requests: int
+    good: int
+    utilisation: float
+    in_flight_mean: float
+    steps: int
+    busy_s: float
+    prompt_tokens: int
+    generation_tokens: int
+    tokens_per_step: float
+    preemptions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a run came to, worked out once.
+
+    Attributes:
+        results: The records as their clients would see them. Of a run that was stopped, those that had no end by then are left out.
+    """
+
+    run: Run
+    results: list[Result]
+    score: Score
+    instances: dict[str, InstanceFigures]
+
+
+def make_report(run: Run) -> Report:
+    """Scores a run."""
+    kept = ((i, record) for i, record in enumerate(run.records) if record.outcome is not None or run.stopped_s is None)
+    results = [_result(i, record, run.load.task(i, record.request_id), run.load.kind) for i, record in kept]
+    scored = score(results, warmup_s=run.case.warmup_s, arrivals_end_s=arrivals_end_s(run), run_end_s=run.result.end_s)
+    return Report(run=run, results=results, score=scored, instances=_instance_figures(run))
+
+
+def arrivals_end_s(run: Run) -> float:
+    """End of the span in which requests arrived: the workload's, or where the run was stopped."""
+    return run.load.duration_s if run.stopped_s is None else min(run.load.duration_s, run.stopped_s)
+
+
+def _instance_figures(run: Run) -> dict[str, InstanceFigures]:
+    """Figures by instance, in the fleet's order."""
+    first_s = run.records[0].arrival_s if run.records else 0.0
+    last_s = max((r.arrival_s + max(0.0, r.total_ms) / 1000.0 for r in run.records), default=first_s)
+    span_s = max(last_s - first_s, 1e-9)
+    sent: dict[str, list[RequestRecord]] = {name: [] for name in run.instances}
+    for record in run.records:
+        if record.instance:
+            sent[record.instance].append(record)
+    found = {}
+    for name, kind in run.instances.items():
+        totals, records = run.result.engines[name], sent[name]
+        found[name] = InstanceFigures(
+            kind=kind.name,
+            requests=len(records),
+            good=sum(record.slo_met for record in records),
+            utilisation=min(1.0, totals.busy_s / span_s),
+            in_flight_mean=sum(record.total_ms - record.queue_ms for record in records) / 1000.0 / span_s,
+            steps=totals.steps,
+            busy_s=totals.busy_s,
+            prompt_tokens=totals.prompt_tokens,
+            generation_tokens=totals.generation_tokens,
+            tokens_per_step=(totals.prompt_tokens + totals.generation_tokens) / totals.steps if totals.steps else 0.0,
+            preemptions=totals.preemptions,
+        )
+    return found
+
+
+def document(report: Report) -> dict[str, Any]:
+    """The whole report. It holds nothing of the machine or the time it was made: the same case gives the same bytes."""
+    run, case = report.run, report.run.case
+    return {
+        "version": VERSION,
+        "interrupted": run.stopped_s is not None,
+        "case": case.document(),
+        "workload": {
+            "name": run.load.name,
+            "requests": run.load.count,
+            "duration_s": run.load.duration_s,
+            "rate_rps": run.load.rate_rps,
+        },
+        "simulated": {
+            "requests": len(run.records),
+            "unfinished": sum(record.outcome is None for record in run.records),
+            "stopped_s": run.stopped_s,
+            "end_s": run.result.end_s,
+        },
+        **msgspec.to_builtins(report.score),
+        "instances": {name: msgspec.to_builtins(one) for name, one in report.instances.items()},
+        **_session_figures(run),
+        "cost_per_hour": case.fleet.price,
+        "agents": {"actions": run.actions, "policy_changes": msgspec.to_builtins(run.changes)},
+        "violations": run.violations,
+    }
+
+
+def _session_figures(run: Run) -> dict[str, Any]:
+    """How many sessions ended, how many of them with all calls answered, and how long those took; nothing where there are none."""
+    if run.sessions is None:
+        return {}
+    took_s = sorted(one.end_s - one.start_s for one in run.sessions if one.completed)
+    quantiles = {f"p{q}": percentile(took_s, q) for q in PERCENTILES}
+    return {"sessions": {"ended": len(run.sessions), "completed": len(took_s), "duration_s": quantiles}}
+
+
+def rounded(value: Any) -> Any:
+    """A document with its floats cut to six decimals, enough to read and the same wherever it is made."""
+    if isinstance(value, float):
+        return round(value, 6)
+    if isinstance(value, Mapping):
+        return {key: rounded(item) for key, item in value.items()}
+    return [rounded(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def write_requests(run: Run, handle: TextIO) -> None:
+    """Writes CSV with a header and one row per request of the part that was simulated; times in seconds and milliseconds."""
+    writer = csv.writer(handle, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(_rows(run))
+
+
+def _rows(run: Run) -> Iterable[tuple[object, ...]]:
+    for i, record in enumerate(run.records):
+        slo = record.slo
+        yield (
+            *(record.request_id, record.tenant, run.load.task(i, record.request_id).value, f"{record.arrival_s:.6f}", record.prompt_tokens),
+            *(record.output_tokens, record.outcome.value if record.outcome else "unfinished", record.instance, record.policy),
+            *(f"{value:.3f}" for value in (record.queue_ms, record.ttft_ms, record.tpot_ms, record.total_ms)),
+            *("" if slo is None else f"{value:g}" for value in ((slo.ttft_ms, slo.tpot_ms) if slo else (0.0, 0.0))),
+            int(record.slo_met),
+            record.reason,
+        )
+
+
+def _result(index: int, record: RequestRecord, task: TaskType, kind: str) -> Result:
+    tokens = record.prompt_tokens + record.output_tokens
+    return result_of(
+        record,
+        index=index,
+        kind=kind,
+        task_type=task,
+        size="long" if tokens >= LONG_TOKENS else "short",
+        wanted_tokens=record.output_tokens,
+        slo=record.slo or BASE_SLO[task],
+        # Nobody waits for ever: what was not done ten minutes after the last arrival was given up by its client.
+        outcome="timed_out" if record.outcome is None else OUTCOMES[record.outcome],
+        detail=record.reason if record.outcome else "unfinished when the simulation ended",
+    )

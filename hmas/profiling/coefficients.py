@@ -1,0 +1,137 @@
+"""From what an engine showed to the coefficients of its profile, with the error that is left."""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from hmas.controller.core.errors import HmasError
+from hmas.profiling.robust import Floats, robust_nnls
+
+COEFFICIENTS = (
+    "step_ms",
+    "request_ms",
+    "prefill_ms_per_seq",
+    "prefill_ms_per_token",
+    "prefill_ms_per_ktoken_sq",
+    "decode_ms_per_seq",
+    "decode_ms_per_kv_ktoken",
+)
+_NEWCOMER = COEFFICIENTS.index("prefill_ms_per_seq")
+_TURNS = 20
+_LEAST_REST = 0.05
+"""Share of a prompt's time that is never taken for its newcomer's cost."""
+_LEAST_STEP_MS = 1e-3
+
+
+class FitImpossible(HmasError):
+    """The measurements do not determine a profile; says what is missing."""
+
+
+class Prefill(msgspec.Struct, frozen=True, kw_only=True):
+    """One prompt that had the engine to itself.
+
+    Attributes:
+        prompt_tokens: Its length, 1 or more.
+        ttft_ms: From sending it to its first token.
+    """
+
+    prompt_tokens: int
+    ttft_ms: float
+
+
+class Decode(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps of a batch that decoded, with or without newcomers whose prompts were computed in some of them.
+
+    Attributes:
+        seqs: Sequences that decoded, 1 or more.
+        kv_tokens: Cached tokens that they read, summed, in the mean over the steps.
+        step_ms: The mean step, the median over the sequences.
+        joined: Newcomers per step; 0 where there were none.
+        joined_tokens: Their prompt tokens per step. `joined_pairs`: the query-key pairs of those, per step.
+    """
+
+    seqs: int
+    kv_tokens: float
+    step_ms: float
+    joined: float = 0.0
+    joined_tokens: float = 0.0
+    joined_pairs: float = 0.0
+
+
+class Misfit(msgspec.Struct, frozen=True, kw_only=True):
+    """Relative error of a quantity over the measurements it was fitted to: how many there were, median and 90th percentile."""
+
+    quantity: str
+    count: int
+    median: float
+    p90: float
+
+
+class Fit(msgspec.Struct, frozen=True, kw_only=True):
+    """Coefficients by the names of `hmas.engines.sim.profile.Profile`, and the error that is left per quantity."""
+
+    values: dict[str, float]
+    misfits: tuple[Misfit, ...]
+
+
+def fit_coefficients(prefills: Sequence[Prefill], decodes: Sequence[Decode], *, tokens_per_step: int) -> Fit:
+    """Fits the step time to both kinds of measurements at once.
+
+    A prompt of L tokens alone takes `request_ms + ceil(L / tokens_per_step) (step_ms + s) + a L + b L (L + 1) / 2` until its first token;
+    a step of n sequences over K cached tokens takes `step_ms + c n + d K` (the form of `Profile`), and a newcomer adds s and its prompt.
+    The decode steps tell the fixed cost of a step. Prompts and batches alone are fitted with s given, 0 at first; then s is the median
+    of what batches that newcomers joined took beyond that, and so on in turn. Fitted all together, the many rows of the first two kinds
+    would take the few of the third for outliers. Without such rows all of a prompt's fixed cost is taken for the front end's.
+
+    Args:
+        prefills: Single prompts, of at least two lengths.
+        decodes: Decode steps, at no fewer than two numbers of sequences, with newcomers or without.
+        tokens_per_step: The engine's budget: a longer prompt takes several steps.
+
+    Raises:
+        FitImpossible: Too few unlike measurements.
+    """
+    if len({one.prompt_tokens for one in prefills}) < 2:
+        raise FitImpossible(f"{len(prefills)} prompts of one length: a profile needs prompts of two lengths or more")
+    alone = [one for one in decodes if not one.joined]
+    mixed = [one for one in decodes if one.joined]
+    if len({one.seqs for one in alone}) < 2:
+        raise FitImpossible(f"{len(alone)} measurements of decoding at one concurrency: a profile needs two or more")
+    design = np.array([_prefill_row(one, tokens_per_step) for one in prefills] + [_decode_row(one) for one in (*alone, *mixed)])
+    measured = np.array([one.ttft_ms for one in prefills] + [one.step_ms for one in (*alone, *mixed)])
+    newcomers = design[:, _NEWCOMER].copy()
+    design[:, _NEWCOMER] = 0.0
+    first = len(prefills) + len(alone)
+    newcomer_ms = 0.0
+    for _ in range(_TURNS if mixed else 1):
+        found = robust_nnls(design[:first], np.maximum(measured - newcomer_ms * newcomers, _LEAST_REST * measured)[:first])
+        if mixed:
+            newcomer_ms = max(0.0, float(np.median((measured[first:] - design[first:] @ found) / newcomers[first:])))
+    design[:, _NEWCOMER] = newcomers
+    found[_NEWCOMER] = newcomer_ms
+    values = dict(zip(COEFFICIENTS, (float(value) for value in found), strict=True))
+    values["step_ms"] = max(_LEAST_STEP_MS, values["step_ms"])
+    relative = np.abs(design @ found / measured - 1.0)
+    split = len(prefills)
+    return Fit(values=values, misfits=(misfit("TTFT", relative[:split]), misfit("TPOT", relative[split:])))
+
+
+def misfit(quantity: str, relative_errors: Floats) -> Misfit:
+    """Median and 90th percentile of absolute relative errors, at least one."""
+    return Misfit(
+        quantity=quantity,
+        count=len(relative_errors),
+        median=float(np.median(relative_errors)),
+        p90=float(np.quantile(relative_errors, 0.9)),
+    )
+
+
+def _prefill_row(one: Prefill, tokens_per_step: int) -> list[float]:
+    tokens = one.prompt_tokens
+    steps = float(-(-tokens // tokens_per_step))
+    return [steps, 1.0, steps, float(tokens), tokens * (tokens + 1) / 2 * 1e-6, 0.0, 0.0]
+
+
+def _decode_row(one: Decode) -> list[float]:
+    return [1.0, 0.0, one.joined, one.joined_tokens, one.joined_pairs * 1e-6, float(one.seqs), one.kv_tokens * 1e-3]

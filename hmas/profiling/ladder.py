@@ -1,0 +1,154 @@
+"""A ladder of concurrencies held by a closed loop of clients: who has an answer sends the next request at once.
+
+What comes out is the plant as statera meets it, prefill in the way of decoding, and not the pure decode step that `hmas profile` looks for.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+
+import aiohttp
+import msgspec
+import numpy as np
+
+from hmas.controller.core.types import Request
+from hmas.controller.scheduling.results import Ended
+from hmas.controller.simulation import Arrival, simulate
+from hmas.engines.sim.profile import Profile
+from hmas.loadgen.streams import stream
+from hmas.planning.case import PRESETS, Case
+from hmas.planning.fleet import Fleet, Group, Kind
+from hmas.planning.running import build
+from hmas.profiling.probe import Asker
+from hmas.profiling.target import ProbeError, Target
+from hmas.workloads.table import prior
+
+SPREAD = 0.5
+"""Answers are up to so much shorter or longer than asked for, so that clients do not march in step."""
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """What the clients of a rung ask for: prompt and output tokens on the average, requests each, and the draws' seed."""
+
+    prompt_tokens: int = 256
+    output_tokens: int = 64
+    rounds: int = 4
+    seed: int = 1
+
+
+class Rung(msgspec.Struct, frozen=True, kw_only=True):
+    """One concurrency: medians of TPOT, decode time and service time of its answers, and requests per second completed."""
+
+    n: int
+    tpot_ms: float
+    decode_s: float
+    service_s: float
+    rps: float
+    answers: int
+
+
+class Timing(msgspec.Struct, frozen=True):
+    """One answer: when its request was sent, when its first and its last token came, how many tokens."""
+
+    sent_s: float
+    first_s: float
+    last_s: float
+    tokens: int
+
+
+def rung_of(n: int, timings: Sequence[Timing]) -> Rung | None:
+    """What a concurrency showed; the first request of each client, sent at once with the others, does not count. None with too few."""
+    counted = [one for one in sorted(timings, key=lambda one: one.sent_s)[n:] if one.tokens >= 2 and one.last_s > one.first_s]
+    if not counted:
+        return None
+    ends = sorted(one.last_s for one in timings)
+    return Rung(
+        n=n,
+        tpot_ms=float(np.median([1000.0 * (one.last_s - one.first_s) / (one.tokens - 1) for one in counted])),
+        decode_s=float(np.median([one.last_s - one.first_s for one in counted])),
+        service_s=float(np.median([one.last_s - one.sent_s for one in counted])),
+        rps=(len(ends) - n) / max(1e-6, ends[len(ends) - n] - ends[0]) if len(ends) > n else 0.0,
+        answers=len(counted),
+    )
+
+
+def simulated(profile: Profile, ladder: Sequence[int], load: Load) -> list[Rung]:
+    """The ladder on an engine model, in virtual time."""
+    rungs = [rung_of(n, _simulated(profile, n, load)) for n in ladder if n <= profile.max_num_seqs]
+    return [rung for rung in rungs if rung is not None]
+
+
+def _simulated(profile: Profile, n: int, load: Load) -> list[Timing]:
+    kind = Kind(profile=profile, n_run=profile.max_num_seqs, token_budget=profile.max_num_batched_tokens, model=profile.model)
+    case = Case(workload="", fleet=Fleet(groups=[Group(kind=kind, count=1)]), policy="fcfs", admission=PRESETS["open"])
+    scheduler, engines = build(case)
+    believe, rng, sent = prior(), stream(load.seed, "ladder", n), 0
+
+    def request(at_s: float) -> Arrival:
+        nonlocal sent
+        sent += 1
+        output = _around(load.output_tokens, rng)
+        prompt = _around(load.prompt_tokens, rng)
+        made = Request(id=str(sent), tenant="ladder", model=profile.model, arrival_s=at_s, prompt_tokens=prompt, max_output_tokens=output)
+        return Arrival(request=made, estimate=believe, output_tokens=output)
+
+    def follow(_ended: Ended, now_s: float) -> Iterable[Arrival]:
+        return [request(now_s)] if sent < n * load.rounds else []
+
+    made = simulate([request(0.0) for _ in range(n)], engines, scheduler, followups=follow)
+    return [
+        Timing(one.arrival_s, one.arrival_s + one.ttft_ms / 1000.0, one.arrival_s + one.total_ms / 1000.0, one.output_tokens)
+        for one in made.records
+        if one.ttft_ms >= 0.0 and one.total_ms >= 0.0
+    ]
+
+
+async def live(
+    target: Target, ladder: Sequence[int], load: Load, *, api_key: str, max_seconds: float, on_rung: Callable[[Rung], None]
+) -> list[Rung]:
+    """The ladder on a live engine, rung by rung; none begins after `max_seconds`.
+
+    Raises:
+        ProbeError: The engine refuses, breaks off, does not stream, or a rung takes longer than `max_seconds`.
+    """
+    loop, rungs = asyncio.get_running_loop(), list[Rung]()
+    begun_s = loop.time()
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0)
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout, auto_decompress=False) as session:
+        asker = Asker(session, target, api_key, load.seed)
+        await asker.calibrate()
+        for n in ladder:
+            if loop.time() - begun_s >= max_seconds:
+                break
+            try:
+                async with asyncio.timeout(max_seconds):
+                    rung = rung_of(n, await _live(asker, n, load))
+            except TimeoutError as error:
+                raise ProbeError(f"{n} clients took longer than {max_seconds:g} s; allow more with --max-seconds") from error
+            if rung is not None:
+                rungs.append(rung)
+                on_rung(rung)
+    return rungs
+
+
+async def _live(asker: Asker, n: int, load: Load) -> list[Timing]:
+    rng, timings, errors = stream(load.seed, "ladder", n), list[Timing](), list[ProbeError]()
+
+    async def client() -> None:
+        for _ in range(load.rounds):
+            try:
+                answer = await asker.ask(asker.text(_around(load.prompt_tokens, rng)), _around(load.output_tokens, rng))
+            except ProbeError as error:
+                errors.append(error)
+                return
+            timings.append(Timing(answer.sent_s, answer.times_s[0], answer.times_s[-1], answer.output_tokens))
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(n):
+            group.create_task(client())
+    if errors:
+        raise errors[0]
+    return timings
+
+
+def _around(mean: int, rng: np.random.Generator) -> int:
+    return max(2, round(mean * (1.0 + SPREAD * float(rng.uniform(-1.0, 1.0)))))

@@ -1,0 +1,131 @@
+"""Workloads whose arrivals are drawn: Poisson, and renewal processes with a given CV."""
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from msgspec import Meta
+
+from hmas.controller.core.errors import TraceError
+from hmas.loadgen.dataset import load_mixture
+from hmas.loadgen.streams import stream
+from hmas.loadgen.traces import read_trace
+from hmas.workloads.annotate import annotate
+from hmas.workloads.columns import MAX_TOKENS, Floats
+from hmas.workloads.options import Count, NotNegative, Options, Positive
+from hmas.workloads.processes import Family, poisson_times, renewal_times
+from hmas.workloads.requests import Requests, draw_requests, kind_of, requests_of, whole_mixture
+from hmas.workloads.table import Workload
+
+DEFAULT_S = 600.0
+
+
+class TimedOptions(Options, frozen=True, kw_only=True):
+    """When drawn arrivals come.
+
+    Attributes:
+        rate: Mean rate, requests per second.
+        duration: Length in seconds; 0 for 600 s, or for as long as `count` requests take.
+        count: Stop after so many requests; 0 for no such end.
+    """
+
+    rate: Positive = 40.0
+    duration: NotNegative = 0.0
+    count: Count = 0
+
+    @property
+    def horizon_s(self) -> float:
+        """How long arrivals are drawn: with a `count` alone, long enough that Poisson arrivals are there for certain."""
+        if self.duration or not self.count:
+            return self.duration or DEFAULT_S
+        return (self.count + 10.0 * math.sqrt(self.count) + 50.0) / self.rate
+
+
+class DrawnOptions(TimedOptions, frozen=True, kw_only=True):
+    """Options of workloads with drawn arrivals.
+
+    Attributes:
+        lengths: `mixed` draws from datasets/mixed.json; a path resamples whole rows (prompt with its output) of a trace or length file.
+        kind: Kind of traffic, `conv` or `code`; by default both by their shares, or what a file's outputs look like.
+        prompt, output: One length for all requests; 0 leaves them drawn.
+    """
+
+    lengths: str = "mixed"
+    kind: str = ""
+    prompt: Annotated[int, Meta(ge=0, le=MAX_TOKENS)] = 0
+    output: Annotated[int, Meta(ge=0, le=MAX_TOKENS)] = 0
+
+
+class GammaOptions(DrawnOptions, frozen=True, kw_only=True):
+    """`cv`: coefficient of variation of the gaps (1 is Poisson). `family`: their distribution."""
+
+    cv: Positive = 2.0
+    family: Family = "gamma"
+
+
+def poisson(options: DrawnOptions, _path: Path | None) -> Workload:
+    """Poisson arrivals."""
+    times = poisson_times(options.rate, options.horizon_s, stream(options.seed, "arrivals"))
+    return with_lengths("poisson", times, options)
+
+
+def gamma(options: GammaOptions, _path: Path | None) -> Workload:
+    """A stationary renewal process with the CV of the gaps given."""
+    rng = stream(options.seed, "arrivals")
+    if not options.duration and options.count:
+        times, horizon_s = np.empty(0), options.horizon_s
+        # A clustered process may take much longer than the mean says; the draws start over so that they do not depend on the tries.
+        while len(times) < options.count:
+            times = renewal_times(options.family, options.rate, options.cv, horizon_s, stream(options.seed, "arrivals"))
+            horizon_s *= 2.0
+    else:
+        times = renewal_times(options.family, options.rate, options.cv, options.horizon_s, rng)
+    return with_lengths("gamma", times, options)
+
+
+def with_lengths(name: str, times: Floats, options: DrawnOptions) -> Workload:
+    """Gives times their requests, cut to `count`."""
+    at_s, duration_s = cut_to_count(times, options)
+    requests = lengths_for(len(at_s), options.seed, options.lengths, options.kind)
+    return annotate(name, at_s, _fixed(requests, options), options, duration_s=duration_s)
+
+
+def cut_to_count(times: Floats, options: TimedOptions) -> tuple[Floats, float]:
+    """The first `count` times, and how long the workload lasts."""
+    if options.count and len(times) > options.count:
+        return times[: options.count], float(times[options.count])
+    return times, options.horizon_s
+
+
+def lengths_for(count: int, seed: int, lengths: str, kind: str) -> Requests:
+    """Requests by `lengths` and `kind` as told in `DrawnOptions`.
+
+    Raises:
+        TraceError: The file cannot be used, or there is no such kind.
+    """
+    mixture, _ = load_mixture()
+    if lengths == "mixed":
+        return draw_requests(mixture, count, seed, [whole_mixture(mixture, kind)])
+    trace = read_trace(Path(lengths))
+    known = [(r.prompt_tokens, r.output_tokens) for r in trace.rows if r.prompt_tokens is not None and r.output_tokens is not None]
+    if not known:
+        raise TraceError(f"lengths is {lengths!r}, where no row has both; allowed: mixed, or a file of prompt and output lengths")
+    pairs = np.array(known, np.int64)
+    rows = stream(seed, "lengths").integers(0, len(pairs), count)
+    return requests_of(mixture, kind or kind_of(mixture, pairs[:, 1]), seed, pairs[rows, 0], pairs[rows, 1])
+
+
+def _fixed(requests: Requests, options: DrawnOptions) -> Requests:
+    if not options.prompt and not options.output:
+        return requests
+    prompt = np.full_like(requests.prompt_tokens, options.prompt) if options.prompt else requests.prompt_tokens
+    output = np.full_like(requests.output_tokens, options.output) if options.output else requests.output_tokens
+    return Requests(
+        task=requests.task,
+        prompt_tokens=prompt,
+        output_tokens=output,
+        max_tokens=np.maximum(requests.max_tokens, output),
+        tenant=requests.tenant,
+        tenants=requests.tenants,
+    )

@@ -1,0 +1,144 @@
+"""Point processes: when requests come. Poisson and its stretched forms lie in `hmas.loadgen.arrivals`; here are renewal processes."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import numpy as np
+
+from hmas.controller.core.errors import TraceError
+from hmas.loadgen.arrivals import ArrivalSpec, arrival_times, stretched
+from hmas.workloads.columns import Floats
+from hmas.workloads.options import MAX_ROWS
+
+Family = Literal["exponential", "gamma", "weibull"]
+CV_MIN, CV_MAX = 0.05, 100.0
+_SHAPE_LEAST = 1e-4
+_CHUNK = 8192
+
+Gaps = Callable[[int, np.random.Generator], Floats]
+
+
+def poisson_times(rate: float, duration_s: float, rng: np.random.Generator) -> Floats:
+    """A Poisson process: the same draws at another rate are the same arrivals, only denser."""
+    check_size(rate * duration_s)
+    return arrival_times(ArrivalSpec(mean_rps=rate, duration_s=duration_s, process="poisson"), rng)
+
+
+def piecewise_times(edges_s: Sequence[float] | Floats, rates: Sequence[float] | Floats, rng: np.random.Generator) -> Floats:
+    """An inhomogeneous Poisson process whose rate is constant between edges.
+
+    Args:
+        edges_s: Ascending times, one more than the rates.
+        rates: Requests per second, 0 or more.
+        rng: Where the draws come from.
+    """
+    edges = np.asarray(edges_s, dtype=float)
+    cumulative = np.concatenate(([0.0], np.cumsum(np.diff(edges) * np.asarray(rates, dtype=float))))
+    check_size(float(cumulative[-1]))
+    return stretched(edges, cumulative, rng)
+
+
+def check_size(expected: float) -> None:
+    """Refuses a workload that would not fit into memory.
+
+    Raises:
+        TraceError: More rows than allowed are to be expected.
+    """
+    if expected > MAX_ROWS:
+        raise TraceError(f"rate and duration make {expected:.3g} requests; allowed: up to {MAX_ROWS:,}")
+
+
+def renewal_times(family: Family, rate: float, cv: float, duration_s: float, rng: np.random.Generator) -> Floats:
+    """A stationary renewal process: independent gaps of mean `1 / rate` with a given coefficient of variation.
+
+    The first gap is the rest of one under way (length-biased, cut at a uniform place), so the expected count is
+    `rate * duration_s` exactly; starting with a whole gap would add `(cv^2 - 1) / 2` requests.
+
+    Args:
+        family: Distribution of the gaps; `exponential` has the CV 1 whatever is asked.
+        rate: Requests per second, more than 0.
+        cv: Coefficient of variation of the gaps, 0.05 to 100.
+        duration_s: Length of the process.
+        rng: Where the draws come from.
+    """
+    check_size(rate * duration_s)
+    whole, biased = gap_law(family, cv)
+    scale = 1.0 / rate
+    reached = float(biased(1, rng)[0]) * float(rng.random()) * scale
+    parts = [np.array([reached])]
+    while reached < duration_s:
+        part = reached + np.cumsum(whole(_CHUNK, rng)) * scale
+        parts.append(part)
+        reached = float(part[-1])
+        if sum(map(len, parts)) > 2 * MAX_ROWS:
+            raise TraceError(f"cv is {cv}: a burst of more than {2 * MAX_ROWS:,} requests was drawn; allowed: a smaller cv or rate")
+    times: Floats = np.concatenate(parts)
+    return times[times < duration_s]
+
+
+def gap_law(family: Family, cv: float) -> tuple[Gaps, Gaps]:
+    """Samplers of gaps with mean 1, plain and length-biased (chosen in proportion to their length).
+
+    Raises:
+        TraceError: The CV is out of its range.
+    """
+    if not CV_MIN <= cv <= CV_MAX:
+        raise TraceError(f"cv is {cv}; allowed: {CV_MIN} to {CV_MAX}")
+    if family == "weibull":
+        shape = weibull_shape(cv)
+        scale = 1.0 / math.gamma(1.0 + 1.0 / shape)
+        return (
+            lambda count, rng: scale * rng.weibull(shape, count),
+            lambda count, rng: scale * rng.gamma(1.0 + 1.0 / shape, 1.0, count) ** (1.0 / shape),
+        )
+    # The exponential is the gamma of shape 1.
+    shape = 1.0 if family == "exponential" else 1.0 / cv**2
+    return lambda count, rng: rng.gamma(shape, 1.0 / shape, count), lambda count, rng: rng.gamma(shape + 1.0, 1.0 / shape, count)
+
+
+def weibull_shape(cv: float) -> float:
+    """The Weibull shape whose coefficient of variation is `cv`, by bisection."""
+    low, high = 0.05, 100.0
+    for _ in range(60):
+        middle = math.sqrt(low * high)
+        log_ratio = math.lgamma(1.0 + 2.0 / middle) - 2.0 * math.lgamma(1.0 + 1.0 / middle)
+        if log_ratio > math.log1p(cv**2):
+            low = middle
+        else:
+            high = middle
+    return math.sqrt(low * high)
+
+
+def clustered_times(
+    family: Family, count: int, rng: np.random.Generator, *, cv: float, span_s: float, measured_on: int | None = None
+) -> Floats:
+    """Exactly `count` arrivals in a span, their gaps of a family and with a given CV: a window whose count was observed.
+
+    Gaps are drawn, scaled to fill the span and laid round it from a random place, so a burst may lie anywhere and the window's
+    count does not vary on top of what was measured. The CV of `count` gaps scaled to their sum is smaller than that of
+    the law they are drawn from (for gamma gaps of shape a: cv^2 = (n - 1) / (n a + 1)); the law is chosen so that the measured value
+    comes out, as far as so many gaps can show it (at most sqrt(n - 1): all requests at once).
+
+    Args:
+        family: Distribution of the gaps.
+        count: How many arrivals.
+        rng: Where the draws come from.
+        cv: The CV that was measured; below 0.05 counts as that.
+        span_s: Length of the window.
+        measured_on: How many gaps it was measured on; `count` where None.
+    """
+    if count == 0:
+        return np.empty(0)
+    sample = max(1, count if measured_on is None else measured_on)
+    shape = max(_SHAPE_LEAST, ((sample - 1.0) / max(cv, CV_MIN) ** 2 - 1.0) / sample)
+    if family == "weibull":
+        gaps = rng.weibull(weibull_shape(1.0 / math.sqrt(shape)), count)
+    else:
+        gaps = rng.gamma(1.0 if family == "exponential" else shape, 1.0, count)
+    # Shapes near 0 underflow to gaps of 0: were all of them, they would have no sum to be scaled by.
+    gaps = gaps + np.finfo(float).tiny
+    start = rng.random() * span_s
+    places = (start + np.cumsum(gaps / gaps.sum()) * span_s) % span_s
+    times: Floats = np.sort(places)
+    return times

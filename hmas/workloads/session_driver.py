@@ -1,0 +1,156 @@
+"""Drives sessions through a simulation: who calls next, when, and with which prefix."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from hmas.controller.core.slo import slo_for
+from hmas.controller.core.types import OutcomeKind, Request, Slo
+from hmas.controller.scheduling.results import Ended
+from hmas.controller.simulation import Arrival
+from hmas.workloads.sessions import Session, SessionPlan
+from hmas.workloads.table import Believe, prior
+
+SESSION_HASH_TOKENS = 64
+"""Tokens of one block in a session's prompts: fine enough for tool answers of a few hundred tokens."""
+LEAST_CAP = 256
+_SOURCE_IDS = 1 << 48
+_SESSION_IDS = 1 << 24
+
+
+class SessionEnd(NamedTuple):
+    """What became of one session: when it began and ended, how many calls ended, and whether all were answered."""
+
+    number: int
+    source: str
+    start_s: float
+    end_s: float
+    calls: int
+    completed: bool
+
+
+class _Live:
+    """A session under way."""
+
+    __slots__ = ("before", "begin_s", "blocks", "chain", "done", "due_s", "intact", "number", "open", "session", "stage")
+
+    def __init__(self, number: int, session: Session, begin_s: float) -> None:
+        self.number = number
+        self.session = session
+        self.begin_s = begin_s
+        self.stage = 0
+        self.open = 0
+        self.done = 0
+        self.due_s = begin_s
+        self.intact = True
+        # Block ids of the prompt that the next one may begin with, and of that which the stage before ended on.
+        self.chain: tuple[int, ...] = ()
+        self.before: tuple[int, ...] = ()
+        self.blocks = 0
+
+
+class SessionDriver:
+    """Issues a plan's calls: `simulate(driver.arrivals(), ..., followups=driver.followups)`. Each run needs a new one.
+
+    A call that is dropped or fails ends its session, once its stage has ended.
+
+    Attributes:
+        ended: Sessions that are over, in the order in which they ended. One with a call that was refused at the door is never told of
+            it and stays among `unfinished`.
+    """
+
+    def __init__(self, plan: SessionPlan, *, model: str, estimate: Believe | None = None) -> None:
+        """A driver for one run.
+
+        Args:
+            plan: The sessions to come.
+            model: The model that every call names.
+            estimate: What is believed of a call when it comes; by default the prior of an empty history with the declared SLO.
+        """
+        self._plan = plan
+        self._model = model
+        self._believe = estimate or prior()
+        self._live: dict[int, _Live] = {}
+        sources = sorted({session.source for session in plan.sessions})
+        self._source_ids = {source: _SOURCE_IDS * (place + 1) for place, source in enumerate(sources)}
+        self.ended: list[SessionEnd] = []
+
+    @property
+    def unfinished(self) -> int:
+        """Sessions that have begun and not ended."""
+        return len(self._live)
+
+    def arrivals(self) -> Iterator[Arrival]:
+        """The first calls of every session, by time."""
+        for number, (at_s, which) in enumerate(zip(self._plan.at_s.tolist(), self._plan.which.tolist(), strict=True)):
+            live = self._live[number] = _Live(number, self._plan.sessions[which], at_s)
+            yield from self._issue(live, at_s)
+
+    def followups(self, ended: Ended, now_s: float) -> list[Arrival]:
+        """The calls that come because one has ended: those of the next stage, when its pauses are over."""
+        number, place = map(int, ended.entry.request.id[1:].split("-"))
+        live = self._live[number]
+        call = live.session.calls[place]
+        live.open -= 1
+        live.done += 1
+        live.due_s = max(live.due_s, now_s + call.pause_s)
+        live.intact = live.intact and ended.kind is OutcomeKind.COMPLETED
+        if live.open:
+            return []
+        live.stage += 1
+        if live.intact and live.stage <= live.session.calls[-1].stage:
+            return list(self._issue(live, max(now_s, live.due_s)))
+        del self._live[number]
+        whole = live.intact and live.done == len(live.session.calls)
+        self.ended.append(SessionEnd(number, live.session.source, live.begin_s, now_s, live.done, whole))
+        return []
+
+    def _issue(self, live: _Live, at_s: float) -> Iterator[Arrival]:
+        places = [place for place, call in enumerate(live.session.calls) if call.stage == live.stage]
+        # All of a stage count as open before the first is out, whatever becomes of it.
+        live.open = len(places)
+        live.before = live.chain
+        for place in places:
+            yield self._arrival(live, place, at_s)
+
+    def _arrival(self, live: _Live, place: int, at_s: float) -> Arrival:
+        call = live.session.calls[place]
+        options = self._plan.options
+        cap = LEAST_CAP
+        while cap < call.output_tokens:
+            cap *= 2
+        prompt = call.prompt_tokens
+        if options.context:
+            cap = min(cap, max(1, options.context // 4))
+            prompt = max(1, min(prompt, int(options.context * 0.95) - cap))
+        slo = slo_for(call.task, float(self._plan.importance[live.number]), options.slo_scale)
+        request = Request(
+            id=f"s{live.number:07d}-{place:04d}",
+            tenant=live.session.source,
+            model=self._model,
+            arrival_s=at_s,
+            prompt_tokens=prompt,
+            max_output_tokens=cap,
+            declared_slo=Slo(ttft_ms=options.ttft_ms or slo.ttft_ms, tpot_ms=options.tpot_ms or slo.tpot_ms),
+            session=str(live.number),
+        )
+        return Arrival(
+            request=request,
+            estimate=self._believe,
+            output_tokens=min(cap, call.output_tokens),
+            block_hashes=self._blocks(live, place, prompt),
+            hash_tokens=SESSION_HASH_TOKENS,
+        )
+
+    def _blocks(self, live: _Live, place: int, prompt: int) -> tuple[int, ...]:
+        """Ids of the prompt's whole blocks: those it shares, then new ones."""
+        wanted = prompt // SESSION_HASH_TOKENS
+        shared = min(wanted, live.session.calls[place].prefix_tokens // SESSION_HASH_TOKENS)
+        if place == 0:
+            first = self._source_ids[live.session.source]
+            kept = tuple(range(first, first + shared))
+        else:
+            kept = live.before[:shared]
+        fresh = _SESSION_IDS * (live.number + 1) + live.blocks
+        live.blocks += wanted - len(kept)
+        live.chain = (*kept, *range(fresh, fresh + wanted - len(kept)))
+        return live.chain

@@ -1,0 +1,218 @@
+"""Reads recorded sessions: text-to-SQL workflows (HexGen-Flow's traces) and agents with tools."""
+
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hmas.controller.core.errors import TraceError
+from hmas.controller.core.types import TaskType
+from hmas.loadgen.traces import records
+from hmas.workloads.columns import MAX_TOKENS
+from hmas.workloads.sessions import Call, Session
+
+STEP_TASKS = {
+    "Information Retriever": TaskType.EXTRACTION,
+    "extract_keywords": TaskType.EXTRACTION,
+    "generate_candidate": TaskType.CODE_GENERATION,
+    "revise": TaskType.CODE_GENERATION,
+    "generate_unit_test": TaskType.CODE_GENERATION,
+    "unit_tester": TaskType.QA,
+    "evaluate": TaskType.QA,
+}
+"""Task types of text-to-SQL steps, by how their names begin."""
+SIDE_BY_SIDE = ("generate_candidate", "revise", "evaluate")
+"""Steps whose runs are taken for parallel groups with a barrier after each: a reading of the flat list, which has no edges."""
+SOURCE_TASKS = {
+    "agentcgroup": TaskType.CODE_GENERATION,
+    "lmcache-agent-trace/miniswe": TaskType.CODE_GENERATION,
+    "lmcache-agent-trace/magagent": TaskType.RESEARCH_AND_COMMUNICATION,
+    "lmcache-agent-trace/taubench": TaskType.DIALOGUE,
+    "tau-bench": TaskType.DIALOGUE,
+    "SWE-agent": TaskType.CODE_GENERATION,
+    "api-bank": TaskType.DIALOGUE,
+}
+"""Task types of tool sessions, by how their sources' names begin."""
+
+
+class SqlCall(msgspec.Struct):
+    """A call of a text-to-SQL workflow as the file has it."""
+
+    step: str
+    input_tokens: int
+    output_tokens: int
+
+
+class SqlWorkflow(msgspec.Struct):
+    """A text-to-SQL workflow as the file has it."""
+
+    workflow_id: str
+    calls: list[SqlCall]
+    trace: str = "text2sql"
+
+
+class Tool(msgspec.Struct):
+    """A tool's run: how long it took where that was measured, and how much it returned."""
+
+    return_tokens: int | None = None
+    dur_s: float | None = None
+
+
+class ToolCall(msgspec.Struct):
+    """A call of a tool session as the file has it; which times are there depends on the source."""
+
+    input_tokens: int
+    output_tokens: int
+    ready_s: float | None = None
+    end_s: float | None = None
+    cached_tokens: int | None = None
+    shared_prefix_frac: float | None = None
+    tools: list[Tool] = []
+
+
+class ToolSession(msgspec.Struct):
+    """A tool session as the file has it."""
+
+    session_id: str
+    source: str
+    calls: list[ToolCall]
+
+
+def read_text2sql(path: Path, *, parallel: bool) -> list[Session]:
+    """Reads text-to-SQL workflows.
+
+    Args:
+        path: JSON lines, also gzipped.
+        parallel: Whether runs of candidates, revisions and evaluations go side by side; else every call waits for the one before.
+
+    Raises:
+        TraceError: The file cannot be used, or a row is bad (named with its field).
+    """
+    return _read(path, SqlWorkflow, lambda row: _workflow(row, parallel=parallel))
+
+
+def read_tool_sessions(path: Path, *, pause_s: float) -> list[Session]:
+    """Reads tool sessions.
+
+    Args:
+        path: JSON lines, also gzipped.
+        pause_s: How long the pauses last that the source did not measure.
+
+    Raises:
+        TraceError: The file cannot be used, or a row is bad (named with its field).
+    """
+    return _read(path, ToolSession, lambda row: _tool_session(row, pause_s))
+
+
+def _read(path: Path, kind: type[Any], make: Callable[[Any], Session | None]) -> list[Session]:
+    if not path.is_file():
+        raise TraceError(f"{path}: no such file")
+    found = []
+    for line, record in records(path):
+        try:
+            session = make(msgspec.convert(record, kind))
+        except msgspec.ValidationError as error:
+            raise TraceError(f"{path}, row {line}: {error}") from error
+        except TraceError as error:
+            raise TraceError(f"{path}, row {line}: {error}") from error
+        if session is not None:
+            found.append(session)
+    if not found:
+        raise TraceError(f"{path}: holds no sessions")
+    return found
+
+
+def _workflow(row: SqlWorkflow, *, parallel: bool) -> Session:
+    if not row.calls:
+        raise TraceError("calls is empty; allowed: one call or more")
+    calls: list[Call] = []
+    for place, call in enumerate(row.calls):
+        _check(f"calls[{place}].input_tokens", call.input_tokens, 1)
+        _check(f"calls[{place}].output_tokens", call.output_tokens, 1)
+        together = parallel and place > 0 and row.calls[place - 1].step == call.step and call.step.startswith(SIDE_BY_SIDE)
+        stage = calls[-1].stage + (0 if together else 1) if calls else 0
+        calls.append(
+            Call(
+                stage=stage,
+                prompt_tokens=call.input_tokens,
+                output_tokens=call.output_tokens,
+                task=_by_name(STEP_TASKS, call.step),
+                step=call.step,
+            )
+        )
+    return Session(id=row.workflow_id, source=f"text2sql/{row.trace}", calls=tuple(calls))
+
+
+def _tool_session(row: ToolSession, pause_s: float) -> Session | None:
+    task = _by_name(SOURCE_TASKS, row.source)
+    for place, call in enumerate(row.calls):
+        _check(f"calls[{place}].input_tokens", call.input_tokens, 0)
+        _check(f"calls[{place}].output_tokens", call.output_tokens, 0)
+        for tool in call.tools:
+            _check(f"calls[{place}].tools.return_tokens", tool.return_tokens or 0, 0)
+            if tool.dur_s is not None and not 0.0 <= tool.dur_s < 1e7:
+                raise TraceError(f"calls[{place}].tools.dur_s is {tool.dur_s}; allowed: seconds, 0 or more")
+    # Some logs have calls without a text: there is nothing to serve in them.
+    logged = [call for call in row.calls if call.input_tokens > 0]
+    if not logged:
+        return None
+    pauses = [_pause_s(call, following) for call, following in pairwise([*logged, None]) if call is not None]
+    prefixes = [_prefix_tokens(call, before) for before, call in pairwise([None, *logged]) if call is not None]
+    calls = tuple(
+        Call(
+            stage=place,
+            prompt_tokens=call.input_tokens,
+            output_tokens=max(1, call.output_tokens),
+            prefix_tokens=min(prefix, call.input_tokens),
+            pause_s=pause_s if pause is None else pause,
+            return_tokens=sum(tool.return_tokens or 0 for tool in call.tools),
+            task=task,
+            step=row.source,
+        )
+        for place, (call, pause, prefix) in enumerate(zip(logged, pauses, prefixes, strict=True))
+    )
+    return Session(id=row.session_id, source=row.source, calls=calls, measured=None not in pauses)
+
+
+def _pause_s(call: ToolCall, following: ToolCall | None) -> float | None:
+    """Time until the next call's context was ready; else the longest tool, because a message's tools overlap; None where unknown."""
+    if following is None:
+        return 0.0
+    if call.end_s is not None and following.ready_s is not None:
+        return max(0.0, following.ready_s - call.end_s)
+    known = [tool.dur_s for tool in call.tools if tool.dur_s is not None]
+    return max(known) if call.tools and len(known) == len(call.tools) else None
+
+
+def _prefix_tokens(call: ToolCall, before: ToolCall | None) -> int:
+    """What the log says was cached or shared; else, where the context only grew, the whole of the prompt before."""
+    if call.cached_tokens is not None:
+        return max(0, call.cached_tokens)
+    if call.shared_prefix_frac is not None and before is not None:
+        return int(min(1.0, max(0.0, call.shared_prefix_frac)) * call.input_tokens)
+    return before.input_tokens if before is not None and call.input_tokens >= before.input_tokens else 0
+
+
+def _check(field: str, value: int, least: int) -> None:
+    if not least <= value <= MAX_TOKENS:
+        raise TraceError(f"{field} is {value}; allowed: {least} to {MAX_TOKENS}")
+
+
+def _by_name(tasks: dict[str, TaskType], name: str) -> TaskType:
+    return next((task for begin, task in tasks.items() if name.startswith(begin)), TaskType.UNKNOWN)
+
+
+def of_source(sessions: Iterable[Session], source: str) -> list[Session]:
+    """Sessions whose source begins so; all for `all`; those with measured pauses for an empty name.
+
+    Raises:
+        TraceError: There are none.
+    """
+    pool = list(sessions)
+    chosen = [s for s in pool if s.measured] if not source else [s for s in pool if source == "all" or s.source.startswith(source)]
+    if not chosen:
+        allowed = sorted({s.source for s in pool})
+        raise TraceError(f"source is {source!r}; allowed: all, how one of these begins, or none for measured pauses: {', '.join(allowed)}")
+    return chosen

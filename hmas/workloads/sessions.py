@@ -1,0 +1,85 @@
+"""Sessions: chains of calls in which the next comes when one has ended and its tool has answered."""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from hmas.controller.core.slo import IMPORTANCE_MAX, IMPORTANCE_MIN
+from hmas.controller.core.types import TaskType
+from hmas.loadgen.streams import stream
+from hmas.workloads.columns import Floats, Ints
+from hmas.workloads.options import Options
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """One call of a session.
+
+    Attributes:
+        stage: Calls of one stage run side by side; the next stage begins when all of them have ended and their pauses are over.
+        prompt_tokens, output_tokens: True lengths, 1 or more.
+        prefix_tokens: How much of the prompt is the beginning of the session's call before; of the first call, the beginning that all
+            sessions of its source share.
+        pause_s: Time that its tools take after it has ended.
+        return_tokens: What the tools answered. Later prompts hold it already; it is told for reports.
+        task: Its task type.
+        step: What it does, in the source's words.
+    """
+
+    stage: int
+    prompt_tokens: int
+    output_tokens: int
+    prefix_tokens: int = 0
+    pause_s: float = 0.0
+    return_tokens: int = 0
+    task: TaskType = TaskType.UNKNOWN
+    step: str = ""
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True):
+    """A recorded session.
+
+    Attributes:
+        id: Its name in the file.
+        source: Where it was recorded.
+        calls: In order, their stages counted from 0 without a gap.
+        measured: Whether its pauses were measured; else they are assumed.
+    """
+
+    id: str
+    source: str
+    calls: tuple[Call, ...]
+    measured: bool = True
+
+
+class SessionPlan:
+    """Sessions that begin at given times: a workload that reacts to how it is served.
+
+    Attributes:
+        name: What it is, for reports.
+        sessions: The recorded sessions.
+        at_s: When each begins, ascending.
+        which: Which of the recorded ones it is.
+        importance: 0.5 to 1, one draw for all calls of a session.
+        duration_s: Length of the time in which sessions begin.
+    """
+
+    def __init__(self, name: str, sessions: Sequence[Session], at_s: Floats, options: Options, duration_s: float) -> None:
+        """Draws which session begins when, with replacement, and how important each is."""
+        self.name = name
+        self.sessions = tuple(sessions)
+        self.at_s = at_s
+        self.duration_s = duration_s
+        self.options = options
+        self.which: Ints = stream(options.seed, "sessions").integers(0, len(self.sessions), len(at_s))
+        drawn: Floats = stream(options.seed, "importance").random(len(at_s))
+        self.importance = IMPORTANCE_MIN + (IMPORTANCE_MAX - IMPORTANCE_MIN) * drawn
+
+    def __len__(self) -> int:
+        return len(self.at_s)
+
+    @property
+    def calls(self) -> int:
+        """Calls of all sessions together, if each goes to its end."""
+        sizes = np.array([len(session.calls) for session in self.sessions])
+        return int(sizes[self.which].sum())

@@ -1,0 +1,1 @@
+"""The demo's comparison on a real vLLM."""

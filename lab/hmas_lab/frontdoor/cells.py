@@ -1,0 +1,132 @@
+"""From what clients saw to one row of figures for each cell, and to the ratio of two arms on the same requests. Pure."""
+
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from hmas.controller.core.objectives import percentile
+from hmas.loadgen.process import NO_END
+from hmas.loadgen.results import Result, is_good
+from hmas_lab.frontdoor.load import Cell
+from hmas_lab.frontdoor.settings import KEPT_S
+
+K = TypeVar("K", bound=Hashable)
+
+REFUSED = ("rejected", "shed", "timed_out")
+QUANTILE = 1.96
+"""Half of a 95 % interval in standard errors."""
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the requests of a cell under one arm.
+
+    Attributes:
+        ended: Answers that came to their proper end. `good`: those of them within both targets.
+        ttft_ms_p50, ttft_ms_p95, ttft_ms_max: Over streamed answers of which a first token came; 0 with none.
+        tpot_ms_p95: Over streamed answers of two tokens or more; 0 with none.
+        told: Refused, with Retry-After. `refused`: refused without.
+        unanswered: Neither a first token nor a refusal within the run, or an answer that broke off.
+        unfinished: Still being answered when the run ended.
+        kept: Without a first token (without an end, where not streamed) or a refusal until 30 s beyond the deadline.
+    """
+
+    sent: int
+    ended: int
+    good: int
+    ttft_ms_p50: float
+    ttft_ms_p95: float
+    ttft_ms_max: float
+    tpot_ms_p95: float
+    told: int
+    refused: int
+    unanswered: int
+    unfinished: int
+    kept: int
+
+
+class Ratio(msgspec.Struct, frozen=True, kw_only=True):
+    """Goodput of one arm over another's on the same requests.
+
+    Attributes:
+        value: None where the other arm has nothing good.
+        half: Half the width of its 95 % interval; 0 where no request differs.
+        good, base: Good requests of both.
+    """
+
+    value: float | None
+    half: float
+    good: int
+    base: int
+
+
+def cell_of(result: Result) -> Cell:
+    """The cell that a request belongs to."""
+    return Cell(result.kind, result.capped, result.declared)
+
+
+def cell_words(cell: Cell) -> str:
+    """A cell for people."""
+    return f"{cell.form}, {'capped' if cell.capped else 'no cap'}, {'declared' if cell.declared else 'undeclared'}"
+
+
+def figures(results: Sequence[Result]) -> Figures:
+    """Figures of one arm over some requests."""
+    ttft = sorted(r.ttft_ms for r in results if r.ttft_ms >= 0.0)
+    tpot = sorted(r.tpot_ms for r in results if r.tpot_ms >= 0.0)
+    refused = [r for r in results if r.outcome in REFUSED]
+    unfinished = sum(map(_is_unfinished, results))
+    return Figures(
+        sent=len(results),
+        ended=sum(r.outcome == "completed" for r in results),
+        good=sum(map(is_good, results)),
+        ttft_ms_p50=round(percentile(ttft, 50), 2),
+        ttft_ms_p95=round(percentile(ttft, 95), 1),
+        ttft_ms_max=round(ttft[-1], 1) if ttft else 0.0,
+        tpot_ms_p95=round(percentile(tpot, 95), 2),
+        told=sum(r.retry_after_s >= 0.0 for r in refused),
+        refused=sum(r.retry_after_s < 0.0 for r in refused),
+        unanswered=sum(r.outcome in ("failed", "lost") for r in results) - unfinished,
+        unfinished=unfinished,
+        kept=sum(map(is_kept, results)),
+    )
+
+
+def _is_unfinished(result: Result) -> bool:
+    return result.outcome == "lost" and result.detail.startswith(NO_END) and result.ttft_ms >= 0.0
+
+
+def is_kept(result: Result) -> bool:
+    """Whether a request was left without a word for more than `KEPT_S` beyond its deadline."""
+    if not result.streamed:
+        deadline_ms, word_ms = result.total_target_ms, result.total_ms
+    else:
+        deadline_ms, word_ms = result.slo.ttft_ms, result.ttft_ms if result.ttft_ms >= 0.0 else result.total_ms
+    return word_ms > deadline_ms + 1000.0 * KEPT_S
+
+
+def ratio(ours: Sequence[Result], theirs: Sequence[Result]) -> Ratio:
+    """Goodput over another arm's, request by request: the two differ only where a request was good under one of them alone.
+
+    The interval comes from how many those are: their difference has about their number as its variance (as in McNemar's test).
+
+    Raises:
+        ValueError: They are not the same requests.
+    """
+    a, b = [is_good(r) for r in ours], [is_good(r) for r in theirs]
+    good, base = sum(a), sum(b)
+    if len(a) != len(b):
+        raise ValueError(f"{len(a)} requests beside {len(b)}; allowed: the same requests under both arms")
+    if not base:
+        return Ratio(value=None, half=0.0, good=good, base=0)
+    apart = sum(one != other for one, other in zip(a, b, strict=True))
+    return Ratio(value=round(good / base, 4), half=round(QUANTILE * math.sqrt(apart) / base, 4), good=good, base=base)
+
+
+def grouped(results: Sequence[Result], key: Callable[[Result], K]) -> Mapping[K, list[Result]]:
+    """Results by a key, in their order."""
+    found: dict[K, list[Result]] = {}
+    for result in results:
+        found.setdefault(key(result), []).append(result)
+    return found

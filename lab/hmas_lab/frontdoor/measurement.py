@@ -1,0 +1,139 @@
+"""The measurement from beginning to end: capacity, every load as often as time allows, each agent left out in turn; and its document."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from hmas.controller.config.running import AGENT_NAMES
+from hmas.controller.runtime.clock import Clock
+from hmas.loadgen.results import Result
+from hmas_lab.blocks import drawn_order
+from hmas_lab.compare import plain
+from hmas_lab.frontdoor.arms import DoorBroken, without
+from hmas_lab.frontdoor.capacity import CapacityPoint
+from hmas_lab.frontdoor.cells import cell_of, figures, grouped, ratio
+from hmas_lab.frontdoor.goals import ByLoad, outcomes, quick_failures
+from hmas_lab.frontdoor.load import DoorLoad
+from hmas_lab.frontdoor.runs import Runs
+from hmas_lab.frontdoor.settings import PASS, PLAIN, PRODUCT, DoorSettings
+from hmas_lab.result_files import VERSION
+
+LEAST_GOOD_RPS = 0.05
+LONGER = 1.5
+Say = Callable[[str], None]
+Kept = dict[float, dict[str, list[Result]]]
+
+
+class Measurement:
+    """One measurement.
+
+    Args:
+        settings: What is measured.
+        load: Where requests come from.
+        runs: Makes the runs.
+        clock: Bounds the whole: what no longer fits into `budget_s` is left out and said so.
+        say: Takes a line for whoever watches.
+    """
+
+    def __init__(self, settings: DoorSettings, load: DoorLoad, runs: Runs, clock: Clock, say: Say) -> None:
+        self._settings = settings
+        self._load = load
+        self._runs = runs
+        self._clock = clock
+        self._say = say
+        self._until_s = clock.now_s() + settings.budget_s
+        self._longest_s = 0.0
+        self._by_load: Kept = {}
+        self._worth: Kept = {}
+        self._gaps: dict[str, float] = {}
+        self._left_out: list[str] = []
+
+    async def run(self) -> dict[str, Any]:
+        """Makes all runs; the document.
+
+        Raises:
+            DoorBroken: A stack did not come up, or nothing good comes out of pass-through.
+        """
+        settings = self._settings
+        points = await self._runs.capacity()
+        capacity_rps = max((point.good_rps for point in points), default=0.0)
+        if capacity_rps < LEAST_GOOD_RPS:
+            raise DoorBroken(f"pass-through serves {capacity_rps:.3f} good requests/s; needed: at least {LEAST_GOOD_RPS:g}")
+        self._say(f"capacity: {capacity_rps:.2f} good requests/s")
+        for repeat in range(settings.repeats):
+            for load in settings.loads:
+                await self._one(self._by_load, load, repeat, settings.arms, capacity_rps)
+            if not repeat:
+                for load in settings.worth_loads:
+                    await self._one(self._worth, load, repeat, [without(agent) for agent in AGENT_NAMES], capacity_rps)
+        return self._document(points, capacity_rps)
+
+    async def _one(self, kept: Kept, load: float, repeat: int, arms: Sequence[str], capacity_rps: float) -> None:
+        settings, name = self._settings, f"load {load:g}, run {repeat + 1}"
+        began_s = self._clock.now_s()
+        if began_s + self._longest_s > self._until_s:
+            self._left_out.append(f"{name}: {', '.join(arms)}")
+            return
+        # The same number of a load and a repetition gives the same requests to the arms that leave an agent out.
+        number = settings.loads.index(load) + len(settings.loads) * repeat
+        arrivals = self._load.arrivals(number, rps=load * capacity_rps, seconds=settings.seconds * (LONGER if load < 0.5 else 1.0))
+        order = drawn_order(arms, seed=settings.seed, number=number)
+        made = await self._runs.side_by_side(order, f"load-{load:g}-run-{repeat + 1}", arrivals)
+        for arm in arms:
+            results, summary = made[arm]
+            kept.setdefault(load, {}).setdefault(arm, []).extend(results)
+            self._gaps[f"{name}, {arm}"] = round(summary.max_gap_s, 3)
+            found = figures(results)
+            self._say(
+                f"{name}, {arm}: {found.good} good of {found.sent}, {found.unanswered} unanswered, "
+                f"TTFT p50 {found.ttft_ms_p50:.0f} ms, p95 {found.ttft_ms_p95:.0f} ms, TPOT p95 {found.tpot_ms_p95:.1f} ms"
+            )
+        self._longest_s = max(self._longest_s, self._clock.now_s() - began_s)
+
+    def _document(self, points: Sequence[CapacityPoint], capacity_rps: float) -> dict[str, Any]:
+        goals = [msgspec.to_builtins(one) | {"verdict": one.verdict} for one in outcomes(self._by_load)]
+        return {
+            "version": VERSION,
+            "settings": msgspec.to_builtins(self._settings),
+            "capacity_rps": round(capacity_rps, 3),
+            "stretch": self._load.stretch,
+            "capacity": plain(points),
+            "summary": {"loads": loads_summary(self._by_load), "goals": goals, "worth": worth_summary(self._by_load, self._worth)},
+            "quick_failures": quick_failures(self._by_load),
+            "left_out": self._left_out,
+            "longest_gaps_s": self._gaps,
+        }
+
+
+def loads_summary(by_load: ByLoad) -> list[dict[str, Any]]:
+    """Figures and ratios of each load, of all its requests and cell by cell."""
+    found = []
+    for load, arms in by_load.items():
+        by_cell = {name: grouped(results, cell_of) for name, results in arms.items()}
+        cells = [{**cell._asdict(), **compared({name: by_cell[name].get(cell, []) for name in arms})} for cell in sorted(by_cell[PRODUCT])]
+        found.append({"load": load, **compared(arms), "cells": cells})
+    return found
+
+
+def compared(arms: Mapping[str, Sequence[Result]]) -> dict[str, Any]:
+    """Figures of each arm, and the product's goodput over that of the others."""
+    ours = arms[PRODUCT]
+    others = [(over, name) for over, name in (("over_pass", PASS), ("over_plain", PLAIN)) if name in arms]
+    return {
+        "arms": {name: msgspec.to_builtins(figures(results)) for name, results in arms.items()},
+        **{over: msgspec.to_builtins(ratio(ours, arms[name])) for over, name in others},
+    }
+
+
+def worth_summary(by_load: ByLoad, worth: ByLoad) -> list[dict[str, Any]]:
+    """What each agent is worth: goodput with all agents over that without it, on the requests that both had."""
+    found: list[dict[str, Any]] = []
+    for load, arms in worth.items():
+        if PRODUCT not in by_load.get(load, {}):
+            continue
+        for agent in AGENT_NAMES:
+            theirs = arms[without(agent)]
+            ours = by_load[load][PRODUCT][: len(theirs)]
+            found.append({"load": load, "agent": agent, "good": figures(theirs).good, "with": msgspec.to_builtins(ratio(ours, theirs))})
+    return found
