@@ -1,7 +1,7 @@
 """The bodies that clients send, made from a prompt's text: one for every shape of request that a gateway meets. Pure.
 
-What reads them is `hmas.controller.core.request_body`. Both together are how training, evaluation and benchmarks see prompts, so that nothing
-is judged on an input that no client sends.
+What reads them is `hmas.controller.core.request_body`. Both together are how training, evaluation and benchmarks see prompts, so that
+nothing is judged on an input that no client sends.
 """
 
 from collections.abc import Sequence

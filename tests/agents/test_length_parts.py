@@ -16,7 +16,7 @@ from hmas.agents.perception.lengths.base import FILE, INPUTS, SHIPPED, LengthBas
 from hmas.agents.perception.lengths.bounds import LongestAnswers
 from hmas.agents.perception.lengths.calibration import SCATTER_BOUND, Calibration
 from hmas.agents.perception.lengths.effects import Effects, Level, Membership
-from hmas.agents.perception.lengths.model import demands as length_demands
+from hmas.agents.perception.lengths import demands as length_demands
 from hmas.agents.perception.lengths.names import known_offset, model_key
 from hmas.agents.perception.lengths.text import NUMBERS, WORDS, QuestionFeatures, features_of, terms
 from hmas.agents.perception.reading import PromptView
