@@ -23,9 +23,8 @@ from hmas.agents.meta.selectors.base import Pending, Proposal, Reward, Selector,
 from hmas.agents.meta.selectors.rules import RuleSelector
 from hmas.controller.core.errors import PolicyError
 from hmas.controller.core.messages import LongView, MetaDecision, ShortView
-from hmas.controller.scheduling.policies.registry import check_hints
+from hmas.controller.scheduling.policies.registry import BYPASS_POLICY, check_hints
 
-BYPASS_POLICY = "fcfs"
 AGREE = 2
 """Evaluations in a row in which the same voice has to propose the same."""
 SHORT_MAX = 256

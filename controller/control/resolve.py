@@ -16,12 +16,11 @@ from hmas.controller.control.overrides import knobs_for
 from hmas.controller.core.messages import ControlAction, LengthBound, MetaDecision, OverrideNotice
 from hmas.controller.core.types import Controls
 from hmas.controller.scheduling.admission.quotas import NO_LIMITS, TenantLimits
-from hmas.controller.scheduling.policies.registry import GUARD
+from hmas.controller.scheduling.policies.registry import BYPASS_POLICY, GUARD
 
 META: Final = "meta"
 STATERA: Final = "statera"
 Source = Literal["configured", "meta", "statera", "bypass", "operator", "fallback"]
-BYPASS_POLICY = "fcfs"
 ENGINES_OWN = "engine's own"
 BUDGET_LEAST = 0.125
 """Share of an engine's own token budget below which no agent may set it."""

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hmas.agents.model_store.card import verified
+from hmas.agents.perception.lengths import demands as length_demands
 from hmas.agents.perception.lengths.base import FILE, INPUTS, SHIPPED, LengthBase, Stored, load
 from hmas.agents.perception.lengths.bounds import LongestAnswers
 from hmas.agents.perception.lengths.calibration import SCATTER_BOUND, Calibration
 from hmas.agents.perception.lengths.effects import Effects, Level, Membership
-from hmas.agents.perception.lengths import demands as length_demands
 from hmas.agents.perception.lengths.names import known_offset, model_key
 from hmas.agents.perception.lengths.text import NUMBERS, WORDS, QuestionFeatures, features_of, terms
 from hmas.agents.perception.reading import PromptView

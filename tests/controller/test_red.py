@@ -165,7 +165,7 @@ def test_while_nobody_is_late_it_is_deadline_order():
     red = pressed(entries, lapses=0)
     for entry in entries:
         edf.push(entry, 0.0)
-    assert red.cutoff == math.inf
+    assert red.cost_threshold == math.inf
     assert drained(red) == drained(edf)
 
 
@@ -174,7 +174,7 @@ def test_the_costliest_are_put_behind_all_others_the_cheapest_of_them_first():
     entries = [made(number, output=100.0 + 10 * number, at_s=0.1 * number, ttft_ms=30_000.0 - 200 * number) for number in range(60)]
     policy = pressed(entries, lapses=12)
     costs = [100 + 2 * entry.estimates.output_tokens for entry in entries]
-    costly = [number for number, cost in enumerate(costs) if cost > policy.cutoff]
+    costly = [number for number, cost in enumerate(costs) if cost > policy.cost_threshold]
     assert 10 < len(costly) < 58
     in_turn = sorted(set(range(60)) - set(costly), key=lambda number: entries[number].ttft_deadline_s)
     assert [policy.ahead(entries[number].request.id) for number in costly] == list(range(len(in_turn), 60))
@@ -205,7 +205,7 @@ def test_those_that_were_put_behind_come_back_when_there_is_room():
         at_s = 200.0 + 0.1 * number
         policy.push(made(1000 + number, output=100.0 + 10 * (number % 60), at_s=at_s), at_s)
         policy.pop(at_s)
-    assert policy.cutoff == math.inf
+    assert policy.cost_threshold == math.inf
     assert len(policy) == 60
 
 
@@ -245,10 +245,10 @@ def test_it_is_told_of_those_that_become_too_late_whatever_becomes_of_them(overd
         request = Request(id=f"{number:03d}", tenant="t", model="m", arrival_s=0.01 * number, prompt_tokens=100 + number)
         scheduler.submit(request, Estimates(slo=Slo(ttft_ms=1000.0, tpot_ms=100.0)), 0.01 * number)
     policy = scheduler._room.groups[0].policy
-    assert policy.cutoff == math.inf
+    assert policy.cost_threshold == math.inf
     for _ in range(4):
         scheduler.expire(3.0)
-    assert policy.cutoff < math.inf
+    assert policy.cost_threshold < math.inf
 
 
 def test_a_snapshot_tells_the_threshold_of_the_queue_that_gives_up_most():
@@ -258,7 +258,7 @@ def test_a_snapshot_tells_the_threshold_of_the_queue_that_gives_up_most():
         request = Request(id=f"{number:03d}", tenant="t", model="m", arrival_s=0.01 * number, prompt_tokens=100 + number)
         scheduler.submit(request, Estimates(slo=Slo(ttft_ms=1000.0, tpot_ms=100.0)), 0.01 * number)
     found = scheduler.snapshot(3.0, "gate").cutoff
-    assert found == scheduler._room.groups[0].policy.cutoff
+    assert found == scheduler._room.groups[0].policy.cost_threshold
     assert 0.0 < found < math.inf
     scheduler.set_policy("edf", 3.0)
     assert scheduler.snapshot(3.0, "gate").cutoff == 0.0

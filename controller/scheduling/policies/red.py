@@ -55,7 +55,7 @@ class Red:
         self._costly: LazyHeap[QueueEntry] = LazyHeap()
 
     @property
-    def cutoff(self) -> float:
+    def cost_threshold(self) -> float:
         """The highest cost that is affordable now, tokens; infinite where all are."""
         return self._cutoff.value
 

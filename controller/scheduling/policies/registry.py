@@ -44,6 +44,8 @@ BUILT_IN: tuple[type[QueuePolicy], ...] = (
 )
 """The project's own: by deadline, by length, by class, fair. One more is one line here."""
 
+BYPASS_POLICY = Fcfs.name
+"""What orders the queue while the control loop is bypassed (H-MAS C.2), and requests of models that have just appeared."""
 DEFAULT_POLICY = Red.name
 """The order that is shipped: where all can be in time that of deadlines, and in an overload the most of them are."""
 

@@ -8,7 +8,7 @@ from hmas.controller.scheduling.policies.slack import slack_key_s
 from hmas.controller.scheduling.policy_base.lazy_heap import LazyHeap
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.policy_base.recall import Recall
-from hmas.controller.scheduling.policy_base.service_split import ServiceSplit
+from hmas.controller.scheduling.policy_base.service_split import FOLLOWS_TRAFFIC, SLOW_QUANTILE, ServiceSplit
 from hmas.controller.scheduling.policy_base.signals import ARRIVAL, OUTPUT_LENGTH, PRIORITY, SERVICE_TIME, TARGETS, Signal
 from hmas.controller.scheduling.policy_base.subclassing import mypyc_attr
 
@@ -47,7 +47,9 @@ class TwoLane:
 
     name: ClassVar[str] = "two-lane"
     summary: ClassVar[str] = "short and long requests in lanes of their own; ends head-of-line blocking by long ones"
-    default_hints: ClassVar[Mapping[str, float]] = MappingProxyType({"threshold_ms": 0.0, "slow_quantile": 0.8, "fast_share": 0.8})
+    default_hints: ClassVar[Mapping[str, float]] = MappingProxyType(
+        {"threshold_ms": FOLLOWS_TRAFFIC, "slow_quantile": SLOW_QUANTILE, "fast_share": 0.8}
+    )
     hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType(
         {"threshold_ms": (0.0, 3_600_000.0), "slow_quantile": (0.05, 0.99), "fast_share": (0.05, 0.95)}
     )

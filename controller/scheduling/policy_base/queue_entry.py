@@ -55,6 +55,9 @@ class QueuePolicy(Protocol):
     """A queueing discipline over waiting entries. Pure: time comes in as `now_s`.
 
     Every entry is in the policy at most once, by `request.id`. Costs are per call with n entries waiting.
+
+    A policy that puts costly requests behind others has a property `cost_threshold` besides: the highest cost in tokens that is served in
+    turn, infinite where all are. Operators see it, and the twin's replays begin with it.
     """
 
     name: ClassVar[str]

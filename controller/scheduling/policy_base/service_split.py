@@ -3,6 +3,10 @@
 from collections import deque
 from collections.abc import Sequence
 
+FOLLOWS_TRAFFIC = 0.0
+"""The threshold in milliseconds that stands for none: the split follows a quantile."""
+SLOW_QUANTILE = 0.8
+"""Quantile of recent total times above which a request counts as long, where nobody says otherwise."""
 _KEEP = 512
 _REFRESH = 32
 _LEAST = 32

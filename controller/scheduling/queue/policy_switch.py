@@ -6,9 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from hmas.controller.core.errors import SchedulingError
 from hmas.controller.scheduling.admission.quotas import Tenancy
 from hmas.controller.scheduling.instances.instance import Instance
-from hmas.controller.scheduling.policies.fcfs import Fcfs
-from hmas.controller.scheduling.policies.red import Red
-from hmas.controller.scheduling.policies.registry import check_hints, make_policy
+from hmas.controller.scheduling.policies.registry import BYPASS_POLICY, check_hints, make_policy
 from hmas.controller.scheduling.policy_base.queue_entry import QueuePolicy
 from hmas.controller.scheduling.queue.model_queue import Group, Waiting
 from hmas.controller.scheduling.queue.retired import Retired
@@ -93,8 +91,7 @@ class Queues:
         found = math.inf
         for group in self.groups:
             policy = group.policy.inner if isinstance(group.policy, Gate) else group.policy
-            if isinstance(policy, Red):
-                found = min(found, policy.cutoff)
+            found = min(found, float(getattr(policy, "cost_threshold", math.inf)))
         return found if found < math.inf else 0.0
 
     @property
@@ -197,7 +194,7 @@ class Queues:
             for group in self.groups:
                 group.replace(self._structure(self._wanted), now_s)
             self._now_in_force()
-        elif self._wanted[0] == Fcfs.name:
+        elif self._wanted[0] == BYPASS_POLICY:
             self._arriving = True
             for group in self.groups:
                 group.begin_at_once(self._structure(self._wanted))
@@ -289,7 +286,7 @@ class Queues:
 
     def _new_group(self, instances: Sequence[Instance]) -> Group:
         """An empty group, on its way to the same discipline as the others."""
-        group = Group(instances, self._structure((self.policy_name, self.hints)), gated(Fcfs({}), self._tenancy))
+        group = Group(instances, self._structure((self.policy_name, self.hints)), gated(make_policy(BYPASS_POLICY, {}), self._tenancy))
         if self._building is not None:
             group.begin(self._structure(self._building))
         return group

@@ -9,10 +9,9 @@ from hmas.controller.core.types import Estimates
 from hmas.controller.scheduling.admission.quotas import Tenancy
 from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.lateness import first_look_s, needed_ms
-from hmas.controller.scheduling.policies.two_lane import TwoLane
 from hmas.controller.scheduling.policy_base.lazy_heap import LazyHeap
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
-from hmas.controller.scheduling.policy_base.service_split import ServiceSplit
+from hmas.controller.scheduling.policy_base.service_split import FOLLOWS_TRAFFIC, SLOW_QUANTILE, ServiceSplit
 from hmas.controller.scheduling.policy_base.sharded_dict import Shards
 from hmas.controller.scheduling.queue.backlog import Backlog
 from hmas.controller.scheduling.queue.model_queue import Group, Waiting
@@ -328,8 +327,8 @@ class WaitingRoom:
         self.tasks[task] = self.tasks.get(task, 0) + number
 
     def _split_hints(self) -> tuple[float, float]:
-        hints = {**TwoLane.default_hints, **(self.queues.hints if self.queues.policy_name == TwoLane.name else {})}
-        return hints["threshold_ms"], hints["slow_quantile"]
+        hints = self.queues.hints
+        return hints.get("threshold_ms", FOLLOWS_TRAFFIC), hints.get("slow_quantile", SLOW_QUANTILE)
 
 
 def _due(heap: LazyHeap[Waiting], now_s: float, *, reached: bool) -> bool:

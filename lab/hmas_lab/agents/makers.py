@@ -5,8 +5,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from hmas.agents.model_store.store import ModelStore
-from hmas.agents.perception.lengths.model import LengthModel
 from hmas.agents.perception.lengths import base as length_base
+from hmas.agents.perception.lengths.model import LengthModel
 from hmas.agents.perception.model import PerceptionModel
 from hmas.agents.perception.readers import Opened, ReaderSource
 from hmas.agents.perception.reading import PromptView, Reader, Reading
