@@ -10,7 +10,7 @@ SGLANG_VENV ?= build/sglang
 TRAIN_VENV ?= build/train
 COMPILED := build/compiled
 
-.PHONY: help demo test lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers test-sglang setup-sglang bench-scheduler setup-train test-train eval-agents bench-agents bench-qos ablate-agents lab-hmas-lab-live lab-statera bench-twin bench-bad-requests bench-outside bench-frontdoor bench-frontdoor-quick setup-smollm2
+.PHONY: help demo test test-lab test-install lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers test-sglang setup-sglang bench-scheduler setup-train test-train eval-agents bench-agents bench-qos ablate-agents lab-hmas-lab-live lab-statera bench-twin bench-bad-requests bench-outside bench-frontdoor bench-frontdoor-quick setup-smollm2
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s $$'\t'
@@ -47,8 +47,18 @@ test-compiled: $(COMPILED)/.ready  ## the tests of scheduler, gateway, engine mo
 demo: $(VENV)/.core  ## the main job on this machine: two embedded engines, three baselines, H-MAS; writes build/demo.json and build/demo.html
 	$(BIN)/hmas demo
 
-test: $(VENV)/.dev  ## every test that needs no real engine, with real processes and a real Valkey
-	$(BIN)/pytest -m "not vllm and not sglang"
+# Tests beside each other share the cores; one that waits for a process or a clock leaves its core to another.
+WORKERS ?= auto
+PARALLEL := -n $(WORKERS) --dist worksteal
+
+test: $(VENV)/.dev  ## every test of the product that needs no real engine, with real processes and a real Valkey, on all cores
+	$(BIN)/pytest $(PARALLEL) -m "not vllm and not sglang and not install"
+
+test-lab: $(VENV)/.dev  ## the tests of the experiments in lab/
+	$(BIN)/pytest $(PARALLEL) lab/tests
+
+test-install: $(VENV)/.dev  ## wheel and sdist in an empty environment, run from another folder
+	$(BIN)/pytest -m install tests/test_install.py
 
 lint: $(VENV)/.dev  ## format, lint, types, import floors
 	$(BIN)/ruff format --check .
@@ -57,7 +67,7 @@ lint: $(VENV)/.dev  ## format, lint, types, import floors
 	$(BIN)/lint-imports
 
 check: lint  ## the same and the fast tests: before every commit
-	$(BIN)/pytest -m "not slow and not vllm and not sglang"
+	$(BIN)/pytest $(PARALLEL) -m "not slow and not vllm and not sglang and not install"
 
 format: $(VENV)/.dev  ## format the sources and mend what the linter can mend
 	$(BIN)/ruff format .
@@ -77,7 +87,7 @@ bench-gateway: $(COMPILED)/.ready  ## the gateway, compiled too, beside direct c
 	$(BIN)/python lab/benchmarks/bench_gateway.py --peers build/peers --compiled $(COMPILED) --repeats 5
 
 bench-sim: $(COMPILED)/.ready  ## the simulator's speed, memory and fidelity; writes build/bench/sim.json and plots
-	PYTHONPATH=$(COMPILED) HMAS_DATASETS_DIR=$(CURDIR)/datasets $(BIN)/python lab/benchmarks/bench_sim.py
+	PYTHONPATH=$(COMPILED) $(BIN)/python lab/benchmarks/bench_sim.py
 
 docs: $(VENV)/.core  ## write again the pages that are made from the code
 	$(BIN)/hmas config reference > docs/configuration.md
@@ -219,11 +229,11 @@ ablate-agents: $(VENV)/.core  ## what they are worth to the scheduler, in simula
 	$(BIN)/hmas-lab agents --page docs/agents-ablation.md
 
 lab-hmas: $(COMPILED)/.ready  ## H-MAS's evaluation in simulation, beside the paper's figures (HMAS_DATA_DIR for Azure's trace); writes build/lab/hmas.json and docs/results-hmas.md
-	OMP_NUM_THREADS=1 PYTHONPATH=$(COMPILED) HMAS_DATASETS_DIR=$(CURDIR)/datasets $(BIN)/python -P -m hmas_lab paper
+	OMP_NUM_THREADS=1 PYTHONPATH=$(COMPILED) $(BIN)/python -P -m hmas_lab paper
 	$(BIN)/hmas-lab paper --page docs/results-hmas.md
 
 lab-statera: $(COMPILED)/.ready $(VLLM_VENV)/.ready  ## statera alone: coverage, responses, oscillation, plots, and its steps on a real vLLM; writes build/lab/statera.json and docs/statera.md
-	PYTHONPATH=$(COMPILED) HMAS_DATASETS_DIR=$(CURDIR)/datasets OMP_NUM_THREADS=1 $(BIN)/python -P -m hmas_lab statera
+	PYTHONPATH=$(COMPILED) OMP_NUM_THREADS=1 $(BIN)/python -P -m hmas_lab statera
 	$(BIN)/hmas-lab statera --vllm-python $(VLLM_VENV)/bin/python --model build/tiny-model
 	$(BIN)/hmas-lab statera --page docs/statera.md
 
