@@ -14,7 +14,7 @@ from hmas.controller.core.errors import ConfigError, HmasError
 from hmas.controller.runtime import logs
 from hmas.controller.runtime.clock import SystemClock
 from hmas.controller.runtime.notify import Notifier
-from hmas.controller.runtime.priority import yield_to_serving
+from hmas.controller.runtime.priority import set_niceness
 from hmas.controller.runtime.signals import stop_flags
 
 
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None, env: Mapping[str, str] | None = None
             raise ConfigError(
                 "bus.url is empty: name a Redis server there or in HMAS_BUS__URL (`hmas up` does so for the agents it starts)"
             )
-        yield_to_serving(config.agents.nice, spare_cpu_only=config.agents.spare_cpu_only)
+        set_niceness(config.agents.nice, spare_cpu_only=config.agents.spare_cpu_only)
         logs.configure(config.logging.level, config.logging.format, options.name)
         asyncio.run(_serve(options.name, config, env))
     except HmasError as error:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from hmas.agents.meta.asking import Asking
+from hmas.agents.meta.asking import PendingWork
 from hmas.agents.meta.make import Meta, make_meta
 from hmas.agents.model_store.ranges import figures_of
 from hmas.agents.runtime.memory import resident_bytes
@@ -88,7 +88,7 @@ class MetaAgent:
         asking = self.model.asking
         return None if asking is None else Deferred(_guarded(asking), lambda found, at_s: self._answered(asking, found, at_s))
 
-    def _answered(self, asking: Asking, found: "_Found", now_s: float) -> list[Message]:
+    def _answered(self, asking: PendingWork, found: "_Found", now_s: float) -> list[Message]:
         if self.model.asking is not asking:
             # Given up meanwhile: an operator, a bypass, or it took too long.
             return []
@@ -126,7 +126,7 @@ class _Found:
         self.fault = fault
 
 
-def _guarded(asking: Asking) -> Any:
+def _guarded(asking: PendingWork) -> Any:
     def compute() -> _Found:
         try:
             return _Found(asking.compute())

@@ -6,13 +6,13 @@ from typing import Any
 
 from hmas.controller.core.messages import CandidateOutlook, DecisionOutcome, MetaDecision
 
-Said = list[MetaDecision | DecisionOutcome]
-Then = Callable[[Any, float], Said]
+Decisions = list[MetaDecision | DecisionOutcome]
+Then = Callable[[Any, float], Decisions]
 """What follows from a result, or from an error in words, at a moment."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class PendingWork:
     """Work that a decision waits for.
 
     Attributes:
@@ -29,7 +29,7 @@ class Asking:
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class DecisionText:
     """What stands in a decision beside the policy: why, on whose word, on what grounds."""
 
     reason: str

@@ -5,7 +5,7 @@ from hmas.agents.meta.candidate import Candidate
 NEVER_S = float("-inf")
 
 
-class Bans:
+class Cooldowns:
     """Policies, and single candidates of a policy, that made things worse lately.
 
     Two tables, because the plain candidate of a policy goes by the policy's own name: `edf` with statera's windows is not all of `edf`.

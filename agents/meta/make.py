@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hmas.agents.meta.asking import Said
+from hmas.agents.meta.asking import Decisions
 from hmas.agents.meta.journal import DecisionJournal
 from hmas.agents.meta.judge import Judge
 from hmas.agents.meta.limits import Limits
@@ -49,13 +49,13 @@ class Meta:
     twin: Twin | None
     classifier: ClassifierSelector | None = None
 
-    def on_view(self, view: ShortView | LongView, now_s: float) -> Said:
+    def on_view(self, view: ShortView | LongView, now_s: float) -> Decisions:
         """What a view leads to at once."""
         return self.model.on_short(view, now_s) if isinstance(view, ShortView) else self.model.on_long(view, now_s)
 
-    def think(self, now_s: float) -> Said:
+    def think(self, now_s: float) -> Decisions:
         """Does what the model asks for right here: for a world whose time stands still meanwhile."""
-        said: Said = []
+        said: Decisions = []
         while (asking := self.model.asking) is not None:
             try:
                 result = asking.compute()

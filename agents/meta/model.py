@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from hmas.agents.meta.asking import Asking, Said, Then, Word
-from hmas.agents.meta.bans import Bans
+from hmas.agents.meta.asking import Decisions, DecisionText, PendingWork, Then
+from hmas.agents.meta.bans import Cooldowns
 from hmas.agents.meta.candidate import Candidate, candidate
 from hmas.agents.meta.guards import BypassGuard, RollbackWindow, Verdict, baseline, recent
 from hmas.agents.meta.journal import DecisionJournal
@@ -67,19 +67,19 @@ class MetaModel:
         self._judge = judge
         self._journal = journal
         self._probation = None if self._selector.trusted else Probation(self._start, self._limits.dwell_s)
-        self.asking: Asking | None = None
+        self.asking: PendingWork | None = None
         self.current = self._start
         self._stable = self._start
         self._since_s = self._switched_s = self._evaluated_s = self._sent_s = float("-inf")
         self._switches: deque[float] = deque()
         self._agreed: tuple[Candidate, str, int] = (self._start, "", 0)
-        self._bans = Bans()
+        self._bans = Cooldowns()
         self._watch: RollbackWindow | None = None
         self._bypass = BypassGuard()
         self._short: deque[ShortView] = deque(maxlen=SHORT_MAX)
         self._situation: Situation | None = None
         self._sequence = 0
-        self._said = Word("")
+        self._said = DecisionText("")
         self._own_id = ""
 
     @property
@@ -102,7 +102,7 @@ class MetaModel:
             self.current = self._stable = past.current
             self._switched_s = self._since_s = now_s
 
-    def on_short(self, view: ShortView, now_s: float) -> Said:
+    def on_short(self, view: ShortView, now_s: float) -> Decisions:
         """Guards: bypass and rollback; and the sign of life between long views."""
         self._short.append(view)
         if "policy" in view.forced:
@@ -121,7 +121,7 @@ class MetaModel:
                 self._stable = self.current
         return self._keep_alive(now_s)
 
-    def on_long(self, view: LongView, now_s: float) -> Said:
+    def on_long(self, view: LongView, now_s: float) -> Decisions:
         """The slow loop: evaluated once per Delta T_meta. What takes a while stands in `asking` afterwards."""
         if now_s < self._evaluated_s:
             # The clock has gone back: what is timed by it begins anew.
@@ -138,8 +138,8 @@ class MetaModel:
             return []
         if self._short and not _has_engine(self._short[-1]):
             self._agreed = (self.current, "", 0)
-            return self._say(now_s, self.policy, Word("keep: no engine is healthy, so nothing can be judged", "hold"))
-        outcomes: Said = list(self._journal.ended(view, self.current, self._since_s, now_s)) if self._journal is not None else []
+            return self._say(now_s, self.policy, DecisionText("keep: no engine is healthy, so nothing can be judged", "hold"))
+        outcomes: Decisions = list(self._journal.ended(view, self.current, self._since_s, now_s)) if self._journal is not None else []
         if self._situation is not None and self._situation.current == self.current and view.ended:
             self._selector.learn(Reward(situation=self._situation, good=view.goodput_rate, requests=view.ended))
         self._situation = situation = self._look(view, now_s)
@@ -174,28 +174,28 @@ class MetaModel:
         """Asks for work. It is over before its answer is looked at: what breaks over that is tried at the next evaluation, not at once."""
 
         def over(then: Then) -> Then:
-            def call(found: Any, at_s: float) -> Said:
+            def call(found: Any, at_s: float) -> Decisions:
                 self.asking = None
                 return then(found, at_s)
 
             return call
 
-        self.asking = Asking(compute, over(finish), over(failed), now_s)
+        self.asking = PendingWork(compute, over(finish), over(failed), now_s)
 
-    def _answered(self, proposal: Proposal, situation: Situation, now_s: float) -> Said:
+    def _answered(self, proposal: Proposal, situation: Situation, now_s: float) -> Decisions:
         """A proposal that took a while has come: it counts where what it was made for is still so."""
         if self._bypass.active or situation.current != self.current:
             return []
         return self._consider(proposal, situation, now_s)
 
-    def _consider(self, proposal: Proposal, situation: Situation, now_s: float) -> Said:
+    def _consider(self, proposal: Proposal, situation: Situation, now_s: float) -> Decisions:
         """Follows a proposal, has it judged, or says why not."""
         probation = self._probation
         if probation is not None and self._judge is not None and self._is_settled(now_s) and probation.due(situation, now_s):
             reference = probation.reference
             return self._ask_judge(self._judge, reference, now_s, lambda ruling, at_s: self._held(ruling, reference, at_s))
         wanted, fault = self._checked(proposal)
-        word = Word(proposal.reason, proposal.source, proposal.evidence, proposal.confidence, proposal.candidates)
+        word = DecisionText(proposal.reason, proposal.source, proposal.evidence, proposal.confidence, proposal.candidates)
         if fault:
             return self._keep(word, wanted, fault, now_s)
         # Who speaks for another, while that one is silent, does not speak for it when it is not.
@@ -241,22 +241,22 @@ class MetaModel:
             return f"the hour's {self._limits.switches_per_hour} switches are spent"
         return ""
 
-    def _have_judged(self, judge: Judge, wanted: Candidate, situation: Situation, word: Word, now_s: float) -> Said:
-        def ruled(ruling: Ruling, at_s: float) -> Said:
+    def _have_judged(self, judge: Judge, wanted: Candidate, situation: Situation, word: DecisionText, now_s: float) -> Decisions:
+        def ruled(ruling: Ruling, at_s: float) -> Decisions:
             return self._ruled(ruling, wanted, situation, word, at_s)
 
         return self._ask_judge(judge, wanted, now_s, ruled, sure=not self._trusts(word))
 
     def _ask_judge(
-        self, judge: Judge, other: Candidate, now_s: float, then: Callable[[Ruling, float], Said], *, sure: bool = False
-    ) -> Said:
+        self, judge: Judge, other: Candidate, now_s: float, then: Callable[[Ruling, float], Decisions], *, sure: bool = False
+    ) -> Decisions:
         """Has another candidate held against what runs, and does `then` with the ruling, if the same still runs by then."""
         current = self.current
         case = judge.case(current, other, self._since_s, now_s)
         if isinstance(case, Ruling):
             return then(case, now_s)
 
-        def ruled(ruling: Ruling, at_s: float) -> Said:
+        def ruled(ruling: Ruling, at_s: float) -> Decisions:
             return [] if self._bypass.active or self.current != current else then(ruling, at_s)
 
         self._await(
@@ -270,7 +270,7 @@ class MetaModel:
     def _is_settled(self, now_s: float) -> bool:
         return self._watch is None and now_s - self._switched_s >= self._limits.dwell_s
 
-    def _held(self, ruling: Ruling, reference: Candidate, now_s: float) -> Said:
+    def _held(self, ruling: Ruling, reference: Candidate, now_s: float) -> Decisions:
         """What runs is on probation: it stays where the twin expects what the rule map would run to be worse."""
         if ruling.passes is False:
             return self._keep_alive(now_s)
@@ -279,27 +279,31 @@ class MetaModel:
         self._put_in_force(reference, now_s)
         self._stable = self.current
         self._agreed = (self.current, "", 0)
-        word = Word(f"{was} is not expected to do better than the rule map's choice: {ruling.reason}", "rules", candidates=ruling.outlooks)
+        word = DecisionText(
+            f"{was} is not expected to do better than the rule map's choice: {ruling.reason}", "rules", candidates=ruling.outlooks
+        )
         return self._say(now_s, previous, word, changed=True)
 
-    def _ruled(self, ruling: Ruling, wanted: Candidate, situation: Situation, word: Word, now_s: float) -> Said:
-        judged = Word(f"{word.reason}; {ruling.reason}", word.source, word.evidence, word.confidence, ruling.outlooks or word.candidates)
+    def _ruled(self, ruling: Ruling, wanted: Candidate, situation: Situation, word: DecisionText, now_s: float) -> Decisions:
+        judged = DecisionText(
+            f"{word.reason}; {ruling.reason}", word.source, word.evidence, word.confidence, ruling.outlooks or word.candidates
+        )
         if ruling.passes or (ruling.passes is None and self._trusts(word)):
             return self._switch(wanted, situation.view, judged, now_s)
         return self._keep(judged, wanted, "it does not pass the judge", now_s)
 
-    def _trusts(self, word: Word) -> bool:
+    def _trusts(self, word: DecisionText) -> bool:
         """Whether a word is followed unjudged: the rule map's is, in whosever place it speaks."""
         return self._selector.trusted or word.source == self._rules.name
 
-    def _unjudged(self, word: Word, wanted: Candidate, now_s: float) -> Said:
+    def _unjudged(self, word: DecisionText, wanted: Candidate, now_s: float) -> Decisions:
         return self._keep(word, wanted, f"nobody can judge it, and {self._selector.name} is not followed unjudged", now_s)
 
-    def _keep(self, word: Word, wanted: Candidate, why: str, now_s: float) -> Said:
+    def _keep(self, word: DecisionText, wanted: Candidate, why: str, now_s: float) -> Decisions:
         reason = f"keep {self.current.label}: {wanted.label} is wished ({word.reason}), but {why}"
-        return self._say(now_s, self.policy, Word(reason, word.source, word.evidence, word.confidence, word.candidates))
+        return self._say(now_s, self.policy, DecisionText(reason, word.source, word.evidence, word.confidence, word.candidates))
 
-    def _switch(self, wanted: Candidate, view: LongView, word: Word, now_s: float) -> Said:
+    def _switch(self, wanted: Candidate, view: LongView, word: DecisionText, now_s: float) -> Decisions:
         before = baseline(recent(self._short, now_s, self._settle_s), view)
         limits = self._limits
         self._watch = RollbackWindow(
@@ -314,17 +318,17 @@ class MetaModel:
         self.current = wanted
         self._switched_s = self._since_s = now_s
 
-    def _roll_back(self, verdict: Verdict, now_s: float) -> Said:
+    def _roll_back(self, verdict: Verdict, now_s: float) -> Decisions:
         failed = self.policy
         self._bans.forget(now_s)
         self._bans.add(self.current, self._stable, now_s + self._limits.ban_s)
         self._watch = self.asking = None
         self._put_in_force(self._stable, now_s)
         self._agreed = (self.current, "", 0)
-        word = Word(f"{failed} made things worse: {verdict.reason}", "rollback", verdict.evidence)
+        word = DecisionText(f"{failed} made things worse: {verdict.reason}", "rollback", verdict.evidence)
         return self._say(now_s, failed, word, changed=True)
 
-    def _enter_bypass(self, view: ShortView, now_s: float) -> Said:
+    def _enter_bypass(self, view: ShortView, now_s: float) -> Decisions:
         self._watch = self.asking = None
         self._put_in_force(self._stable, now_s)
         self._forget_spans()
@@ -333,14 +337,14 @@ class MetaModel:
             "oldest_wait_ms": view.oldest_wait_ms,
             "in_flight": float(sum(i.in_flight for i in view.instances)),
         }
-        word = Word(f"the control loop is not to be trusted: {', '.join(view.anomalies)}", "bypass", evidence)
+        word = DecisionText(f"the control loop is not to be trusted: {', '.join(view.anomalies)}", "bypass", evidence)
         return self._say(now_s, self.policy, word, changed=True)
 
-    def _leave_bypass(self, now_s: float) -> Said:
+    def _leave_bypass(self, now_s: float) -> Decisions:
         self._switched_s = self._since_s = now_s
         self._agreed = (self.current, "", 0)
         reason = f"clear: {', '.join(self._bypass.names) or 'nothing'} not seen any more; back to {self.policy}"
-        return self._say(now_s, BYPASS_POLICY, Word(reason, "bypass"), changed=True)
+        return self._say(now_s, BYPASS_POLICY, DecisionText(reason, "bypass"), changed=True)
 
     def _yield_to_operator(self, now_s: float) -> None:
         """Nothing is judged while an operator decides: what happens is not this policy's doing."""
@@ -355,17 +359,17 @@ class MetaModel:
         if self._journal is not None:
             self._journal.clear()
 
-    def _keep_alive(self, now_s: float, reason: str = "") -> Said:
+    def _keep_alive(self, now_s: float, reason: str = "") -> Decisions:
         if 0 <= now_s - self._sent_s < self._limits.keep_alive_s:
             return []
         said = self._said
-        word = Word(reason or said.reason or f"keep: {self.policy}", said.source, said.evidence, said.confidence)
+        word = DecisionText(reason or said.reason or f"keep: {self.policy}", said.source, said.evidence, said.confidence)
         decision = self._decision(now_s, self.policy, word, repeats=self._own_id)
         # The first word after a start may be a sign of life: it is the one that the later ones repeat.
         self._own_id = self._own_id or decision.decision_id
         return [decision]
 
-    def _say(self, now_s: float, previous: str, word: Word, *, changed: bool = False) -> Said:
+    def _say(self, now_s: float, previous: str, word: DecisionText, *, changed: bool = False) -> Decisions:
         self._said = word
         decision = self._decision(now_s, previous, word, changed=changed)
         self._own_id = decision.decision_id
@@ -373,7 +377,7 @@ class MetaModel:
             self._journal.made(decision, self.current)
         return [decision]
 
-    def _decision(self, now_s: float, previous: str, word: Word, *, repeats: str = "", changed: bool = False) -> MetaDecision:
+    def _decision(self, now_s: float, previous: str, word: DecisionText, *, repeats: str = "", changed: bool = False) -> MetaDecision:
         self._sequence += 1
         self._sent_s = now_s
         bypass = self._bypass.active

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from hmas.agents.meta.bans import Bans
+from hmas.agents.meta.bans import Cooldowns
 from hmas.agents.meta.candidate import Candidate, candidate
 from hmas.controller.core.messages import MetaDecision
 
@@ -14,7 +14,7 @@ FREE = frozenset({"rollback", "bypass"})
 
 
 @dataclass(slots=True)
-class Past:
+class RestoredState:
     """What is left of decisions.
 
     Attributes:
@@ -27,10 +27,10 @@ class Past:
     current: Candidate | None = None
     bypass_s: float | None = None
     switches: list[float] = field(default_factory=list)
-    bans: Bans = field(default_factory=Bans)
+    bans: Cooldowns = field(default_factory=Cooldowns)
 
 
-def past_of(decisions: Sequence[MetaDecision], pool: Collection[str], now_s: float, *, ban_s: float, span_s: float) -> Past:
+def past_of(decisions: Sequence[MetaDecision], pool: Collection[str], now_s: float, *, ban_s: float, span_s: float) -> RestoredState:
     """Reads its own decisions, signs of life among them, in the order in which they were said.
 
     Only the newest says what is in force: a bypass that has ended since is over. A switch that was still being watched counts as good, for
@@ -43,7 +43,7 @@ def past_of(decisions: Sequence[MetaDecision], pool: Collection[str], now_s: flo
         ban_s: How long a rollback keeps its candidate away.
         span_s: Span of the budget of switches.
     """
-    past = Past()
+    past = RestoredState()
     running: Candidate | None = None
     for decision in decisions:
         said = candidate(decision.policy, decision.hints, decision.n_run)

@@ -34,7 +34,7 @@ MISMATCH_MAX = 100.0
 
 
 @dataclass(slots=True)
-class Wrong:
+class TelemetryErrors:
     """What was wrong with the telemetry so far, as in `TelemetryCounts`."""
 
     late: int = 0
@@ -77,7 +77,7 @@ class QosModel:
         self._replayed = RecentIds(IDS_MAX)
         self._backlog: deque[Completion] = deque(maxlen=BACKLOG_MAX)
         self._watch = AnomalyWatch()
-        self._wrong = Wrong()
+        self._wrong = TelemetryErrors()
         self._gateway: str | None = None
         self._arrived = 0
         self._now_s = float("-inf")

@@ -25,7 +25,7 @@ BETA_LOW = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class BudgetInputs:
     """What a law needs to know of one cycle.
 
     Attributes:
@@ -54,7 +54,7 @@ class BudgetLaw(Protocol):
 
     budget: int
 
-    def update(self, seen: Seen) -> int:
+    def update(self, seen: BudgetInputs) -> int:
         """One step: the budget to put out."""
         ...
 
@@ -65,7 +65,7 @@ class BandBudget:
 
     budget: int = 0
 
-    def update(self, seen: Seen) -> int:
+    def update(self, seen: BudgetInputs) -> int:
         """One step."""
         floor = min(seen.ceiling, seen.n_run + max(1, int(seen.ceiling * PREFILL_FLOOR)))
         wanted = seen.ceiling * (1.0 - GAIN * max(0.0, seen.error))
@@ -86,7 +86,7 @@ class MemoryBudget:
 
     budget: int = 0
 
-    def update(self, seen: Seen) -> int:
+    def update(self, seen: BudgetInputs) -> int:
         """One step."""
         floor = min(seen.ceiling, seen.n_run + max(1, int(seen.ceiling * BETA_LOW)))
         wanted = float(seen.ceiling)

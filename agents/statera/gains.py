@@ -74,7 +74,7 @@ def delay_s(decode_s: float, view_s: float = VIEW_S, transport_s: float = TRANSP
     return VIEWS * view_s / 2.0 + view_s / 2.0 + transport_s + period_s / 2.0 + decode_s / 2.0
 
 
-class Plant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PlantFit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An identified plant: tpot(n) = base_ms + slope_ms n, and how late one sees what it does.
 
     Attributes:
@@ -111,7 +111,7 @@ class Plant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return self.service_s + MEMORY_REQUESTS / max(1e-3, self.rps)
 
 
-def derive(plant: Plant) -> Gains:
+def derive(plant: PlantFit) -> Gains:
     """Gains with a phase margin of 61 degrees and a gain margin of 3.14 on this plant, or more where it is very fast."""
     fall = min(FASTEST_PER_S, 1.0 / (2.0 * max(K_MIN, plant.elasticity) * plant.delay_s))
     return Gains(rise_per_s=fall / 2.0, fall_per_s=fall, trim_per_s=fall / 2.0, lead_s=min(3600.0, max(0.1, plant.memory_s)))
@@ -129,7 +129,7 @@ class Margins(msgspec.Struct, frozen=True):
     gain: float
 
 
-def margins(gains: Gains, plant: Plant) -> Margins:
+def margins(gains: Gains, plant: PlantFit) -> Margins:
     """Margins of these gains on a plant. The delay is that of the plant, its elasticity the one at `n_run`."""
     lag = max(gains.rise_per_s, gains.fall_per_s, gains.trim_per_s) * plant.elasticity * plant.delay_s
     return Margins(phase_deg=90.0 - math.degrees(lag), gain=math.pi / (2.0 * lag) if lag > 0.0 else math.inf)

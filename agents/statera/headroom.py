@@ -14,7 +14,7 @@ U_LEAST = 0.05
 """Utilization below which it says little more than that there is none."""
 
 
-class Headroom:
+class SafeConcurrency:
     """The least n * u_low / u over the newest views."""
 
     def __init__(self) -> None:

@@ -12,13 +12,13 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hmas.agents.statera.budgets import LAWS, BandBudget, BudgetLaw, BudgetLawName, Seen
+from hmas.agents.statera.budgets import LAWS, BandBudget, BudgetInputs, BudgetLaw, BudgetLawName
 from hmas.agents.statera.conformal import LengthCalibrator
 from hmas.agents.statera.gains import Gains, delay_s
-from hmas.agents.statera.headroom import Headroom
+from hmas.agents.statera.headroom import SafeConcurrency
 from hmas.agents.statera.loops import Band, Load, WindowLoop
-from hmas.agents.statera.plant import Plant
-from hmas.agents.statera.strictness import ALLOWED, Strictness
+from hmas.agents.statera.plant import TpotModel
+from hmas.agents.statera.strictness import ALLOWED, GuardFactorController
 from hmas.agents.statera.target import Target, best_window
 from hmas.agents.statera.tuning import EVERY
 from hmas.controller.core.messages import Completion, ControlAction, InstanceView, ShortView
@@ -42,14 +42,14 @@ VIOLATION_FREE = 0.1
 
 
 @dataclass(slots=True)
-class Station:
+class InstanceController:
     """One instance: what is known of it, its loops, and what was sent last."""
 
     loop: WindowLoop
     budget: BudgetLaw = field(default_factory=BandBudget)
-    plant: Plant = field(default_factory=Plant)
-    headroom: Headroom = field(default_factory=Headroom)
-    strictness: Strictness = field(default_factory=Strictness)
+    plant: TpotModel = field(default_factory=TpotModel)
+    headroom: SafeConcurrency = field(default_factory=SafeConcurrency)
+    strictness: GuardFactorController = field(default_factory=GuardFactorController)
     target: Target | None = None
     updated_s: float = float("-inf")
     pressed_s: float = float("-inf")
@@ -94,7 +94,7 @@ class StateraModel:
         self._gains = dict(gains or {})
         self._budget_law = LAWS[budget_law]
         self._lengths = LengthCalibrator(epsilon)
-        self._stations: dict[str, Station] = {}
+        self._stations: dict[str, InstanceController] = {}
         self._restored: dict[str, ControlAction] = {}
         self._early: deque[Completion] = deque(maxlen=EARLY_MAX)
         self._seen: set[str] = set()
@@ -160,8 +160,8 @@ class StateraModel:
                 cold_low = min(start / 2, math.sqrt(max(1, instance.capacity_n_run)))
                 loop = WindowLoop(self._n_run_min, float(start), cold_low=cold_low, gains=tuned or Gains())
                 restored = self._restored.get(instance.name)
-                strictness = Strictness() if restored is None else Strictness(restored.guard)
-                station = self._stations[instance.name] = Station(
+                strictness = GuardFactorController() if restored is None else GuardFactorController(restored.guard)
+                station = self._stations[instance.name] = InstanceController(
                     loop, budget=self._budget_law(), strictness=strictness, tuned=tuned is not None
                 )
                 # Once: an instance that is taken out and comes back later meets another load.
@@ -183,7 +183,7 @@ class StateraModel:
         wanted = restored.n_run if restored is not None else self._n_run_start or cold
         return max(min(self._n_run_min, ceiling), min(ceiling, wanted))
 
-    def _regulate(self, station: Station, instance: InstanceView, view: ShortView, now_s: float) -> ControlAction | None:
+    def _regulate(self, station: InstanceController, instance: InstanceView, view: ShortView, now_s: float) -> ControlAction | None:
         ceiling = max(1, instance.capacity_n_run)
         if not station.started:
             station.started = True
@@ -223,7 +223,7 @@ class StateraModel:
             station.budget.update(_seen(instance, error, station.loop.n_run(ceiling)))
         return self._action(station, instance, view, now_s, _reason(station, target, band))
 
-    def _misses(self, station: Station, instance: InstanceView, view: ShortView, now_s: float) -> bool:
+    def _misses(self, station: InstanceController, instance: InstanceView, view: ShortView, now_s: float) -> bool:
         """Whether targets are measurably missed at the present window: the ground on which it may be lowered.
 
         Requests that ended missed TPOT in more than the share allowed; or a tenth of those that decode has been too slow for `MISSED_S`,
@@ -239,11 +239,13 @@ class StateraModel:
         full = instance.engine is not None and (instance.engine.kv_usage or 0.0) > self._band.high
         return ended or missed or full or now_s - station.missed_s >= MISSED_S
 
-    def _unguarded_gains(self, station: Station) -> Gains:
+    def _unguarded_gains(self, station: InstanceController) -> Gains:
         """Where no guard holds TPOT, it follows the window as closely as the plant is steep, and as late as answers are long."""
         return Gains().held_to(delay_s(station.plant.service_s, period_s=self._period_s))
 
-    def _log_error(self, station: Station, instance: InstanceView, view: ShortView, target: Target | None, now_s: float) -> float | None:
+    def _log_error(
+        self, station: InstanceController, instance: InstanceView, view: ShortView, target: Target | None, now_s: float
+    ) -> float | None:
         """This cycle's error: TPOT pressure against the shifted band, KV use against the configured one; None where nothing is known."""
         u, pressure = view.utilization.get(instance.name, 0.0), max(0.0, instance.tpot_pressure)
         if instance.in_flight == 0 or u > 0:
@@ -260,7 +262,7 @@ class StateraModel:
                 error = max(error, min(1.0, view.tpot_violation_rate - allowed))
         return error
 
-    def _look_for_room(self, station: Station, instance: InstanceView, view: ShortView) -> None:
+    def _look_for_room(self, station: InstanceController, instance: InstanceView, view: ShortView) -> None:
         """Takes the view into the headroom, unless targets are being missed whatever the utilization says."""
         if view.ended >= VIOLATION_SAMPLES and view.tpot_violation_rate > VIOLATION_FREE:
             station.headroom.forget()
@@ -268,7 +270,7 @@ class StateraModel:
             u = max(view.utilization.get(instance.name, 0.0), instance.tpot_pressure)
             station.headroom.sample(instance.in_flight, u, self._band.low)
 
-    def _held(self, station: Station, instance: InstanceView, view: ShortView, now_s: float) -> ControlAction | None:
+    def _held(self, station: InstanceController, instance: InstanceView, view: ShortView, now_s: float) -> ControlAction | None:
         """An operator holds the knobs: follow what is in force, so that releasing them changes nothing at once."""
         station.loop.track(instance.n_run)
         station.budget.budget = instance.token_budget
@@ -277,7 +279,7 @@ class StateraModel:
         return self._action(station, instance, view, now_s, "an operator holds the knobs: followed", changes=False)
 
     def _action(
-        self, station: Station, instance: InstanceView, view: ShortView, now_s: float, reason: str, *, changes: bool = True
+        self, station: InstanceController, instance: InstanceView, view: ShortView, now_s: float, reason: str, *, changes: bool = True
     ) -> ControlAction | None:
         """The action, where it says something new, was not taken up, or is due as a sign of life."""
         n_run = station.loop.n_run(max(1, instance.capacity_n_run))
@@ -306,17 +308,17 @@ def _is_held(view: ShortView, instance: InstanceView, what: str) -> bool:
     return what in view.forced or f"{what}:{instance.name}" in view.forced
 
 
-def _spare(view: ShortView, strictness: Strictness) -> float:
+def _spare(view: ShortView, strictness: GuardFactorController) -> float:
     """What is left of the TPOT misses allowed, as a share of them, where TTFT is being missed for their sake; else 0."""
     missed = strictness.missed_share
     return max(0.0, 1.0 - missed / ALLOWED) if missed is not None and view.ttft_violation_rate > ALLOWED else 0.0
 
 
-def _seen(instance: InstanceView, error: float, n_run: int) -> Seen:
+def _seen(instance: InstanceView, error: float, n_run: int) -> BudgetInputs:
     engine = instance.engine
     capacity = None if engine is None else engine.kv_capacity_tokens
     usage = None if engine is None else engine.kv_usage
-    return Seen(
+    return BudgetInputs(
         error=error,
         n_run=n_run,
         ceiling=instance.max_token_budget,
@@ -326,11 +328,11 @@ def _seen(instance: InstanceView, error: float, n_run: int) -> Seen:
     )
 
 
-def _reason(station: Station, target: Target | None, band: Band) -> str:
+def _reason(station: InstanceController, target: Target | None, band: Band) -> str:
     return "; ".join(filter(None, (_window_reason(station, target, band), station.strictness.account)))
 
 
-def _window_reason(station: Station, target: Target | None, band: Band) -> str:
+def _window_reason(station: InstanceController, target: Target | None, band: Band) -> str:
     average = f"mean log error {station.loop.mean_error:+.2f} of band {band.low:.2f} to {band.high:.2f}"
     if target is None:
         return f"band alone: {average}"

@@ -119,7 +119,7 @@ class TpotLaw:
             self._least_ms, self._least_n = tpot_ms, n
 
 
-class Plant:
+class TpotModel:
     """One instance as statera has come to know it: the law tpot(n), and the newest requests to hold against it."""
 
     def __init__(self) -> None:

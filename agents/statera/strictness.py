@@ -34,7 +34,7 @@ STEP = 0.05
 """Factors are told in steps of this: a new one is an event that operators see."""
 
 
-class Strictness:
+class GuardFactorController:
     """The factor of one instance."""
 
     def __init__(self, factor: float = 1.0) -> None:

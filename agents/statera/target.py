@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hmas.agents.statera.plant import Plant
+from hmas.agents.statera.plant import TpotModel
 
 REACH = 1.5
 """How far beyond the largest concurrency seen a window is looked for. The one in force is judged wherever it lies: a lull, in which few are
@@ -39,7 +39,7 @@ class Target:
     pressure: float
 
 
-def best_window(plant: Plant, *, now_n: int, low: int, high: int) -> Target | None:
+def best_window(plant: TpotModel, *, now_n: int, low: int, high: int) -> Target | None:
     """Finds the window that maximises expected goodput.
 
     Args:

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from hmas.agents.statera.gains import Gains, Plant
+from hmas.agents.statera.gains import Gains, PlantFit
 from hmas.controller.core.errors import ConfigError
 
 EVERY = "*"
@@ -18,9 +18,9 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     version: Literal[1] = 1
     gains: dict[str, Gains] = {}
-    plants: dict[str, Plant] = {}
+    plants: dict[str, PlantFit] = {}
 
-    def with_engine(self, name: str, plant: Plant, gains: Gains) -> "Tuning":
+    def with_engine(self, name: str, plant: PlantFit, gains: Gains) -> "Tuning":
         """The same with one engine more, or anew."""
         return Tuning(gains=self.gains | {name: gains}, plants=self.plants | {name: plant})
 

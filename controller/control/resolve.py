@@ -66,15 +66,15 @@ class Ceiling:
     token_budget: int = 0
 
 
-Word = TypeVar("Word", ControlAction, MetaDecision)
+AgentMessage = TypeVar("AgentMessage", ControlAction, MetaDecision)
 
 
 @dataclass(frozen=True, slots=True)
-class Heard(Generic[Word]):
+class Received(Generic[AgentMessage]):
     """The last word of an agent and when it was said, seconds since the epoch."""
 
     said_s: float
-    word: Word
+    word: AgentMessage
 
     def fresh(self, now_s: float, stale_after_s: float) -> bool:
         """Whether the agent still counts as alive."""
@@ -123,8 +123,8 @@ class Directives:
 def resolve(
     configured: Configured,
     ceilings: Mapping[str, Ceiling],
-    meta: Heard[MetaDecision] | None,
-    statera: Mapping[str, Heard[ControlAction]],
+    meta: Received[MetaDecision] | None,
+    statera: Mapping[str, Received[ControlAction]],
     override: OverrideNotice,
     *,
     now_s: float,
@@ -189,8 +189,8 @@ def heard_of(
     *,
     configured: Configured,
     ceilings: Mapping[str, Ceiling],
-    meta: Heard[MetaDecision] | None,
-    statera: Mapping[str, Heard[ControlAction]],
+    meta: Received[MetaDecision] | None,
+    statera: Mapping[str, Received[ControlAction]],
     override: OverrideNotice,
     now_s: float,
     stale_after_s: float,
@@ -221,7 +221,7 @@ def heard_of(
 
 
 def _bounds(
-    statera: Mapping[str, Heard[ControlAction]], now_s: float, stale_after_s: float, aside: Collection[tuple[str, str]]
+    statera: Mapping[str, Received[ControlAction]], now_s: float, stale_after_s: float, aside: Collection[tuple[str, str]]
 ) -> tuple[tuple[LengthBound, ...], Source]:
     """The length bounds that count, and whose word they are."""
     bounds = () if (STATERA, BOUNDS) in aside else newest_bounds(statera, now_s, stale_after_s)
@@ -230,9 +230,9 @@ def _bounds(
     return bounds, "statera"
 
 
-def newest_bounds(statera: Mapping[str, Heard[ControlAction]], now_s: float, stale_after_s: float) -> tuple[LengthBound, ...]:
+def newest_bounds(statera: Mapping[str, Received[ControlAction]], now_s: float, stale_after_s: float) -> tuple[LengthBound, ...]:
     """The newest length bounds of those that are fresh, set aside or not; empty where there are none."""
-    newest: Heard[ControlAction] | None = None
+    newest: Received[ControlAction] | None = None
     for heard in statera.values():
         if (newest is None or heard.said_s > newest.said_s) and heard.word.length_bounds and heard.fresh(now_s, stale_after_s):
             newest = heard
@@ -246,7 +246,7 @@ def limits_for(tenant: str, configured: Mapping[str, TenantLimits], held: Mappin
 
 def _policy(
     configured: Configured,
-    meta: Heard[MetaDecision] | None,
+    meta: Received[MetaDecision] | None,
     decision: MetaDecision | None,
     override: OverrideNotice,
     *,
@@ -288,7 +288,7 @@ class _Base:
 
 
 def _base_controls(
-    configured: Configured, ceiling: Ceiling, heard: Heard[ControlAction] | None, *, silent: bool, stale_after_s: float, aside: bool
+    configured: Configured, ceiling: Ceiling, heard: Received[ControlAction] | None, *, silent: bool, stale_after_s: float, aside: bool
 ) -> _Base:
     n_run = configured.n_run or ceiling.n_run
     if aside:

@@ -18,20 +18,20 @@ from hmas.controller.core.types import OutcomeKind
 from hmas.controller.gateway.control_loop.agent_watch import AgentWatch
 from hmas.controller.gateway.control_loop.apply import Control, tenant_limits
 from hmas.controller.gateway.control_loop.override_watcher import OverrideWatch
-from hmas.controller.gateway.control_loop.subscriber import Listener
+from hmas.controller.gateway.control_loop.subscriber import AgentSubscriber
 from hmas.controller.gateway.errors import ApiError
 from hmas.controller.gateway.instances.monitor import Fleet
 from hmas.controller.gateway.instances.spec import instance_spec
 from hmas.controller.gateway.requests.auth import Authenticator
-from hmas.controller.gateway.requests.completion import RequestLife
+from hmas.controller.gateway.requests.completion import CompletionHandler
 from hmas.controller.gateway.requests.embeddings import PassThrough
-from hmas.controller.gateway.requests.manager import Desk, Ending
-from hmas.controller.gateway.requests.routes import Door
+from hmas.controller.gateway.requests.manager import Ending, RequestManager
+from hmas.controller.gateway.requests.routes import PublicRoutes
 from hmas.controller.observability.agent_metrics import ModelReports
 from hmas.controller.observability.decision_log import DecisionLog
-from hmas.controller.observability.event_log import Journal
+from hmas.controller.observability.event_log import EventLog
 from hmas.controller.observability.metrics import Metrics
-from hmas.controller.observability.request_trace import Dossier
+from hmas.controller.observability.request_trace import RequestTraces
 from hmas.controller.routing.pool import make_router
 from hmas.controller.runtime.clock import Clock
 from hmas.controller.scheduling.default_estimates import History
@@ -84,19 +84,19 @@ class Gateway:
         self._tasks: list[asyncio.Task[None]] = []
         self._bus_up: bool | None = None
         self._bus_losses = 0
-        self.journal = Journal(bus, clock)
+        self.journal = EventLog(bus, clock)
         self.metrics = Metrics(config.tenants)
         self.fleet = Fleet(engines, clock, self.journal)
         self.scheduler = make_scheduler(config) if scheduler is None else scheduler
         self.control = Control(
             config=config, scheduler=self.scheduler, fleet=self.fleet, journal=self.journal, metrics=self.metrics, clock=clock
         )
-        self.dossier = Dossier(
+        self.dossier = RequestTraces(
             self.scheduler, clock, lambda: self.control.directives, kept=config.gateway.explain_kept, kept_s=config.gateway.explain_s
         )
         targets = config.slo.targets()
         self.agents = AgentWatch(self.journal, self.control, targets=targets)
-        self.desk = Desk(
+        self.desk = RequestManager(
             scheduler=self.scheduler,
             fleet=self.fleet,
             history=History(targets),
@@ -117,7 +117,7 @@ class Gateway:
         self.dossier.turned()
         self.model_reports = ModelReports(clock, self.metrics.registry)
         self.decisions = DecisionLog()
-        self.listener = Listener(
+        self.listener = AgentSubscriber(
             bus=bus, desk=self.desk, control=self.control, reports=self.model_reports, decisions=self.decisions, clock=clock
         )
         self.watch = OverrideWatch(overrides_dir(config), control=self.control, bus=bus, journal=self.journal, clock=clock)
@@ -198,9 +198,9 @@ class Gateway:
             return ["no healthy engine"] if self.fleet.instances else ["no engine is configured"]
         return []
 
-    def _make_door(self) -> Door:
+    def _make_door(self) -> PublicRoutes:
         gateway, auth = self.config.gateway, self.auth
-        life = RequestLife(
+        life = CompletionHandler(
             desk=self.desk,
             fleet=self.fleet,
             auth=auth,
@@ -211,7 +211,7 @@ class Gateway:
             spawn=self._spawn,
         )
         passing = PassThrough(fleet=self.fleet, auth=auth, metrics=self.metrics, timeout_s=gateway.request_timeout_s)
-        return Door(
+        return PublicRoutes(
             complete=life.serve,
             embed=passing.serve,
             auth=auth,

@@ -18,7 +18,7 @@ from hmas.controller.core.messages import InstanceView
 from hmas.controller.core.types import OutcomeKind
 from hmas.controller.gateway.app import Gateway
 from hmas.controller.gateway.instances.monitor import Instance
-from hmas.controller.observability.request_report import told, unknown
+from hmas.controller.observability.request_report import trace_report, unknown
 from hmas.controller.scheduling.admission.quotas import NO_LIMITS
 from hmas.controller.scheduling.policies.registry import BUILT_IN, COMMON_HINTS, POLICIES
 from hmas.controller.scheduling.policy_base.queue_entry import QueuePolicy
@@ -63,7 +63,7 @@ class GatewayOperations:
             },
             "instances": self._instances(snapshot.instances, now_s),
             "agents": self._agents(now_s),
-            "models": gateway.model_reports.told(),
+            "models": gateway.model_reports.trace_report(),
             "bus": self._bus(),
             "overrides": self.overrides(),
             "counts": self._counts(),
@@ -119,7 +119,7 @@ class GatewayOperations:
             raise AdminError(unknown(request_id, dossier.kept, dossier.kept_s))
         # The one thing here that looks at all that wait: where they are too many, the loop is not held up for it.
         position = scheduler.position(story.request.id) if scheduler.queued <= POSITION_UP_TO else None
-        return told(story, dossier, position=position, now_s=gateway.clock.now_s())
+        return trace_report(story, dossier, position=position, now_s=gateway.clock.now_s())
 
     def overrides(self) -> dict[str, Any]:
         """See `Operations.overrides`."""

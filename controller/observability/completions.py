@@ -33,7 +33,7 @@ class Recent:
     tpot_ms: tuple[float, ...] = field(repr=False)
 
 
-class Ledger:
+class CompletionRecorder:
     """Files each ending once: on the bus, in the history that first estimates come from, and in the metrics."""
 
     def __init__(self, *, bus: Bus, history: History, metrics: Metrics, clock: Clock, weight_of: Callable[[str], float]) -> None:

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 _LEVEL = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
-class Journal:
+class EventLog:
     """The gateway's own events, the newest `KEPT` of them in memory."""
 
     def __init__(self, bus: Bus, clock: Clock, source: str = "gateway") -> None:

@@ -5,7 +5,7 @@ from typing import Any
 from hmas.controller.control.resolve import Setting
 from hmas.controller.core.messages import Completion
 from hmas.controller.core.types import Estimates
-from hmas.controller.observability.request_trace import Dossier, Sample, Story, Try
+from hmas.controller.observability.request_trace import DispatchAttempt, RequestTrace, RequestTraces, Sample
 from hmas.controller.scheduling.policies.registry import GUARD
 
 SAMPLES_TOLD = 20
@@ -13,7 +13,7 @@ FULL, DOWN = "every window full", "no engine there"
 """Reasons of the whole group; those of a request itself are in `hmas.controller.scheduling.dispatch` and `tenant_gate`."""
 
 
-def told(story: Story, dossier: Dossier, *, position: int | None, now_s: float) -> dict[str, Any]:
+def trace_report(story: RequestTrace, dossier: RequestTraces, *, position: int | None, now_s: float) -> dict[str, Any]:
     """The whole story; times in it are milliseconds after the arrival.
 
     Args:
@@ -48,17 +48,17 @@ def told(story: Story, dossier: Dossier, *, position: int | None, now_s: float) 
     }
 
 
-def _state(story: Story) -> str:
+def _state(story: RequestTrace) -> str:
     if story.completion is not None:
         return "ended"
     return "running" if len(story.tries) > len(story.failures) else "waiting"
 
 
-def _after(story: Story, at_s: float) -> float:
+def _after(story: RequestTrace, at_s: float) -> float:
     return 1000.0 * max(0.0, at_s - story.request.arrival_s)
 
 
-def _slo(story: Story) -> dict[str, Any]:
+def _slo(story: RequestTrace) -> dict[str, Any]:
     """Declared targets, and those that counted: what the client did not declare is inferred from its task."""
     declared, believed = story.declared, story.beliefs[-1][1]
     return {
@@ -83,7 +83,7 @@ def _belief(estimates: Estimates) -> dict[str, Any]:
     }
 
 
-def _queue(story: Story, dossier: Dossier, position: int | None, end_s: float) -> dict[str, Any]:
+def _queue(story: RequestTrace, dossier: RequestTraces, position: int | None, end_s: float) -> dict[str, Any]:
     """Where it stood. `gone`: requests that were dispatched since it came, those that came after it too."""
     came, last = story.came, story.tries[-1] if story.tries else None
     until_s = end_s if last is None or _state(story) == "waiting" else last.at_s
@@ -110,7 +110,7 @@ def _queue(story: Story, dossier: Dossier, position: int | None, end_s: float) -
     }
 
 
-def _place(story: Story, sample: Sample) -> dict[str, Any]:
+def _place(story: RequestTrace, sample: Sample) -> dict[str, Any]:
     return {
         "after_ms": _after(story, sample.at_s),
         "policy": sample.policy,
@@ -119,7 +119,7 @@ def _place(story: Story, sample: Sample) -> dict[str, Any]:
     }
 
 
-def _policies(story: Story, dossier: Dossier, end_s: float) -> list[dict[str, Any]]:
+def _policies(story: RequestTrace, dossier: RequestTraces, end_s: float) -> list[dict[str, Any]]:
     """What ruled when it came, and every change until it went (or until now)."""
     until_s = story.tries[-1].at_s if story.tries and _state(story) != "waiting" else end_s
     arrival_s = story.request.arrival_s
@@ -140,7 +140,7 @@ def _policies(story: Story, dossier: Dossier, end_s: float) -> list[dict[str, An
     return found
 
 
-def _try(story: Story, one: Try, place: int) -> dict[str, Any]:
+def _try(story: RequestTrace, one: DispatchAttempt, place: int) -> dict[str, Any]:
     directive = one.directives.instances.get(one.instance)
     knobs = {} if directive is None else {"n_run": _setting(directive.n_run), "token_budget": _setting(directive.token_budget)}
     # A share that is named holds for all instances alike: then nobody's factor counts.

@@ -20,7 +20,7 @@ SAMPLE_S = 1.0
 SAMPLES_KEPT = 3600
 
 
-class Glance(NamedTuple):
+class QueueSample(NamedTuple):
     """The queue at a moment, for one request: see `Scheduler.glance`."""
 
     waiting: int
@@ -29,7 +29,7 @@ class Glance(NamedTuple):
     down: int
 
 
-class Try(NamedTuple):
+class DispatchAttempt(NamedTuple):
     """One dispatch: when, where to and why there, what it went in spite of (`Dispatch.relieved`), and what was in force."""
 
     at_s: float
@@ -40,7 +40,7 @@ class Try(NamedTuple):
     hints: dict[str, float]
     in_flight: int
     relieved: str
-    glance: Glance
+    glance: QueueSample
     directives: Directives
 
 
@@ -61,7 +61,7 @@ class Sample(NamedTuple):
     dispatched: int
 
 
-class Story:
+class RequestTrace:
     """One request: what was said of it and done with it.
 
     Attributes:
@@ -72,7 +72,9 @@ class Story:
 
     __slots__ = ("beliefs", "came", "completion", "declared", "entry", "failures", "policy", "previous", "request", "shown_id", "tries")
 
-    def __init__(self, request: Request, shown_id: str, declared: Declared, estimates: Estimates, *, policy: str, came: Glance) -> None:
+    def __init__(
+        self, request: Request, shown_id: str, declared: Declared, estimates: Estimates, *, policy: str, came: QueueSample
+    ) -> None:
         self.request = request
         self.shown_id = shown_id
         self.declared = declared
@@ -80,13 +82,13 @@ class Story:
         self.policy = policy
         self.came = came
         self.entry: QueueEntry | None = None
-        self.tries: list[Try] = []
+        self.tries: list[DispatchAttempt] = []
         self.failures: list[str] = []
         self.completion: Completion | None = None
         self.previous = ""
 
 
-class Dossier:
+class RequestTraces:
     """Stories of all requests under way, and of the last that ended.
 
     Every call is O(1) and takes about a microsecond. What concerns all requests alike, such as a change of policy or the length of the
@@ -103,22 +105,22 @@ class Dossier:
         self._scheduler = scheduler
         self._clock = clock
         self._directives = directives
-        self._stories: dict[str, Story] = {}
-        self._by_shown: dict[str, Story] = {}
-        self._ended: deque[Story] = deque()
+        self._stories: dict[str, RequestTrace] = {}
+        self._by_shown: dict[str, RequestTrace] = {}
+        self._ended: deque[RequestTrace] = deque()
         self.turns: deque[Turn] = deque(maxlen=TURNS_KEPT)
         self.samples: deque[Sample] = deque(maxlen=SAMPLES_KEPT)
 
     def __len__(self) -> int:
         return len(self._stories)
 
-    def find(self, request_id: str) -> Story | None:
+    def find(self, request_id: str) -> RequestTrace | None:
         """The story under the gateway's id, else the newest under the client's own; None where there is none (any more)."""
         return self._stories.get(request_id) or self._by_shown.get(request_id)
 
-    def glance(self, model: str) -> Glance:
+    def glance(self, model: str) -> QueueSample:
         """The queue now."""
-        return Glance(*self._scheduler.glance(model))
+        return QueueSample(*self._scheduler.glance(model))
 
     def opened(self, request: Request, shown_id: str, declared: Declared, estimates: Estimates, entry: QueueEntry | None) -> None:
         """A request has come; `entry` where it was let into the queue."""
@@ -126,7 +128,7 @@ class Dossier:
             return
         scheduler = self._scheduler
         came = self.glance(request.model)
-        story = Story(request, shown_id, declared, estimates, policy=scheduler.policy, came=came)
+        story = RequestTrace(request, shown_id, declared, estimates, policy=scheduler.policy, came=came)
         story.entry = entry
         self._stories[request.id] = story
         if shown_id != request.id:
@@ -150,7 +152,7 @@ class Dossier:
         if story is not None and len(story.tries) < TRIES_KEPT:
             scheduler = self._scheduler
             story.tries.append(
-                Try(
+                DispatchAttempt(
                     now_s,
                     dispatch.instance,
                     dispatch.reason,
@@ -201,5 +203,5 @@ class Dossier:
                 del self._by_shown[story.shown_id]
 
 
-def _ended_s(story: Story) -> float:
+def _ended_s(story: RequestTrace) -> float:
     return story.completion.sent_s if story.completion is not None else float("inf")

@@ -4,7 +4,7 @@ import contextlib
 import os
 
 
-def yield_to_serving(nice: int, *, spare_cpu_only: bool) -> None:
+def set_niceness(nice: int, *, spare_cpu_only: bool) -> None:
     """Lowers this process's claim, and that of the threads it starts from here on.
 
     Args:

@@ -6,12 +6,12 @@ from hmas.controller.core.errors import SchedulingError
 from hmas.controller.core.messages import SystemSnapshot
 from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.running import Running
-from hmas.controller.scheduling.queue.wait_queue import WaitingRoom
+from hmas.controller.scheduling.queue.wait_queue import WaitQueue
 from hmas.controller.scheduling.results import Counts
 
 
 def snapshot(
-    room: WaitingRoom, instances: Iterable[Instance], counts: Counts, *, now_s: float, gateway: str, forced: Sequence[str]
+    room: WaitQueue, instances: Iterable[Instance], counts: Counts, *, now_s: float, gateway: str, forced: Sequence[str]
 ) -> SystemSnapshot:
     """Queue and instances as they stand. O(running)."""
     oldest_s = room.oldest_s()
@@ -34,7 +34,7 @@ def snapshot(
     )
 
 
-def check(room: WaitingRoom, instances: Iterable[Instance], running: Collection[Running], counts: Counts) -> None:
+def check(room: WaitQueue, instances: Iterable[Instance], running: Collection[Running], counts: Counts) -> None:
     """Checks that nothing was lost or doubled. O(running).
 
     Raises:

@@ -11,8 +11,8 @@ from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.kv_fence import upper_tokens
 from hmas.controller.scheduling.instances.room import may_pass_fence
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry, QueuePolicy
-from hmas.controller.scheduling.queue.model_queue import Group
-from hmas.controller.scheduling.queue.tenant_share import Gate
+from hmas.controller.scheduling.queue.model_queue import ModelQueue
+from hmas.controller.scheduling.queue.tenant_share import TenantShareLimiter
 from hmas.controller.scheduling.results import SchedulerSettings
 
 LOOK_AHEAD = 8
@@ -28,7 +28,7 @@ PATIENCE = 16
 
 
 @dataclass(frozen=True)
-class Found:
+class PlannedDispatch:
     """What a walk found: the entry, out of its queue now; its KV tokens at the upper length; where it goes; whether it was demoted."""
 
     entry: QueueEntry
@@ -37,7 +37,7 @@ class Found:
     late: bool
 
 
-class Walk:
+class DispatchPlanner:
     """Takes the policy's next request that fence and guard let in and the router finds an instance for.
 
     Entries that are held back are passed, a bounded number of them. One that has been passed too often gets an instance
@@ -64,7 +64,7 @@ class Walk:
         self.guard = TpotGuard(settings.tpot_guard)
         self.bounds: tuple[LengthBound, ...] = ()
 
-    def find(self, group: Group, now_s: float) -> Found | None:
+    def find(self, group: ModelQueue, now_s: float) -> PlannedDispatch | None:
         """The next of a group, None where none can go. O(1) in the waiting requests where no instance has a slot."""
         waiting = len(group.policy) or (self._serves_late and len(group.late))
         if not waiting:
@@ -78,21 +78,21 @@ class Walk:
             _, found = self._search(group.late, group, now_s, late=True)
         return found
 
-    def _search(self, source: QueuePolicy, group: Group, now_s: float, *, late: bool) -> tuple[bool, Found | None]:
+    def _search(self, source: QueuePolicy, group: ModelQueue, now_s: float, *, late: bool) -> tuple[bool, PlannedDispatch | None]:
         """Whether there was anything to look at, and what can go."""
         passed: list[QueueEntry] = []
         kept_free: set[str] = set()
-        found: Found | None = None
+        found: PlannedDispatch | None = None
         take = source.pop
         entry = take(now_s)
-        if entry is None and isinstance(source, Gate):
+        if entry is None and isinstance(source, TenantShareLimiter):
             take = source.spare
             entry = take(now_s)
         while entry is not None:
             tokens = upper_tokens(entry, self.bounds)
             choice = self._place(entry, tokens, group, kept_free, now_s, late=late)
             if choice is not None:
-                found = Found(entry, tokens, choice, late)
+                found = PlannedDispatch(entry, tokens, choice, late)
                 break
             passed.append(entry)
             if entry.skipped >= PATIENCE:
@@ -104,7 +104,7 @@ class Walk:
             source.put_back(held_back, now_s)
         return bool(passed) or found is not None, found
 
-    def _place(self, entry: QueueEntry, tokens: int, group: Group, kept_free: set[str], now_s: float, *, late: bool) -> Choice | None:
+    def _place(self, entry: QueueEntry, tokens: int, group: ModelQueue, kept_free: set[str], now_s: float, *, late: bool) -> Choice | None:
         """The router's choice among the instances with a slot; where fence or guard refuse it, its next one.
 
         Asked in this order, because fence and guard have to look at all that is in flight on an instance.

@@ -5,14 +5,14 @@ from hmas.controller.scheduling import refusals as endings
 from hmas.controller.scheduling.admission.quotas import Tenancy
 from hmas.controller.scheduling.instances.kv_fence import least_tokens
 from hmas.controller.scheduling.queue.backlog import rank_of
-from hmas.controller.scheduling.queue.wait_queue import WaitingRoom
+from hmas.controller.scheduling.queue.wait_queue import WaitQueue
 from hmas.controller.scheduling.results import Refusal, SchedulerSettings
 
 RETRY_AFTER_MIN_S = 1.0
 RETRY_AFTER_MAX_S = 60.0
 
 
-class Entrance:
+class QueueAdmission:
     """Asks in this order: can it ever be served, has its tenant the tokens, is there room in the queue for it.
 
     A full queue has room for a request that ranks better than the worst that waits there: by the client's priority, then by importance,
@@ -21,7 +21,7 @@ class Entrance:
 
     __slots__ = ("_room", "_settings", "_tenancy")
 
-    def __init__(self, settings: SchedulerSettings, room: WaitingRoom, tenancy: Tenancy) -> None:
+    def __init__(self, settings: SchedulerSettings, room: WaitQueue, tenancy: Tenancy) -> None:
         self._settings = settings
         self._room = room
         self._tenancy = tenancy

@@ -11,16 +11,16 @@ from hmas.controller.scheduling import accounts
 from hmas.controller.scheduling import refusals as endings
 from hmas.controller.scheduling.admission.assumed_targets import attainable
 from hmas.controller.scheduling.admission.quotas import RateState, Tenancy, TenantLimits
-from hmas.controller.scheduling.dispatch import Found, Walk
+from hmas.controller.scheduling.dispatch import DispatchPlanner, PlannedDispatch
 from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.kv_fence import upper_tokens
 from hmas.controller.scheduling.instances.room import is_half_empty
-from hmas.controller.scheduling.intake import Entrance
+from hmas.controller.scheduling.intake import QueueAdmission
 from hmas.controller.scheduling.policies.registry import check_hints, own_hints
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.queue.idle_holds import IdleHolds
-from hmas.controller.scheduling.queue.model_queue import Waiting
-from hmas.controller.scheduling.queue.wait_queue import WaitingRoom
+from hmas.controller.scheduling.queue.model_queue import QueuedRequest
+from hmas.controller.scheduling.queue.wait_queue import WaitQueue
 from hmas.controller.scheduling.results import Counts, Dispatch, Dropped, Ended, InstanceSpec, Refusal, SchedulerSettings
 from hmas.controller.scheduling.steering import Steering
 
@@ -71,7 +71,7 @@ class Scheduler(Steering):
         tenancy = Tenancy(tenants or {}, tuple(made.values()))
         weights: dict[str, float] = {}
         complete = check_hints(policy, hints)
-        room = WaitingRoom(
+        room = WaitQueue(
             tuple(made.values()),
             policy=policy,
             hints=own_hints(complete),
@@ -82,9 +82,9 @@ class Scheduler(Steering):
             tenancy=tenancy,
             weights=weights,
         )
-        super().__init__(made, Walk(settings, router, tenancy), room, weights, tenancy)
+        super().__init__(made, DispatchPlanner(settings, router, tenancy), room, weights, tenancy)
         self._hint_guard(complete)
-        self._entrance = Entrance(settings, room, tenancy)
+        self._entrance = QueueAdmission(settings, room, tenancy)
         self._idle_holds = IdleHolds()
         self._given_up: list[Dropped] = []
         self._seq = 0
@@ -333,7 +333,7 @@ class Scheduler(Steering):
         return None if waiting is None else waiting.group.ahead(waiting)
 
     def retry_after_s(self, model: str, now_s: float) -> float:
-        """When a client of this model that is sent away may come back, 1 to 60 s (see `Entrance`)."""
+        """When a client of this model that is sent away may come back, 1 to 60 s (see `QueueAdmission`)."""
         return self._entrance.retry_after_s(model, now_s)
 
     def models(self, now_s: float) -> dict[str, tuple[int, float]]:
@@ -346,13 +346,13 @@ class Scheduler(Steering):
         """A tenant's quotas as they stand, by `tokens` and `requests`; empty where it has none."""
         return self._tenancy.rates(tenant, now_s)
 
-    def _start(self, found: Found, now_s: float) -> Dispatch:
+    def _start(self, found: PlannedDispatch, now_s: float) -> Dispatch:
         self._room.remove(found.entry.request.id, popped=True)
         self._book(found.entry, found.tokens, self._instances[found.choice.instance], now_s, late=found.late)
         order = "overdue, after all that are on time" if found.late else self.policy
         return Dispatch(entry=found.entry, instance=found.choice.instance, reason=f"{order}; {found.choice.reason}")
 
-    def _relieve(self, waiting: Waiting, instance: Instance, now_s: float) -> Dispatch:
+    def _relieve(self, waiting: QueuedRequest, instance: Instance, now_s: float) -> Dispatch:
         """Dispatches a request that was held back for too long beside an instance that is less than half full (`IdleHolds`)."""
         entry, why, overdue = waiting.entry, waiting.group.blocked, waiting.overdue
         self._room.remove(entry.request.id)

@@ -6,12 +6,12 @@ from hmas.controller.core.errors import SchedulingError
 from hmas.controller.core.messages import LengthBound
 from hmas.controller.core.types import Controls
 from hmas.controller.scheduling.admission.quotas import Tenancy, TenantLimits
-from hmas.controller.scheduling.dispatch import Walk
+from hmas.controller.scheduling.dispatch import DispatchPlanner
 from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.running import Running
 from hmas.controller.scheduling.instances.token_source import TokenSource
 from hmas.controller.scheduling.policies.registry import GUARD, check_hints, own_hints
-from hmas.controller.scheduling.queue.wait_queue import WaitingRoom
+from hmas.controller.scheduling.queue.wait_queue import WaitQueue
 from hmas.engines.base import EngineSnapshot
 
 
@@ -19,7 +19,7 @@ class Steering:
     """The half of a scheduler that is turned; the other half, which requests go through, is `Scheduler`."""
 
     def __init__(
-        self, instances: Mapping[str, Instance], walk: Walk, room: WaitingRoom, weights: dict[str, float], tenancy: Tenancy
+        self, instances: Mapping[str, Instance], walk: DispatchPlanner, room: WaitQueue, weights: dict[str, float], tenancy: Tenancy
     ) -> None:
         """Steers these parts. `weights`: tenants' weights, which the room reads too."""
         self._instances = instances

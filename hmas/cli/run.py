@@ -20,7 +20,7 @@ from hmas.controller.runtime import logs
 from hmas.controller.runtime.clock import SystemClock
 from hmas.controller.runtime.collector import Collector
 from hmas.controller.runtime.notify import Notifier
-from hmas.controller.runtime.priority import yield_to_serving
+from hmas.controller.runtime.priority import set_niceness
 from hmas.controller.runtime.signals import stop_flags
 
 NOTIFY_EVERY_S = 1.0
@@ -158,7 +158,7 @@ async def _tell_stopping(stop: asyncio.Event, notifier: Notifier) -> None:
 
 
 async def _agent(name: str, config: Config) -> None:
-    yield_to_serving(config.agents.nice, spare_cpu_only=config.agents.spare_cpu_only)
+    set_niceness(config.agents.nice, spare_cpu_only=config.agents.spare_cpu_only)
     bus = RedisBus(config.bus.url, config.bus.key_prefix)
     try:
         with stop_flags() as flags:

@@ -17,7 +17,7 @@ from hmas.agents.statera import agent as statera_agent
 from hmas.agents.statera.agent import StateraAgent
 from hmas.controller.config.schema import AgentsConfig, Config, SchedulerConfig
 from hmas.controller.config.slo import SloConfig
-from hmas.controller.control.resolve import Ceiling, Configured, Directives, Heard, resolve
+from hmas.controller.control.resolve import Ceiling, Configured, Directives, Received, resolve
 from hmas.controller.core.messages import (
     ControlAction,
     DecisionOutcome,
@@ -92,8 +92,8 @@ class Steering:
             self._start_meta()
         self._configured = Configured(policy=case.policy, n_run=0)
         self._ceilings = {name: Ceiling(kind.n_run, kind.token_budget) for name, kind in kinds.items()}
-        self._heard_meta: Heard[MetaDecision] | None = None
-        self._heard_statera: dict[str, Heard[ControlAction]] = {}
+        self._heard_meta: Received[MetaDecision] | None = None
+        self._heard_statera: dict[str, Received[ControlAction]] = {}
         self._in_force: Directives | None = None
 
     def controls(self) -> Sequence[Periodic]:
@@ -141,10 +141,10 @@ class Steering:
             said = [*self._actions(views, now_s), *self._decisions(views, now_s)]
         for message in said:
             if isinstance(message, ControlAction):
-                self._heard_statera[message.instance] = Heard(message.sent_s, message)
+                self._heard_statera[message.instance] = Received(message.sent_s, message)
                 self.actions += 1
             else:
-                self._heard_meta = Heard(message.sent_s, message)
+                self._heard_meta = Received(message.sent_s, message)
         # Silence is noticed as well as words.
         if said or self._faults:
             self._apply(scheduler, engines, now_s)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from hmas.agents.statera.gains import Gains, Margins, Plant, derive, margins
+from hmas.agents.statera.gains import Gains, Margins, PlantFit, derive, margins
 from hmas.planning.errors import StudyError
 from hmas.profiling.ladder import Rung
 
@@ -21,7 +21,7 @@ class Identified(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     rungs: list[Rung]
-    plant: Plant
+    plant: PlantFit
     gains: Gains
     misfit: float
     margins: Margins
@@ -49,7 +49,7 @@ def identify(rungs: Sequence[Rung], *, tpot_ms: float, period_s: float, tick_s: 
         raise StudyError(f"TPOT does not rise from {rungs[0].n} to {rungs[-1].n} requests at once; allowed: a ladder that loads the engine")
     at = float(n[-1]) if tpot_ms <= 0.0 else min(float(n[-1]), max(1.0, (tpot_ms - base_ms) / slope_ms))
     near = min(rungs, key=lambda rung: abs(rung.n - at))
-    plant = Plant(
+    plant = PlantFit(
         base_ms=round(base_ms, 4),
         slope_ms=round(slope_ms, 5),
         n_run=round(at, 2),

@@ -24,7 +24,7 @@ import uvloop
 from bench_scheduler import believed, make_scheduler, request
 
 from hmas.controller.core.types import OutcomeKind
-from hmas.controller.gateway.requests.sliced_work import Chores
+from hmas.controller.gateway.requests.sliced_work import SlicedWork
 from hmas.controller.runtime.clock import SystemClock
 from hmas.controller.runtime.collector import Collector
 from hmas.controller.scheduling.policies.registry import POLICIES
@@ -111,7 +111,7 @@ async def measure(route: Sequence[str], size: int) -> dict[str, Any]:
     scheduler = make_scheduler(route[0], size)
     collector = Collector(0.0)
     clock, turns, traffic = SystemClock(), Turns(), Traffic(scheduler)
-    chores = Chores(scheduler, _Still(), ends=lambda: False, pump=lambda: None)
+    chores = SlicedWork(scheduler, _Still(), ends=lambda: False, pump=lambda: None)
     chores.on_slice = collector.age
     found: dict[str, Any] = {}
     for before, after in pairwise(route):

@@ -10,7 +10,7 @@ from hmas_lab.agents.asked import read_pool
 from hmas_lab.agents.live import ARMS, LONG_TOKENS, PROMPT_TOKENS, STEERING, TWIN, PromptLoad, cast_of, live_summary
 from hmas_lab.agents.makers import make_believer
 from hmas_lab.agents.tables import live_table, live_verdict
-from hmas_lab.agents.teller import Teller, read_truths, write_truths
+from hmas_lab.agents.teller import StubAgents, read_truths, write_truths
 from hmas_lab.demo_vllm.settings import FieldSettings
 from message_kit import completed, instance_view, system_snapshot
 
@@ -81,7 +81,7 @@ def test_every_arm_has_its_cast_and_no_request_declares_anything():
 
 def test_the_teller_answers_for_both_agents_and_learns(load):
     known = load.truths(1, **PIECE)
-    teller = Teller(make_believer("oracle", lambda notice: known.get(notice.excerpt), 0.5))
+    teller = StubAgents(make_believer("oracle", lambda notice: known.get(notice.excerpt), 0.5))
     snapshot = system_snapshot(instance_view("e", in_flight_tokens=50))
     notice = load._asked(1, **PIECE)[0].notice
     answers = teller.handle([snapshot, notice], 1.1)

@@ -4,7 +4,7 @@ import pytest
 from control_kit import long_view, short_view
 
 from hmas.agents.meta.agent import MetaAgent
-from hmas.agents.meta.bans import Bans
+from hmas.agents.meta.bans import Cooldowns
 from hmas.agents.meta.candidate import Candidate
 from hmas.agents.meta.journal import DecisionJournal
 from hmas.agents.meta.limits import BAN_DWELLS, Limits
@@ -131,7 +131,7 @@ def test_restarts_do_not_try_what_was_rolled_back_again():
 
 
 def test_a_window_that_failed_bans_neither_its_policy_nor_other_windows():
-    bans = Bans()
+    bans = Cooldowns()
     bans.add(EDF, EDF.window(48), 100.0)
     assert bans.allows("edf", 50.0)
     assert [bans.until_s(one) > 50.0 for one in (EDF, EDF.window(48), EDF.window(64))] == [True, False, False]

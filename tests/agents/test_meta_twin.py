@@ -33,10 +33,10 @@ from hmas.agents.meta.selectors.twin import TwinSelector
 from hmas.agents.meta.twin.check import Check
 from hmas.agents.meta.twin.evidence import BLOCK_SLOTS, FRESH_ROUNDS, HORIZON_S, Evidence, Gain
 from hmas.agents.meta.twin.fleet import FleetModel
-from hmas.agents.meta.twin.menu import CAPS, MOST, SELDOM, Menu
+from hmas.agents.meta.twin.menu import CAPS, MOST, SELDOM, CandidateSchedule
 from hmas.agents.meta.twin.replay import SLOT_S
 from hmas.agents.meta.twin.sample import part_of
-from hmas.agents.meta.twin.traffic import Asked
+from hmas.agents.meta.twin.traffic import PastRequest
 from hmas.agents.meta.twin.twin import AIMED, BIAS_MOST, LEAST, Answer, Question, Twin, TwinSettings
 from hmas.controller.core.errors import PolicyError
 from hmas.controller.core.messages import OPEN_WINDOW
@@ -175,7 +175,7 @@ def found(share: float, error: float = 0.01) -> Gain:
 
 
 def test_every_policy_has_its_turn_and_a_replay_has_few_candidates():
-    menu, seen = Menu(), set()
+    menu, seen = CandidateSchedule(), set()
     for _ in range(3 * SELDOM):
         chosen = menu.choose(EDF, POLICIES, lambda _one, _other: None)
         assert chosen[0] == EDF
@@ -185,7 +185,7 @@ def test_every_policy_has_its_turn_and_a_replay_has_few_candidates():
 
 
 def test_who_leads_is_always_looked_at_and_the_hopeless_seldom():
-    menu = Menu()
+    menu = CandidateSchedule()
     gains = {"slack": found(0.05), "two-lane": found(0.01), "sjf": found(-0.1), "wfq": found(-0.01)}
     times = Counter()
     for _ in range(24):
@@ -196,7 +196,7 @@ def test_who_leads_is_always_looked_at_and_the_hopeless_seldom():
 
 
 def test_the_best_static_window_is_searched_for_from_replay_to_replay():
-    menu, best = Menu(), CAPS.index(128)
+    menu, best = CandidateSchedule(), CAPS.index(128)
 
     def gain(one, other):
         worth = {window: -abs(place - best) for place, window in enumerate(CAPS)}
@@ -219,7 +219,7 @@ def test_the_best_static_window_is_searched_for_from_replay_to_replay():
 
 def test_the_hints_of_what_runs_are_climbed_a_step_at_a_time():
     """From 2 the menu comes to 12.5 where that is best, and never looks beyond a step at once; the policy as it comes stays in sight."""
-    menu, current, amounts = Menu(), Candidate(policy="red"), [2.0]
+    menu, current, amounts = CandidateSchedule(), Candidate(policy="red"), [2.0]
 
     def worth(one):
         return -abs(one.hints.get("output_weight", 2.0) - 12.5) / 100.0
@@ -263,7 +263,7 @@ def test_the_twin_proposes_what_would_have_served_better_and_says_how_sure():
     assert again.candidate == found.candidate or again.candidates[0].gain < 0.05
 
 
-def missed(window) -> list[Asked]:
+def missed(window) -> list[PastRequest]:
     """The same, if none of those that have ended had been good."""
     return [one if one.good is None else replace(one, good=False) for one in window]
 

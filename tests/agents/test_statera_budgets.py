@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hmas.agents.statera.agent import make_agent
-from hmas.agents.statera.budgets import BETA_LOW, LAWS, SAFETY, MemoryBudget, Seen
+from hmas.agents.statera.budgets import BETA_LOW, LAWS, SAFETY, BudgetInputs, MemoryBudget
 from hmas.controller.config.schema import AgentsConfig, Config, SchedulerConfig
 from hmas.engines.base import EngineSnapshot
 
 SEEN = st.builds(
-    Seen,
+    BudgetInputs,
     error=st.floats(-3, 5),
     n_run=st.integers(1, 4096),
     ceiling=st.integers(1, 16_384),
@@ -33,7 +33,7 @@ def test_every_law_serves_one_request_and_never_passes_the_engines_ceiling(law, 
 
 
 def seen(active, held=None, capacity=10_000):
-    return Seen(error=0.0, n_run=8, ceiling=2048, active_tokens=active, held_tokens=held, capacity_tokens=capacity)
+    return BudgetInputs(error=0.0, n_run=8, ceiling=2048, active_tokens=active, held_tokens=held, capacity_tokens=capacity)
 
 
 def test_a_step_takes_no_more_than_memory_holds():

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_statera_plant import taught
 
-from hmas.agents.statera.headroom import VIEWS, Headroom
+from hmas.agents.statera.headroom import VIEWS, SafeConcurrency
 from hmas.agents.statera.loops import Load, WindowLoop
 from hmas.agents.statera.model import StateraModel
 from hmas.agents.statera.target import best_window
@@ -18,7 +18,7 @@ from hmas.agents.statera.target import best_window
     low=st.floats(0.3, 0.95),
 )
 def test_up_to_the_headroom_no_affine_plant_leaves_the_band(base, slope, seen, low):
-    headroom = Headroom()
+    headroom = SafeConcurrency()
     for n in seen:
         headroom.sample(n, base + slope * n, low)
     u = base + slope * headroom.n_run
@@ -26,7 +26,7 @@ def test_up_to_the_headroom_no_affine_plant_leaves_the_band(base, slope, seen, l
 
 
 def test_it_says_nothing_before_it_has_looked_long_enough_and_after_it_was_told_otherwise():
-    headroom = Headroom()
+    headroom = SafeConcurrency()
     for _ in range(VIEWS - 1):
         headroom.sample(10, 0.25, 0.75)
         assert headroom.n_run == 0
@@ -37,7 +37,7 @@ def test_it_says_nothing_before_it_has_looked_long_enough_and_after_it_was_told_
 
 
 def test_a_jump_of_what_is_in_flight_does_not_count_before_utilization_has_followed():
-    headroom = Headroom()
+    headroom = SafeConcurrency()
     for _ in range(VIEWS):
         headroom.sample(10, 0.5, 0.75)
     headroom.sample(100, 0.5, 0.75)

@@ -8,11 +8,11 @@ from control_kit import completion, instance, short_view
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmas.agents.statera.budgets import BandBudget, Seen
+from hmas.agents.statera.budgets import BandBudget, BudgetInputs
 from hmas.agents.statera.conformal import LengthCalibrator
 from hmas.agents.statera.loops import Band, Load, WindowLoop
 from hmas.agents.statera.model import StateraModel
-from hmas.agents.statera.plant import ConcurrencyTrace, Plant
+from hmas.agents.statera.plant import ConcurrencyTrace, TpotModel
 from hmas.agents.statera.target import Target, best_window
 from hmas.controller.core.types import OutcomeKind
 from hmas.engines.base import EngineSnapshot
@@ -41,9 +41,9 @@ def test_the_trace_says_so_where_it_does_not_reach():
     assert trace.mean(10.0, 12.0) == 3.0
 
 
-def taught(*, base_ms: float, slope_ms: float, n: float, slos_ms, count: int = 300, scatter: float = 0.1, seed: int = 1) -> Plant:
+def taught(*, base_ms: float, slope_ms: float, n: float, slos_ms, count: int = 300, scatter: float = 0.1, seed: int = 1) -> TpotModel:
     """A plant that has been watched at about n in flight, with a lull now and then."""
-    rng, plant = np.random.default_rng(seed), Plant()
+    rng, plant = np.random.default_rng(seed), TpotModel()
     for number in range(count):
         here = 1.0 if number % 50 == 0 else n * rng.uniform(0.8, 1.0)
         now_s = 10.0 * number
@@ -93,14 +93,14 @@ def test_a_few_strict_targets_are_given_up_where_that_pays():
 
 
 def test_nothing_is_concluded_from_nothing():
-    assert best_window(Plant(), now_n=8, low=1, high=64) is None
+    assert best_window(TpotModel(), now_n=8, low=1, high=64) is None
     assert best_window(taught(base_ms=15, slope_ms=1, n=8, slos_ms=[40.0], count=5), now_n=8, low=1, high=64) is None
     hopeless = taught(base_ms=15.0, slope_ms=1.0, n=8, slos_ms=[1.0])
     assert best_window(hopeless, now_n=8, low=1, high=64) is None
 
 
 def test_what_did_not_complete_or_was_not_watched_teaches_nothing():
-    plant = Plant()
+    plant = TpotModel()
     plant.trace.add(100.0, 4)
     for number in range(20):
         plant.learn(completion(number, 200.0, arrival_s=150.0, outcome=OutcomeKind.CANCELLED))
@@ -173,12 +173,12 @@ def test_the_budget_serves_every_decode_and_moves_gently(errors, n_run, ceiling)
     loop, last = BandBudget(), ceiling
     floor = min(ceiling, n_run + max(1, ceiling // 2))
     for error in errors:
-        budget = loop.update(Seen(error, n_run, ceiling))
+        budget = loop.update(BudgetInputs(error, n_run, ceiling))
         assert floor <= budget <= ceiling
         assert budget >= min(floor, last // 2)
         last = budget
     for _ in range(40):
-        loop.update(Seen(0.0, n_run, ceiling))
+        loop.update(BudgetInputs(0.0, n_run, ceiling))
     assert loop.budget == ceiling
 
 

@@ -6,7 +6,7 @@ import random
 import pytest
 from control_kit import completion
 
-from hmas.agents.statera.strictness import ALLOWED, KEPT, LEAST, SAMPLES_MIN, STEP, Strictness
+from hmas.agents.statera.strictness import ALLOWED, KEPT, LEAST, SAMPLES_MIN, STEP, GuardFactorController
 from hmas.controller.core.messages import Completion
 from hmas.controller.core.types import OutcomeKind
 
@@ -32,12 +32,12 @@ def serve(loop, seconds, miss_of, *, rate=10, from_s=0.0, seed=0, delay_s=0.0):
 
 
 def test_nothing_is_stricter_than_configured_where_targets_are_kept():
-    loop = Strictness()
+    loop = GuardFactorController()
     assert set(serve(loop, 120.0, lambda _factor: 0.02)) == {1.0}
 
 
 def test_misses_make_it_strict_and_their_end_lenient_again():
-    loop = Strictness()
+    loop = GuardFactorController()
     # Half as strict as told, and the misses are back at what is allowed: k = 0.12 for each unit of the logarithm.
     factors = serve(loop, 240.0, lambda factor: max(0.0, 0.133 + 0.12 * math.log(factor)), rate=40, delay_s=6.0)
     settled = factors[-120:]
@@ -48,7 +48,7 @@ def test_misses_make_it_strict_and_their_end_lenient_again():
 
 
 def test_it_stays_within_its_bounds_and_unwinds_at_once():
-    loop = Strictness()
+    loop = GuardFactorController()
     assert serve(loop, 300.0, lambda _factor: 1.0)[-1] == LEAST
     # Ten seconds until the misses are out of the span, then as long as the way from a fifth takes.
     back = serve(loop, 130.0, lambda _factor: 0.0, from_s=300.0)
@@ -57,7 +57,7 @@ def test_it_stays_within_its_bounds_and_unwinds_at_once():
 
 
 def test_only_those_that_began_in_time_and_had_a_target_count():
-    loop = Strictness()
+    loop = GuardFactorController()
     for number in range(100):
         loop.learn(ended(number, 1.0, tpot_ms=90.0, ttft_ms=5000.0))
         loop.learn(ended(number, 1.0, tpot_ms=90.0, ttft_ms=-1.0))
@@ -76,7 +76,7 @@ def test_only_those_that_began_in_time_and_had_a_target_count():
 
 
 def test_a_factor_that_is_not_in_force_does_not_wind_up():
-    loop = Strictness()
+    loop = GuardFactorController()
     for second in range(60):
         for number in range(10):
             loop.learn(ended(100 * second + number, float(second), tpot_ms=90.0))
@@ -87,7 +87,7 @@ def test_a_factor_that_is_not_in_force_does_not_wind_up():
 
 
 def test_a_burst_into_a_cold_engine_is_forgiven_within_the_minute():
-    loop = Strictness()
+    loop = GuardFactorController()
     # Everybody misses for eight seconds, whatever the guard does; then nobody.
     serve(loop, 8.0, lambda _factor: 1.0)
     low = min(serve(loop, 12.0, lambda _factor: 0.0, from_s=8.0))
@@ -96,7 +96,7 @@ def test_a_burst_into_a_cold_engine_is_forgiven_within_the_minute():
 
 
 def test_the_share_missed_is_known_once_there_are_enough():
-    loop = Strictness()
+    loop = GuardFactorController()
     for number in range(SAMPLES_MIN - 1):
         loop.learn(ended(number, 1.0, tpot_ms=90.0 if number < 3 else 20.0))
     loop.update(2.0)
@@ -107,7 +107,7 @@ def test_the_share_missed_is_known_once_there_are_enough():
 
 
 def test_too_few_requests_let_it_fade_and_its_memory_is_bounded():
-    loop = Strictness(0.3)
+    loop = GuardFactorController(0.3)
     assert loop.factor == pytest.approx(0.3)
     for second in range(600):
         loop.update(float(second))
@@ -119,6 +119,6 @@ def test_too_few_requests_let_it_fade_and_its_memory_is_bounded():
 
 @pytest.mark.parametrize("told", [0.0, -3.0, 0.01, 7.0])
 def test_a_start_out_of_bounds_is_taken_at_the_bound(told):
-    assert Strictness(told).factor == (1.0 if told > 1 else LEAST)
-    assert round(Strictness(0.777).factor / STEP, 6) == 16.0
+    assert GuardFactorController(told).factor == (1.0 if told > 1 else LEAST)
+    assert round(GuardFactorController(0.777).factor / STEP, 6) == 16.0
     assert 0.0 < ALLOWED < 1.0

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hmas.agents.statera.agent import make_agent
-from hmas.agents.statera.gains import Gains, Plant, derive, margins
+from hmas.agents.statera.gains import Gains, PlantFit, derive, margins
 from hmas.agents.statera.model import StateraModel
 from hmas.agents.statera.tuning import EVERY, Tuning, read_tuning, write_tuning
 from hmas.cli.main import main
@@ -22,7 +22,7 @@ from hmas.profiling.identify import identify
 from hmas.profiling.ladder import Load, Rung, Timing, rung_of, simulated
 
 PLANTS = st.builds(
-    Plant,
+    PlantFit,
     base_ms=st.floats(0, 50),
     slope_ms=st.floats(1e-3, 5),
     n_run=st.floats(1, 500),
@@ -63,7 +63,7 @@ def test_the_margin_is_where_the_loop_really_begins_to_swing(elasticity, delay_s
 
 
 def test_the_defaults_are_derived():
-    steepest = Plant(base_ms=0.0, slope_ms=1.0, n_run=40.0, decode_s=2.5, service_s=6.0, rps=5.0, view_s=0.2)
+    steepest = PlantFit(base_ms=0.0, slope_ms=1.0, n_run=40.0, decode_s=2.5, service_s=6.0, rps=5.0, view_s=0.2)
     gains = derive(steepest)
     assert steepest.delay_s == pytest.approx(2.5, rel=0.05)
     for name in ("rise_per_s", "fall_per_s", "trim_per_s", "lead_s"):

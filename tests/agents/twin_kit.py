@@ -12,8 +12,8 @@ from hmas.agents.meta.selectors.base import Pending, Proposal, Situation
 from hmas.agents.meta.selectors.twin import TwinSelector
 from hmas.agents.meta.twin.evidence import BLOCK_SLOTS
 from hmas.agents.meta.twin.fleet import SAMPLES_MIN, FleetModel
-from hmas.agents.meta.twin.replay import Outlook, Plant, World, replay
-from hmas.agents.meta.twin.traffic import Asked
+from hmas.agents.meta.twin.replay import ReplayInstance, ReplayResult, ReplayScenario, replay
+from hmas.agents.meta.twin.traffic import PastRequest
 from hmas.agents.meta.twin.twin import Answer, Check, Twin, TwinSettings
 from hmas.controller.core.messages import Completion
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
@@ -27,8 +27,8 @@ SHORT, LONG = 40, 1200
 FCFS, EDF, SJF = (Candidate(policy=name) for name in ("fcfs", "edf", "sjf"))
 
 
-def asked(number: int, arrival_s: float, output: int, *, ttft_ms: float = 2000.0) -> Asked:
-    return Asked(
+def asked(number: int, arrival_s: float, output: int, *, ttft_ms: float = 2000.0) -> PastRequest:
+    return PastRequest(
         request=Request(id=f"r{number}", tenant="t", model="m", arrival_s=arrival_s, prompt_tokens=200),
         believed=Estimates(
             slo=Slo(ttft_ms=ttft_ms, tpot_ms=500.0), output_tokens=output, output_tokens_upper=1.5 * output, ttft_ms=0.0, tpot_ms=0.0
@@ -37,7 +37,7 @@ def asked(number: int, arrival_s: float, output: int, *, ttft_ms: float = 2000.0
     )
 
 
-def blocked(rate: float = 4.0, seconds: float = 120.0, seed: int = 1) -> list[Asked]:
+def blocked(rate: float = 4.0, seconds: float = 120.0, seed: int = 1) -> list[PastRequest]:
     """Short requests in a hurry behind long ones that are in none."""
     rng = np.random.default_rng(seed)
     times = np.cumsum(rng.exponential(1.0 / rate, int(rate * seconds)))
@@ -46,24 +46,26 @@ def blocked(rate: float = 4.0, seconds: float = 120.0, seed: int = 1) -> list[As
     ]
 
 
-def plant(name: str = "a", n_run: int = 32) -> Plant:
-    return Plant(name=name, profile=load_profile("demo-small"), regulated=((0.0, Controls(n_run=n_run)),), ceiling=256)
+def plant(name: str = "a", n_run: int = 32) -> ReplayInstance:
+    return ReplayInstance(name=name, profile=load_profile("demo-small"), regulated=((0.0, Controls(n_run=n_run)),), ceiling=256)
 
 
-def world(window=None, **more) -> World:
+def world(window=None, **more) -> ReplayScenario:
     window = tuple(window or blocked())
     first_s, last_s = (window[place].request.arrival_s for place in (0, -1))
     told = {"asked": window, "plants": (plant(),), "settings": PLAIN, "from_s": first_s, "until_s": last_s + 300.0}
-    return World(**(told | more))
+    return ReplayScenario(**(told | more))
 
 
-def looked(candidate: Candidate, **more) -> Outlook:
+def looked(candidate: Candidate, **more) -> ReplayResult:
     return replay(world(**more), candidate)[0]
 
 
-def outlook(candidate: Candidate, good, asked_each: float = 10.0, first: int = 100) -> Outlook:
+def outlook(candidate: Candidate, good, asked_each: float = 10.0, first: int = 100) -> ReplayResult:
     slots = {first + place: (value, asked_each) for place, value in enumerate(good)}
-    return Outlook(candidate=candidate, requests=round(asked_each * len(slots)), good=sum(good) / (asked_each * len(slots)), slots=slots)
+    return ReplayResult(
+        candidate=candidate, requests=round(asked_each * len(slots)), good=sum(good) / (asked_each * len(slots)), slots=slots
+    )
 
 
 def completion(number: int, arrival_s: float, output: int, **more) -> Completion:
@@ -119,7 +121,7 @@ def twin_of(window, **more) -> tuple[Twin, float]:
     return twin, now_s
 
 
-def lived(window) -> list[Asked]:
+def lived(window) -> list[PastRequest]:
     """The window as it ended under first come first served, as far as it had by the arrival of the last."""
     _, records = replay(world(window), FCFS)
     of = {record.request_id: record for record in records}

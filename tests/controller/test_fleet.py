@@ -4,7 +4,7 @@ from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.config.schema import EngineConfig
 from hmas.controller.core.types import Controls
 from hmas.controller.gateway.instances.monitor import RETRY_REFUSED_S, Fleet
-from hmas.controller.observability.event_log import Journal
+from hmas.controller.observability.event_log import EventLog
 from hmas.engines.base import EngineCapabilities, EngineSnapshot, KnobReport, Knobs
 
 START = {"n_run": 32, "token_budget": 1024, "long_prefill_tokens": 0}
@@ -57,7 +57,7 @@ class BusyEngine:
 
 
 def fleet_of(engine, clock):
-    journal = Journal(MemoryBus(), clock)
+    journal = EventLog(MemoryBus(), clock)
     return Fleet([(EngineConfig(name="e", url=engine.url), engine)], clock, journal), journal
 
 

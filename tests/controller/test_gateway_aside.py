@@ -14,10 +14,10 @@ from hmas.cli.checks import _check_agents
 from hmas.cli.explain import page as story_page
 from hmas.cli.status import page
 from hmas.controller.core.messages import REQUESTS, ControlAction, LengthBound, Message, MetaDecision, RequestCost
-from hmas.controller.gateway.requests.manager import Live
+from hmas.controller.gateway.requests.manager import ActiveRequest
 
 TOKENS = 60
-Answer = Callable[[Live], Message]
+Answer = Callable[[ActiveRequest], Message]
 
 
 @asynccontextmanager
@@ -47,16 +47,16 @@ def lengths(tokens: float) -> Answer:
     return lambda live: request_features(live.request.id, output_tokens=tokens, output_tokens_p90=tokens)
 
 
-def default_lengths(live: Live) -> Message:
+def default_lengths(live: ActiveRequest) -> Message:
     default = live.answers.default
     return request_features(live.request.id, output_tokens=default.output_tokens, output_tokens_p90=default.output_tokens_upper)
 
 
-def costs(live: Live) -> Message:
+def costs(live: ActiveRequest) -> Message:
     return RequestCost(request_id=live.request.id, sent_s=1.0, ttft_ms={"sim-1": 8e7}, tpot_ms={"sim-1": 8e7}, output_tokens=1.0)
 
 
-def default_costs(live: Live) -> Message:
+def default_costs(live: ActiveRequest) -> Message:
     default = live.answers.default
     said = {"ttft_ms": {"sim-1": default.ttft_ms}, "tpot_ms": {"sim-1": default.tpot_ms}}
     return RequestCost(request_id=live.request.id, sent_s=1.0, output_tokens=1.0, **said)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hmas.controller.control.changes import changes
-from hmas.controller.control.resolve import Ceiling, Configured, Directives, Heard, heard_of, resolve
+from hmas.controller.control.resolve import Ceiling, Configured, Directives, Received, heard_of, resolve
 from hmas.controller.core.messages import ControlAction, LengthBound, MetaDecision, OverrideNotice
 from hmas.controller.scheduling.admission.quotas import TenantLimits
 
@@ -14,13 +14,13 @@ NOTHING = OverrideNotice(sent_s=0.0)
 BOUND = LengthBound(prompt_tokens_below=0, add_tokens=40, samples=10)
 
 
-def decide(policy: str = "sjf", *, said_s: float = 100.0, **fields) -> Heard[MetaDecision]:
-    return Heard(said_s, MetaDecision(sent_s=said_s, decision_id="d1", policy=policy, previous="edf", reason="tails", **fields))
+def decide(policy: str = "sjf", *, said_s: float = 100.0, **fields) -> Received[MetaDecision]:
+    return Received(said_s, MetaDecision(sent_s=said_s, decision_id="d1", policy=policy, previous="edf", reason="tails", **fields))
 
 
-def act(n_run: int = 4, *, instance: str = "a", said_s: float = 100.0, **fields) -> dict[str, Heard[ControlAction]]:
+def act(n_run: int = 4, *, instance: str = "a", said_s: float = 100.0, **fields) -> dict[str, Received[ControlAction]]:
     action = ControlAction(sent_s=said_s, instance=instance, n_run=n_run, reason="hot", **fields)
-    return {instance: Heard(said_s, action)}
+    return {instance: Received(said_s, action)}
 
 
 def hold(**fields) -> OverrideNotice:

@@ -14,7 +14,7 @@ from hmas.controller.config.schema import GatewayConfig, SchedulerConfig
 from hmas.controller.control.estimates import Declared
 from hmas.controller.core.messages import RequestCost, RequestFeatures
 from hmas.controller.core.types import Estimates, OutcomeKind, Request, Slo
-from hmas.controller.observability.request_trace import Dossier
+from hmas.controller.observability.request_trace import RequestTraces
 from hmas.controller.routing import make_router
 from hmas.controller.runtime.clock import SystemClock
 from hmas.controller.scheduling.results import InstanceSpec, SchedulerSettings
@@ -145,16 +145,16 @@ class Still(SystemClock):
         return self.at_s
 
 
-def alone(**limits: float) -> tuple[Dossier, Scheduler, Still]:
+def alone(**limits: float) -> tuple[RequestTraces, Scheduler, Still]:
     scheduler = Scheduler(
         settings=SchedulerSettings(), instances=[InstanceSpec(name="i", capacity_n_run=1)], router=make_router("least-loaded"), policy="edf"
     )
     clock = Still()
     kept = {"kept": 3, "kept_s": 60.0} | limits
-    return Dossier(scheduler, clock, lambda: None, kept=int(kept["kept"]), kept_s=kept["kept_s"]), scheduler, clock
+    return RequestTraces(scheduler, clock, lambda: None, kept=int(kept["kept"]), kept_s=kept["kept_s"]), scheduler, clock
 
 
-def live_through(dossier: Dossier, clock: Still, number: int, shown: str = "") -> None:
+def live_through(dossier: RequestTraces, clock: Still, number: int, shown: str = "") -> None:
     from hmas.controller.core.messages import Completion
 
     request = Request(id=f"r{number}", tenant="t", model="m", arrival_s=clock.at_s, prompt_tokens=5)

@@ -8,7 +8,7 @@ import pytest
 import uvloop
 from http_kit import HOST, Serving, echo, post, serving, until
 
-from hmas.controller.gateway.http.answer import Stamp, answer_head
+from hmas.controller.gateway.http.answer import CommonHeaders, answer_head
 from hmas.controller.gateway.http.body import BodyReader
 from hmas.controller.gateway.http.connection import KEEPALIVE_S
 from hmas.controller.gateway.http.head import RequestHead, path_of
@@ -307,6 +307,6 @@ def test_targets_in_every_form(target: bytes, path: str):
 
 def test_a_header_cannot_break_out_of_its_line():
     with pytest.raises(ValueError, match="line break"):
-        answer_head(200, {"x-a": "b\r\nset-cookie: c"}, "", Stamp())
-    assert b"\r\nx-a: b\r\n" in answer_head(200, {"x-a": "b"}, "", Stamp())
+        answer_head(200, {"x-a": "b\r\nset-cookie: c"}, "", CommonHeaders())
+    assert b"\r\nx-a: b\r\n" in answer_head(200, {"x-a": "b"}, "", CommonHeaders())
     assert HOST.endswith(b"\r\n")

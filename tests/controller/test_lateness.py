@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing import make_router
-from hmas.controller.scheduling.instances.lateness import LEAST, MOST, Lead, first_look_s, needed_ms
+from hmas.controller.scheduling.instances.lateness import LEAST, MOST, FirstTokenOverhead, first_look_s, needed_ms
 from hmas.controller.scheduling.results import InstanceSpec, SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.simulation import Arrival, simulate
@@ -19,7 +19,7 @@ from hmas.engines.sim.profile import load_profile
 
 @given(st.lists(st.floats(-10.0, 1e5), min_size=LEAST, max_size=400), st.sampled_from([0.5, 0.9, 0.99]))
 def test_whatever_comes_the_wanted_share_of_values_passes_the_lead(values, quantile):
-    lead, passed = Lead(quantile), 0
+    lead, passed = FirstTokenOverhead(quantile), 0
     lead.shown(values[0])
     for value in values[1:]:
         # What it stood at before the value came, from the second value on; below LEAST it keeps that to itself.
@@ -31,7 +31,7 @@ def test_whatever_comes_the_wanted_share_of_values_passes_the_lead(values, quant
 
 
 def test_it_follows_the_quantile_and_forgets():
-    draw, lead = random.Random(1), Lead(0.9)
+    draw, lead = random.Random(1), FirstTokenOverhead(0.9)
     for scale_ms in (50.0, 400.0, 50.0):
         for _ in range(600):
             lead.shown(draw.uniform(0.0, scale_ms))
@@ -39,13 +39,13 @@ def test_it_follows_the_quantile_and_forgets():
 
 
 def test_it_says_nothing_before_it_has_seen_enough_unless_it_is_told():
-    lead = Lead(0.9)
+    lead = FirstTokenOverhead(0.9)
     for _ in range(LEAST - 1):
         assert lead.ms is None
         lead.shown(80.0)
     lead.shown(80.0)
     assert lead.ms == pytest.approx(80.0, rel=0.3)
-    assert Lead(0.9, 120.0).ms == 120.0
+    assert FirstTokenOverhead(0.9, 120.0).ms == 120.0
 
 
 def test_what_must_be_left_lies_between_the_least_and_a_share_of_the_target():

@@ -8,7 +8,7 @@ from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request
 from hmas.controller.routing import make_router
 from hmas.controller.scheduling.admission.quotas import TenantLimits
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
-from hmas.controller.scheduling.queue.backlog import Backlog, Work, rank_of
+from hmas.controller.scheduling.queue.backlog import Backlog, QueuedWork, rank_of
 from hmas.controller.scheduling.queue.drain_rate import DrainRate
 from hmas.controller.scheduling.results import InstanceSpec, Refusal, SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
@@ -114,7 +114,7 @@ steps = st.lists(st.tuples(st.integers(0, 15), st.sampled_from(["put", "put", "d
 
 @given(steps)
 def test_the_backlog_is_what_a_list_would_say(script):
-    backlog, work = Backlog(), Work()
+    backlog, work = Backlog(), QueuedWork()
     plain: dict[str, tuple] = {}
     order = left_us = 0
     for number, what, (priority, importance, overdue, output) in script:

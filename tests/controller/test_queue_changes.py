@@ -18,7 +18,7 @@ from hmas.controller.scheduling.policies.sjf import Sjf
 from hmas.controller.scheduling.policy_base.keyed import KeyedPolicy
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.queue import policy_switch as queues
-from hmas.controller.scheduling.queue.tenant_share import SHOWN, Gate
+from hmas.controller.scheduling.queue.tenant_share import SHOWN, TenantShareLimiter
 from hmas.controller.scheduling.results import InstanceSpec, SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.engines.base import EngineSnapshot
@@ -378,7 +378,7 @@ def well_sorted(scheduler: Scheduler) -> None:
     bounded = scheduler._tenancy.bounded
     for group in scheduler._room.groups:
         for structure in (group.policy, group.late):
-            if not isinstance(structure, Gate):
+            if not isinstance(structure, TenantShareLimiter):
                 assert not bounded
                 continue
             among: dict[str, int] = {}

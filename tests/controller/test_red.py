@@ -11,7 +11,7 @@ from hmas.controller.core.types import Controls, Estimates, Request, Slo
 from hmas.controller.routing import make_router
 from hmas.controller.scheduling.policies.red import Red
 from hmas.controller.scheduling.policies.registry import make_policy
-from hmas.controller.scheduling.policy_base.cost_threshold import Cutoff
+from hmas.controller.scheduling.policy_base.cost_threshold import CostThreshold
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.results import InstanceSpec, SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
@@ -30,7 +30,7 @@ PROFILE = load_profile("a100-qwen3-8b")
     st.sampled_from([0.001, 0.01, 0.5]),
 )
 def test_whatever_comes_it_is_off_or_among_the_costs_that_came(steps, late_share):
-    cutoff, costs, now_s = Cutoff(late_share), [], 1000.0
+    cutoff, costs, now_s = CostThreshold(late_share), [], 1000.0
     for step, cost, gap_s in steps:
         now_s += gap_s
         if step == "arrived":
@@ -42,7 +42,7 @@ def test_whatever_comes_it_is_off_or_among_the_costs_that_came(steps, late_share
 
 
 def test_it_is_off_until_somebody_is_late_and_again_when_nobody_is():
-    cutoff = Cutoff(0.01)
+    cutoff = CostThreshold(0.01)
     for number in range(200):
         cutoff.arrived(100.0 + number, 0.1 * number)
     assert cutoff.value == math.inf
@@ -58,7 +58,7 @@ def test_it_is_off_until_somebody_is_late_and_again_when_nobody_is():
 
 
 def test_who_is_above_it_by_now_is_no_news():
-    cutoff = Cutoff(0.01)
+    cutoff = CostThreshold(0.01)
     for number in range(200):
         cutoff.arrived(100.0 + number, 0.1 * number)
     for _ in range(12):
@@ -72,7 +72,7 @@ def test_who_is_above_it_by_now_is_no_news():
 @pytest.mark.parametrize("rate", [2.0, 20.0, 2000.0])
 def test_it_finds_what_can_be_afforded_whatever_the_rate(rate):
     """Costs are even between 0 and 1000; what is in turn is late, a second later, as far as it comes to more than the work that is done."""
-    draw, cutoff, waiting, found, now_s = random.Random(3), Cutoff(0.01), [], [], 0.0
+    draw, cutoff, waiting, found, now_s = random.Random(3), CostThreshold(0.01), [], [], 0.0
     while now_s < 200.0:
         now_s += draw.expovariate(rate)
         cost = draw.uniform(1.0, 1000.0)
@@ -90,7 +90,7 @@ def test_it_finds_what_can_be_afforded_whatever_the_rate(rate):
 
 
 def test_one_giant_does_not_set_it():
-    cutoff = Cutoff(0.01)
+    cutoff = CostThreshold(0.01)
     for number in range(300):
         cutoff.arrived(1e9 if number == 150 else 100.0 + number, 0.1 * number)
     cutoff.lapsed(100.0)
@@ -98,7 +98,7 @@ def test_one_giant_does_not_set_it():
 
 
 def test_it_begins_where_it_is_told_to_and_is_bounded_once_costs_are_known():
-    cutoff = Cutoff(0.01, start=500.0)
+    cutoff = CostThreshold(0.01, start=500.0)
     for number in range(20):
         cutoff.arrived(10.0 + number, 0.1 * number)
     assert cutoff.value == pytest.approx(500.0, rel=0.02)
@@ -112,7 +112,7 @@ def test_it_begins_where_it_is_told_to_and_is_bounded_once_costs_are_known():
 def test_those_that_come_at_one_moment_are_worth_as_much_as_when_they_come_one_by_one():
     found = []
     for batch in (1, 10):
-        cutoff = Cutoff(0.01)
+        cutoff = CostThreshold(0.01)
         for number in range(400):
             cutoff.arrived(100.0 + number % 300, 0.1 * (number - number % batch))
         for _ in range(5):
@@ -124,7 +124,7 @@ def test_those_that_come_at_one_moment_are_worth_as_much_as_when_they_come_one_b
 def test_a_queue_that_is_found_there_says_nothing_of_what_comes():
     found = []
     for queue in (0, 500):
-        cutoff = Cutoff(0.01, start=200.0)
+        cutoff = CostThreshold(0.01, start=200.0)
         for _ in range(queue):
             cutoff.arrived(1.0, 0.0)
         for number in range(1, 200):

@@ -5,7 +5,7 @@ import pytest
 from hmas.controller.core.errors import PolicyError, SchedulingError
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing import make_router
-from hmas.controller.scheduling.instances.speed import Pace
+from hmas.controller.scheduling.instances.speed import InstanceSpeed
 from hmas.controller.scheduling.results import InstanceSpec, SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
 
@@ -194,7 +194,7 @@ def test_a_prefill_that_is_done_is_not_waited_for():
 
 
 def test_pace_learns_floor_mean_and_prefill():
-    pace = Pace()
+    pace = InstanceSpeed()
     assert pace.prefill_ms(1000, 77.0) == 77.0
     for i in range(2000):
         pace.decoded(10.0 if i % 10 == 0 else 30.0)
@@ -206,7 +206,7 @@ def test_pace_learns_floor_mean_and_prefill():
 
 
 def test_the_best_pace_is_learned_where_no_prompt_is_read_meanwhile():
-    pace = Pace()
+    pace = InstanceSpeed()
     for _ in range(100):
         pace.decoded(120.0, quiet=False)
     assert (pace.token_ms, pace.floor_ms) == (120.0, None)

@@ -27,7 +27,7 @@ BY_COST = ("red", "sjf", "srtf")
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class RuleProposal:
     """What a rule wants.
 
     Attributes:
@@ -57,14 +57,14 @@ class RuleSelector:
         """Rules do not learn."""
 
 
-def _candidate(wish: Wish, situation: Situation) -> Candidate:
+def _candidate(wish: RuleProposal, situation: Situation) -> Candidate:
     """The wish by its own hints; one for what is in force, or for what was configured, keeps theirs."""
     if wish.policy == situation.current.policy:
         return situation.current
     return situation.start if wish.policy == situation.start.policy else candidate(wish.policy)
 
 
-def choose(view: LongView, *, current: str, start: str) -> Wish:
+def choose(view: LongView, *, current: str, start: str) -> RuleProposal:
     """The policy that the long view asks for.
 
     Args:
@@ -73,17 +73,17 @@ def choose(view: LongView, *, current: str, start: str) -> Wish:
         start: The configured starting policy.
     """
     if view.ended < SAMPLES_MIN:
-        return Wish(current, f"keep: {view.ended} requests ended within {view.window_s:.0f} s are too few to judge by", "few")
+        return RuleProposal(current, f"keep: {view.ended} requests ended within {view.window_s:.0f} s are too few to judge by", "few")
     for rule in (_unfair, _drowning, _blocked, _late):
         wish = rule(view, current)
         if wish is not None:
             return wish
     missed = f"{view.violation_rate:.0%} miss their SLO"
     if current == start:
-        return Wish(start, f"keep: nothing speaks against {start}; {missed}", "keep")
+        return RuleProposal(start, f"keep: nothing speaks against {start}; {missed}", "keep")
     if not is_calm(view):
-        return Wish(current, f"keep: the load that asked for {current} is still there; {missed}", "stay")
-    return Wish(start, f"the load that asked for {current} is gone; {missed}", "back")
+        return RuleProposal(current, f"keep: the load that asked for {current} is still there; {missed}", "stay")
+    return RuleProposal(start, f"the load that asked for {current} is gone; {missed}", "back")
 
 
 def figures(view: LongView) -> dict[str, float]:
@@ -114,38 +114,38 @@ def is_calm(view: LongView) -> bool:
     return view.violation_rate < CALM and view.mismatch < CALM_MISMATCH
 
 
-def _unfair(view: LongView, current: str) -> Wish | None:
+def _unfair(view: LongView, current: str) -> RuleProposal | None:
     """Persistent unfairness among tenants that compete -> weighted fair queueing."""
     if current == "wfq" or len(view.by_tenant) < 2 or view.fairness >= 0.7 or view.violation_rate < 2 * CALM:
         return None
     uneven = f"service among {len(view.by_tenant)} tenants is uneven, Jain index {view.fairness:.2f}"
-    return Wish("wfq", f"{uneven}, while {view.violation_rate:.0%} miss their SLO", "unfair")
+    return RuleProposal("wfq", f"{uneven}, while {view.violation_rate:.0%} miss their SLO", "unfair")
 
 
-def _drowning(view: LongView, current: str) -> Wish | None:
+def _drowning(view: LongView, current: str) -> RuleProposal | None:
     """More is asked for than can be served, and most capacity goes to what is lost already -> robust deadline order."""
     if current in BY_COST or _is_uneven(view) or view.late_service < 0.5 or view.mismatch < 0.5:
         return None
     lost = f"{view.late_service:.0%} of service goes to requests that are late already, demand runs {view.mismatch:.0%} beyond service"
-    return Wish("red", f"{lost}: the costliest are given up first", "drowning")
+    return RuleProposal("red", f"{lost}: the costliest are given up first", "drowning")
 
 
-def _blocked(view: LongView, current: str) -> Wish | None:
+def _blocked(view: LongView, current: str) -> RuleProposal | None:
     """Sustained head-of-line blocking: lengths vary, requests are served late, long ones stand in the queue -> robust deadline order."""
     if current in {*BY_COST, "two-lane"} or _is_uneven(view) or view.total_cv < 0.7 or view.late_service < 0.3:
         return None
     if view.ttft_violation_rate < 0.3 or (view.long_backlog == 0 and view.queued > 0):
         return None
     blocked = f"service time varies by {view.total_cv:.2f}, {view.late_service:.0%} are served too late"
-    return Wish("red", f"{blocked}, {view.ttft_violation_rate:.0%} miss TTFT: the long no longer before the short", "blocked")
+    return RuleProposal("red", f"{blocked}, {view.ttft_violation_rate:.0%} miss TTFT: the long no longer before the short", "blocked")
 
 
-def _late(view: LongView, current: str) -> Wish | None:
+def _late(view: LongView, current: str) -> RuleProposal | None:
     """Misses that are deadlines lost in the queue, under an order that does not look at deadlines -> robust deadline order."""
     if current != "fcfs" or view.deadline_miss_share < 2 * CALM or view.deadline_miss_share < 0.5 * view.violation_rate:
         return None
     lost = f"{view.deadline_miss_share:.0%} miss TTFT while waiting, of {view.violation_rate:.0%} that miss their SLO"
-    return Wish("red", f"{lost}: deadlines first", "late")
+    return RuleProposal("red", f"{lost}: deadlines first", "late")
 
 
 def _is_uneven(view: LongView) -> bool:

@@ -10,7 +10,7 @@ from math import inf, isfinite
 
 from msgspec.structs import replace
 
-from hmas.agents.meta.twin.traffic import Asked
+from hmas.agents.meta.twin.traffic import PastRequest
 from hmas.controller.core.types import Slo
 
 
@@ -27,12 +27,12 @@ class Open:
     late_from_s: float = inf
     late_until_s: float = inf
 
-    def runs(self, one: Asked) -> bool:
+    def runs(self, one: PastRequest) -> bool:
         """Whether one whose first token is due runs."""
         return self.late_from_s < one.request.arrival_s < self.late_until_s
 
 
-def open_of(there: Iterable[Asked], now_s: float, *, in_flight: int, overdue: int, makes_way: bool) -> Open:
+def open_of(there: Iterable[PastRequest], now_s: float, *, in_flight: int, overdue: int, makes_way: bool) -> Open:
     """How open requests stand.
 
     Args:
@@ -53,7 +53,7 @@ def open_of(there: Iterable[Asked], now_s: float, *, in_flight: int, overdue: in
     return Open(running=running, late_from_s=-inf, late_until_s=late[-waiting])
 
 
-def carried(there: Sequence[Asked], start_s: float, most: int, still: Open) -> tuple[list[Asked], int]:
+def carried(there: Sequence[PastRequest], start_s: float, most: int, still: Open) -> tuple[list[PastRequest], int]:
     """What is left of requests at the moment at which a replay begins: what ran, then what waited, by arrival.
 
     What waited has the time that was left to its target, what ran the tokens that were left to make.
@@ -67,8 +67,8 @@ def carried(there: Sequence[Asked], start_s: float, most: int, still: Open) -> t
     Returns:
         Those, and how many open ones are left out.
     """
-    ran: list[Asked] = []
-    waited: list[Asked] = []
+    ran: list[PastRequest] = []
+    waited: list[PastRequest] = []
     for one in there:
         (ran if _ran(one, start_s, still) else waited).append(one)
     ran = ran[-most:]
@@ -77,16 +77,16 @@ def carried(there: Sequence[Asked], start_s: float, most: int, still: Open) -> t
     return [*(_running(one, start_s) for one in ran), *(_waiting(one, start_s) for one in kept)], left_out
 
 
-def _is_due(one: Asked, now_s: float) -> bool:
+def _is_due(one: PastRequest, now_s: float) -> bool:
     return one.request.arrival_s + one.believed.slo.ttft_ms / 1000.0 <= now_s
 
 
-def _ran(one: Asked, start_s: float, still: Open) -> bool:
+def _ran(one: PastRequest, start_s: float, still: Open) -> bool:
     """Whether it had been sent by then, for all that is known."""
     return one.dispatched_s <= start_s if one.has_ended else _is_due(one, start_s) and still.runs(one)
 
 
-def _running(one: Asked, start_s: float) -> Asked:
+def _running(one: PastRequest, start_s: float) -> PastRequest:
     span_s = one.ended_s - one.dispatched_s
     left = (one.ended_s - start_s) / span_s if isfinite(span_s) and span_s > 0.0 else 0.5
     tokens = max(1, round(left * one.output_tokens))
@@ -95,7 +95,7 @@ def _running(one: Asked, start_s: float) -> Asked:
     return replace(one, request=request, believed=replace(one.believed, output_tokens=float(tokens)), output_tokens=tokens, good=None)
 
 
-def _waiting(one: Asked, start_s: float) -> Asked:
+def _waiting(one: PastRequest, start_s: float) -> PastRequest:
     slo = one.believed.slo
     left_ms = max(1.0, slo.ttft_ms - 1000.0 * (start_s - one.request.arrival_s))
     believed = replace(one.believed, slo=Slo(ttft_ms=left_ms, tpot_ms=slo.tpot_ms))

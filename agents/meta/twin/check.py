@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from hmas.agents.meta.twin.replay import World, is_good
-from hmas.agents.meta.twin.traffic import Asked
+from hmas.agents.meta.twin.replay import ReplayScenario, is_good
+from hmas.agents.meta.twin.traffic import PastRequest
 from hmas.controller.simulation import RequestRecord
 
 CHECKED_MIN = 30
@@ -83,7 +83,7 @@ def _together(checks: Sequence[Check]) -> Check:
     )
 
 
-def held_against_truth(world: World, records: Sequence[RequestRecord]) -> Check:
+def held_against_truth(world: ReplayScenario, records: Sequence[RequestRecord]) -> Check:
     """Compares a replay of what ran with how the same requests fared, both as they stood at the end of the window.
 
     Who waits in vain is a known miss. To ask only those that have ended would flatter the truth where many wait: the quick ones are known
@@ -121,7 +121,7 @@ def held_against_truth(world: World, records: Sequence[RequestRecord]) -> Check:
     )
 
 
-def _waits_in_vain(record: RequestRecord, one: Asked, now_s: float) -> bool:
+def _waits_in_vain(record: RequestRecord, one: PastRequest, now_s: float) -> bool:
     """Whether it was not sent by a moment at which it should have had its first token."""
     if record.queue_ms >= 0.0 and record.arrival_s + record.queue_ms / 1000.0 <= now_s:
         return False

@@ -14,7 +14,7 @@ from math import sqrt
 import msgspec
 
 from hmas.agents.meta.candidate import Candidate
-from hmas.agents.meta.twin.replay import SLOT_S, Outlook
+from hmas.agents.meta.twin.replay import SLOT_S, ReplayResult
 
 HORIZON_S = 300.0
 """Age beyond which a slot counts no more."""
@@ -63,7 +63,7 @@ class Evidence:
         self._rounds: deque[dict[str, tuple[Candidate, dict[int, Word]]]] = deque(maxlen=rounds)
         self._newest = 0
 
-    def add(self, outlooks: Iterable[Outlook]) -> None:
+    def add(self, outlooks: Iterable[ReplayResult]) -> None:
         """Takes a round: replays in the same world, or none."""
         told = {}
         for outlook in outlooks:

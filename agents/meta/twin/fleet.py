@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Mapping
 
 from hmas.agents.meta.twin.plant import Step, StepFit
-from hmas.agents.meta.twin.replay import Plant
+from hmas.agents.meta.twin.replay import ReplayInstance
 from hmas.controller.core.messages import OPEN_WINDOW, Completion, ControlAction, InstanceView, SystemSnapshot
 from hmas.controller.core.types import Controls
 from hmas.engines.sim.profile import Profile
@@ -112,7 +112,7 @@ class FleetModel:
         bound = math.log(STRETCH_MOST)
         self._log_stretch = max(-bound, min(bound, self._log_stretch + STRETCH_STEP * math.log(ratio)))
 
-    def plants(self, now_s: float, window_s: float) -> tuple[list[Plant], str]:
+    def plants(self, now_s: float, window_s: float) -> tuple[list[ReplayInstance], str]:
         """Those that requests may be sent to, and why there are none where there are none.
 
         Args:
@@ -130,7 +130,7 @@ class FleetModel:
             if profile is None:
                 return [], f"the speed of {view.name} is not known yet"
             plants.append(
-                Plant(
+                ReplayInstance(
                     name=view.name,
                     profile=profile,
                     regulated=self._regulated[view.name].since(now_s - window_s)

@@ -17,7 +17,7 @@ from zlib import crc32
 
 from msgspec.structs import replace
 
-from hmas.agents.meta.twin.traffic import Asked
+from hmas.agents.meta.twin.traffic import PastRequest
 from hmas.controller.core.messages import Completion
 from hmas.controller.core.types import OutcomeKind
 
@@ -48,7 +48,7 @@ class Lengths:
         if kind in self._kinds or len(self._kinds) < KINDS_MOST:
             self._kinds.setdefault(kind, deque(maxlen=KEPT)).append(told)
 
-    def draw(self, asked: Iterable[Asked], running: float) -> Iterator[Asked]:
+    def draw(self, asked: Iterable[PastRequest], running: float) -> Iterator[PastRequest]:
         """Gives open requests a length each: always the same one for the same request, as far as the completions are the same.
 
         Args:

@@ -34,7 +34,7 @@ REGULAR, SELDOM = 2, 8
 GainOf = Callable[[Candidate, Candidate], Gain | None]
 
 
-class Menu:
+class CandidateSchedule:
     """What to look at next.
 
     Attributes:

@@ -8,14 +8,14 @@ from zlib import crc32
 
 from msgspec.structs import replace
 
-from hmas.agents.meta.twin.replay import World
+from hmas.agents.meta.twin.replay import ReplayScenario
 
 PRESSURE = 0.25
 """Share of the requests that come twice."""
 _THRESHOLD = int((1 << 32) * PRESSURE)
 
 
-def pressed(world: World) -> World:
+def pressed(world: ReplayScenario) -> ReplayScenario:
     """The same world with `PRESSURE` more requests from `from_s` on: always the same ones, each at once with its like."""
     more = [
         replace(one, request=replace(one.request, id=f"{one.request.id}*"), good=None)

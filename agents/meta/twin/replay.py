@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from hmas.agents.meta.candidate import Candidate
-from hmas.agents.meta.twin.traffic import Asked
+from hmas.agents.meta.twin.traffic import PastRequest
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing import make_router
 from hmas.controller.scheduling.policies.red import Red
@@ -33,7 +33,7 @@ UNTOLD = Estimates(slo=Slo(ttft_ms=1.0, tpot_ms=1.0))
 """Costs of a request of which nobody has told any."""
 
 
-class Plant(msgspec.Struct, frozen=True, kw_only=True):
+class ReplayInstance(msgspec.Struct, frozen=True, kw_only=True):
     """One instance as the twin runs it.
 
     Attributes:
@@ -59,7 +59,7 @@ class Plant(msgspec.Struct, frozen=True, kw_only=True):
         return Controls(n_run=min(candidate.n_run or given.n_run, self.ceiling), guard=given.guard)
 
 
-class World(msgspec.Struct, frozen=True, kw_only=True):
+class ReplayScenario(msgspec.Struct, frozen=True, kw_only=True):
     """What all candidates meet alike.
 
     Attributes:
@@ -71,8 +71,8 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
         cutoff: Cost above which `red` puts requests behind as a replay begins, tokens; 0 for none.
     """
 
-    asked: tuple[Asked, ...]
-    plants: tuple[Plant, ...]
+    asked: tuple[PastRequest, ...]
+    plants: tuple[ReplayInstance, ...]
     settings: SchedulerSettings
     from_s: float
     until_s: float
@@ -82,7 +82,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     weights: Mapping[str, float] = {}
 
 
-class Outlook(msgspec.Struct, frozen=True, kw_only=True):
+class ReplayResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a candidate would have come to.
 
     Attributes:
@@ -99,7 +99,7 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     cutoffs: tuple[tuple[float, float], ...] = ()
 
 
-def replay(world: World, candidate: Candidate) -> tuple[Outlook, list[RequestRecord]]:
+def replay(world: ReplayScenario, candidate: Candidate) -> tuple[ReplayResult, list[RequestRecord]]:
     """Runs a window of the past under a candidate, from an empty queue on.
 
     Returns:
@@ -146,7 +146,7 @@ def replay(world: World, candidate: Candidate) -> tuple[Outlook, list[RequestRec
     return replace(outlook_of(candidate, result.records, world), cutoffs=tuple(cutoffs)), result.records
 
 
-def outlook_of(candidate: Candidate, records: Sequence[RequestRecord], world: World) -> Outlook:
+def outlook_of(candidate: Candidate, records: Sequence[RequestRecord], world: ReplayScenario) -> ReplayResult:
     """Adds what is scored of a replay's records up by slots."""
     slots: dict[int, tuple[float, float]] = {}
     requests = 0
@@ -159,7 +159,7 @@ def outlook_of(candidate: Candidate, records: Sequence[RequestRecord], world: Wo
         requests += 1
     asked_of_all = sum(asked for _, asked in slots.values())
     good_of_all = sum(good for good, _ in slots.values())
-    return Outlook(candidate=candidate, requests=requests, good=good_of_all / asked_of_all if asked_of_all > 0.0 else 0.0, slots=slots)
+    return ReplayResult(candidate=candidate, requests=requests, good=good_of_all / asked_of_all if asked_of_all > 0.0 else 0.0, slots=slots)
 
 
 def is_good(record: RequestRecord) -> bool:
@@ -167,7 +167,7 @@ def is_good(record: RequestRecord) -> bool:
     return record.outcome is OutcomeKind.COMPLETED and record.slo_met
 
 
-def _arrivals(world: World) -> Iterator[Arrival]:
+def _arrivals(world: ReplayScenario) -> Iterator[Arrival]:
     for one in world.asked:
         estimates = one.estimates(UNTOLD)
         yield Arrival(

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
-from hmas.agents.meta.twin.replay import Plant
-from hmas.agents.meta.twin.traffic import Asked
+from hmas.agents.meta.twin.replay import ReplayInstance
+from hmas.agents.meta.twin.traffic import PastRequest
 
 WHOLE = 1 << 32
 
@@ -23,16 +23,16 @@ class Part:
         share: Their share of the fleet, above 0 to 1, and so of the requests.
     """
 
-    plants: tuple[Plant, ...]
+    plants: tuple[ReplayInstance, ...]
     share: float
 
-    def of(self, asked: Iterable[Asked]) -> list[Asked]:
+    def of(self, asked: Iterable[PastRequest]) -> list[PastRequest]:
         """The requests that fall to this part: always the same ones."""
         threshold = int(WHOLE * self.share)
         return [one for one in asked if crc32(one.request.id.encode()) < threshold] if self.share < 1.0 else list(asked)
 
 
-def part_of(plants: Sequence[Plant], asked: int, most: int) -> Part:
+def part_of(plants: Sequence[ReplayInstance], asked: int, most: int) -> Part:
     """As much of the fleet as brings so many requests down to about `most`; all of it where instances are not alike."""
     if asked <= most or not _alike(plants):
         return Part(tuple(plants), 1.0)
@@ -40,7 +40,7 @@ def part_of(plants: Sequence[Plant], asked: int, most: int) -> Part:
     return Part(tuple(plants[:kept]), kept / len(plants))
 
 
-def _alike(plants: Sequence[Plant]) -> bool:
+def _alike(plants: Sequence[ReplayInstance]) -> bool:
     """Whether any of them may stand for the others: what they serve, and how many at once."""
     first = plants[0]
     return all(plant.models == first.models and plant.profile.kv_blocks == first.profile.kv_blocks for plant in plants)

@@ -28,7 +28,7 @@ LONG = 2.0
 """Upper bound over the median of a length of which nothing else is told."""
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class PastRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One request of the past.
 
     Attributes:
@@ -96,7 +96,7 @@ class Traffic:
 
     def __init__(self, limit: int = REMEMBERED) -> None:
         self._limit = limit
-        self._asked: OrderedDict[str, Asked] = OrderedDict()
+        self._asked: OrderedDict[str, PastRequest] = OrderedDict()
         self._refused: OrderedDict[str, None] = OrderedDict()
         self._gateways: dict[str, float] = {}
         self.heard_s = float("-inf")
@@ -123,7 +123,7 @@ class Traffic:
 
     def came(self, request: Request, believed: Estimates) -> None:
         """A request has come, with what is believed of it: what `features` says where there is no perception."""
-        self._keep(Asked(request=request, believed=believed, output_tokens=max(1, round(believed.output_tokens))))
+        self._keep(PastRequest(request=request, believed=believed, output_tokens=max(1, round(believed.output_tokens))))
 
     def completion(self, ended: Completion) -> None:
         """A request has ended: its arrival, targets and beliefs are the gateway's own, its length is true where it completed."""
@@ -140,7 +140,7 @@ class Traffic:
             before.believed.output_tokens if before is not None else float(max(1, ended.output_tokens))
         )
         self._keep(
-            Asked(
+            PastRequest(
                 request=Request(
                     id=ended.request_id,
                     tenant=ended.tenant,
@@ -175,20 +175,20 @@ class Traffic:
             for lost in [one.request.id for one in self._asked.values() if not one.has_ended and one.request.arrival_s <= last_s]:
                 del self._asked[lost]
 
-    def window(self, start_s: float, end_s: float, most: int) -> list[Asked]:
+    def window(self, start_s: float, end_s: float, most: int) -> list[PastRequest]:
         """What came in a span, by arrival; of more than `most` the newest."""
         found = [asked for asked in self._asked.values() if start_s <= asked.request.arrival_s < end_s]
         found.sort(key=attrgetter("request.arrival_s"))
         return found[-most:] if most else []
 
-    def there(self, start_s: float) -> list[Asked]:
+    def there(self, start_s: float) -> list[PastRequest]:
         """What a span finds there when it begins, by arrival: what had come and not ended, unless it is so old that its end was missed."""
         first_s = start_s - LOST_S
         found = [asked for asked in self._asked.values() if first_s <= asked.request.arrival_s < start_s < asked.ended_s]
         found.sort(key=attrgetter("request.arrival_s"))
         return found
 
-    def _keep(self, asked: Asked) -> None:
+    def _keep(self, asked: PastRequest) -> None:
         self._asked[asked.request.id] = asked
         self._asked.move_to_end(asked.request.id)
         self.heard_s = max(self.heard_s, asked.request.arrival_s)

@@ -18,11 +18,11 @@ from hmas.agents.meta.twin.cutoffs import Cutoffs
 from hmas.agents.meta.twin.evidence import FRESH_ROUNDS, Evidence, Gain
 from hmas.agents.meta.twin.fleet import FleetModel
 from hmas.agents.meta.twin.lengths import Lengths
-from hmas.agents.meta.twin.menu import MOST, Menu
+from hmas.agents.meta.twin.menu import MOST, CandidateSchedule
 from hmas.agents.meta.twin.pressure import PRESSURE, pressed
-from hmas.agents.meta.twin.replay import Outlook, World, replay
+from hmas.agents.meta.twin.replay import ReplayResult, ReplayScenario, replay
 from hmas.agents.meta.twin.sample import part_of
-from hmas.agents.meta.twin.traffic import Asked, Traffic, is_possible
+from hmas.agents.meta.twin.traffic import PastRequest, Traffic, is_possible
 from hmas.controller.core.messages import Completion, ControlAction, Message, RequestFeatures, SystemSnapshot
 from hmas.controller.scheduling.policies.red import Red
 from hmas.controller.scheduling.results import SchedulerSettings
@@ -80,7 +80,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
             margin; None for all.
     """
 
-    world: World
+    world: ReplayScenario
     candidates: tuple[Candidate, ...]
     in_force: bool
     cutoff_then: float = 0.0
@@ -90,7 +90,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     def answer(self, clock: Callable[[], float] | None = None) -> "Answer":
         """Replays them all; what takes long. `clock` tells seconds, to learn what it costs."""
         start_s = clock() if clock is not None else 0.0
-        outlooks: list[Outlook] = []
+        outlooks: list[ReplayResult] = []
         check = None
         for candidate in self.candidates:
             if outlooks and outlooks[0].good > 1.0 - MARGIN and self.sparing is not None and candidate not in self.sparing:
@@ -116,11 +116,11 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     outlooks under more load.
     """
 
-    outlooks: tuple[Outlook, ...]
+    outlooks: tuple[ReplayResult, ...]
     check: Check | None
     took_s: float
     requests: int
-    pressed: tuple[Outlook, ...] = ()
+    pressed: tuple[ReplayResult, ...] = ()
 
     @property
     def replayed(self) -> float:
@@ -144,7 +144,7 @@ class Twin:
         self.lengths = Lengths()
         self.evidence = Evidence()
         self.pressed = Evidence(rounds=FRESH_ROUNDS)
-        self.menu = Menu()
+        self.menu = CandidateSchedule()
         self.cutoffs = Cutoffs()
         self.check: Check | None = None
         self.silence = "no replay has been held against the truth yet"
@@ -177,7 +177,7 @@ class Twin:
         places: int = MOST,
         start: Candidate | None = None,
     ) -> tuple[Candidate, ...]:
-        """What to look at this time, what runs first and `wished` in any case (see `Menu`)."""
+        """What to look at this time, what runs first and `wished` in any case (see `CandidateSchedule`)."""
         guarded = self._settings.admission.tpot_guard > 0.0
         return self.menu.choose(current, pool, self.gain, wished, places=places, guarded=guarded, start=start)
 
@@ -236,7 +236,7 @@ class Twin:
         still = open_of(traffic.there(now_s), now_s, in_flight=fleet.in_flight, overdue=fleet.overdue, makes_way=makes_way)
         there, left_out = carried(part.of(traffic.there(first_s)), first_s, most - newest, still)
         from_s = first_s + LEAD / (1.0 + LEAD) * (asked[-1].request.arrival_s - first_s)
-        world = World(
+        world = ReplayScenario(
             asked=(*self.lengths.draw((*there, *asked, *_once_more(asked, now_s, TAIL * settings.window_s)), still.running),),
             plants=part.plants,
             settings=settings.admission,
@@ -291,7 +291,7 @@ class Twin:
         return found if found is not None and found.error < 1.0 else None
 
 
-def _once_more(asked: Sequence[Asked], now_s: float, span_s: float) -> list[Asked]:
+def _once_more(asked: Sequence[PastRequest], now_s: float, span_s: float) -> list[PastRequest]:
     """What came in the newest span, as what will come in the next: its ends are unknown."""
     return [
         replace(one, request=replace(one.request, id=f"{one.request.id}+", arrival_s=one.request.arrival_s + span_s), good=None)

@@ -11,7 +11,7 @@ from hmas.controller.core.messages import RequestCost, RequestFeatures
 from hmas.controller.core.slo import TargetTable
 from hmas.controller.core.types import Estimates, OutcomeKind, Request
 from hmas.controller.gateway.control_loop.apply import Control
-from hmas.controller.observability.event_log import Journal
+from hmas.controller.observability.event_log import EventLog
 from hmas.controller.scheduling.dispatch import FENCE, GUARD
 from hmas.controller.scheduling.instances.kv_fence import upper_output
 from hmas.controller.scheduling.queue.model_queue import WINDOW
@@ -59,7 +59,7 @@ class AgentWatch:
         on_judged: See `Judged`.
     """
 
-    def __init__(self, journal: Journal, control: Control, *, targets: TargetTable) -> None:
+    def __init__(self, journal: EventLog, control: Control, *, targets: TargetTable) -> None:
         """`control` knows what agents want, in force or not; `targets` are those of requests that declare none."""
         self.scores = AgentScores()
         self.on_judged: Judged = control.set_aside

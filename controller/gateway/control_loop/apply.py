@@ -13,8 +13,8 @@ from hmas.controller.control.resolve import (
     STATERA,
     Configured,
     Directives,
-    Heard,
     InstanceDirective,
+    Received,
     heard_of,
     limits_for,
     newest_bounds,
@@ -23,7 +23,7 @@ from hmas.controller.control.resolve import (
 from hmas.controller.core.errors import PolicyError
 from hmas.controller.core.messages import ControlAction, LengthBound, MetaDecision, OverrideNotice
 from hmas.controller.gateway.instances.monitor import Fleet
-from hmas.controller.observability.event_log import Journal
+from hmas.controller.observability.event_log import EventLog
 from hmas.controller.observability.metrics import Metrics
 from hmas.controller.runtime.clock import Clock
 from hmas.controller.scheduling.admission.quotas import NO_LIMITS, TenantLimits
@@ -63,7 +63,7 @@ class Control:
     `on_applied` is called after something was set: what touches all that wait has only been begun then.
     """
 
-    def __init__(self, *, config: Config, scheduler: Scheduler, fleet: Fleet, journal: Journal, metrics: Metrics, clock: Clock) -> None:
+    def __init__(self, *, config: Config, scheduler: Scheduler, fleet: Fleet, journal: EventLog, metrics: Metrics, clock: Clock) -> None:
         self._config = config
         self._scheduler = scheduler
         self._fleet = fleet
@@ -71,8 +71,8 @@ class Control:
         self._metrics = metrics
         self._clock = clock
         self._configured = _configured(config)
-        self.meta: Heard[MetaDecision] | None = None
-        self.statera: dict[str, Heard[ControlAction]] = {}
+        self.meta: Received[MetaDecision] | None = None
+        self.statera: dict[str, Received[ControlAction]] = {}
         self.notice = OverrideNotice(sent_s=clock.now_s())
         self.since = Since(policy_s=clock.now_s())
         self._stale_s = float("inf")
@@ -99,7 +99,7 @@ class Control:
             except PolicyError as error:
                 self._reject("meta", decision.decision_id, str(error))
                 return
-        self.meta = Heard(self._said(decision.sent_s), decision)
+        self.meta = Received(self._said(decision.sent_s), decision)
         self.apply()
 
     def hear_action(self, action: ControlAction) -> None:
@@ -114,7 +114,7 @@ class Control:
         if not 0.0 < action.guard <= 1.0:
             self._reject("statera", action.instance, f"guard is {action.guard}; allowed: above 0 to 1")
             return
-        self.statera[action.instance] = Heard(self._said(action.sent_s), action)
+        self.statera[action.instance] = Received(self._said(action.sent_s), action)
         self._heard.add(action.instance)
 
     def settle(self) -> None:

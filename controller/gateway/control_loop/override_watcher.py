@@ -12,7 +12,7 @@ from hmas.controller.control.overrides import Override, effective
 from hmas.controller.core.errors import OverrideError
 from hmas.controller.core.messages import OverrideNotice
 from hmas.controller.gateway.control_loop.apply import Control
-from hmas.controller.observability.event_log import Journal
+from hmas.controller.observability.event_log import EventLog
 from hmas.controller.runtime.clock import Clock
 
 SCAN_S = 0.5
@@ -32,7 +32,7 @@ class OverrideWatch:
         on_held: Called when something else is in force than before: what waits may go now.
     """
 
-    def __init__(self, directory: Path, *, control: Control, bus: Bus, journal: Journal, clock: Clock) -> None:
+    def __init__(self, directory: Path, *, control: Control, bus: Bus, journal: EventLog, clock: Clock) -> None:
         self.held: dict[str, Override] = {}
         self.errors: dict[str, str] = {}
         self.path = directory

@@ -22,7 +22,7 @@ from hmas.controller.core.messages import (
     RequestFeatures,
 )
 from hmas.controller.gateway.control_loop.apply import Control
-from hmas.controller.gateway.requests.manager import Desk
+from hmas.controller.gateway.requests.manager import RequestManager
 from hmas.controller.observability.agent_metrics import ModelReports
 from hmas.controller.observability.decision_log import DecisionLog
 from hmas.controller.runtime.clock import Clock
@@ -33,14 +33,16 @@ RESUMED_ACTIONS = 5_000
 log = logging.getLogger(__name__)
 
 
-class Listener:
+class AgentSubscriber:
     """Follows the agents' streams.
 
     Attributes:
         heard_s: When each agent last said something, by agent.
     """
 
-    def __init__(self, *, bus: Bus, desk: Desk, control: Control, reports: ModelReports, decisions: DecisionLog, clock: Clock) -> None:
+    def __init__(
+        self, *, bus: Bus, desk: RequestManager, control: Control, reports: ModelReports, decisions: DecisionLog, clock: Clock
+    ) -> None:
         self._bus = bus
         self._desk = desk
         self._control = control

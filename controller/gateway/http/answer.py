@@ -10,7 +10,7 @@ LAST_CHUNK = b"0\r\n\r\n"
 STATUS_LINES: Mapping[int, str] = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus}
 
 
-class Stamp:
+class CommonHeaders:
     """The fields that every answer ends with. The date in them is renewed by `renew`, once a second, and not for each answer."""
 
     __slots__ = ("text",)
@@ -24,7 +24,7 @@ class Stamp:
         self.text = f"date: {formatdate(usegmt=True)}\r\nserver: {SERVER}\r\n"
 
 
-def answer_head(status: int, headers: Mapping[str, str], framing: str, stamp: Stamp) -> bytes:
+def answer_head(status: int, headers: Mapping[str, str], framing: str, stamp: CommonHeaders) -> bytes:
     """Status line and fields, with the empty line.
 
     Args:

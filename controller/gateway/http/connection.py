@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import cast
 
 from hmas.controller.gateway.errors import ApiError
-from hmas.controller.gateway.http.answer import Stamp, answer_head
+from hmas.controller.gateway.http.answer import CommonHeaders, answer_head
 from hmas.controller.gateway.http.body import BodyReader
 from hmas.controller.gateway.http.errors import HttpError
 from hmas.controller.gateway.http.exchange import ClientExchange
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 Handler = Callable[[HttpRequest, Responder], Awaitable[None]]
 
 
-class House:
+class ServerState:
     """What all connections of a server share.
 
     Attributes:
@@ -50,7 +50,7 @@ class House:
         self.max_body_bytes = max_body_bytes
         self.max_connections = max_connections
         self.now_s = 0.0
-        self.stamp = Stamp()
+        self.stamp = CommonHeaders()
         self.connections: set[ClientConnection] = set()
         self.closing = False
 
@@ -79,7 +79,7 @@ class ClientConnection(asyncio.Protocol):
         "writing_paused",
     )
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, house: ServerState) -> None:
         self._house = house
         self._ahead = b""
         self._exchange: ClientExchange | None = None

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from hmas.controller.gateway.errors import ApiError
-from hmas.controller.gateway.http.answer import CONTINUE, LAST_CHUNK, Stamp, answer_head
+from hmas.controller.gateway.http.answer import CONTINUE, LAST_CHUNK, CommonHeaders, answer_head
 from hmas.controller.gateway.http.body import BodyReader
 from hmas.controller.gateway.http.head import RequestHead
 
@@ -60,7 +60,7 @@ class ClientExchange:
         "task",
     )
 
-    def __init__(self, head: RequestHead, reader: BodyReader, carrier: Carrier, stamp: Stamp) -> None:
+    def __init__(self, head: RequestHead, reader: BodyReader, carrier: Carrier, stamp: CommonHeaders) -> None:
         self.method = head.method
         self.path = head.path
         self.headers: Mapping[str, str] = head.headers

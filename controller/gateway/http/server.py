@@ -2,7 +2,7 @@
 
 import asyncio
 
-from hmas.controller.gateway.http.connection import ClientConnection, Handler, House
+from hmas.controller.gateway.http.connection import ClientConnection, Handler, ServerState
 
 __all__ = ["Handler", "HttpServer"]
 
@@ -17,7 +17,7 @@ class HttpServer:
     """
 
     def __init__(self, handler: Handler, *, host: str, port: int, max_body_bytes: int, max_connections: int) -> None:
-        self._house = House(handler, max_body_bytes=max_body_bytes, max_connections=max_connections)
+        self._house = ServerState(handler, max_body_bytes=max_body_bytes, max_connections=max_connections)
         self._host = host
         self._port = port
         self._server: asyncio.Server | None = None

@@ -15,7 +15,7 @@ from hmas.controller.core.messages import Severity
 from hmas.controller.core.types import Controls
 from hmas.controller.gateway.errors import ApiError
 from hmas.controller.gateway.instances.circuit_breaker import Breaker
-from hmas.controller.observability.event_log import Journal
+from hmas.controller.observability.event_log import EventLog
 from hmas.controller.runtime.clock import Clock
 from hmas.engines.base import SNAPSHOT_EVERY_S, Engine, EngineSnapshot, Knobs
 from hmas.engines.errors import EngineError
@@ -92,7 +92,7 @@ class Fleet:
     it serves have, `on_probing` when an instance is to be tried with one request, or has passed.
     """
 
-    def __init__(self, instances: Iterable[tuple[EngineConfig, Engine]], clock: Clock, journal: Journal) -> None:
+    def __init__(self, instances: Iterable[tuple[EngineConfig, Engine]], clock: Clock, journal: EventLog) -> None:
         self.instances = {
             config.name: Instance(config=config, engine=engine, ceiling=Ceiling(config.n_run_max)) for config, engine in instances
         }

@@ -15,7 +15,7 @@ from hmas.controller.gateway.instances.monitor import Fleet
 from hmas.controller.gateway.requests.auth import Authenticator
 from hmas.controller.gateway.requests.headers import Claims, clamp_priority, read_claims
 from hmas.controller.gateway.requests.ids import Ids
-from hmas.controller.gateway.requests.manager import Desk, Ending, Live
+from hmas.controller.gateway.requests.manager import ActiveRequest, Ending, RequestManager
 from hmas.controller.gateway.requests.parse import parse_call, with_priority
 from hmas.controller.gateway.requests.ratelimits import ratelimit_headers
 from hmas.controller.gateway.requests.relay import STREAM_HEADERS, Answer, EngineFault, relay
@@ -30,13 +30,13 @@ CLIENT_LEFT = 499
 log = logging.getLogger(__name__)
 
 
-class RequestLife:
+class CompletionHandler:
     """Serves completion requests: reads, admits, waits, sends, relays, retries once, and books the ending."""
 
     def __init__(
         self,
         *,
-        desk: Desk,
+        desk: RequestManager,
         fleet: Fleet,
         auth: Authenticator,
         metrics: Metrics,
@@ -81,14 +81,14 @@ class RequestLife:
             # Whatever went wrong on the way, no request stays behind without an outcome.
             self._desk.end(live, OutcomeKind.FAILED, 500, "the gateway failed on this request")
 
-    def _admit(self, live: Live) -> None:
+    def _admit(self, live: ActiveRequest) -> None:
         try:
             self._desk.admit(live)
         except ApiError as error:
             error.headers.update(self._headers(live))
             raise
 
-    def _live(self, call: Call, claims: Claims, body: bytes, *, tenant: str, priority: int, arrival_s: float) -> Live:
+    def _live(self, call: Call, claims: Claims, body: bytes, *, tenant: str, priority: int, arrival_s: float) -> ActiveRequest:
         request_id = self._ids.new()
         declared = Declared(claims.ttft_ms, claims.tpot_ms)
         slo: Slo | None = None
@@ -96,7 +96,7 @@ class RequestLife:
             slo = declared.over(self._default_slo)
         task = asyncio.current_task()
         assert task is not None
-        return Live(
+        return ActiveRequest(
             request=Request(
                 id=request_id,
                 tenant=tenant,
@@ -122,7 +122,7 @@ class RequestLife:
             task=task,
         )
 
-    async def _see_through(self, live: Live, out: Responder) -> None:
+    async def _see_through(self, live: ActiveRequest, out: Responder) -> None:
         answer = Answer()
         try:
             while True:
@@ -152,7 +152,7 @@ class RequestLife:
             self._stop_engine(live)
             await self._tell(live, Ending(OutcomeKind.FAILED, 500, "internal_error", "the gateway failed on this request"), answer, out)
 
-    async def _ask(self, live: Live, answer: Answer, out: Responder) -> EngineError | None:
+    async def _ask(self, live: ActiveRequest, answer: Answer, out: Responder) -> EngineError | None:
         """One engine's try at the request: None with the ending booked and the client served, else how the engine failed."""
         clock, request = self._clock, live.request
         sent_s = clock.now_s()
@@ -175,7 +175,7 @@ class RequestLife:
         self._deliver(live, answer, out, sent_s)
         return None
 
-    def _deliver(self, live: Live, answer: Answer, out: Responder, sent_s: float) -> None:
+    def _deliver(self, live: ActiveRequest, answer: Answer, out: Responder, sent_s: float) -> None:
         """The engine has answered to the end: books it, frees the slot, and sends what the client has not got yet."""
         desk = self._desk
         tokens, cached = answer.output_tokens, answer.cached_tokens
@@ -195,7 +195,7 @@ class RequestLife:
             headers = {"content-type": answer.content_type, **self._headers(live, self._clock.now_s() - sent_s)}
             out.send(answer.status, headers, answer.body)
 
-    def _engine_failed(self, live: Live, error: EngineError) -> None:
+    def _engine_failed(self, live: ActiveRequest, error: EngineError) -> None:
         self._metrics.engine_errors.labels(live.instance).inc()
         self._stop_engine(live)
         log.warning("engine %s failed: %s", live.instance, error, extra={"request_id": live.request.id})
@@ -203,7 +203,7 @@ class RequestLife:
         if isinstance(error, EngineUnavailable):
             self._fleet.failed(live.instance, str(error))
 
-    async def _give_up(self, live: Live, answer: Answer, error: EngineError, out: Responder) -> None:
+    async def _give_up(self, live: ActiveRequest, answer: Answer, error: EngineError, out: Responder) -> None:
         """No second try: the client gets the engine's own error document where it sent one, else ours."""
         if isinstance(error, EngineFault) and error.body and not answer.started:
             self._desk.end(live, OutcomeKind.FAILED, error.status, str(error))
@@ -215,7 +215,7 @@ class RequestLife:
         ending = Ending(OutcomeKind.FAILED, 502, code, f"engine {live.instance}: {error}", retry_after_s=1)
         await self._tell(live, ending, answer, out)
 
-    async def _tell(self, live: Live, ending: Ending, answer: Answer, out: Responder) -> None:
+    async def _tell(self, live: ActiveRequest, ending: Ending, answer: Answer, out: Responder) -> None:
         """Books an early end and tells the client, inside the stream where one has begun. A client that does not read is dropped."""
         self._desk.end(live, ending.kind, ending.status, ending.message, output_tokens=answer.output_tokens)
         try:
@@ -230,16 +230,16 @@ class RequestLife:
         except ConnectionError:
             return
 
-    def _client_left(self, live: Live) -> None:
+    def _client_left(self, live: ActiveRequest) -> None:
         self._stop_engine(live)
         self._desk.end(live, OutcomeKind.CANCELLED, CLIENT_LEFT, "the client left")
 
-    def _stop_engine(self, live: Live) -> None:
+    def _stop_engine(self, live: ActiveRequest) -> None:
         """Tells the engine to drop the request: closing the connection alone can take seconds to be noticed."""
         if live.instance:
             self._spawn(self._fleet.instances[live.instance].engine.abort(live.request.id))
 
-    def _headers(self, live: Live, in_engine_s: float | None = None) -> dict[str, str]:
+    def _headers(self, live: ActiveRequest, in_engine_s: float | None = None) -> dict[str, str]:
         scheduler = self._desk.scheduler
         limit = scheduler.settings.queue_limit
         headers = {

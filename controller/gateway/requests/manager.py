@@ -17,15 +17,15 @@ from hmas.controller.gateway.control_loop.agent_watch import AgentWatch, Answers
 from hmas.controller.gateway.errors import ApiError
 from hmas.controller.gateway.instances.monitor import Fleet
 from hmas.controller.gateway.requests.ratelimits import ratelimit_headers
-from hmas.controller.gateway.requests.sliced_work import Chores
-from hmas.controller.observability.completions import Ledger, Recent
+from hmas.controller.gateway.requests.sliced_work import SlicedWork
+from hmas.controller.observability.completions import CompletionRecorder, Recent
 from hmas.controller.observability.metrics import Metrics
-from hmas.controller.observability.request_trace import Dossier
+from hmas.controller.observability.request_trace import RequestTraces
 from hmas.controller.runtime.clock import Clock
 from hmas.controller.scheduling.default_estimates import History
 from hmas.controller.scheduling.policy_base.lazy_heap import LazyHeap
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
-from hmas.controller.scheduling.policy_base.sharded_dict import Shards
+from hmas.controller.scheduling.policy_base.sharded_dict import ShardedDict
 from hmas.controller.scheduling.scheduler import Dispatch, Dropped, Refusal, Scheduler
 
 STRANDED_AFTER_S = 30.0
@@ -44,7 +44,7 @@ class Ending(ApiError):
 
 
 @dataclass(slots=True)
-class Live:
+class ActiveRequest:
     """One admitted request until its ending is booked.
 
     Attributes:
@@ -75,7 +75,7 @@ class Live:
     answers: Answers | None = None
 
 
-class Desk:
+class RequestManager:
     """Admits, wakes, revises and ends. All calls are synchronous: between two awaits the books always balance."""
 
     def __init__(
@@ -89,12 +89,12 @@ class Desk:
         clock: Clock,
         share_prompts: bool,
         weight_of: Callable[[str], float],
-        dossier: Dossier,
+        dossier: RequestTraces,
         agents: AgentWatch,
     ) -> None:
         self.scheduler = scheduler
         self._fleet = fleet
-        self.lives: Shards[Live] = Shards()
+        self.lives: ShardedDict[ActiveRequest] = ShardedDict()
         self._history = history
         self._bus = bus
         self._metrics = metrics
@@ -105,13 +105,13 @@ class Desk:
         self._idle.set()
         self._dossier = dossier
         self._agents = agents
-        self._ledger = Ledger(bus=bus, history=history, metrics=metrics, clock=clock, weight_of=weight_of)
+        self._ledger = CompletionRecorder(bus=bus, history=history, metrics=metrics, clock=clock, weight_of=weight_of)
         self._pumping = False
-        self._deadlines: LazyHeap[Live] = LazyHeap()
-        self._retried: dict[str, Live] = {}
-        self.chores = Chores(scheduler, clock, ends=self._end_due, pump=self.pump)
+        self._deadlines: LazyHeap[ActiveRequest] = LazyHeap()
+        self._retried: dict[str, ActiveRequest] = {}
+        self.chores = SlicedWork(scheduler, clock, ends=self._end_due, pump=self.pump)
 
-    def admit(self, live: Live) -> None:
+    def admit(self, live: ActiveRequest) -> None:
         """Queues a request; it may be dispatched before this returns.
 
         Raises:
@@ -212,7 +212,7 @@ class Desk:
 
         These are retried ones whose only other instances are gone, and those whose instances have all been down for longer than the grace.
         """
-        stranded: list[Live] = []
+        stranded: list[ActiveRequest] = []
         for live in list(self._retried.values())[:STRANDED_AT_ONCE]:
             entry = live.entry
             if entry is not None and self._fleet.down_for_s(live.request.model, entry.tried) > 0.0:
@@ -227,19 +227,19 @@ class Desk:
             self.drop(live, Ending(OutcomeKind.FAILED, 503, "no_healthy_engine", text, retry_after_s=self.retry_after_s(live)))
         return len(stranded) >= STRANDED_AT_ONCE
 
-    def drop(self, live: Live, ending: Ending) -> None:
+    def drop(self, live: ActiveRequest, ending: Ending) -> None:
         """Takes a waiting request out of the queue; its task tells the client."""
         self.end(live, ending.kind, ending.status, ending.message)
         if not live.turn.done():
             live.turn.set_exception(ending)
 
-    def cut(self, live: Live, ending: Ending) -> None:
+    def cut(self, live: ActiveRequest, ending: Ending) -> None:
         """Ends a request by the gateway's own will; its task tells the client."""
         if live.cut is None:
             live.cut = ending
             live.task.cancel()
 
-    def again(self, live: Live, reason: str) -> bool:
+    def again(self, live: ActiveRequest, reason: str) -> bool:
         """Puts a request whose instance failed back to its place in the queue. False where it has been retried already."""
         if not self.scheduler.retry(live.request.id, self._clock.now_s()):
             return False
@@ -253,12 +253,19 @@ class Desk:
         self.pump()
         return True
 
-    def progress(self, live: Live, tokens: int, now_s: float) -> None:
+    def progress(self, live: ActiveRequest, tokens: int, now_s: float) -> None:
         """Output tokens so far; the first call marks the first token."""
         self.scheduler.progress(live.request.id, tokens, now_s)
 
     def end(
-        self, live: Live, kind: OutcomeKind, status: int, reason: str = "", *, output_tokens: int | None = None, cached_tokens: int = 0
+        self,
+        live: ActiveRequest,
+        kind: OutcomeKind,
+        status: int,
+        reason: str = "",
+        *,
+        output_tokens: int | None = None,
+        cached_tokens: int = 0,
     ) -> None:
         """Books the ending of a request. The first ending stands; later calls do nothing."""
         if self.lives.take(live.request.id) is None:
@@ -282,7 +289,7 @@ class Desk:
         if not self.lives:
             self._idle.set()
 
-    def retry_after_s(self, live: Live) -> float:
+    def retry_after_s(self, live: ActiveRequest) -> float:
         """When a client that is sent away may come back."""
         return self.scheduler.retry_after_s(live.request.model, self._clock.now_s())
 
@@ -308,7 +315,7 @@ class Desk:
             return
         self._believe(live, self._agents.with_cost(live.entry.estimates, cost, live.answers))
 
-    def _believe(self, live: Live, estimates: Estimates) -> None:
+    def _believe(self, live: ActiveRequest, estimates: Estimates) -> None:
         now_s = self._clock.now_s()
         self.scheduler.revise(live.request.id, estimates, now_s)
         self._dossier.believed(live.request.id, estimates, now_s)
@@ -321,7 +328,7 @@ class Desk:
         """How evenly tenants were served over the last minute while they competed."""
         return self._ledger.fairness()
 
-    def _notice(self, live: Live, now_s: float) -> RequestNotice:
+    def _notice(self, live: ActiveRequest, now_s: float) -> RequestNotice:
         return notice_of(
             live.call,
             request_id=live.request.id,
@@ -335,7 +342,7 @@ class Desk:
         )
 
 
-def _cost(live: Live) -> RequestCost | None:
+def _cost(live: ActiveRequest) -> RequestCost | None:
     return None if live.answers is None else live.answers.cost
 
 

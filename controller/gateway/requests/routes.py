@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 Endpoint = Callable[[HttpRequest, Responder], Awaitable[None]]
 
 
-class Door:
+class PublicRoutes:
     """Serves every request of the public port.
 
     Args:

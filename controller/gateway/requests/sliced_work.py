@@ -16,7 +16,7 @@ BATCH = 32
 log = logging.getLogger(__name__)
 
 
-class Chores:
+class SlicedWork:
     """Settles the scheduler and works off bursts whose time has come, a slice with each turn of the loop.
 
     Attributes:

@@ -6,12 +6,12 @@ from hmas.controller.core.messages import InstanceView, LengthBound
 from hmas.controller.core.types import Controls, Request
 from hmas.controller.scheduling.instances import room
 from hmas.controller.scheduling.instances.kv_fence import Fence, upper_tokens
-from hmas.controller.scheduling.instances.lateness import Lead
+from hmas.controller.scheduling.instances.lateness import FirstTokenOverhead
 from hmas.controller.scheduling.instances.overcommit import Preemptions
 from hmas.controller.scheduling.instances.prefix_credit import PrefixCredit, prefix_key
 from hmas.controller.scheduling.instances.running import Running
 from hmas.controller.scheduling.instances.slots import Slots
-from hmas.controller.scheduling.instances.speed import Pace
+from hmas.controller.scheduling.instances.speed import InstanceSpeed
 from hmas.controller.scheduling.instances.token_source import TokenSource
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.results import InstanceSpec
@@ -119,8 +119,8 @@ class Instance:
         self.in_flight = 0
         self.in_flight_tokens = 0
         self.prefill_tokens = 0
-        self.pace = Pace()
-        self.lead = Lead(confidence, spec.lead_ms) if confidence > 0.0 else None
+        self.pace = InstanceSpeed()
+        self.lead = FirstTokenOverhead(confidence, spec.lead_ms) if confidence > 0.0 else None
         self.source: TokenSource | None = None
         self.version = 0
         self._decoding = self._decoded = self._first_tokens = self._sampled = 0

@@ -1,9 +1,9 @@
 """When a waiting request is too late: whether its first token would still be in time if it were sent now. Pure.
 
-Deadline order puts a request off to the last moment that it has. In an overload every dispatch is then at the brink, and how the brink
-is drawn decides what all the work is worth: drawn 30 ms too late, a third of what is prefilled misses its target by those 30 ms. So it is
-drawn by what instances have shown: `Lead` follows what a first token takes beyond the prompt's own prefill (the step that is under way,
-the prompts that were sent just before it).
+Under overload, deadline order dispatches each request at the last moment, so a small error in "too late" wastes the prefill: 30 ms too
+late, and a third of what is prefilled misses its target by those 30 ms. So the limit follows what instances have shown:
+`FirstTokenOverhead` is what a first token takes beyond the prompt's own prefill (the step that is under way, the prompts that were sent
+just before it).
 """
 
 import math
@@ -24,7 +24,7 @@ _STEP = 0.1
 _LEAST_MS = 10.0
 
 
-class Lead:
+class FirstTokenOverhead:
     """Online quantile of what a first token takes beyond the prompt's own prefill, on one instance.
 
     In the logarithm, a step up by a tenth of the quantile for a value above it, and one down by a tenth of the rest for any other. Whatever
@@ -66,7 +66,7 @@ def needed_ms(least_ms: float, shown_ms: float | None, target_ms: float) -> floa
 
     Args:
         least_ms: What any first token takes.
-        shown_ms: Within what it has mostly come (`Lead` and the prompt's own prefill), None where nothing is known.
+        shown_ms: Within what it has mostly come (`FirstTokenOverhead` and the prompt's own prefill), None where nothing is known.
         target_ms: The TTFT target.
     """
     return least_ms if shown_ms is None else max(least_ms, min(shown_ms, MOST * target_ms))

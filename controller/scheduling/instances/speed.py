@@ -6,7 +6,7 @@ _FLOOR_STEP = 0.05
 _PREFILL_DECAY = 0.98
 
 
-class Pace:
+class InstanceSpeed:
     """Speed of one instance as it is loaded now.
 
     Attributes:

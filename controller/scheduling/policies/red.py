@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
-from hmas.controller.scheduling.policy_base.cost_threshold import Cutoff
+from hmas.controller.scheduling.policy_base.cost_threshold import CostThreshold
 from hmas.controller.scheduling.policy_base.keyed import priority_offset_s
 from hmas.controller.scheduling.policy_base.lazy_heap import LazyHeap
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
@@ -25,7 +25,8 @@ class Red:
     Deadline order serves all in time where that can be done, and is blind where it cannot: whoever comes too late first is given up,
     however much or little serving it would have taken. Robust earliest deadline (RED, Buttazzo and Stankovic 1993) keeps the order and
     chooses whom to reject; here by cost, as Moore (1968) has it for the fewest late jobs, and rejecting means to let all others go first.
-    What is affordable follows the share that comes too late (`Cutoff`); without an overload that is everything, and the order `edf`'s.
+    What is affordable follows the share that comes too late (`CostThreshold`); without an overload that is everything, and the order is
+    that of `edf`.
 
     Cost: (prompt tokens + `output_weight` * predicted output tokens) / the tenant's weight. `late_share`: share of arrivals that may be
     affordable and late all the same; the lower, the more is given up beforehand, and the less in vain. `cutoff`: where the threshold
@@ -50,7 +51,7 @@ class Red:
     def __init__(self, hints: Mapping[str, float]) -> None:
         self.hints: Mapping[str, float] = dict(hints)
         self._output_weight = hints["output_weight"]
-        self._cutoff = Cutoff(hints["late_share"], hints["cutoff"] or math.inf)
+        self._cutoff = CostThreshold(hints["late_share"], hints["cutoff"] or math.inf)
         self._in_turn: LazyHeap[QueueEntry] = LazyHeap()
         self._costly: LazyHeap[QueueEntry] = LazyHeap()
 

@@ -18,7 +18,7 @@ _RATE_S = 10.0
 _LONGEST_GAP_S = 1.0
 
 
-class Cutoff:
+class CostThreshold:
     """Threshold on cost, by integral control of the share of arrivals that were affordable and too late.
 
     In logarithms and in time: d ln(value)/dt = gain * (late_share - share late), whatever the rate of arrivals. Between a low and a

@@ -3,7 +3,7 @@
 import heapq
 from collections.abc import Mapping
 
-from hmas.controller.scheduling.policy_base.indexed_heap import STAMP, WHO, Place, SweptHeap
+from hmas.controller.scheduling.policy_base.indexed_heap import STAMP, WHO, IndexedHeap, Place
 from hmas.controller.scheduling.policy_base.keyed import PRIORITY_LIMIT
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 
@@ -38,7 +38,7 @@ class Flow:
         self.turn = 0
         self.tickets = 0
         self.stands: Place | None = None
-        self._heap = SweptHeap()
+        self._heap = IndexedHeap()
 
     def state(self) -> State:
         """Its account as it stands."""

@@ -9,7 +9,7 @@ from hmas.controller.scheduling.policy_base.flow import LEAST_WEIGHT, Flow, flow
 from hmas.controller.scheduling.policy_base.indexed_heap import WHO, Place
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.policy_base.recall import Recall
-from hmas.controller.scheduling.policy_base.sharded_dict import Shards
+from hmas.controller.scheduling.policy_base.sharded_dict import ShardedDict
 from hmas.controller.scheduling.policy_base.subclassing import mypyc_attr
 from hmas.controller.scheduling.policy_base.turns import Turns
 
@@ -35,7 +35,7 @@ class FlowPolicy(ABC):
         self._clock = 0.0
         self._busy: dict[str, Flow] = {}
         self._idle: OrderedDict[str, Flow] = OrderedDict()
-        self._live: Shards[Place] = Shards()
+        self._live: ShardedDict[Place] = ShardedDict()
         self._stamp = 0
         self._turns = Turns()
         self._charges: Recall[Charge] = Recall(CHARGES_KEEP)

@@ -14,7 +14,7 @@ _STEP = 4
 """Places that one call moves while stale ones are swept out; more than the one that it may add, so a sweep ends."""
 
 
-class SweptHeap:
+class IndexedHeap:
     """Places, lowest first. Who leaves or moves only makes its place stale (`drop`).
 
     The stamps of stale places are kept until they are gone, and they are few: so whether a place counts is asked of a small set.

@@ -4,8 +4,8 @@ import heapq
 from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
-from hmas.controller.scheduling.policy_base.indexed_heap import STAMP, WHO, Place, SweptHeap
-from hmas.controller.scheduling.policy_base.sharded_dict import Shards
+from hmas.controller.scheduling.policy_base.indexed_heap import STAMP, WHO, IndexedHeap, Place
+from hmas.controller.scheduling.policy_base.sharded_dict import ShardedDict
 
 T = TypeVar("T")
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 class LazyHeap(Generic[T]):
     """Values by id, lowest key first, ties by `tie` (lowest first).
 
-    Removal and re-keying only leave a stale place behind (see `SweptHeap`). Push, pop, discard and re-key are O(log n)
+    Removal and re-keying only leave a stale place behind (see `IndexedHeap`). Push, pop, discard and re-key are O(log n)
     amortised, and no single one of them costs O(n): what it costs at most is the skipping of stale places that a pop has laid
     bare.
     """
@@ -21,8 +21,8 @@ class LazyHeap(Generic[T]):
     __slots__ = ("_heap", "_live", "_stamp")
 
     def __init__(self) -> None:
-        self._heap = SweptHeap()
-        self._live: Shards[Place] = Shards()
+        self._heap = IndexedHeap()
+        self._live: ShardedDict[Place] = ShardedDict()
         self._stamp = 0
 
     def __len__(self) -> int:

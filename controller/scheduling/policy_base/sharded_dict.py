@@ -8,7 +8,7 @@ V = TypeVar("V")
 _SHARDS = 16
 
 
-class Shards(Generic[V]):
+class ShardedDict(Generic[V]):
     """Values by id, in sixteen tables instead of one.
 
     A Python table that is full is copied into a larger one at once: 2 to 5 ms at 87,381 entries, in the middle of one insertion. Each of

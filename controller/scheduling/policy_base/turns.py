@@ -1,7 +1,7 @@
 """Whose turn it is: the flows that have somebody waiting, lowest tag first."""
 
 from hmas.controller.scheduling.policy_base.flow import Flow
-from hmas.controller.scheduling.policy_base.indexed_heap import STAMP, WHO, SweptHeap
+from hmas.controller.scheduling.policy_base.indexed_heap import STAMP, WHO, IndexedHeap
 
 
 class Turns:
@@ -10,7 +10,7 @@ class Turns:
     __slots__ = ("_heap", "_stamp")
 
     def __init__(self) -> None:
-        self._heap = SweptHeap()
+        self._heap = IndexedHeap()
         self._stamp = 0
 
     def first(self) -> Flow | None:

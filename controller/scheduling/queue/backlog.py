@@ -3,7 +3,7 @@
 from hmas.controller.core.types import Request
 from hmas.controller.scheduling.policy_base.keyed import PRIORITY_LIMIT
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
-from hmas.controller.scheduling.policy_base.sharded_dict import Shards
+from hmas.controller.scheduling.policy_base.sharded_dict import ShardedDict
 from hmas.controller.scheduling.queue.drain_rate import DrainRate
 
 _IMPORTANCE_STEPS = 20
@@ -21,7 +21,7 @@ def rank_of(request: Request, importance: float, *, overdue: bool) -> Rank:
     return priority, int(_IMPORTANCE_STEPS * (1.0 - importance) + 0.5), overdue
 
 
-class Work:
+class QueuedWork:
     """What those that wait for the same instances come to, and how fast it leaves. Kept by `Backlog`.
 
     Work is the service-time proxy T_tot, in whole microseconds, so that sums come out exactly.
@@ -59,7 +59,7 @@ class _Place:
 
     __slots__ = ("newer", "older", "rank", "request_id", "work", "work_us")
 
-    def __init__(self, request_id: str, rank: Rank, work_us: int, work: Work, older: "_Place | None") -> None:
+    def __init__(self, request_id: str, rank: Rank, work_us: int, work: QueuedWork, older: "_Place | None") -> None:
         self.request_id = request_id
         self.rank = rank
         self.work_us = work_us
@@ -77,12 +77,12 @@ class Backlog:
         """Starts empty. `makes_way`: whether those that become overdue let all others go first."""
         self._makes_way = makes_way
         self._newest: dict[Rank, _Place] = {}
-        self._places: Shards[_Place] = Shards()
+        self._places: ShardedDict[_Place] = ShardedDict()
 
     def __len__(self) -> int:
         return len(self._places)
 
-    def put(self, entry: QueueEntry, work: Work, *, overdue: bool) -> None:
+    def put(self, entry: QueueEntry, work: QueuedWork, *, overdue: bool) -> None:
         """Takes a request in, or gives it the place that its estimates now ask for. `work`: of those that wait for the same instances."""
         request_id = entry.request.id
         rank = rank_of(entry.request, entry.estimates.importance, overdue=overdue)
@@ -97,7 +97,7 @@ class Backlog:
         if not (overdue and self._makes_way):
             work.ready_us += work_us
 
-    def move(self, request_id: str, work: Work) -> None:
+    def move(self, request_id: str, work: QueuedWork) -> None:
         """It waits for other instances now; no effect where it is not here."""
         place = self._places.get(request_id)
         if place is None or place.work is work:

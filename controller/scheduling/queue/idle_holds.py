@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from hmas.controller.scheduling.admission.quotas import Tenancy
 from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.room import has_cache_for, is_half_empty, shows_room
-from hmas.controller.scheduling.queue.model_queue import WINDOW, Group, Waiting
+from hmas.controller.scheduling.queue.model_queue import WINDOW, ModelQueue, QueuedRequest
 
 HELD_MOST_S = 1.0
 """How long a request may be held back beside an instance that is less than half full."""
@@ -37,9 +37,9 @@ class IdleHolds:
         self.seconds: dict[str, float] = {}
         self._since_s: dict[int, float] = {}
         self._looked_s = float("inf")
-        self._due: list[tuple[Group, Instance]] = []
+        self._due: list[tuple[ModelQueue, Instance]] = []
 
-    def look(self, groups: Iterable[Group], now_s: float) -> None:
+    def look(self, groups: Iterable[ModelQueue], now_s: float) -> None:
         """Notes which groups are held beside room now. O(groups that hold any x instances)."""
         elapsed_s = min(_GAP_MOST_S, max(0.0, now_s - self._looked_s))
         self._looked_s = now_s
@@ -57,7 +57,7 @@ class IdleHolds:
                 self._due += [(group, instance) for instance in roomy if is_half_empty(instance, now_s)]
         self._since_s = since_s
 
-    def take(self, tenancy: Tenancy, now_s: float) -> Iterator[tuple[Waiting, Instance]]:
+    def take(self, tenancy: Tenancy, now_s: float) -> Iterator[tuple[QueuedRequest, Instance]]:
         """Requests to dispatch whatever holds them: one for each half-empty instance and look, the oldest first.
 
         One at a time keeps an instance from being flooded with prompts on old figures; at the gateway's ten ticks a second no client
@@ -75,11 +75,11 @@ def _may_take(instance: Instance) -> bool:
     return shows_room(instance) and (instance.advised or instance.in_flight < instance.n_run)
 
 
-def _most_s(group: Group) -> float:
+def _most_s(group: ModelQueue) -> float:
     return (WINDOW_HELD_MOST_S if group.blocked == WINDOW else HELD_MOST_S) - _EARLY_S
 
 
-def _oldest(group: Group, instance: Instance, tenancy: Tenancy, now_s: float) -> Waiting | None:
+def _oldest(group: ModelQueue, instance: Instance, tenancy: Tenancy, now_s: float) -> QueuedRequest | None:
     waiting = group.first
     for _ in range(_LOOK_AHEAD):
         if waiting is None:

@@ -8,9 +8,9 @@ from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.slots import Slots
 from hmas.controller.scheduling.policies.registry import rebuild
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry, QueuePolicy
-from hmas.controller.scheduling.queue.backlog import Work
+from hmas.controller.scheduling.queue.backlog import QueuedWork
 from hmas.controller.scheduling.queue.given_up import GivenUp
-from hmas.controller.scheduling.queue.tenant_share import Gate, gated
+from hmas.controller.scheduling.queue.tenant_share import TenantShareLimiter, gated
 
 Place = Literal["ready", "late", "expired"]
 
@@ -24,7 +24,7 @@ _HEAD = 32
 _HEAD_STEP = 256
 
 
-class Waiting:
+class QueuedRequest:
     """One waiting request: `place` is the structure that holds it, `overdue` and `long` are what it is counted as.
 
     Attributes:
@@ -34,18 +34,18 @@ class Waiting:
 
     __slots__ = ("after", "before", "entry", "group", "long", "overdue", "passed", "place")
 
-    def __init__(self, entry: QueueEntry, group: "Group") -> None:
+    def __init__(self, entry: QueueEntry, group: "ModelQueue") -> None:
         self.entry = entry
         self.group = group
         self.place: Place = "ready"
         self.overdue = False
         self.long = False
         self.passed = 0
-        self.before: Waiting | None = None
-        self.after: Waiting | None = None
+        self.before: QueuedRequest | None = None
+        self.after: QueuedRequest | None = None
 
 
-class Group:
+class ModelQueue:
     """One queue: a discipline over those that wait in order, those that were demoted, and the register of all in order of arrival.
 
     Requests of different groups never stand in each other's way: a model whose instances are full or gone holds up no other.
@@ -98,17 +98,17 @@ class Group:
     def __init__(self, instances: Sequence[Instance], policy: QueuePolicy, late: QueuePolicy) -> None:
         self.policy = policy
         self.late = late
-        self.work = Work()
+        self.work = QueuedWork()
         self.given_up = GivenUp()
         self.blocked = ""
         self.full = 0
         self.down = 0
         self.successor: QueuePolicy | None = None
         self.rest: QueuePolicy | None = None
-        self.first: Waiting | None = None
-        self.last: Waiting | None = None
-        self._cursor: Waiting | None = None
-        self._review: Waiting | None = None
+        self.first: QueuedRequest | None = None
+        self.last: QueuedRequest | None = None
+        self._cursor: QueuedRequest | None = None
+        self._review: QueuedRequest | None = None
         self._changes = 0
         self.serve_by(instances)
 
@@ -161,14 +161,14 @@ class Group:
             self._fastest = min(self.instances, key=lambda instance: instance.prefill_ms(entry))
         return self._fastest
 
-    def __iter__(self) -> Iterator[Waiting]:
+    def __iter__(self) -> Iterator[QueuedRequest]:
         """All in the register, which may not change meanwhile."""
         waiting = self.first
         while waiting is not None:
             yield waiting
             waiting = waiting.after
 
-    def backwards(self) -> Iterator[Waiting]:
+    def backwards(self) -> Iterator[QueuedRequest]:
         """The same from the newest on."""
         waiting = self.last
         while waiting is not None:
@@ -194,7 +194,7 @@ class Group:
 
     # -- one request ------------------------------------------------------------------------------------------------------
 
-    def join(self, waiting: Waiting, *, front: bool = False) -> None:
+    def join(self, waiting: QueuedRequest, *, front: bool = False) -> None:
         """Puts it in the register, as the newest or in front of all. It is in no structure by that."""
         waiting.group = self
         # In front, or behind where a change has come to its end, is behind it; all else it will come to.
@@ -207,7 +207,7 @@ class Group:
         else:
             waiting.before, neighbour.after, self.last = neighbour, waiting, waiting
 
-    def leave(self, waiting: Waiting) -> None:
+    def leave(self, waiting: QueuedRequest) -> None:
         """Takes it out of the register."""
         before, after = waiting.before, waiting.after
         if self._cursor is waiting:
@@ -224,7 +224,7 @@ class Group:
             after.before = before
         waiting.before = waiting.after = None
 
-    def put(self, waiting: Waiting, now_s: float) -> None:
+    def put(self, waiting: QueuedRequest, now_s: float) -> None:
         """Puts it into the order, from nowhere or from among the demoted."""
         if self.successor is None and self.rest is None:
             self.policy.push(waiting.entry, now_s)
@@ -232,17 +232,17 @@ class Group:
         for structure in self._homes(waiting):
             structure.push(waiting.entry, now_s)
 
-    def rekey(self, waiting: Waiting, now_s: float) -> None:
+    def rekey(self, waiting: QueuedRequest, now_s: float) -> None:
         """Its estimates have changed and it stands in order."""
         for structure in self._homes(waiting):
             structure.rekey(waiting.entry, now_s)
 
-    def lapsed(self, waiting: Waiting, now_s: float) -> None:
+    def lapsed(self, waiting: QueuedRequest, now_s: float) -> None:
         """It stands in order and has become too late for its target."""
         for structure in self._homes(waiting):
             structure.lapsed(waiting.entry, now_s)
 
-    def take(self, waiting: Waiting) -> None:
+    def take(self, waiting: QueuedRequest) -> None:
         """Takes it out of the structure that its place names, if that is one of ours."""
         request_id = waiting.entry.request.id
         if waiting.place == "late":
@@ -251,12 +251,12 @@ class Group:
             for structure in self._homes(waiting):
                 structure.discard(request_id)
 
-    def popped(self, waiting: Waiting) -> None:
+    def popped(self, waiting: QueuedRequest) -> None:
         """The policy in force, or the queue of the demoted, has handed it out for good."""
         if self.successor is not None and waiting.place == "ready" and waiting.passed == self._changes:
             self.successor.discard(waiting.entry.request.id)
 
-    def ahead(self, waiting: Waiting) -> int | None:
+    def ahead(self, waiting: QueuedRequest) -> int | None:
         """How many would go before it as things stand. O(n)."""
         request_id = waiting.entry.request.id
         if waiting.place == "expired":
@@ -277,12 +277,12 @@ class Group:
         if self.rest is not None:
             self.rest = _behind_gate(self.rest, tenancy)
 
-    def sort(self, waiting: Waiting, now_s: float) -> None:
+    def sort(self, waiting: QueuedRequest, now_s: float) -> None:
         """Puts it where its tenant's limits in force want it."""
         if waiting.place == "expired":
             return
         for structure in (self.late,) if waiting.place == "late" else self._homes(waiting):
-            if isinstance(structure, Gate):
+            if isinstance(structure, TenantShareLimiter):
                 structure.sort(waiting.entry, now_s)
 
     # -- changes of discipline --------------------------------------------------------------------------------------------
@@ -365,7 +365,7 @@ class Group:
         """All in the register now will come by in `review`, once, unless they leave before."""
         self._review = self.first
 
-    def review(self, limit: int) -> Iterator[Waiting]:
+    def review(self, limit: int) -> Iterator[QueuedRequest]:
         """The next of them, `limit` at most."""
         for _ in range(limit):
             waiting = self._review
@@ -381,7 +381,7 @@ class Group:
 
     # -- inside -----------------------------------------------------------------------------------------------------------
 
-    def _homes(self, waiting: Waiting) -> tuple[QueuePolicy, ...]:
+    def _homes(self, waiting: QueuedRequest) -> tuple[QueuePolicy, ...]:
         """The structures that an entry which stands in order belongs to."""
         if self.successor is not None and waiting.passed == self._changes:
             return (self.policy, self.successor)
@@ -391,4 +391,4 @@ class Group:
 
 
 def _behind_gate(structure: QueuePolicy, tenancy: Tenancy) -> QueuePolicy:
-    return structure if isinstance(structure, Gate) else gated(structure, tenancy)
+    return structure if isinstance(structure, TenantShareLimiter) else gated(structure, tenancy)

@@ -8,9 +8,9 @@ from hmas.controller.scheduling.admission.quotas import Tenancy
 from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.policies.registry import BYPASS_POLICY, check_hints, make_policy
 from hmas.controller.scheduling.policy_base.queue_entry import QueuePolicy
-from hmas.controller.scheduling.queue.model_queue import Group, Waiting
-from hmas.controller.scheduling.queue.retired import Retired
-from hmas.controller.scheduling.queue.tenant_share import Gate, gated
+from hmas.controller.scheduling.queue.model_queue import ModelQueue, QueuedRequest
+from hmas.controller.scheduling.queue.retired import DeferredCleanup
+from hmas.controller.scheduling.queue.tenant_share import TenantShareLimiter, gated
 
 AT_ONCE = 512
 """Waiting requests up to which every change is made in one go."""
@@ -18,11 +18,11 @@ AT_ONCE = 512
 Discipline = tuple[str, dict[str, float]]
 
 
-class Queues:
+class PolicySwitcher:
     """The groups of a waiting room. The room puts requests in and takes them out; what concerns all groups happens here.
 
     No call touches all that wait where those are more than `AT_ONCE`: what would is begun, and goes on with each call of
-    `settle`: a change of discipline (see `Group`), the move of requests to other groups, one look at each for whoever asks for
+    `settle`: a change of discipline (see `ModelQueue`), the move of requests to other groups, one look at each for whoever asks for
     it, and the taking apart of structures that have served their time, because freeing 100,000 places at once takes as long as
     any other walk over them. All of it goes on side by side; of several disciplines asked for the newest counts.
 
@@ -40,7 +40,7 @@ class Queues:
         tenancy: Tenancy | None,
         count: Callable[[], int],
         on_force: Callable[[], bool],
-        on_look: Callable[[Waiting], None],
+        on_look: Callable[[QueuedRequest], None],
     ) -> None:
         """Starts with the groups that the instances' models ask for.
 
@@ -66,22 +66,22 @@ class Queues:
         self._wanted: Discipline = (self.policy_name, self.hints)
         self._building: Discipline | None = None
         self._arriving = False
-        self.groups: list[Group] = []
-        self._leaving: list[Group] = []
-        self._retired = Retired()
-        self._by_model: dict[str, Group] = {}
-        self._default: Group
+        self.groups: list[ModelQueue] = []
+        self._leaving: list[ModelQueue] = []
+        self._retired = DeferredCleanup()
+        self._by_model: dict[str, ModelQueue] = {}
+        self._default: ModelQueue
         self.regroup(0.0)
 
-    def of(self, model: str) -> Group:
+    def of(self, model: str) -> ModelQueue:
         """The group that requests for this model belong to."""
         return self._by_model.get(model, self._default)
 
-    def models(self) -> dict[str, Group]:
+    def models(self) -> dict[str, ModelQueue]:
         """Every model that any instance names, with the group of its requests."""
         return dict(self._by_model)
 
-    def all(self) -> tuple[Group, ...]:
+    def all(self) -> tuple[ModelQueue, ...]:
         """Every group that holds requests, those that are left too."""
         return (*self.groups, *self._leaving)
 
@@ -90,7 +90,7 @@ class Queues:
         """The cost above which requests are put behind where that is lowest; 0 where none are, or the discipline knows no such cost."""
         found = math.inf
         for group in self.groups:
-            policy = group.policy.inner if isinstance(group.policy, Gate) else group.policy
+            policy = group.policy.inner if isinstance(group.policy, TenantShareLimiter) else group.policy
             found = min(found, float(getattr(policy, "cost_threshold", math.inf)))
         return found if found < math.inf else 0.0
 
@@ -135,10 +135,10 @@ class Queues:
         models = sorted({model for instance in self._instances for model in instance.models or ()})
         sets = self._servers()
         default = tuple(i for i in self._instances if i.models is None)
-        aims: dict[Group, set[tuple[Instance, ...]]] = {self._default: {default}} if self.groups else {}
+        aims: dict[ModelQueue, set[tuple[Instance, ...]]] = {self._default: {default}} if self.groups else {}
         for model in {*models, *self._by_model} if self.groups else ():
             aims.setdefault(self.of(model), set()).add(sets.get(model, default))
-        made: dict[tuple[Instance, ...], Group] = {}
+        made: dict[tuple[Instance, ...], ModelQueue] = {}
         for group in self.groups:
             aim = aims.get(group, set())
             if len(aim) == 1 and (instances := next(iter(aim))) not in made:
@@ -284,9 +284,9 @@ class Queues:
     def _structure(self, discipline: Discipline) -> QueuePolicy:
         return gated(make_policy(*discipline), self._tenancy)
 
-    def _new_group(self, instances: Sequence[Instance]) -> Group:
+    def _new_group(self, instances: Sequence[Instance]) -> ModelQueue:
         """An empty group, on its way to the same discipline as the others."""
-        group = Group(instances, self._structure((self.policy_name, self.hints)), gated(make_policy(BYPASS_POLICY, {}), self._tenancy))
+        group = ModelQueue(instances, self._structure((self.policy_name, self.hints)), gated(make_policy(BYPASS_POLICY, {}), self._tenancy))
         if self._building is not None:
             group.begin(self._structure(self._building))
         return group

@@ -5,7 +5,7 @@ from itertools import islice
 from hmas.controller.scheduling.policy_base.queue_entry import QueuePolicy
 
 
-class Retired:
+class DeferredCleanup:
     """What nobody asks any more. Dropping 100,000 entries at once holds the loop for as long as copying them does."""
 
     __slots__ = ("_structures",)

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from hmas.controller.scheduling.admission.quotas import Tenancy
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry, QueuePolicy
-from hmas.controller.scheduling.policy_base.sharded_dict import Shards
+from hmas.controller.scheduling.policy_base.sharded_dict import ShardedDict
 from hmas.controller.scheduling.policy_base.signals import Signal
 
 TENANT_SHARE = "tenant share"
@@ -13,7 +13,7 @@ SHOWN = 8
 """How many entries of one bounded tenant stand in the shared queue at once: as many as a walk may pass."""
 
 
-class Gate(QueuePolicy):
+class TenantShareLimiter(QueuePolicy):
     """A policy around a policy. Entries of tenants without a limit on slots go straight through.
 
     Of a bounded tenant only the first few stand in the shared queue; the others wait aside, in a queue of the same discipline that
@@ -46,7 +46,7 @@ class Gate(QueuePolicy):
         self.inner = inner
         self._tenancy = tenancy
         self._aside: dict[str, QueuePolicy] = {}
-        self._aside_of: Shards[str] = Shards()
+        self._aside_of: ShardedDict[str] = ShardedDict()
         self._shown: dict[str, dict[str, QueueEntry]] = {}
         self._shown_of: dict[str, str] = {}
         self._seen = -1
@@ -226,10 +226,10 @@ class Gate(QueuePolicy):
 
 def gated(policy: QueuePolicy, tenancy: Tenancy | None) -> QueuePolicy:
     """The policy behind a gate where any tenant's slots are limited, else the policy itself."""
-    return Gate(policy, tenancy) if tenancy is not None and tenancy.bounded else policy
+    return TenantShareLimiter(policy, tenancy) if tenancy is not None and tenancy.bounded else policy
 
 
 def pop_any(policy: QueuePolicy, now_s: float) -> QueueEntry | None:
     """Takes the next entry out whoever's it is, to be given up rather than served; None when empty."""
     entry = policy.pop(now_s)
-    return policy.drain(now_s) if entry is None and isinstance(policy, Gate) else entry
+    return policy.drain(now_s) if entry is None and isinstance(policy, TenantShareLimiter) else entry

@@ -12,21 +12,21 @@ from hmas.controller.scheduling.instances.lateness import first_look_s, needed_m
 from hmas.controller.scheduling.policy_base.lazy_heap import LazyHeap
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.policy_base.service_split import FOLLOWS_TRAFFIC, SLOW_QUANTILE, ServiceSplit
-from hmas.controller.scheduling.policy_base.sharded_dict import Shards
+from hmas.controller.scheduling.policy_base.sharded_dict import ShardedDict
 from hmas.controller.scheduling.queue.backlog import Backlog
-from hmas.controller.scheduling.queue.model_queue import Group, Waiting
-from hmas.controller.scheduling.queue.policy_switch import AT_ONCE, Queues
+from hmas.controller.scheduling.queue.model_queue import ModelQueue, QueuedRequest
+from hmas.controller.scheduling.queue.policy_switch import AT_ONCE, PolicySwitcher
 from hmas.controller.scheduling.queue.tenant_share import pop_any
 
 SWEEP = 128
 """Requests that one call moves at most because their time has come: all have the same arrival and target in a burst."""
 
 
-class WaitingRoom:
+class WaitQueue:
     """The queue in all its parts. Sweeps cost O(log n) per request that changes its place, nothing for the others.
 
     No call touches all that wait where those are more than `AT_ONCE`: what would is begun, and `settle` goes on with it. That
-    goes for what becomes of the queues as a whole (see `Queues`), for new weights, for a new line between short and long, and
+    goes for what becomes of the queues as a whole (see `PolicySwitcher`), for new weights, for a new line between short and long, and
     for a burst whose time has come.
 
     Attributes:
@@ -54,10 +54,10 @@ class WaitingRoom:
         self._service_share = service_share
         self._shown = shown
         self._overdue_wait_s = overdue_wait_s
-        self._waiting: Shards[Waiting] = Shards()
-        self._overdue_at: LazyHeap[Waiting] = LazyHeap()
-        self._deadlines: LazyHeap[Waiting] = LazyHeap()
-        self._expired: LazyHeap[Waiting] = LazyHeap()
+        self._waiting: ShardedDict[QueuedRequest] = ShardedDict()
+        self._overdue_at: LazyHeap[QueuedRequest] = LazyHeap()
+        self._deadlines: LazyHeap[QueuedRequest] = LazyHeap()
+        self._expired: LazyHeap[QueuedRequest] = LazyHeap()
         self.weights: Mapping[str, float] = {} if weights is None else weights
         self.backlog = Backlog(makes_way=demoting)
         self.tokens = 0
@@ -65,7 +65,7 @@ class WaitingRoom:
         self.long = 0
         self.tasks: dict[str, int] = {}
         self._behind = False
-        self.queues = Queues(
+        self.queues = PolicySwitcher(
             instances,
             policy=policy,
             hints=hints,
@@ -79,7 +79,7 @@ class WaitingRoom:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def get(self, request_id: str) -> Waiting | None:
+    def get(self, request_id: str) -> QueuedRequest | None:
         """What waits under that id, None where nothing does."""
         return self._waiting.get(request_id)
 
@@ -92,11 +92,11 @@ class WaitingRoom:
         return (waiting.entry for waiting in self._in_order())
 
     @property
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[ModelQueue]:
         """All groups that dispatches may come from."""
         return self.queues.groups
 
-    def group_of(self, model: str) -> Group:
+    def group_of(self, model: str) -> ModelQueue:
         """The group that requests for this model belong to."""
         return self.queues.of(model)
 
@@ -109,7 +109,7 @@ class WaitingRoom:
     def add(self, entry: QueueEntry, now_s: float, *, returned: bool = False) -> None:
         """Takes a request in; one that is `returned` from an instance stands among the oldest."""
         group = self.queues.of(entry.request.model)
-        waiting = Waiting(entry, group)
+        waiting = QueuedRequest(entry, group)
         request_id = entry.request.id
         self._waiting[request_id] = waiting
         if returned:
@@ -245,14 +245,14 @@ class WaitingRoom:
         self.queues.look_at_each(now_s)
 
     def sort_tenants(self, now_s: float) -> None:
-        """See `Queues.sort_tenants`."""
+        """See `PolicySwitcher.sort_tenants`."""
         self.queues.sort_tenants(now_s)
 
     def settle(self, limit: int, now_s: float) -> bool:
         """Goes on with what was begun, past `limit` requests at most; True while some is left.
 
         Raises:
-            SchedulingError: See `Queues.settle`.
+            SchedulingError: See `PolicySwitcher.settle`.
         """
         behind = self._behind and self.sweep(now_s)
         return self.queues.settle(limit, now_s) or behind
@@ -268,7 +268,7 @@ class WaitingRoom:
 
     # -- inside -----------------------------------------------------------------------------------------------------------
 
-    def _in_order(self) -> Iterator[Waiting]:
+    def _in_order(self) -> Iterator[QueuedRequest]:
         """All that wait, from the registers of the groups: oldest submission first, those that came back from an instance in front."""
         return merge(*self.queues.all(), key=lambda waiting: waiting.entry.seq)
 
@@ -282,22 +282,22 @@ class WaitingRoom:
             self._split.learn_all(newest[::-1])
         return changed
 
-    def _look(self, waiting: Waiting) -> None:
+    def _look(self, waiting: QueuedRequest) -> None:
         self.backlog.move(waiting.entry.request.id, waiting.group.work)
         waiting.entry.weight = self.weights.get(waiting.entry.request.tenant, waiting.entry.weight)
         self._count_long(waiting)
 
-    def _latest_start_s(self, waiting: Waiting) -> float:
+    def _latest_start_s(self, waiting: QueuedRequest) -> float:
         """When it must be dispatched to meet its TTFT target, by what instances show now."""
         entry = waiting.entry
         shown_ms = waiting.group.first_token_ms(entry) if self._shown else None
         return entry.ttft_deadline_s - needed_ms(self._least_ms(waiting), shown_ms, entry.estimates.slo.ttft_ms) / 1000.0
 
-    def _least_ms(self, waiting: Waiting) -> float:
+    def _least_ms(self, waiting: QueuedRequest) -> float:
         """What its first token takes at least; of prediction and of prompts that had the prefill to themselves, the shorter counts."""
         return self._service_share * min(waiting.group.prefill_ms(waiting.entry), waiting.entry.estimates.ttft_ms)
 
-    def _watch(self, waiting: Waiting) -> None:
+    def _watch(self, waiting: QueuedRequest) -> None:
         """Looks at it when it may have become overdue for the first time."""
         entry = waiting.entry
         if self._shown:
@@ -306,7 +306,7 @@ class WaitingRoom:
             look_s = self._latest_start_s(waiting)
         self._overdue_at.push(entry.request.id, look_s, entry.seq, waiting)
 
-    def _watch_deadline(self, waiting: Waiting, *, overdue: bool) -> None:
+    def _watch_deadline(self, waiting: QueuedRequest, *, overdue: bool) -> None:
         """Ends its wait at its own deadline, and so long after its TTFT target where it has missed that."""
         entry = waiting.entry
         until_s = entry.request.deadline_s
@@ -317,7 +317,7 @@ class WaitingRoom:
         else:
             self._deadlines.discard(entry.request.id)
 
-    def _count_long(self, waiting: Waiting) -> None:
+    def _count_long(self, waiting: QueuedRequest) -> None:
         is_long = self._split.is_long(waiting.entry.estimates.total_ms)
         self.long += is_long - waiting.long
         waiting.long = is_long
@@ -331,6 +331,6 @@ class WaitingRoom:
         return hints.get("threshold_ms", FOLLOWS_TRAFFIC), hints.get("slow_quantile", SLOW_QUANTILE)
 
 
-def _due(heap: LazyHeap[Waiting], now_s: float, *, reached: bool) -> bool:
+def _due(heap: LazyHeap[QueuedRequest], now_s: float, *, reached: bool) -> bool:
     first = heap.peek()
     return first is not None and (first[0] <= now_s if reached else first[0] < now_s)

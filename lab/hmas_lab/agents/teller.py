@@ -19,7 +19,7 @@ from hmas.controller.core.messages import REQUESTS, TELEMETRY, Completion, Messa
 from hmas.controller.runtime import logs
 from hmas.controller.runtime.clock import SystemClock
 from hmas.controller.runtime.notify import Notifier
-from hmas.controller.runtime.priority import yield_to_serving
+from hmas.controller.runtime.priority import set_niceness
 from hmas.controller.runtime.signals import stop_flags
 from hmas_lab.agents.beliefs import Believer
 from hmas_lab.agents.makers import make_believer
@@ -29,7 +29,7 @@ from hmas_lab.agents.settings import BELIEFS, Belief
 MAX_AGE_S = 10.0
 
 
-class Teller:
+class StubAgents:
     """Binds a believer to the two agents' streams; see `hmas.agents.runtime.shell.Agent`."""
 
     name = "teller"
@@ -89,12 +89,12 @@ def teller(config_path: str, belief: str, truths: Path | None) -> None:
     believer = make_believer(msgspec.convert(belief, Belief), lambda notice: known.get(notice.excerpt), config.slo.scale)
     if believer is None:
         raise ConfigError(f"belief is {belief!r}, which tells nothing; allowed: {', '.join(BELIEFS[1:])}")
-    yield_to_serving(config.agents.nice, spare_cpu_only=config.agents.spare_cpu_only)
-    logs.configure(config.logging.level, config.logging.format, Teller.name)
-    asyncio.run(_serve(Teller(believer), config))
+    set_niceness(config.agents.nice, spare_cpu_only=config.agents.spare_cpu_only)
+    logs.configure(config.logging.level, config.logging.format, StubAgents.name)
+    asyncio.run(_serve(StubAgents(believer), config))
 
 
-async def _serve(agent: Teller, config: Config) -> None:
+async def _serve(agent: StubAgents, config: Config) -> None:
     bus = RedisBus(config.bus.url, config.bus.key_prefix)
     try:
         with stop_flags() as flags:
