@@ -158,7 +158,7 @@ class SchedulerConfig(Section, frozen=True):
     ] = DEFAULT_POLICY
     n_run: Annotated[int, Meta(ge=0, le=4096, description="requests in flight per instance at start; 0 for the instance's ceiling")] = 0
     queue_limit: Annotated[int, Meta(ge=1, le=1_000_000, description="waiting requests beyond which new ones get 429")] = 10_000
-    outrank: Annotated[
+    evict_lower_ranked: Annotated[
         bool,
         Meta(
             description=(
@@ -176,7 +176,7 @@ class SchedulerConfig(Section, frozen=True):
             )
         ),
     ] = "demote"
-    overdue_service_share: Annotated[
+    late_service_share: Annotated[
         Share,
         Meta(
             description="share of the predicted service TTFT that must still fit before the deadline: with 0 a request is overdue only "
@@ -184,13 +184,13 @@ class SchedulerConfig(Section, frozen=True):
         ),
     ] = 0.5
     overdue_wait_s: Annotated[Seconds, Meta(description="with `demote`, most wait beyond the TTFT target; then 503 and Retry-After")] = 15.0
-    overdue_confidence: Annotated[
+    late_confidence: Annotated[
         float,
         Meta(
             ge=0,
             le=0.99,
             description="how sure it must be, by what engines have shown of late, that a request sent now would have its first token in "
-            "time: one of which it is not is overdue; 0 goes by `overdue_service_share` alone",
+            "time: one of which it is not is overdue; 0 goes by `late_service_share` alone",
         ),
     ] = 0.5
     tpot_guard: Annotated[

@@ -195,7 +195,7 @@ class GatewayOperations:
                 instance, "long_prefill_tokens", directive.controls.long_prefill_tokens, directive.long_prefill_tokens
             ),
             "guard": self._knob(instance, "guard", directive.controls.guard, directive.guard, guarded=view.guarded),
-            "lead_ms": view.lead_ms,
+            "first_token_overhead_ms": view.first_token_overhead_ms,
             "kv_usage": snapshot.kv_usage if snapshot is not None else None,
             "kv_committed": view.kv_committed,
             "engine_running": snapshot.running if snapshot is not None else 0,

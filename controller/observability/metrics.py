@@ -87,7 +87,7 @@ class Metrics:
             registry=registry,
         )
         self.lead = Gauge(
-            "hmas_first_token_lead_seconds",
+            "hmas_first_token_overhead_seconds",
             "What a first token mostly takes beyond its prompt's own prefill; 0 where that is not known yet.",
             ["instance"],
             registry=registry,
@@ -190,7 +190,7 @@ class Metrics:
             self.n_run.labels(view.name).set(view.n_run)
             self.token_budget.labels(view.name).set(view.token_budget)
             self.guard.labels(view.name).set(view.guard)
-            self.lead.labels(view.name).set(view.lead_ms / 1000.0)
+            self.lead.labels(view.name).set(view.first_token_overhead_ms / 1000.0)
             self.kv_committed.labels(view.name).set(view.kv_committed)
             engine = view.engine
             self.up.labels(view.name).set(1 if engine is not None and engine.healthy else 0)

@@ -26,7 +26,7 @@ def trace_report(story: RequestTrace, dossier: RequestTraces, *, position: int |
     end_s = now_s if completion is None else completion.sent_s
     return {
         "id": request.id,
-        "client_id": story.shown_id if story.shown_id != request.id else None,
+        "client_id": story.client_request_id if story.client_request_id != request.id else None,
         "earlier_with_this_client_id": story.previous or None,
         "state": _state(story),
         "tenant": request.tenant,

@@ -70,13 +70,25 @@ class RequestTrace:
         previous: The id of an earlier request that the client gave the same id.
     """
 
-    __slots__ = ("beliefs", "came", "completion", "declared", "entry", "failures", "policy", "previous", "request", "shown_id", "tries")
+    __slots__ = (
+        "beliefs",
+        "came",
+        "client_request_id",
+        "completion",
+        "declared",
+        "entry",
+        "failures",
+        "policy",
+        "previous",
+        "request",
+        "tries",
+    )
 
     def __init__(
-        self, request: Request, shown_id: str, declared: Declared, estimates: Estimates, *, policy: str, came: QueueSample
+        self, request: Request, client_request_id: str, declared: Declared, estimates: Estimates, *, policy: str, came: QueueSample
     ) -> None:
         self.request = request
-        self.shown_id = shown_id
+        self.client_request_id = client_request_id
         self.declared = declared
         self.beliefs: list[tuple[float, Estimates]] = [(request.arrival_s, estimates)]
         self.policy = policy
@@ -122,20 +134,20 @@ class RequestTraces:
         """The queue now."""
         return QueueSample(*self._scheduler.glance(model))
 
-    def opened(self, request: Request, shown_id: str, declared: Declared, estimates: Estimates, entry: QueueEntry | None) -> None:
+    def opened(self, request: Request, client_request_id: str, declared: Declared, estimates: Estimates, entry: QueueEntry | None) -> None:
         """A request has come; `entry` where it was let into the queue."""
         if not self.kept:
             return
         scheduler = self._scheduler
         came = self.glance(request.model)
-        story = RequestTrace(request, shown_id, declared, estimates, policy=scheduler.policy, came=came)
+        story = RequestTrace(request, client_request_id, declared, estimates, policy=scheduler.policy, came=came)
         story.entry = entry
         self._stories[request.id] = story
-        if shown_id != request.id:
-            earlier = self._by_shown.get(shown_id)
+        if client_request_id != request.id:
+            earlier = self._by_shown.get(client_request_id)
             if earlier is not None:
                 story.previous = earlier.request.id
-            self._by_shown[shown_id] = story
+            self._by_shown[client_request_id] = story
 
     def believed(self, request_id: str, estimates: Estimates, now_s: float) -> None:
         """Something else is believed of it now."""
@@ -199,8 +211,8 @@ class RequestTraces:
                 return
             story = ended.popleft()
             del self._stories[story.request.id]
-            if self._by_shown.get(story.shown_id) is story:
-                del self._by_shown[story.shown_id]
+            if self._by_shown.get(story.client_request_id) is story:
+                del self._by_shown[story.client_request_id]
 
 
 def _ended_s(story: RequestTrace) -> float:

@@ -101,7 +101,7 @@ class DispatchPlanner:
         group.blocked = passed[0].blocked if passed and found is None else ""
         for held_back in reversed(passed):
             held_back.skipped += found is not None
-            source.put_back(held_back, now_s)
+            source.undo_pop(held_back, now_s)
         return bool(passed) or found is not None, found
 
     def _place(self, entry: QueueEntry, tokens: int, group: ModelQueue, kept_free: set[str], now_s: float, *, late: bool) -> Choice | None:

@@ -49,7 +49,7 @@ class QueueAdmission:
 
     def _outranks(self, request: Request, estimates: Estimates) -> bool:
         """Whether it ranks better than the worst that waits, which then has to go in its place."""
-        worst = self._room.backlog.worst() if self._settings.outrank else None
+        worst = self._room.backlog.worst() if self._settings.evict_lower_ranked else None
         return worst is not None and rank_of(request, estimates.importance, overdue=False) < worst[0]
 
     def sample(self, now_s: float) -> None:

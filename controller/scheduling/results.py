@@ -14,16 +14,16 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         queue_limit: Waiting requests beyond which new ones are refused.
-        outrank: Whether a request that ranks better than the worst waiting one takes its place where the queue is full.
+        evict_lower_ranked: Whether a request that ranks better than the worst waiting one takes its place where the queue is full.
         overdue: What becomes of a waiting request that can no longer meet its TTFT target: `keep` it in order, `demote` it
             behind all that still can, or `shed` it.
         fence: Whether Eq. 2 is enforced.
         fence_margin: delta_frag of Eq. 2, 0 to below 1.
         fence_overcommit: Whether a full fence is passed once waiting has cost what a preemption costs (`scheduling.overcommit`).
         fence_prefix_credit: Whether tokens that requests in flight are expected to share are booked once.
-        overdue_service_share: Share of the service TTFT that must still fit before the deadline, 0 to 1; of the prediction and what
+        late_service_share: Share of the service TTFT that must still fit before the deadline, 0 to 1; of the prediction and what
             the instances have shown, the shorter counts. 0: overdue means that the deadline has passed.
-        overdue_confidence: How sure it must be that a request sent now would have its first token in time for it not to be overdue, 0 to
+        late_confidence: How sure it must be that a request sent now would have its first token in time for it not to be overdue, 0 to
             below 1, as far as instances have shown it (see `hmas.controller.scheduling.instances.lateness`). 0: the share alone counts.
         late_share: While requests come in time, demoted ones fill an instance only up to this share of what those in time have
             lately filled, 0 to 1.
@@ -35,14 +35,14 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     queue_limit: int = 10_000
-    outrank: bool = True
+    evict_lower_ranked: bool = True
     overdue: Literal["keep", "demote", "shed"] = "demote"
     fence: bool = True
     fence_margin: float = 0.05
     fence_overcommit: bool = True
     fence_prefix_credit: bool = False
-    overdue_service_share: float = 0.0
-    overdue_confidence: float = 0.0
+    late_service_share: float = 0.0
+    late_confidence: float = 0.0
     late_share: float = 0.25
     overdue_wait_s: float = 86_400.0
     tpot_guard: float = 0.0
@@ -59,7 +59,7 @@ class InstanceSpec(msgspec.Struct, frozen=True, kw_only=True):
         kv_bytes_per_token: KV bytes of one token.
         models: Models it serves, None for any.
         fence_margin: delta_frag of this instance, None for that of the settings.
-        lead_ms: What a first token takes beyond its prompt's own prefill, where that is known beforehand; 0 where it is not.
+        first_token_overhead_ms: What a first token takes beyond its prompt's own prefill, where known beforehand; else 0.
     """
 
     name: str
@@ -68,7 +68,7 @@ class InstanceSpec(msgspec.Struct, frozen=True, kw_only=True):
     kv_bytes_per_token: int = 131_072
     models: frozenset[str] | None = None
     fence_margin: float | None = None
-    lead_ms: float = 0.0
+    first_token_overhead_ms: float = 0.0
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):

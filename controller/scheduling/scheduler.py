@@ -66,7 +66,7 @@ class Scheduler(Steering):
                 fenced=settings.fence,
                 margin=settings.fence_margin,
                 credit=settings.fence_prefix_credit,
-                confidence=settings.overdue_confidence,
+                confidence=settings.late_confidence,
             )
         tenancy = Tenancy(tenants or {}, tuple(made.values()))
         weights: dict[str, float] = {}
@@ -76,8 +76,8 @@ class Scheduler(Steering):
             policy=policy,
             hints=own_hints(complete),
             demoting=settings.overdue != "keep",
-            service_share=settings.overdue_service_share,
-            shown=settings.overdue_confidence > 0.0,
+            service_share=settings.late_service_share,
+            shown=settings.late_confidence > 0.0,
             overdue_wait_s=settings.overdue_wait_s,
             tenancy=tenancy,
             weights=weights,
@@ -248,7 +248,7 @@ class Scheduler(Steering):
             request = run.entry.request
             self._tenancy.stopped(request.tenant)
             self._tenancy.settle(request, request.prompt_tokens + ended.output_tokens, now_s)
-            self._room.queues.of(request.model).policy.served(run.entry, ended.output_tokens, now_s)
+            self._room.queues.of(request.model).policy.on_finished(run.entry, ended.output_tokens, now_s)
             return ended
         entry = None if kind is OutcomeKind.COMPLETED else self._room.remove(request_id)
         if entry is None:
@@ -330,7 +330,7 @@ class Scheduler(Steering):
     def position(self, request_id: str) -> int | None:
         """How many would go before it as things stand, None where it does not wait. O(n); an estimate under two-lane and wfq."""
         waiting = self._room.get(request_id)
-        return None if waiting is None else waiting.group.ahead(waiting)
+        return None if waiting is None else waiting.group.rank(waiting)
 
     def retry_after_s(self, model: str, now_s: float) -> float:
         """When a client of this model that is sent away may come back, 1 to 60 s (see `QueueAdmission`)."""

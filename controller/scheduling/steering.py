@@ -69,7 +69,7 @@ class Steering:
         before, self._guard = self._guard, {GUARD: hints[GUARD]} if GUARD in hints else {}
         self._walk.guard.share = self._guard.get(GUARD, self._configured_guard)
         for instance in self._instances.values():
-            instance.guard_is_moot = bool(self._guard)
+            instance.guard_overridden = bool(self._guard)
             instance.guarded = self._walk.guard.share > 0.0
         return self._guard != before
 

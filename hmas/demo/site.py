@@ -167,7 +167,7 @@ def gateway_config(site: Site, variant: Variant, address: GatewayAddress, folder
     fixed = (
         {}
         if address.bus_url or variant.foresight
-        else {"fence": False, "overdue_service_share": 0.0, "overdue_confidence": 0.0, "tpot_guard": 0.0}
+        else {"fence": False, "late_service_share": 0.0, "late_confidence": 0.0, "tpot_guard": 0.0}
     )
     document: dict[str, Any] = {
         "state_dir": str(folder),

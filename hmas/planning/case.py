@@ -18,7 +18,7 @@ from hmas.planning.fleet import Fleet
 Agent = Literal["statera", "meta"]
 AGENTS: tuple[Agent, ...] = get_args(Agent)
 
-GATEWAY = SchedulerSettings(overdue="demote", overdue_service_share=0.5, overdue_confidence=0.5, tpot_guard=0.7, fence=True)
+GATEWAY = SchedulerSettings(overdue="demote", late_service_share=0.5, late_confidence=0.5, tpot_guard=0.7, fence=True)
 """What a gateway does whose configuration says nothing else."""
 PRESETS = {
     "gateway": GATEWAY,
@@ -28,8 +28,8 @@ PRESETS = {
 """Named ways to admit and keep requests; `open` is a plain queue."""
 _SHORT = {
     "overdue": "overdue",
-    "share": "overdue_service_share",
-    "sure": "overdue_confidence",
+    "late_service_share": "late_service_share",
+    "late_confidence": "late_confidence",
     "guard": "tpot_guard",
     "late": "late_share",
     "fence": "fence",
@@ -119,7 +119,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_admission(text: str) -> SchedulerSettings:
-    """Admission from a preset's name, settings, or both: `gateway`, `open`, `shed`, `shed,share=0.5,guard=0.3,fence=no`.
+    """Admission from a preset's name, settings, or both: `gateway`, `open`, `shed`, `shed,late_service_share=0.5,guard=0.3,fence=no`.
 
     Raises:
         ConfigError: An unknown name, or a value out of its range.
@@ -138,8 +138,8 @@ def read_admission(text: str) -> SchedulerSettings:
     except msgspec.ValidationError as error:
         raise ConfigError(f"admission {text!r}: {error}") from error
     ranges = (
-        ("share", settings.overdue_service_share, 1.0),
-        ("sure", settings.overdue_confidence, 0.99),
+        ("late_service_share", settings.late_service_share, 1.0),
+        ("late_confidence", settings.late_confidence, 0.99),
         ("guard", settings.tpot_guard, 1.0),
         ("late", settings.late_share, 1.0),
         ("margin", settings.fence_margin, 0.99),

@@ -55,7 +55,7 @@ def conservation(subject: Subject) -> None:
         QueueScript(subject.make(), seed).run(STEPS)
 
 
-def put_back(subject: Subject) -> None:
+def undo_pop(subject: Subject) -> None:
     """Popping some and putting them back, the last first, changes nothing in the order."""
     for seed in range(subject.seed, subject.seed + SEEDS):
         plain, probed = QueueScript(subject.make(), seed), QueueScript(subject.make(), seed, probing=True)
@@ -73,7 +73,7 @@ def rebuild(subject: Subject) -> None:
     policy = subject.make()
     policy.load(entries[10:], START_S + 100.0)
     for entry in entries[:10]:
-        policy.served(entry, 7, START_S + 101.0)
+        policy.on_finished(entry, 7, START_S + 101.0)
     out = []
     while (popped := policy.pop(START_S + 102.0)) is not None:
         out.append(popped.seq)
@@ -150,12 +150,12 @@ def starvation(subject: Subject) -> None:
         if popped is victim:
             return
         if popped is not None:
-            policy.served(popped, 100, now_s)
+            policy.on_finished(popped, 100, now_s)
     raise subject.fail(f'a request is passed {PATIENCE_POPS} times in a row; starvation says: "{subject.policy.starvation}"')
 
 
 CHECKS: Mapping[str, Callable[[Subject], None]] = MappingProxyType(
-    {check.__name__: check for check in (contract, conservation, put_back, rebuild, switches, determinism, starvation)}
+    {check.__name__: check for check in (contract, conservation, undo_pop, rebuild, switches, determinism, starvation)}
 )
 """Every check by its name; each raises `PolicyError`."""
 

@@ -130,7 +130,7 @@ class QueueScript:
         """A request has become too late, and is put behind all others elsewhere."""
         entry = self._picked(self.waiting)
         if entry is not None:
-            self.policy.lapsed(entry, self.now_s)
+            self.policy.on_overdue(entry, self.now_s)
             self._leaves(entry.request.id, entry)
 
     def end(self) -> None:
@@ -138,7 +138,7 @@ class QueueScript:
         entry = self._picked(self.running)
         if entry is not None:
             del self.running[entry.request.id]
-            self.policy.served(entry, int(self._rng.integers(0, 4000)), self.now_s)
+            self.policy.on_finished(entry, int(self._rng.integers(0, 4000)), self.now_s)
 
     def retry(self) -> None:
         """A request comes back from an instance that failed."""
@@ -155,7 +155,7 @@ class QueueScript:
         while len(out) < count and (entry := self.policy.pop(self.now_s)) is not None:
             out.append(entry)
         for entry in reversed(out):
-            self.policy.put_back(entry, self.now_s)
+            self.policy.undo_pop(entry, self.now_s)
 
     def check(self) -> None:
         """What must hold after every step."""
@@ -164,10 +164,10 @@ class QueueScript:
         if self._step % 16 == 0:
             found = sorted(entry.request.id for entry in self.policy.entries())
             self.expect(found == sorted(self.waiting), "entries() are not those that wait")
-            self.expect(self.policy.ahead("nobody") is None, "ahead of an unknown id is not None")
+            self.expect(self.policy.rank("nobody") is None, "ahead of an unknown id is not None")
             self.expect(self.policy.discard("nobody") is None, "discard of an unknown id is not None")
             for request_id in list(self.waiting)[:3]:
-                ahead = self.policy.ahead(request_id)
+                ahead = self.policy.rank(request_id)
                 self.expect(ahead is not None and 0 <= ahead < held, f"ahead of {request_id} is {ahead} with {held} waiting")
 
     def expect(self, holds: bool, otherwise: str) -> None:

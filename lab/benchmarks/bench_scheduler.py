@@ -92,7 +92,7 @@ def policy_us(name: str, size: int, tenants: int = TENANTS) -> dict[str, float]:
 
 def make_scheduler(policy: str, size: int) -> Scheduler:
     scheduler = Scheduler(
-        settings=SchedulerSettings(queue_limit=size + STEPS + 1, overdue="demote", overdue_service_share=1.0, tpot_guard=0.5),
+        settings=SchedulerSettings(queue_limit=size + STEPS + 1, overdue="demote", late_service_share=1.0, tpot_guard=0.5),
         instances=[InstanceSpec(name=f"i{i}", capacity_n_run=64, kv_capacity_tokens=10**9) for i in range(4)],
         router=make_router("least-loaded"),
         policy=policy,

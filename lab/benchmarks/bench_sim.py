@@ -55,7 +55,7 @@ def azure_spec(duration_s: float) -> str:
 def simulated(workload: Workload, policy: str = "edf", overdue: Overdue = "demote", *, guarded: bool = True) -> SimulationResult:
     """One run with the product's own settings: fence, treatment of late requests, guard; `guarded=False` is plain FCFS with a window."""
     settings = (
-        SchedulerSettings(queue_limit=2_000_000, overdue=overdue, overdue_service_share=0.5, tpot_guard=0.5)
+        SchedulerSettings(queue_limit=2_000_000, overdue=overdue, late_service_share=0.5, tpot_guard=0.5)
         if guarded
         else SchedulerSettings(queue_limit=2_000_000, overdue="keep", fence=False)
     )

@@ -1,4 +1,4 @@
-"""What it is worth to judge lateness by what engines show: the same arrivals, `overdue_confidence` at 0 and as shipped, in virtual time.
+"""What it is worth to judge lateness by what engines show: the same arrivals, `late_confidence` at 0 and as shipped, in virtual time.
 
 Loads and targets are about those of `hmas-lab paper` (docs/results-hmas.md), no agents. Two seeds take some minutes:
 
@@ -31,7 +31,7 @@ PLACES = {
     "Llama-3.3-70B, shift": ("1xa100-llama-3-70b-tp4", "shift:rate=6.12,duration=240,slo_scale=1.987", 24.0),
 }
 """Fleet, workload and warm-up by name."""
-SHARE_ALONE, LEAD = "sure=0", "gateway"
+SHARE_ALONE, LEAD = "late_confidence=0", "gateway"
 
 
 def in_vain(record: RequestRecord) -> bool:

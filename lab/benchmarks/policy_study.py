@@ -41,10 +41,10 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
 
 def variants() -> list[Variant]:
     def shed(share: float, guard: float = 0.0) -> dict[str, float | str]:
-        return {"overdue": "shed", "overdue_service_share": share, "tpot_guard": guard}
+        return {"overdue": "shed", "late_service_share": share, "tpot_guard": guard}
 
     def demote(share: float, guard: float = 0.0) -> dict[str, float | str]:
-        return {"overdue": "demote", "overdue_service_share": share, "tpot_guard": guard}
+        return {"overdue": "demote", "late_service_share": share, "tpot_guard": guard}
 
     rows = [
         Variant(name="fcfs, no window", settings={"overdue": "keep"}, unlimited=True),

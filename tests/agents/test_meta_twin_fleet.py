@@ -88,10 +88,10 @@ def test_a_drained_or_dead_instance_is_not_replayed():
 def test_an_instances_lead_goes_with_it_into_the_replay():
     crowd = [asked(number, 1000.0, 2, ttft_ms=1000.0) for number in range(100)]
     patient = [asked(number, 1000.0, 2, ttft_ms=60_000.0) for number in range(100, 110)]
-    sure, waited_ms = SchedulerSettings(overdue_confidence=0.9, fence=False), {}
+    sure, waited_ms = SchedulerSettings(late_confidence=0.9, fence=False), {}
     for told_ms in (0.0, 200.0, 1e9):
         fleet = FleetModel({"a": load_profile("demo-small")})
-        fleet.observe(told(0.0, lead_ms=told_ms, n_run=1))
+        fleet.observe(told(0.0, first_token_overhead_ms=told_ms, n_run=1))
         plants, _ = fleet.plants(0.0, 60.0)
         records = replay(world(crowd + patient, plants=tuple(plants), settings=sure), FCFS)[1]
         waited_ms[told_ms] = min(record.queue_ms for record in records if record.slo.ttft_ms > 1000.0)

@@ -62,10 +62,10 @@ class Shared(Listed):
         if flow not in self.waiting():
             self.sleep(flow)
 
-    def lapsed(self, entry, now_s):
+    def on_overdue(self, entry, now_s):
         pass
 
-    def served(self, entry, output_tokens, now_s):
+    def on_finished(self, entry, output_tokens, now_s):
         if entry.request.id in self.charged:
             amount, weight = self.charged.pop(entry.request.id)
             self.correct(self.flow(entry), self.cost(entry, output_tokens) / weight - amount)
@@ -234,9 +234,9 @@ class Mlfq(Shared):
         self.boost(now_s)
         return super().pop(now_s)
 
-    def served(self, entry, output_tokens, now_s):
+    def on_finished(self, entry, output_tokens, now_s):
         self.boost(now_s)
-        super().served(entry, output_tokens, now_s)
+        super().on_finished(entry, output_tokens, now_s)
 
     def wake(self, flow, entry):
         self.line_up(flow)

@@ -41,13 +41,13 @@ class Listed:
     def rekey(self, entry, now_s):
         pass
 
-    def lapsed(self, entry, now_s):
+    def on_overdue(self, entry, now_s):
         pass
 
-    def served(self, entry, output_tokens, now_s):
+    def on_finished(self, entry, output_tokens, now_s):
         pass
 
-    def ahead(self, request_id):
+    def rank(self, request_id):
         return 0 if any(entry.request.id == request_id for entry in self.list) else None
 
     def entries(self):
@@ -101,7 +101,7 @@ class Red(Listed):
             self.log_value = max(low, self.log_value + by)
             self.log_value = math.inf if self.log_value > high else self.log_value
 
-    def lapsed(self, entry, now_s):
+    def on_overdue(self, entry, now_s):
         if math.log(self.cost(entry)) <= self.log_value and len(set(self.moments)) > 2:
             self.log_value = min(self.log_value, self.bounds[1])
             self.move(-0.5 * self.gap_s() * 0.99)

@@ -71,8 +71,8 @@ async def test_a_request_that_waits_and_what_for(tmp_path: Path):
         said = {"request_id": told["id"], "sent_s": 1.0, "tenant": "default", "model": MODEL, "prompt_tokens": 5, "task_type": "QA"}
         believed = {"confidence": 0.8, "importance": 0.9, "ttft_slo_ms": 3300.0, "tpot_slo_ms": 60.0}
         features = msgspec.convert(said | believed | {"output_tokens": 33.0, "output_tokens_p90": 70.0}, RequestFeatures)
-        rig.gateway.desk.hear_features(features)
-        rig.gateway.desk.hear_cost(
+        rig.gateway.desk.on_features(features)
+        rig.gateway.desk.on_cost(
             RequestCost(request_id=told["id"], sent_s=1.0, ttft_ms={"sim-1": 41.0}, tpot_ms={"sim-1": 2.5}, output_tokens=33.0)
         )
         hints = {"tpot_guard": 0.25}
@@ -96,7 +96,7 @@ async def test_a_request_that_waits_and_what_for(tmp_path: Path):
 
 
 async def test_a_retry_and_a_refusal(tmp_path: Path):
-    settings = SchedulerConfig(policy="fcfs", n_run=1, queue_limit=1, outrank=False, tick_s=0.02)
+    settings = SchedulerConfig(policy="fcfs", n_run=1, queue_limit=1, evict_lower_ranked=False, tick_s=0.02)
     async with running(tmp_path, engines=2, scheduler=settings) as rig:
         async with rig.session.post(rig.sims[0].url + "/sim/fault", json={"fault": "reset-before"}) as done:
             assert done.status == 200

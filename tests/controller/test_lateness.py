@@ -60,7 +60,7 @@ def test_what_must_be_left_lies_between_the_least_and_a_share_of_the_target():
 def build(*, n_run=1, policy="edf", profile=None, **settings):
     kv_tokens = profile.kv_capacity_tokens if profile else 0
     made = Scheduler(
-        settings=SchedulerSettings(**({"overdue_confidence": 0.9} | settings)),
+        settings=SchedulerSettings(**({"late_confidence": 0.9} | settings)),
         instances=[InstanceSpec(name="a", capacity_n_run=256, kv_capacity_tokens=kv_tokens)],
         router=make_router("least-loaded"),
         policy=policy,
@@ -110,7 +110,7 @@ def test_a_request_at_the_brink_goes_after_those_that_can_still_be_in_time():
     # 100 ms are left of 1000, and first tokens take more than that; by the half of the shortest that was ever seen it goes.
     assert goes_first(warmed(took_ms=180.0), ttft_ms=1000.0, after_ms=900.0) == "after"
     assert goes_first(warmed(took_ms=20.0), ttft_ms=1000.0, after_ms=900.0) == "brink", "enough where first tokens come at once"
-    by_share = warmed(took_ms=180.0, overdue_confidence=0.0, overdue_service_share=0.5)
+    by_share = warmed(took_ms=180.0, late_confidence=0.0, late_service_share=0.5)
     assert goes_first(by_share, ttft_ms=1000.0, after_ms=900.0) == "brink"
 
 
@@ -132,9 +132,9 @@ def test_what_instances_show_while_a_request_waits_counts():
 
 
 def test_an_instance_tells_its_lead():
-    assert build().snapshot(0.0, "g").instances[0].lead_ms == 0.0
-    assert warmed(took_ms=180.0).snapshot(100.0, "g").instances[0].lead_ms > 30.0
-    assert warmed(took_ms=180.0, overdue_confidence=0.0).snapshot(100.0, "g").instances[0].lead_ms == 0.0
+    assert build().snapshot(0.0, "g").instances[0].first_token_overhead_ms == 0.0
+    assert warmed(took_ms=180.0).snapshot(100.0, "g").instances[0].first_token_overhead_ms > 30.0
+    assert warmed(took_ms=180.0, late_confidence=0.0).snapshot(100.0, "g").instances[0].first_token_overhead_ms == 0.0
 
 
 PROFILE = load_profile("a100-qwen3-8b")
@@ -163,8 +163,8 @@ def test_in_an_overload_hardly_anything_is_prefilled_in_vain():
         records = run(
             arrivals=crowd(rate=12.0, seconds=120.0, ttft_ms=2000.0, tpot_ms=500.0),
             n_run=64,
-            overdue_service_share=0.5,
-            overdue_confidence=confidence,
+            late_service_share=0.5,
+            late_confidence=confidence,
         )
         # Sent before its target had passed, and late all the same.
         vain = sum(r.queue_ms < r.slo.ttft_ms < r.ttft_ms for r in records if r.ttft_ms is not None)

@@ -77,7 +77,7 @@ def test_one_that_ranks_better_takes_the_place_of_the_worst(worse, better):
 
 
 def test_it_can_be_switched_off():
-    made = build(limit=1, outrank=False)
+    made = build(limit=1, evict_lower_ranked=False)
     made.submit(request(1, priority=9), believed(), 0.0)
     assert isinstance(made.submit(request(2), believed(), 0.0), Refusal)
 

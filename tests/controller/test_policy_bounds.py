@@ -151,7 +151,7 @@ def test_a_wrong_prediction_is_put_right_when_its_request_ends(name):
     for _ in range(120):
         entry = policy.pop(START_S)
         service[entry.request.tenant] += entry.request.prompt_tokens + 500.0
-        policy.served(entry, 500, START_S)
+        policy.on_finished(entry, 500, START_S)
     assert service["a"] == pytest.approx(service["b"], rel=0.1), "all are 500 tokens long in truth"
 
 
@@ -220,7 +220,7 @@ def test_a_win_is_kept_while_others_go_first():
         policy.push(made(seq, tenant="abcd"[seq % 4]), START_S)
     blocked, _ = policy.pop(START_S), policy.pop(START_S)
     for _ in range(5):
-        policy.put_back(blocked, START_S)
+        policy.undo_pop(blocked, START_S)
         assert policy.pop(START_S) is blocked
         policy.pop(START_S)
 
@@ -263,7 +263,7 @@ def test_mlfq_forgives_what_was_predicted_too_long():
     policy.push(made(1, session="s"), START_S)
     policy.pop(START_S)
     policy.push(made(2, session="t"), START_S)
-    policy.served(first, 10, START_S)
+    policy.on_finished(first, 10, START_S)
     assert policy.pop(START_S).seq == 1, "110 tokens were used: still on the top level, and before the other"
 
 

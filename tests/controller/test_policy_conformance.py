@@ -98,7 +98,7 @@ class Charging(Wfq):
 
     name = "charging"
 
-    def put_back(self, entry, now_s):
+    def undo_pop(self, entry, now_s):
         self.push(entry, now_s)
 
 
@@ -139,7 +139,7 @@ class Leaking(Fcfs):
     [
         (Forgetful, "conservation", "len is"),
         (Doubling, "conservation", "len is"),
-        (Charging, "put_back", "after pops that were put back"),
+        (Charging, "undo_pop", "after pops that were put back"),
         (Fickle, "determinism", "another order"),
         (Unfair, "starvation", "times in a row"),
         (Leaking, "rebuild", "load took 50"),

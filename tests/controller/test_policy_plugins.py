@@ -94,7 +94,7 @@ def test_a_hint_that_goes_with_any_policy_is_taken():
         ("starvation", None, "starvation is None"),
         ("signals", ("arrival",), r"signals is \('arrival',\); allowed: a tuple of hmas.controller.scheduling.policy_base.signals.Signal"),
         ("default_hints", {"x": 1.0}, r"hint_ranges has \[\]; allowed: the names of default_hints, \['x'\]"),
-        ("served", None, "served is None; allowed: a method with 3 arguments"),
+        ("on_finished", None, "served is None; allowed: a method with 3 arguments"),
         ("pop", lambda self: None, "pop does not take 1 arguments"),
         ("__len__", lambda self: 3, "an empty one has len 3"),
         ("pop", lambda self, now_s: 1 / 0, "an empty one with its default hints failed: ZeroDivisionError"),
@@ -124,7 +124,7 @@ def test_everything_that_is_wrong_is_told_at_once():
     with pytest.raises(PolicyError) as caught:
         check_policy(type("Bare", (), {}))
     told = str(caught.value)
-    for member in ("name", "summary", "signals", "default_hints", "push", "load", "put_back", "served", "entries", "__len__"):
+    for member in ("name", "summary", "signals", "default_hints", "push", "load", "undo_pop", "on_finished", "entries", "__len__"):
         assert f"{member} is missing" in told
 
 

@@ -26,7 +26,7 @@ PROFILE = load_profile("a100-qwen3-8b")
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(["arrived", "lapsed"]), st.floats(1.0, 1e9), st.floats(0.0, 1e4)), max_size=300),
+    st.lists(st.tuples(st.sampled_from(["arrived", "on_overdue"]), st.floats(1.0, 1e9), st.floats(0.0, 1e4)), max_size=300),
     st.sampled_from([0.001, 0.01, 0.5]),
 )
 def test_whatever_comes_it_is_off_or_among_the_costs_that_came(steps, late_share):
@@ -37,7 +37,7 @@ def test_whatever_comes_it_is_off_or_among_the_costs_that_came(steps, late_share
             costs.append(cost)
             cutoff.arrived(cost, now_s)
         else:
-            cutoff.lapsed(cost)
+            cutoff.on_overdue(cost)
         assert cutoff.value == math.inf or min(costs) <= cutoff.value <= max(costs)
 
 
@@ -46,11 +46,11 @@ def test_it_is_off_until_somebody_is_late_and_again_when_nobody_is():
     for number in range(200):
         cutoff.arrived(100.0 + number, 0.1 * number)
     assert cutoff.value == math.inf
-    cutoff.lapsed(100.0)
+    cutoff.on_overdue(100.0)
     low = cutoff.value
     assert low < 300.0
     for _ in range(20):
-        cutoff.lapsed(100.0)
+        cutoff.on_overdue(100.0)
     assert cutoff.value < low
     for number in range(20_000):
         cutoff.arrived(100.0 + number % 200, 20.0 + 0.1 * number)
@@ -62,10 +62,10 @@ def test_who_is_above_it_by_now_is_no_news():
     for number in range(200):
         cutoff.arrived(100.0 + number, 0.1 * number)
     for _ in range(12):
-        cutoff.lapsed(100.0)
+        cutoff.on_overdue(100.0)
     before = cutoff.value
     for _ in range(1000):
-        cutoff.lapsed(1.01 * before)
+        cutoff.on_overdue(1.01 * before)
     assert cutoff.value == before
 
 
@@ -83,7 +83,7 @@ def test_it_finds_what_can_be_afforded_whatever_the_rate(rate):
             taken = min(1000.0, cutoff.value)
             # Work in turn is taken^2 / 2000 of the mean 500; half of it can be done.
             if draw.random() < 1.0 - 500.0**2 / max(500.0, taken) ** 2:
-                cutoff.lapsed(due)
+                cutoff.on_overdue(due)
         if now_s > 60.0:
             found.append(min(1000.0, cutoff.value))
     assert sum(found) / len(found) == pytest.approx(510.0, rel=0.12)
@@ -93,7 +93,7 @@ def test_one_giant_does_not_set_it():
     cutoff = CostThreshold(0.01)
     for number in range(300):
         cutoff.arrived(1e9 if number == 150 else 100.0 + number, 0.1 * number)
-    cutoff.lapsed(100.0)
+    cutoff.on_overdue(100.0)
     assert cutoff.value <= 400.0
 
 
@@ -102,7 +102,7 @@ def test_it_begins_where_it_is_told_to_and_is_bounded_once_costs_are_known():
     for number in range(20):
         cutoff.arrived(10.0 + number, 0.1 * number)
     assert cutoff.value == pytest.approx(500.0, rel=0.02)
-    cutoff.lapsed(20.0)
+    cutoff.on_overdue(20.0)
     assert 400.0 < cutoff.value < 500.0
     for number in range(100):
         cutoff.arrived(10.0 + number % 40, 2.0 + 0.1 * number)
@@ -116,7 +116,7 @@ def test_those_that_come_at_one_moment_are_worth_as_much_as_when_they_come_one_b
         for number in range(400):
             cutoff.arrived(100.0 + number % 300, 0.1 * (number - number % batch))
         for _ in range(5):
-            cutoff.lapsed(100.0)
+            cutoff.on_overdue(100.0)
         found.append(cutoff.value)
     assert found[0] == pytest.approx(found[1], rel=0.05)
 
@@ -130,7 +130,7 @@ def test_a_queue_that_is_found_there_says_nothing_of_what_comes():
         for number in range(1, 200):
             cutoff.arrived(100.0 + number % 300, 0.1 * number)
             if number % 20 == 0:
-                cutoff.lapsed(100.0)
+                cutoff.on_overdue(100.0)
         found.append(cutoff.value)
     assert found[0] == pytest.approx(found[1], rel=0.02)
 
@@ -151,7 +151,7 @@ def pressed(entries, lapses=60):
         policy.push(entry, entry.request.arrival_s)
     cheapest = min(entries, key=lambda entry: entry.estimates.output_tokens)
     for _ in range(lapses):
-        policy.lapsed(cheapest, 100.0)
+        policy.on_overdue(cheapest, 100.0)
     return policy
 
 
@@ -177,7 +177,7 @@ def test_the_costliest_are_put_behind_all_others_the_cheapest_of_them_first():
     costly = [number for number, cost in enumerate(costs) if cost > policy.cost_threshold]
     assert 10 < len(costly) < 58
     in_turn = sorted(set(range(60)) - set(costly), key=lambda number: entries[number].ttft_deadline_s)
-    assert [policy.ahead(entries[number].request.id) for number in costly] == list(range(len(in_turn), 60))
+    assert [policy.rank(entries[number].request.id) for number in costly] == list(range(len(in_turn), 60))
     assert drained(policy) == in_turn + costly
 
 
@@ -229,7 +229,7 @@ def test_lapses_move_entries_of_a_script_that_loses_nobody():
 
 def build(policy, *, n_run=256, **settings):
     scheduler = Scheduler(
-        settings=SchedulerSettings(**({"overdue_confidence": 0.5} | settings)),
+        settings=SchedulerSettings(**({"late_confidence": 0.5} | settings)),
         instances=[InstanceSpec(name="a", capacity_n_run=256, kv_capacity_tokens=PROFILE.kv_capacity_tokens)],
         router=make_router("least-loaded"),
         policy=policy,

@@ -21,7 +21,7 @@ PROFILE = load_profile("demo-small")
 def told_and_waited(policy, overdue, rate_rps, span_s=100.0):
     """Retry-After at each arrival and the wait of the request that came then, of those served."""
     scheduler = Scheduler(
-        settings=SchedulerSettings(overdue=overdue, overdue_service_share=0.5),
+        settings=SchedulerSettings(overdue=overdue, late_service_share=0.5),
         instances=[InstanceSpec(name="a", capacity_n_run=16)],
         router=make_router("least-loaded"),
         policy=policy,

@@ -41,7 +41,7 @@ class Storm(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.scheduler = scheduler(instances=2, n_run=3, kv_tokens=2000, queue_limit=20, tpot_guard=0.5, overdue_service_share=0.5)
+        self.scheduler = scheduler(instances=2, n_run=3, kv_tokens=2000, queue_limit=20, tpot_guard=0.5, late_service_share=0.5)
         self.now_s = 1000.0
         self.number = 0
         self.queued: set[str] = set()
@@ -216,7 +216,7 @@ def test_overdue(overdue):
 
 def test_foresight_condemns_only_what_the_prediction_rules_out():
     for share, expected in ((0.0, "000001"), (1.0, "000002")):
-        made = scheduler("fcfs", n_run=1, overdue="demote", overdue_service_share=share)
+        made = scheduler("fcfs", n_run=1, overdue="demote", late_service_share=share)
         # Its first token is due in 80 ms, and is predicted to take 100 ms from dispatch.
         made.submit(request(1, at_s=10.0), estimates(ttft_ms=80), 10.0)
         made.submit(request(2, at_s=10.0), estimates(ttft_ms=60_000), 10.0)
@@ -252,7 +252,7 @@ from hmas.controller.simulation import Arrival, simulate
 from hmas.engines.sim.model import EngineModel
 from hmas.engines.sim.profile import load_profile
 profile = load_profile("demo-small")
-made = Scheduler(settings=SchedulerSettings(tpot_guard=0.5, overdue_service_share=0.5), policy="edf", router=make_router("least-loaded"),
+made = Scheduler(settings=SchedulerSettings(tpot_guard=0.5, late_service_share=0.5), policy="edf", router=make_router("least-loaded"),
     instances=[InstanceSpec(name=n, capacity_n_run=64) for n in "ab"])
 for n in "ab":
     made.set_controls(n, Controls(n_run=8))

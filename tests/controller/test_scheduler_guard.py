@@ -299,7 +299,7 @@ def test_a_hint_of_the_share_holds_from_the_start():
 
 def test_nobody_is_condemned_by_a_prediction_slower_than_what_was_shown():
     made = Scheduler(
-        settings=SchedulerSettings(overdue="shed", overdue_service_share=1.0),
+        settings=SchedulerSettings(overdue="shed", late_service_share=1.0),
         instances=[InstanceSpec(name="i0", capacity_n_run=64)],
         router=make_router("least-loaded"),
         policy="fcfs",

@@ -71,7 +71,7 @@ workloads = st.lists(st.tuples(st.floats(0, 5), st.integers(1, 1500), st.integer
 @settings(max_examples=15)
 @given(rows=workloads)
 def test_effects_follow_causes_and_nobody_is_lost(policy, rows):
-    scheduler, engines = build("ab", n_run=3, policy=policy, tpot_guard=0.5, overdue="shed", overdue_service_share=1.0)
+    scheduler, engines = build("ab", n_run=3, policy=policy, tpot_guard=0.5, overdue="shed", late_service_share=1.0)
     arrivals = [arrival(i, at_s=at_s, prompt=prompt, output=output) for i, (at_s, prompt, output) in enumerate(rows)]
     result = simulate(arrivals, engines, scheduler)
     assert sorted(record.request_id for record in result.records) == [f"{i:04d}" for i in range(len(rows))]

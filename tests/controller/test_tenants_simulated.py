@@ -41,7 +41,7 @@ def poisson(tenant, rate_rps, seed, start_s=0.0, end_s=SPAN_S):
 def run(arrivals, *, policy="wfq", n_run=N_RUN, tenants=None, **settings):
     arrivals = sorted(arrivals, key=lambda one: one.request.arrival_s)
     scheduler = Scheduler(
-        settings=SchedulerSettings(overdue_service_share=0.5, **settings),
+        settings=SchedulerSettings(late_service_share=0.5, **settings),
         instances=[InstanceSpec(name="a", capacity_n_run=64)],
         router=make_router("least-loaded"),
         policy=policy,

@@ -103,8 +103,8 @@ def test_the_model_must_be_served():
 def test_admission():
     assert read_admission("gateway") == PRESETS["gateway"]
     assert read_admission("") == PRESETS["gateway"]
-    mine = read_admission("shed,share=0.25,guard=0.3,queue=50,fence=yes")
-    assert (mine.overdue, mine.overdue_service_share, mine.tpot_guard, mine.queue_limit, mine.fence) == ("shed", 0.25, 0.3, 50, True)
+    mine = read_admission("shed,late_service_share=0.25,guard=0.3,queue=50,fence=yes")
+    assert (mine.overdue, mine.late_service_share, mine.tpot_guard, mine.queue_limit, mine.fence) == ("shed", 0.25, 0.3, 50, True)
     for text, said in (
         ("closed", "'closed'; allowed: gateway, open, shed"),
         ("guard=2", "guard is 2; allowed: 0 to 1"),

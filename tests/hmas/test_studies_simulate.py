@@ -73,7 +73,7 @@ def test_a_warm_up_is_served_and_not_scored(run):
 
 def test_settings_reach_the_scheduler():
     keep = run_case(case(policy="fcfs", admission=read_admission("open")))
-    shed = run_case(case(policy="sjf", admission=read_admission("shed,share=1")))
+    shed = run_case(case(policy="sjf", admission=read_admission("shed,late_service_share=1")))
     assert {record.policy for record in keep.records} == {"fcfs"}
     assert {record.outcome for record in keep.records} == {OutcomeKind.COMPLETED}
     assert OutcomeKind.SHED in {record.outcome for record in shed.records}
@@ -155,7 +155,7 @@ def test_what_is_never_done_counts_as_timed_out():
 
 
 def test_nothing_served_is_still_a_report(tmp_path):
-    run = run_case(case(workload="poisson:rate=1,duration=20,ttft_ms=1", admission=read_admission("shed,share=1")))
+    run = run_case(case(workload="poisson:rate=1,duration=20,ttft_ms=1", admission=read_admission("shed,late_service_share=1")))
     assert make_report(run).score.good == 0
     charts.latencies(tmp_path / "latency.svg", make_report(run).results)
     charts.timeline(tmp_path / "timeline.svg", make_report(run).results, 20.0)

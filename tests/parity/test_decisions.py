@@ -48,7 +48,7 @@ OTHER_SETTINGS = {
         policy="fcfs", seed=488283, requests=295, tick_s=0.02, tpot_guard=0.0, timeout_s=2.5, routing="round-robin", overdue="demote"
     ),
     "no-guard": Scenario(policy="wfq", then="fcfs", overdue="keep", seed=11, requests=500, tpot_guard=0.0, rate=40.0, timeout_s=60.0),
-    "hasty": Scenario(policy="sjf", then="edf", overdue="shed", seed=12, requests=500, overdue_service_share=1.0, timeout_s=1.0),
+    "hasty": Scenario(policy="sjf", then="edf", overdue="shed", seed=12, requests=500, late_service_share=1.0, timeout_s=1.0),
     # Most are refused: a refusal is no reason to look at the queue.
     "short-queue": Scenario(
         policy="two-lane",

@@ -139,7 +139,7 @@ class FleetModel:
                     ceiling=max(1, min(OPEN_WINDOW, view.capacity_n_run)),
                     token_budget=view.token_budget if 0 < view.token_budget <= CONTEXT else None,
                     models=self._models.get(view.name),
-                    lead_ms=view.lead_ms if 0.0 < view.lead_ms < LEAD_MS_MOST else 0.0,
+                    first_token_overhead_ms=view.first_token_overhead_ms if 0.0 < view.first_token_overhead_ms < LEAD_MS_MOST else 0.0,
                 )
             )
         return plants, ""

@@ -41,7 +41,7 @@ class ReplayInstance(msgspec.Struct, frozen=True, kw_only=True):
         regulated: What statera gave it: since when, and the controls; at least once. `ceiling`: the largest window that it can have.
         token_budget: In force; None leaves the profile's own.
         models: Models that it serves, None for any.
-        lead_ms: Within what time a first token has mostly come beyond its prompt's own prefill, 0 where that is not known.
+        first_token_overhead_ms: Within what time a first token has mostly come beyond its prompt's own prefill, 0 where that is not known.
     """
 
     name: str
@@ -50,7 +50,7 @@ class ReplayInstance(msgspec.Struct, frozen=True, kw_only=True):
     ceiling: int
     token_budget: int | None = None
     models: frozenset[str] | None = None
-    lead_ms: float = 0.0
+    first_token_overhead_ms: float = 0.0
 
     def controls(self, candidate: Candidate, at_s: float) -> Controls:
         """Its controls under a candidate at a moment: statera's of that moment, but for a window that the candidate names."""
@@ -118,7 +118,7 @@ def replay(world: ReplayScenario, candidate: Candidate) -> tuple[ReplayResult, l
                 kv_capacity_tokens=plant.profile.kv_capacity_tokens,
                 kv_bytes_per_token=plant.profile.kv_bytes_per_token,
                 models=plant.models,
-                lead_ms=plant.lead_ms,
+                first_token_overhead_ms=plant.first_token_overhead_ms,
             )
             for plant in world.plants
         ],

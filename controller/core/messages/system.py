@@ -15,7 +15,7 @@ class InstanceView(msgspec.Struct, frozen=True, kw_only=True):
         n_run, token_budget: Controls in force (token_budget 0: the engine's own).
         kv_committed: Share of the KV fence taken by calibrated upper bounds, 0 to 1.
         tpot_pressure: 90 % quantile over in-flight requests of current TPOT over its SLO; 0 with none decoding.
-        lead_ms: Within what time a first token mostly comes beyond its prompt's own prefill; 0 where that is not known.
+        first_token_overhead_ms: Within what time a first token mostly comes beyond its prompt's own prefill; 0 where that is not known.
         guard: Factor on the TPOT guard's share in force; 0 where someone has named the share, which then holds for all instances.
         guarded: Whether the TPOT guard is on.
         capacity_n_run: Largest n_run that makes sense (the engine's own maximum, else the configured one).
@@ -35,7 +35,7 @@ class InstanceView(msgspec.Struct, frozen=True, kw_only=True):
     engine: EngineSnapshot | None = None
     guard: float = 1.0
     guarded: bool = True
-    lead_ms: float = 0.0
+    first_token_overhead_ms: float = 0.0
 
 
 class SystemSnapshot(Message, frozen=True, tag="system"):

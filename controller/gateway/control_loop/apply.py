@@ -88,7 +88,7 @@ class Control:
         """The tenant's weight in force."""
         return self.directives.weights.get(tenant, 1.0)
 
-    def hear_decision(self, decision: MetaDecision) -> None:
+    def on_decision(self, decision: MetaDecision) -> None:
         """Meta has spoken. A policy or hint outside the whitelist is refused and changes nothing."""
         if decision.n_run < 0:
             self._reject("meta", decision.decision_id, f"n_run is {decision.n_run}; allowed: 0 or more")
@@ -102,7 +102,7 @@ class Control:
         self.meta = Received(self._said(decision.sent_s), decision)
         self.apply()
 
-    def hear_action(self, action: ControlAction) -> None:
+    def on_action(self, action: ControlAction) -> None:
         """Statera has spoken; `settle` puts it in force. Values that make no sense are refused and change nothing."""
         if action.instance not in self._fleet.instances:
             self._reject("statera", action.instance, f"instance {action.instance!r} is not configured here")
@@ -176,10 +176,10 @@ class Control:
         stale_s = self._clock.now_s() - self._config.agents.stale_after_s
         for decision in decisions:
             if decision.sent_s >= stale_s:
-                self.hear_decision(decision)
+                self.on_decision(decision)
         for action in actions:
             if action.sent_s >= stale_s:
-                self.hear_action(action)
+                self.on_action(action)
         self.settle()
 
     def hold(self, notice: OverrideNotice) -> None:

@@ -83,17 +83,17 @@ class AgentSubscriber:
         match message:
             case RequestFeatures():
                 self.heard_s["perception"] = now_s
-                self._desk.hear_features(message)
+                self._desk.on_features(message)
             case RequestCost():
                 self.heard_s["prediction"] = now_s
-                self._desk.hear_cost(message)
+                self._desk.on_cost(message)
             case ControlAction():
                 self.heard_s["statera"] = now_s
-                self._control.hear_action(message)
+                self._control.on_action(message)
             case MetaDecision():
                 self.heard_s["meta"] = now_s
                 self._decisions.hear(message)
-                self._control.hear_decision(message)
+                self._control.on_decision(message)
             case DecisionOutcome():
                 self._decisions.hear(message)
             case ModelReport():

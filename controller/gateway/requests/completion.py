@@ -114,7 +114,7 @@ class CompletionHandler:
                 sequences=call.choices,
             ),
             call=call,
-            shown_id=claims.request_id or request_id,
+            client_request_id=claims.request_id or request_id,
             declared=declared,
             body=body,
             forward=claims.forward,
@@ -243,7 +243,7 @@ class CompletionHandler:
         scheduler = self._desk.scheduler
         limit = scheduler.settings.queue_limit
         headers = {
-            "x-request-id": live.shown_id,
+            "x-request-id": live.client_request_id,
             "x-hmas-policy": scheduler.policy,
             "x-ratelimit-limit-requests": str(limit),
             "x-ratelimit-remaining-requests": str(max(0, limit - scheduler.queued)),

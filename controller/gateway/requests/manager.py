@@ -48,7 +48,7 @@ class ActiveRequest:
     """One admitted request until its ending is booked.
 
     Attributes:
-        shown_id: The id the client sees: its own, else the internal one.
+        client_request_id: The id the client sees: its own, else the internal one.
         declared: Targets the client declared.
         body: What goes to the engine.
         forward: Trace headers for the engine.
@@ -61,7 +61,7 @@ class ActiveRequest:
 
     request: Request
     call: Call
-    shown_id: str
+    client_request_id: str
     declared: Declared
     body: bytes
     forward: dict[str, str]
@@ -122,11 +122,11 @@ class RequestManager:
         now_s = self._clock.now_s()
         entry = self.scheduler.submit(request, estimates, now_s, self._weight_of(request.tenant))
         if isinstance(entry, Refusal):
-            self._dossier.opened(request, live.shown_id, live.declared, estimates, None)
+            self._dossier.opened(request, live.client_request_id, live.declared, estimates, None)
             self._dossier.closed(self._ledger.refused(request, estimates, entry, self.scheduler.policy, now_s))
             headers = ratelimit_headers(self.scheduler.rates(request.tenant, now_s))
             raise ApiError(entry.status, entry.code, entry.message, retry_after_s=entry.retry_after_s or None, headers=headers)
-        self._dossier.opened(request, live.shown_id, live.declared, estimates, entry)
+        self._dossier.opened(request, live.client_request_id, live.declared, estimates, entry)
         live.entry = entry
         live.queued_s = now_s
         live.answers = Answers(shape_of(turns=live.call.turns, has_tools=live.call.has_tools), estimates)
@@ -293,7 +293,7 @@ class RequestManager:
         """When a client that is sent away may come back."""
         return self.scheduler.retry_after_s(live.request.model, self._clock.now_s())
 
-    def hear_features(self, features: RequestFeatures) -> None:
+    def on_features(self, features: RequestFeatures) -> None:
         """Perception has spoken of a request; what is malformed is counted and changes nothing."""
         fault = fault_of_features(features)
         if fault:
@@ -304,7 +304,7 @@ class RequestManager:
             return
         self._believe(live, self._agents.with_features(live.entry.estimates, features, live.answers, live.request, live.declared))
 
-    def hear_cost(self, cost: RequestCost) -> None:
+    def on_cost(self, cost: RequestCost) -> None:
         """Prediction has spoken of a request."""
         fault = fault_of_cost(cost)
         if fault:

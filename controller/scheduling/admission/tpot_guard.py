@@ -51,7 +51,7 @@ class TpotGuard:
         if self.share <= 0.0 or not instance.in_flight:
             return True
         stop_ms = instance.prefill_ms(entry)
-        share = self.share if instance.guard_is_moot else self.share * instance.guard
+        share = self.share if instance.guard_overridden else self.share * instance.guard
         room_ms = self._least_room_ms(instance, now_s)
         if stop_ms <= share * room_ms and (late or self._keeps_own(entry, instance)):
             return True

@@ -36,7 +36,7 @@ class Instance:
         spec: What was configured. `models`: those it serves now, None for any.
         n_run: Window in force. `token_budget`: tokens per step in force, None for the engine's own.
         advised: Whether an agent has set the window, not an operator or the configuration.
-        guard: Factor on the TPOT guard's share. `guard_is_moot`: whether someone has named the share, so that it holds for all alike.
+        guard: Factor on the TPOT guard's share. `guard_overridden`: whether someone has named the share, so that it holds for all alike.
             `guarded`: whether the TPOT guard is on.
         capacity_n_run: Ceiling of the window: what the engine states, the spec's until it states something.
         max_token_budget: Ceiling of tokens per step as the engine states it, 0 until then.
@@ -78,7 +78,7 @@ class Instance:
         "engine",
         "fence",
         "guard",
-        "guard_is_moot",
+        "guard_overridden",
         "guarded",
         "in_flight",
         "in_flight_tokens",
@@ -107,7 +107,7 @@ class Instance:
         self.n_run = spec.capacity_n_run
         self.token_budget: int | None = None
         self.guard = 1.0
-        self.guard_is_moot = False
+        self.guard_overridden = False
         self.guarded = False
         self.capacity_n_run = spec.capacity_n_run
         self.max_token_budget = 0
@@ -120,7 +120,7 @@ class Instance:
         self.in_flight_tokens = 0
         self.prefill_tokens = 0
         self.pace = InstanceSpeed()
-        self.lead = FirstTokenOverhead(confidence, spec.lead_ms) if confidence > 0.0 else None
+        self.lead = FirstTokenOverhead(confidence, spec.first_token_overhead_ms) if confidence > 0.0 else None
         self.source: TokenSource | None = None
         self.version = 0
         self._decoding = self._decoded = self._first_tokens = self._sampled = 0
@@ -340,8 +340,8 @@ class Instance:
 
     def first_token_ms(self, entry: QueueEntry) -> float | None:
         """Within what time its first token would mostly come if it were sent here, None where nothing is known."""
-        lead_ms = None if self.lead is None else self.lead.ms
-        return None if lead_ms is None else self.prefill_ms(entry) + lead_ms
+        first_token_overhead_ms = None if self.lead is None else self.lead.ms
+        return None if first_token_overhead_ms is None else self.prefill_ms(entry) + first_token_overhead_ms
 
     def pending_prefill_ms(self, now_s: float) -> float:
         """Prefill still to come of what has been sent, by estimate; 0 once all have their first token."""
@@ -379,11 +379,11 @@ class Instance:
             in_flight_tokens=sum(run.entry.request.prompt_tokens + run.tokens for run in self.running.values()),
             n_run=self.n_run,
             token_budget=self.token_budget or 0,
-            guard=0.0 if self.guard_is_moot else self.guard,
+            guard=0.0 if self.guard_overridden else self.guard,
             guarded=self.guarded,
             kv_committed=self.fence.share,
             tpot_pressure=self.tpot_pressure(now_s),
-            lead_ms=0.0 if self.lead is None else self.lead.ms or 0.0,
+            first_token_overhead_ms=0.0 if self.lead is None else self.lead.ms or 0.0,
             capacity_n_run=self.capacity_n_run,
             max_token_budget=self.max_token_budget,
             draining=self.draining,

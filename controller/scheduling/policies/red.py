@@ -85,7 +85,7 @@ class Red:
         entry = self._in_turn.pop()
         return self._costly.pop() if entry is None else entry
 
-    def put_back(self, entry: QueueEntry, now_s: float) -> None:  # noqa: ARG002  the protocol's argument
+    def undo_pop(self, entry: QueueEntry, now_s: float) -> None:  # noqa: ARG002  the protocol's argument
         """Returns a popped entry: deadline, cost and arrival give it the place it had."""
         self._put(entry)
 
@@ -99,15 +99,15 @@ class Red:
         self.discard(entry.request.id)
         self._put(entry)
 
-    def lapsed(self, entry: QueueEntry, now_s: float) -> None:  # noqa: ARG002  the protocol's argument
+    def on_overdue(self, entry: QueueEntry, now_s: float) -> None:  # noqa: ARG002  the protocol's argument
         """An entry that waits here has become too late: where it stood in turn, less is affordable."""
         if entry.request.id in self._in_turn:
-            self._cutoff.lapsed(self._cost(entry))
+            self._cutoff.on_overdue(self._cost(entry))
 
-    def served(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
+    def on_finished(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
         """Nothing to correct: nobody is charged."""
 
-    def ahead(self, request_id: str) -> int | None:
+    def rank(self, request_id: str) -> int | None:
         """How many stand before it by the threshold as it is now, None where it is not here."""
         entry = self._in_turn.get(request_id)
         entry = self._costly.get(request_id) if entry is None else entry

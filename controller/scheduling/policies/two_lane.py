@@ -106,7 +106,7 @@ class TwoLane:
         self._start[lane] = start + self._charge[lane]
         return entry
 
-    def put_back(self, entry: QueueEntry, now_s: float) -> None:
+    def undo_pop(self, entry: QueueEntry, now_s: float) -> None:
         """Returns a popped entry to the lane it came from, and the turn with it."""
         turn = self._recall.take(entry.request.id)
         if turn is None:
@@ -128,13 +128,13 @@ class TwoLane:
         self.discard(entry.request.id)
         self.push(entry, now_s)
 
-    def lapsed(self, entry: QueueEntry, now_s: float) -> None:
+    def on_overdue(self, entry: QueueEntry, now_s: float) -> None:
         """Nothing to learn from it: turns go by dispatches."""
 
-    def served(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
+    def on_finished(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
         """Nothing to correct: a lane's turn counts as one, however long the request was."""
 
-    def ahead(self, request_id: str) -> int | None:
+    def rank(self, request_id: str) -> int | None:
         """An estimate: those before it in its lane, and what the other lane gets dispatched in the meantime."""
         for lane, other in ((FAST, SLOW), (SLOW, FAST)):
             rank = self._lanes[lane].rank(request_id)

@@ -70,7 +70,7 @@ class CostThreshold:
             ordered = sorted(self._costs)
             self._low, self._high = ordered[int(_LOW * len(ordered))], ordered[int(_HIGH * len(ordered))]
 
-    def lapsed(self, cost: float) -> None:
+    def on_overdue(self, cost: float) -> None:
         """A request of that cost has become too late while it waited in its turn."""
         # Without two moments at which some came there is no rate by which to say what one is worth.
         if cost <= self.value and self._gaps:

@@ -55,7 +55,7 @@ class FlowPolicy(ABC):
         return max(LEAST_WEIGHT, entry.weight)
 
     def _claim(self, entry: QueueEntry) -> float:
-        """The claim of a flow whose next it is, beside others, for the estimate of `ahead`."""
+        """The claim of a flow whose next it is, beside others, for the estimate of `rank`."""
         return self._weight(entry)
 
     def _take(self, flow: Flow, amount: float, now_s: float) -> None:  # noqa: ARG002  some count by time
@@ -129,7 +129,7 @@ class FlowPolicy(ABC):
         self._charges.note(request_id, Charge(flow, amount, weight, before, (flow.tag, flow.used, flow.turn), clock, self._clock))
         return entry
 
-    def put_back(self, entry: QueueEntry, now_s: float) -> None:
+    def undo_pop(self, entry: QueueEntry, now_s: float) -> None:
         """Returns a popped entry to its place and takes the charge back."""
         charge = self._charges.take(entry.request.id)
         if charge is None or not self._knows(charge.flow):
@@ -163,16 +163,16 @@ class FlowPolicy(ABC):
     def rekey(self, entry: QueueEntry, now_s: float) -> None:  # noqa: B027  a place by account has no key
         """New estimates change the charge to come, not the place."""
 
-    def lapsed(self, entry: QueueEntry, now_s: float) -> None:  # noqa: B027  no share depends on it
+    def on_overdue(self, entry: QueueEntry, now_s: float) -> None:  # noqa: B027  no share depends on it
         """Nothing to learn from it: shares go by service."""
 
-    def served(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
+    def on_finished(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
         """Corrects the flow's account by what its charge was wrong; nothing where the pop is not remembered."""
         charge = self._charges.take(entry.request.id)
         if charge is not None and self._knows(charge.flow):
             self._amend(charge, self._cost(entry, output_tokens) / charge.weight - charge.amount, now_s)
 
-    def ahead(self, request_id: str) -> int | None:
+    def rank(self, request_id: str) -> int | None:
         """An estimate: those before it in its flow, and as many of each other flow as get served meanwhile by their weights."""
         place = self._live.get(request_id)
         if place is None:

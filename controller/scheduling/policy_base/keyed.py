@@ -46,7 +46,7 @@ class KeyedPolicy(ABC):
         """Takes the next entry out, None when empty."""
         return self._heap.pop()
 
-    def put_back(self, entry: QueueEntry, now_s: float) -> None:
+    def undo_pop(self, entry: QueueEntry, now_s: float) -> None:
         """Returns a popped entry: key and arrival give it the place it had."""
         self.push(entry, now_s)
 
@@ -58,13 +58,13 @@ class KeyedPolicy(ABC):
         """Gives the entry the place its new estimates ask for."""
         self.push(entry, now_s)
 
-    def lapsed(self, entry: QueueEntry, now_s: float) -> None:  # noqa: B027  the key of the others does not depend on it
+    def on_overdue(self, entry: QueueEntry, now_s: float) -> None:  # noqa: B027  the key of the others does not depend on it
         """Nothing to learn from it: an order by key alone gives nobody up."""
 
-    def served(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:  # noqa: B027  most keys have nothing to learn from it
+    def on_finished(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:  # noqa: B027  most keys have nothing to learn from it
         """Nothing to correct: an order by key alone charges nobody."""
 
-    def ahead(self, request_id: str) -> int | None:
+    def rank(self, request_id: str) -> int | None:
         """How many stand before it, None where it is not here."""
         return self._heap.rank(request_id)
 

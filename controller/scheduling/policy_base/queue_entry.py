@@ -94,7 +94,7 @@ class QueuePolicy(Protocol):
         """Takes the next entry out, None when empty."""
         ...
 
-    def put_back(self, entry: QueueEntry, now_s: float) -> None:
+    def undo_pop(self, entry: QueueEntry, now_s: float) -> None:
         """Returns an entry that was just popped but could not be dispatched, to the place it had, with no charge."""
         ...
 
@@ -106,7 +106,7 @@ class QueuePolicy(Protocol):
         """The entry's estimates have changed: gives it the place they ask for."""
         ...
 
-    def lapsed(self, entry: QueueEntry, now_s: float) -> None:
+    def on_overdue(self, entry: QueueEntry, now_s: float) -> None:
         """An entry that stands here has become too late for its TTFT target (`hmas.controller.scheduling.instances.lateness`).
 
         Told once, while it still stands here. What becomes of it is not the policy's to decide: where late requests are put behind all
@@ -114,7 +114,7 @@ class QueuePolicy(Protocol):
         """
         ...
 
-    def served(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
+    def on_finished(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
         """A request that ran has ended with so many output tokens: the truth, where the charge at `pop` was a prediction.
 
         Told to the policy in force for the request's group, whichever policy handed it out: one that did not has nothing to
@@ -122,7 +122,7 @@ class QueuePolicy(Protocol):
         """
         ...
 
-    def ahead(self, request_id: str) -> int | None:
+    def rank(self, request_id: str) -> int | None:
         """How many would go before it as things stand, None where it is not here. O(n); an estimate where lanes or tenants interleave."""
         ...
 

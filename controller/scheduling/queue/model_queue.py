@@ -237,10 +237,10 @@ class ModelQueue:
         for structure in self._homes(waiting):
             structure.rekey(waiting.entry, now_s)
 
-    def lapsed(self, waiting: QueuedRequest, now_s: float) -> None:
+    def on_overdue(self, waiting: QueuedRequest, now_s: float) -> None:
         """It stands in order and has become too late for its target."""
         for structure in self._homes(waiting):
-            structure.lapsed(waiting.entry, now_s)
+            structure.on_overdue(waiting.entry, now_s)
 
     def take(self, waiting: QueuedRequest) -> None:
         """Takes it out of the structure that its place names, if that is one of ours."""
@@ -256,15 +256,15 @@ class ModelQueue:
         if self.successor is not None and waiting.place == "ready" and waiting.passed == self._changes:
             self.successor.discard(waiting.entry.request.id)
 
-    def ahead(self, waiting: QueuedRequest) -> int | None:
+    def rank(self, waiting: QueuedRequest) -> int | None:
         """How many would go before it as things stand. O(n)."""
         request_id = waiting.entry.request.id
         if waiting.place == "expired":
             return None
-        if waiting.place == "ready" and (rank := self.policy.ahead(request_id)) is not None:
+        if waiting.place == "ready" and (rank := self.policy.rank(request_id)) is not None:
             return rank
         structure, others = (self.late, self.rest) if waiting.place == "late" else (self.rest, None)
-        behind = None if structure is None else structure.ahead(request_id)
+        behind = None if structure is None else structure.rank(request_id)
         return None if behind is None else len(self.policy) + (0 if others is None else len(others)) + behind
 
     # -- tenants' limits --------------------------------------------------------------------------------------------------

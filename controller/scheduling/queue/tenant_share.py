@@ -90,7 +90,7 @@ class TenantShareLimiter(QueuePolicy):
                 self._hide(entry.request.id, tenant)
                 return entry
             # Back to its place first, so that a fair discipline takes the charge back.
-            self.inner.put_back(entry, now_s)
+            self.inner.undo_pop(entry, now_s)
             self._withdraw(tenant, now_s)
         return None
 
@@ -114,9 +114,9 @@ class TenantShareLimiter(QueuePolicy):
         self.inner.push(entry, now_s)
         return self.inner.pop(now_s)
 
-    def put_back(self, entry: QueueEntry, now_s: float) -> None:
+    def undo_pop(self, entry: QueueEntry, now_s: float) -> None:
         """Returns an entry that was just popped to the place it had."""
-        self.inner.put_back(entry, now_s)
+        self.inner.undo_pop(entry, now_s)
         if entry.request.tenant in self._tenancy.bounded:
             self._show(entry, entry.request.tenant)
 
@@ -150,21 +150,21 @@ class TenantShareLimiter(QueuePolicy):
         tenant = self._aside_of.get(entry.request.id)
         (self.inner if tenant is None else self._aside[tenant]).rekey(entry, now_s)
 
-    def lapsed(self, entry: QueueEntry, now_s: float) -> None:
+    def on_overdue(self, entry: QueueEntry, now_s: float) -> None:
         """An entry has become too late: told to the queue that it stands in."""
         tenant = self._aside_of.get(entry.request.id)
-        (self.inner if tenant is None else self._aside[tenant]).lapsed(entry, now_s)
+        (self.inner if tenant is None else self._aside[tenant]).on_overdue(entry, now_s)
 
-    def served(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
+    def on_finished(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
         """A request that this policy handed out has ended."""
-        self.inner.served(entry, output_tokens, now_s)
+        self.inner.on_finished(entry, output_tokens, now_s)
 
-    def ahead(self, request_id: str) -> int | None:
+    def rank(self, request_id: str) -> int | None:
         """How many would go before it; an estimate for one that waits aside: those in the shared queue and those of its tenant."""
         tenant = self._aside_of.get(request_id)
         if tenant is None:
-            return self.inner.ahead(request_id)
-        return len(self.inner) + (self._aside[tenant].ahead(request_id) or 0)
+            return self.inner.rank(request_id)
+        return len(self.inner) + (self._aside[tenant].rank(request_id) or 0)
 
     def entries(self) -> Iterator[QueueEntry]:
         """All waiting entries, in no particular order."""

@@ -195,7 +195,7 @@ class WaitQueue:
             self.overdue += 1
             self.backlog.put(waiting.entry, waiting.group.work, overdue=True)
             if waiting.place == "ready":
-                waiting.group.lapsed(waiting, now_s)
+                waiting.group.on_overdue(waiting, now_s)
             if self._demoting:
                 waiting.group.take(waiting)
                 waiting.place = "late"

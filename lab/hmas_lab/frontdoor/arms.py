@@ -29,8 +29,8 @@ PASS_THROUGH: Mapping[str, Any] = MappingProxyType(
             "n_run": 256,
             "overdue": "keep",
             "fence": False,
-            "overdue_service_share": 0.0,
-            "overdue_confidence": 0.0,
+            "late_service_share": 0.0,
+            "late_confidence": 0.0,
             "tpot_guard": 0.0,
         },
     }

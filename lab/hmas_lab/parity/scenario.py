@@ -67,7 +67,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         overdue: As in the scheduler's settings.
         requests: Length of the trace; `seed` makes it.
         rate: Mean arrivals per second outside bursts.
-        queue_limit, tpot_guard, overdue_service_share, overdue_confidence, routing: As in the configuration.
+        queue_limit, tpot_guard, late_service_share, late_confidence, routing: As in the configuration.
         timeout_s: Deadline of a request from its arrival, waiting or running.
     """
 
@@ -80,8 +80,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     tick_s: float = 0.1
     queue_limit: int = 120
     tpot_guard: float = 0.5
-    overdue_service_share: float = 0.5
-    overdue_confidence: float = 0.5
+    late_service_share: float = 0.5
+    late_confidence: float = 0.5
     timeout_s: float = 4.0
     routing: str = "least-loaded"
 
@@ -161,8 +161,8 @@ def config_of(scenario: Scenario, urls: Mapping[str, str], folder: str) -> Confi
                 "overdue": scenario.overdue,
                 "queue_limit": scenario.queue_limit,
                 "tpot_guard": scenario.tpot_guard,
-                "overdue_service_share": scenario.overdue_service_share,
-                "overdue_confidence": scenario.overdue_confidence,
+                "late_service_share": scenario.late_service_share,
+                "late_confidence": scenario.late_confidence,
                 "routing": scenario.routing,
                 "tick_s": scenario.tick_s,
                 # Whether a tick or an engine's report comes first where both fall on one moment is chance, and this goes by the report.
