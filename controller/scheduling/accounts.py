@@ -19,7 +19,7 @@ def snapshot(
         sent_s=now_s,
         gateway=gateway,
         policy=room.queues.policy_name,
-        cutoff=room.queues.cutoff,
+        cost_threshold=room.queues.cost_threshold,
         queued=counts.queued,
         queued_tokens=room.tokens,
         queued_long=room.long,

@@ -268,9 +268,9 @@ class Scheduler(Steering):
         return self._idle_holds.seconds
 
     @property
-    def cutoff(self) -> float:
+    def cost_threshold(self) -> float:
         """The cost above which requests are put behind (see `Queues`). O(groups)."""
-        return self._room.queues.cutoff
+        return self._room.queues.cost_threshold
 
     def glance(self, model: str) -> tuple[int, int, int, int]:
         """For requests of `model`: how many wait, dispatches so far, and looks that found all windows full and no engine there. O(1)."""

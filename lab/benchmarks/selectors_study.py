@@ -1,6 +1,6 @@
 """What each of meta's selectors makes of another start: the same arrivals, the policy that was configured, and who may change it.
 
-Virtual time, statera at work, each selector judged as shipped; beside them the configured policy that stays, and `red` that stays. Places
+Virtual time, statera at work, each selector judged as shipped; beside them the configured policy and `robust-edf`, each unchanged. Places
 are those of `lateness_study.py`. Two seeds of all take a quarter of an hour on two cores when compiled:
 
     make compile && PYTHONPATH=build/compiled:lab/benchmarks python -P lab/benchmarks/selectors_study.py --start fcfs

@@ -80,7 +80,7 @@ def test_every_arm_meets_the_same_requests_in_every_scenario(whole):
     goodput = {arm: place["arms"][arm]["figures"]["goodput_rps"]["mean"] for arm in place["arms"] if arm in FIXED}
     assert goodput[place["best_fixed"]] == max(goodput.values())
     table = hindsight_table(document)
-    told = next(row for row in table.rows if row[1] == "phases")[table.head.index("over the best but `red`")]
+    told = next(row for row in table.rows if row[1] == "phases")[table.head.index("over the best but `robust-edf`")]
     over = place["arms"][PRODUCT]["over"][place["best_fixed"]]["goodput_rps"]
     assert told == f"{policy_of(place['best_fixed'])}: {ratio_words(over)}"
     assert place["arms"][STRONG]["window"] in TINY.caps

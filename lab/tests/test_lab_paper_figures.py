@@ -145,9 +145,9 @@ def test_a_ratio_is_of_means_on_the_seeds_that_both_have():
 
 
 def test_the_best_fixed_policy_is_told_with_those_that_follow_the_load_and_without():
-    rows = {"fixed:red": (9.0, 9.0), "fixed:edf": (8.0, 9.0), "fixed:sjf": (20.0,), PRODUCT: (30.0, 30.0)}
+    rows = {"fixed:robust-edf": (9.0, 9.0), "fixed:edf": (8.0, 9.0), "fixed:sjf": (20.0,), PRODUCT: (30.0, 30.0)}
     by_arm = {arm: [row(arm, seed, value) for seed, value in enumerate(values)] for arm, values in rows.items()}
-    assert best_of(FIXED, by_arm, 2) == "fixed:red"
+    assert best_of(FIXED, by_arm, 2) == "fixed:robust-edf"
     assert best_of([arm for arm in FIXED if arm not in ADAPTIVE], by_arm, 2) == "fixed:edf"
     assert best_of(FIXED, {}, 2) == ""
 

@@ -11,15 +11,15 @@ def labels(one: Candidate) -> set[str]:
 
 
 def test_amounts_are_stepped_and_shares_switches_and_what_is_off_are_not():
-    assert labels(Candidate(policy="red")) == {"red(output_weight=5)", "red(output_weight=0.8)"}
+    assert labels(Candidate(policy="robust-edf")) == {"robust-edf(output_weight=5)", "robust-edf(output_weight=0.8)"}
     assert labels(Candidate(policy="sjf")) == {"sjf(aging_ms_per_s=50)", "sjf(aging_ms_per_s=8)"}
     assert labels(Candidate(policy="fcfs")) == labels(Candidate(policy="wfq")) == labels(Candidate(policy="two-lane")) == set()
     assert Candidate(policy="two-lane", hints={"threshold_ms": 100.0}).neighbours()[0].hints == {"threshold_ms": 250.0}
 
 
 def test_a_step_back_is_the_policy_as_it_comes():
-    away = Candidate(policy="red", hints={"output_weight": 2.0 * STEP, GUARD: 0.5}, n_run=32)
-    assert Candidate(policy="red", hints={GUARD: 0.5}, n_run=32) in away.neighbours()
+    away = Candidate(policy="robust-edf", hints={"output_weight": 2.0 * STEP, GUARD: 0.5}, n_run=32)
+    assert Candidate(policy="robust-edf", hints={GUARD: 0.5}, n_run=32) in away.neighbours()
 
 
 @pytest.mark.parametrize("name", POLICIES)

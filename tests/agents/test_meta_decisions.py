@@ -40,15 +40,25 @@ def switches(said) -> list[str]:
     [
         ({}, "edf", []),
         (UNEVEN, "edf", ["wfq"]),
-        ({"deadline_miss_share": 0.4, "violation_rate": 0.4}, "fcfs", ["red"]),
-        ({"deadline_miss_share": 0.7, "violation_rate": 0.8, "mismatch": 1.2, "late_service": 0.7}, "edf", ["red"]),
-        ({"deadline_miss_share": 0.7, "violation_rate": 0.8, "mismatch": 1.2, "late_service": 0.7}, "red", []),
-        ({"ttft_violation_rate": 0.5, "total_cv": 1.4, "queued": 50, "long_backlog": 30, "late_service": 0.4}, "edf", ["red"]),
-        ({"ttft_violation_rate": 0.5, "total_cv": 1.4, "queued": 50, "long_backlog": 30, "late_service": 0.4}, "red", []),
+        ({"deadline_miss_share": 0.4, "violation_rate": 0.4}, "fcfs", ["robust-edf"]),
+        ({"deadline_miss_share": 0.7, "violation_rate": 0.8, "mismatch": 1.2, "late_service": 0.7}, "edf", ["robust-edf"]),
+        ({"deadline_miss_share": 0.7, "violation_rate": 0.8, "mismatch": 1.2, "late_service": 0.7}, "robust-edf", []),
+        ({"ttft_violation_rate": 0.5, "total_cv": 1.4, "queued": 50, "long_backlog": 30, "late_service": 0.4}, "edf", ["robust-edf"]),
+        ({"ttft_violation_rate": 0.5, "total_cv": 1.4, "queued": 50, "long_backlog": 30, "late_service": 0.4}, "robust-edf", []),
         ({"deadline_miss_share": 0.7, "violation_rate": 0.8, "mismatch": 1.2, "total_cv": 1.4, "late_service": 0.1}, "edf", []),
         (UNEVEN | {"ended": 5}, "edf", []),
     ],
-    ids=["calm", "unfair", "deadlines", "drowning", "drowning-red", "blocked", "blocked-red", "late-ones-set-aside", "too-few"],
+    ids=[
+        "calm",
+        "unfair",
+        "deadlines",
+        "drowning",
+        "drowning-robust-edf",
+        "blocked",
+        "blocked-robust-edf",
+        "late-ones-set-aside",
+        "too-few",
+    ],
 )
 def test_the_rule_map(view, start, expected):
     assert switches(live(model(start=start), 18.0, long=view)) == expected

@@ -14,7 +14,7 @@ from hmas.agents.meta.selectors.base import Reward, Situation
 from hmas.controller.config.schema import AgentsConfig, Config
 from hmas.controller.scheduling.policies.registry import POLICIES
 
-RED = Candidate(policy="red")
+RED = Candidate(policy="robust-edf")
 ALLOWED = tuple(sorted(POLICIES))
 
 
@@ -28,15 +28,15 @@ def view_of(load: str, now_s: float):
 
 
 WORLD = {
-    "calm": {"red": 0.98, "sjf": 0.90, "fcfs": 0.92, "two-lane": 0.93, "wfq": 0.90},
-    "drowning": {"red": 0.40, "sjf": 0.65, "fcfs": 0.30, "two-lane": 0.50, "wfq": 0.35},
+    "calm": {"robust-edf": 0.98, "sjf": 0.90, "fcfs": 0.92, "two-lane": 0.93, "wfq": 0.90},
+    "drowning": {"robust-edf": 0.40, "sjf": 0.65, "fcfs": 0.30, "two-lane": 0.50, "wfq": 0.35},
 }
 
 
 def live(selector: BanditSelector, rounds: int, world, seed: int = 3, loads=("calm", "drowning")) -> list[tuple[str, str]]:
     """Lets it have its way in a world of two loads, each for 20 windows in turn; a policy's share of good requests scatters by 2 %."""
     rng = np.random.default_rng(seed)
-    policy, course = "red", []
+    policy, course = "robust-edf", []
     for step in range(rounds):
         load = loads[step // 20 % len(loads)]
         now = situation(60.0 * step, policy, view_of(load, 60.0 * step))
@@ -52,7 +52,7 @@ def regret(course, world) -> float:
 
 
 def test_it_learns_which_policy_goes_with_which_load():
-    course = live(BanditSelector("red"), 400, WORLD)
+    course = live(BanditSelector("robust-edf"), 400, WORLD)
     assert regret(course[-200:], WORLD) < 0.02
     always = min(regret([(load, policy) for load, _ in course], WORLD) for policy in WORLD["calm"])
     assert regret(course[-200:], WORLD) < 0.5 * always
@@ -61,19 +61,19 @@ def test_it_learns_which_policy_goes_with_which_load():
 
 
 def test_it_follows_a_world_that_changes():
-    selector = BanditSelector("red")
+    selector = BanditSelector("robust-edf")
     live(selector, 300, WORLD)
-    turned = {load: good | {"red": good["sjf"], "sjf": good["red"]} for load, good in WORLD.items()}
+    turned = {load: good | {"robust-edf": good["sjf"], "sjf": good["robust-edf"]} for load, good in WORLD.items()}
     course = live(selector, 4 * HALF_LIFE, turned)
     assert regret(course[-120:], turned) < 0.03
 
 
 def test_the_same_views_give_the_same_words():
-    assert live(BanditSelector("red"), 150, WORLD) == live(BanditSelector("red"), 150, WORLD)
+    assert live(BanditSelector("robust-edf"), 150, WORLD) == live(BanditSelector("robust-edf"), 150, WORLD)
 
 
 def test_its_state_is_bounded():
-    selector = BanditSelector("red")
+    selector = BanditSelector("robust-edf")
     live(selector, 50, WORLD)
     before = len(pickle.dumps(selector))
     live(selector, 500, WORLD)
@@ -82,25 +82,25 @@ def test_its_state_is_bounded():
 
 
 def test_a_window_that_was_not_the_policys_alone_teaches_nothing():
-    selector = BanditSelector("red")
+    selector = BanditSelector("robust-edf")
     view = view_of("calm", 100.0)
     for reward in (
-        Reward(situation=situation(100.0, "red", view, since_s=60.0), good=0.1, requests=500),
-        Reward(situation=situation(100.0, "red", view), good=0.1, requests=3),
-        Reward(situation=situation(100.0, "red", view), good=float("nan"), requests=500),
+        Reward(situation=situation(100.0, "robust-edf", view, since_s=60.0), good=0.1, requests=500),
+        Reward(situation=situation(100.0, "robust-edf", view), good=0.1, requests=3),
+        Reward(situation=situation(100.0, "robust-edf", view), good=float("nan"), requests=500),
         Reward(situation=situation(100.0, "lottery", view), good=0.1, requests=500),
     ):
         selector.learn(reward)
     assert all(not arm.b.any() for arm in selector._arms.values())
-    selector.learn(Reward(situation=situation(100.0, "red", view), good=0.1, requests=500))
-    assert selector._arms["red"].b.any()
+    selector.learn(Reward(situation=situation(100.0, "robust-edf", view), good=0.1, requests=500))
+    assert selector._arms["robust-edf"].b.any()
 
 
 def test_it_proposes_only_what_is_allowed_and_keeps_where_it_cannot_tell():
-    selector = BanditSelector("red")
+    selector = BanditSelector("robust-edf")
     live(selector, 100, WORLD)
-    now = situation(1e6, "red", view_of("drowning", 1e6), allowed=("red", "fcfs"))
-    assert selector.propose(now).candidate.policy in {"red", "fcfs"}
+    now = situation(1e6, "robust-edf", view_of("drowning", 1e6), allowed=("robust-edf", "fcfs"))
+    assert selector.propose(now).candidate.policy in {"robust-edf", "fcfs"}
     few = situation(1e6, "lottery", long_view(1e6, ended=3))
     assert selector.propose(few).candidate.policy == "lottery"
     nothing = situation(1e6, "lottery", view_of("calm", 1e6), allowed=("lottery",))

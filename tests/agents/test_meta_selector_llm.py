@@ -137,7 +137,7 @@ def test_what_is_not_a_whole_answer_is_a_failure_in_words_and_the_rule_map_stand
     fcfs = Candidate(policy="fcfs")
     with chat_server(says(text)) as chat:
         said = decided(selector(chat.url), situation(view=view, current=fcfs, start=fcfs))
-    assert said.candidate.policy == "red", "the rule map's word"
+    assert said.candidate.policy == "robust-edf", "the rule map's word"
     assert said.source == "rules"
     assert "the language model is silent" in said.reason
     assert words in said.reason
@@ -298,7 +298,7 @@ async def test_the_agent_asks_in_its_thread_while_its_loop_goes_on():
         said += beside.finish(answering.result(), 1000.5)
         lane.close()
     assert said[-1].source == "llm"
-    assert said[-1].policy == "red", "wished once: not followed yet"
+    assert said[-1].policy == "robust-edf", "wished once: not followed yet"
 
 
 def test_an_address_that_cannot_be_one_is_told():

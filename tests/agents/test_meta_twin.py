@@ -219,7 +219,7 @@ def test_the_best_static_window_is_searched_for_from_replay_to_replay():
 
 def test_the_hints_of_what_runs_are_climbed_a_step_at_a_time():
     """From 2 the menu comes to 12.5 where that is best, and never looks beyond a step at once; the policy as it comes stays in sight."""
-    menu, current, amounts = CandidateSchedule(), Candidate(policy="red"), [2.0]
+    menu, current, amounts = CandidateSchedule(), Candidate(policy="robust-edf"), [2.0]
 
     def worth(one):
         return -abs(one.hints.get("output_weight", 2.0) - 12.5) / 100.0
@@ -228,17 +228,17 @@ def test_the_hints_of_what_runs_are_climbed_a_step_at_a_time():
         here = current
 
         def gain(one, other):
-            return found(worth(one) - worth(other)) if one.policy == other.policy == "red" else None
+            return found(worth(one) - worth(other)) if one.policy == other.policy == "robust-edf" else None
 
         chosen = menu.choose(here, POLICIES, gain)
-        steps = [one for one in chosen[1:] if one.policy == "red" and one.hints.keys() == {"output_weight"} and one.n_run == 0]
+        steps = [one for one in chosen[1:] if one.policy == "robust-edf" and one.hints.keys() == {"output_weight"} and one.n_run == 0]
         assert all(one.hints["output_weight"] / amounts[-1] in (2.5, 0.4) for one in steps)
         best = max(steps, key=worth, default=here)
         if worth(best) > worth(here):
             current = best
             amounts.append(best.hints["output_weight"])
     assert amounts == [2.0, 5.0, 12.5]
-    assert any(Candidate(policy="red") in menu.choose(current, POLICIES, gain) for _ in range(SELDOM))
+    assert any(Candidate(policy="robust-edf") in menu.choose(current, POLICIES, gain) for _ in range(SELDOM))
 
 
 # -- the twin itself
@@ -253,7 +253,7 @@ def test_the_twin_proposes_what_would_have_served_better_and_says_how_sure():
     twin, now_s = twin_of(lived(blocked()))
     found = chosen(twin, now_s)
     assert found.source == "twin"
-    assert found.candidate.policy in {"sjf", "srtf", "two-lane", "edf", "red", "llf", "slack"}
+    assert found.candidate.policy in {"sjf", "srtf", "two-lane", "edf", "robust-edf", "llf", "slack"}
     assert "points" in found.reason
     assert found.candidates[0].gain >= max(one.gain for one in found.candidates)
     assert twin.check is not None

@@ -65,7 +65,7 @@ def edf():
     return Listed(lambda entry, now_s: entry.request.arrival_s + entry.estimates.slo.ttft_ms / 1000 + offset_s(entry))
 
 
-class Red(Listed):
+class RobustEdf(Listed):
     """Two ranks at the moment of the pop, by a threshold that is worked out in full with every arrival and every lapse."""
 
     def __init__(self):

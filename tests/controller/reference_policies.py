@@ -1,13 +1,13 @@
 """The references: which policy, with which hints, must do the same as which slow second implementation."""
 
 from reference_flows import Cfs, Lottery, Mlfq, RoundRobin, Stride, Vtc, Wfq, WfqByTime
-from reference_keys import Jumping, Red, TwoLanes, edf, edf_whole, fcfs, llf, sjf, slack, srtf, srtf_kept
+from reference_keys import Jumping, RobustEdf, TwoLanes, edf, edf_whole, fcfs, llf, sjf, slack, srtf, srtf_kept
 
 REFERENCES = {
     "fcfs": ("fcfs", {}, fcfs),
     "edf": ("edf", {}, edf),
     "edf by D_r": ("edf", {"key": 1.0}, edf_whole),
-    "red": ("red", {}, Red),
+    "robust-edf": ("robust-edf", {}, RobustEdf),
     "llf": ("llf", {}, llf),
     "slack": ("slack", {}, slack),
     "sjf": ("sjf", {}, sjf),

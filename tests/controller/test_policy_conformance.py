@@ -20,7 +20,7 @@ FEW = 40
 
 
 def test_the_pool_is_the_one_that_was_promised():
-    promised = "fcfs edf red llf sjf srtf two-lane wfq stride lottery cfs rr mlfq priority vtc slack"
+    promised = "fcfs edf robust-edf llf sjf srtf two-lane wfq stride lottery cfs rr mlfq priority vtc slack"
     assert sorted(POLICIES) == sorted(promised.split())
 
 

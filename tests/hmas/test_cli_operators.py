@@ -201,7 +201,7 @@ def test_policy_hints_and_refusals(hmas):
     assert "allowed: a number from" in err
     code, _, err = hmas("policy", "force", "lifo", "--reason", "r")
     assert code == 1
-    assert "$.policy.name: got 'lifo' (a text); allowed: one of fcfs, edf, red, llf, slack, sjf, srtf, two-lane, priority" in err
+    assert "$.policy.name: got 'lifo' (a text); allowed: one of fcfs, edf, robust-edf, llf, slack, sjf, srtf, two-lane, priority" in err
     assert of(hmas("policy", "show", "--json"))["name"] == "two-lane"
 
 

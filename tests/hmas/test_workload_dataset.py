@@ -37,7 +37,7 @@ def write_mixture(tmp_path, **changes):
         ({"output_tokens": [[0, 10], [1, 5]]}, "conv.output_tokens: quantiles must rise"),
         ({"output_tokens": [[0.1, 1], [1, 5]]}, "conv.output_tokens: quantiles must rise"),
         ({"tasks": {"Poetry": {"weight": 1, "prompt_level": 0, "output_level": 0}}}, "Poetry"),
-        ({"colour": "red"}, "unknown field `colour`"),
+        ({"colour": "robust-edf"}, "unknown field `colour`"),
     ],
 )
 def test_a_bad_mixture_names_file_and_field(tmp_path, changes, message):

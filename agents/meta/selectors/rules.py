@@ -3,7 +3,7 @@
 The starting policy stays wherever nothing speaks against it. Each rule has a threshold to enter and a lower one to leave, and what is
 judged for leaving is the load that brought the trouble: a policy that cures its symptom is not given up because the symptom is gone.
 
-The thresholds follow what the policies do in simulation. `red` is the best of five policies or as good in 117 of 120 workloads that
+The thresholds follow what the policies do in simulation. `robust-edf` is the best of five policies or as good in 117 of 120 workloads that
 `hmas-lab train-meta` draws (docs/meta.md), at every load and whatever becomes of late requests. So there is nothing to go to where it runs,
 but for tenants that are treated unevenly; where another order does, overload is the reason to go to it. `late_service` tells an
 overload that costs from one that does not: under deadline order and at loads of 0.6 to 2.0 of capacity it is below 0.2 where late
@@ -22,7 +22,7 @@ SAMPLES_MIN = 30
 CALM = 0.05
 """Violation rate below which, with no lasting excess of demand, a workload is called calm."""
 CALM_MISMATCH = 0.3
-BY_COST = ("red", "sjf", "srtf")
+BY_COST = ("robust-edf", "sjf", "srtf")
 """Orders that give up the costliest first already."""
 
 
@@ -127,7 +127,7 @@ def _drowning(view: LongView, current: str) -> RuleProposal | None:
     if current in BY_COST or _is_uneven(view) or view.late_service < 0.5 or view.mismatch < 0.5:
         return None
     lost = f"{view.late_service:.0%} of service goes to requests that are late already, demand runs {view.mismatch:.0%} beyond service"
-    return RuleProposal("red", f"{lost}: the costliest are given up first", "drowning")
+    return RuleProposal("robust-edf", f"{lost}: the costliest are given up first", "drowning")
 
 
 def _blocked(view: LongView, current: str) -> RuleProposal | None:
@@ -137,7 +137,9 @@ def _blocked(view: LongView, current: str) -> RuleProposal | None:
     if view.ttft_violation_rate < 0.3 or (view.long_backlog == 0 and view.queued > 0):
         return None
     blocked = f"service time varies by {view.total_cv:.2f}, {view.late_service:.0%} are served too late"
-    return RuleProposal("red", f"{blocked}, {view.ttft_violation_rate:.0%} miss TTFT: the long no longer before the short", "blocked")
+    return RuleProposal(
+        "robust-edf", f"{blocked}, {view.ttft_violation_rate:.0%} miss TTFT: the long no longer before the short", "blocked"
+    )
 
 
 def _late(view: LongView, current: str) -> RuleProposal | None:
@@ -145,7 +147,7 @@ def _late(view: LongView, current: str) -> RuleProposal | None:
     if current != "fcfs" or view.deadline_miss_share < 2 * CALM or view.deadline_miss_share < 0.5 * view.violation_rate:
         return None
     lost = f"{view.deadline_miss_share:.0%} miss TTFT while waiting, of {view.violation_rate:.0%} that miss their SLO"
-    return RuleProposal("red", f"{lost}: deadlines first", "late")
+    return RuleProposal("robust-edf", f"{lost}: deadlines first", "late")
 
 
 def _is_uneven(view: LongView) -> bool:

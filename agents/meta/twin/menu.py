@@ -14,9 +14,9 @@ from hmas.agents.meta.candidate import Candidate
 from hmas.agents.meta.twin.evidence import Gain
 from hmas.controller.core.messages import OPEN_WINDOW
 
-FAMILIES = ("fcfs", "red", "sjf", "two-lane", "wfq")
+FAMILIES = ("fcfs", "robust-edf", "sjf", "two-lane", "wfq")
 """One policy of each kind (H-MAS C.2)."""
-OFTEN = ("fcfs", "red", "sjf", "slack", "two-lane", "wfq")
+OFTEN = ("fcfs", "robust-edf", "sjf", "slack", "two-lane", "wfq")
 """Policies that are looked at often: one of each kind, and the paper's own order over the whole answer (Eq. 5)."""
 STRICT = 0.25
 """Share of the TPOT guard that is looked at as often as the configured one: fewer prompts that hold up others."""

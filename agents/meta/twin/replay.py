@@ -16,7 +16,7 @@ from hmas.agents.meta.candidate import Candidate
 from hmas.agents.meta.twin.traffic import PastRequest
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing import make_router
-from hmas.controller.scheduling.policies.red import Red
+from hmas.controller.scheduling.policies.robust_edf import RobustEdf
 from hmas.controller.scheduling.results import InstanceSpec, SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.simulation import Arrival, Periodic, RequestRecord, simulate
@@ -68,7 +68,7 @@ class ReplayScenario(msgspec.Struct, frozen=True, kw_only=True):
         settings, routing, weights: The gateway's own admission settings, router, and tenants' weights (1 where none is told).
         from_s, until_s: What came before fills the queue, and what comes from the moment of asking on keeps up the load; neither is scored.
         overdue: Requests that had missed their first token's time by then and still waited.
-        cutoff: Cost above which `red` puts requests behind as a replay begins, tokens; 0 for none.
+        cost_threshold: Cost above which `robust-edf` puts requests behind as a replay begins, tokens; 0 for none.
     """
 
     asked: tuple[PastRequest, ...]
@@ -77,7 +77,7 @@ class ReplayScenario(msgspec.Struct, frozen=True, kw_only=True):
     from_s: float
     until_s: float
     overdue: float = 0.0
-    cutoff: float = 0.0
+    cost_threshold: float = 0.0
     routing: str = "least-loaded"
     weights: Mapping[str, float] = {}
 
@@ -89,14 +89,15 @@ class ReplayResult(msgspec.Struct, frozen=True, kw_only=True):
         requests: Scored ones.
         good: Weighted share of them that met both targets, 0 to 1.
         slots: By number of the slot (arrival over SLOT_S): weight of good ones, and of all.
-        cutoffs: Once a slot, since when on the clock of the requests' arrivals: the cost above which `red` put them behind, 0 for none.
+        cost_thresholds: Once a slot, since when on the clock of the requests' arrivals: the cost above which `robust-edf` put them
+            behind, 0 for none.
     """
 
     candidate: Candidate
     requests: int
     good: float
     slots: dict[int, tuple[float, float]]
-    cutoffs: tuple[tuple[float, float], ...] = ()
+    cost_thresholds: tuple[tuple[float, float], ...] = ()
 
 
 def replay(world: ReplayScenario, candidate: Candidate) -> tuple[ReplayResult, list[RequestRecord]]:
@@ -108,7 +109,7 @@ def replay(world: ReplayScenario, candidate: Candidate) -> tuple[ReplayResult, l
     Raises:
         PolicyError: There is no such policy, or it does not take a hint.
     """
-    by_cost = candidate.policy == Red.name
+    by_cost = candidate.policy == RobustEdf.name
     scheduler = Scheduler(
         settings=world.settings,
         instances=[
@@ -124,7 +125,7 @@ def replay(world: ReplayScenario, candidate: Candidate) -> tuple[ReplayResult, l
         ],
         router=make_router(world.routing),
         policy=candidate.policy,
-        hints={"cutoff": world.cutoff} | candidate.hints if by_cost else candidate.hints,
+        hints={"cost_threshold": world.cost_threshold} | candidate.hints if by_cost else candidate.hints,
     )
     engines = {plant.name: EngineModel(plant.profile, n_run=plant.ceiling, token_budget=plant.token_budget) for plant in world.plants}
     in_force: dict[str, Controls] = {}
@@ -139,11 +140,13 @@ def replay(world: ReplayScenario, candidate: Candidate) -> tuple[ReplayResult, l
     regulate(world.asked[0].request.arrival_s)
     moving = any(len(plant.regulated) > 1 for plant in world.plants)
     regulator = [Periodic(every_s=REGULATED_S, run=lambda now_s, _scheduler, _engines: regulate(now_s))] if moving else []
-    cutoffs: list[tuple[float, float]] = []
+    cost_thresholds: list[tuple[float, float]] = []
     if by_cost:
-        regulator.append(Periodic(every_s=SLOT_S, run=lambda now_s, at_work, _engines: cutoffs.append((now_s, at_work.cutoff))))
+        regulator.append(
+            Periodic(every_s=SLOT_S, run=lambda now_s, at_work, _engines: cost_thresholds.append((now_s, at_work.cost_threshold)))
+        )
     result = simulate(_arrivals(world), engines, scheduler, controls=regulator, until_s=world.asked[-1].request.arrival_s + GRACE_S)
-    return replace(outlook_of(candidate, result.records, world), cutoffs=tuple(cutoffs)), result.records
+    return replace(outlook_of(candidate, result.records, world), cost_thresholds=tuple(cost_thresholds)), result.records
 
 
 def outlook_of(candidate: Candidate, records: Sequence[RequestRecord], world: ReplayScenario) -> ReplayResult:

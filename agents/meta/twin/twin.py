@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from hmas.agents.meta.candidate import Candidate
 from hmas.agents.meta.twin.carried import carried, open_of
 from hmas.agents.meta.twin.check import Check, Checks, held_against_truth
-from hmas.agents.meta.twin.cutoffs import Cutoffs
+from hmas.agents.meta.twin.cost_thresholds import CostThresholds
 from hmas.agents.meta.twin.evidence import FRESH_ROUNDS, Evidence, Gain
 from hmas.agents.meta.twin.fleet import FleetModel
 from hmas.agents.meta.twin.lengths import Lengths
@@ -24,7 +24,7 @@ from hmas.agents.meta.twin.replay import ReplayResult, ReplayScenario, replay
 from hmas.agents.meta.twin.sample import part_of
 from hmas.agents.meta.twin.traffic import PastRequest, Traffic, is_possible
 from hmas.controller.core.messages import Completion, ControlAction, Message, RequestFeatures, SystemSnapshot
-from hmas.controller.scheduling.policies.red import Red
+from hmas.controller.scheduling.policies.robust_edf import RobustEdf
 from hmas.controller.scheduling.results import SchedulerSettings
 from hmas.controller.simulation import RequestRecord
 
@@ -74,7 +74,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         in_force: Whether the first was in force all the while, so that its replay can be held against the truth.
-        cutoff_then: Cost above which `red` put requests behind when the window began; `world.cutoff` is where that stands now.
+        cost_threshold_then: Cost above which `robust-edf` put requests behind when the window began; `world.cost_threshold` is today's.
         pressed: Those that are replayed under more load, too; none, or what runs and others.
         sparing: Those of the candidates that are replayed even where what runs misses next to nothing, so that none can be better by the
             margin; None for all.
@@ -83,7 +83,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     world: ReplayScenario
     candidates: tuple[Candidate, ...]
     in_force: bool
-    cutoff_then: float = 0.0
+    cost_threshold_then: float = 0.0
     pressed: tuple[Candidate, ...] = ()
     sparing: tuple[Candidate, ...] | None = None
 
@@ -106,9 +106,9 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     def _as_it_was(self, candidate: Candidate, records: list[RequestRecord]) -> list[RequestRecord]:
         """A replay to hold against the truth: begun with what was known then, where that makes a difference."""
-        if candidate.policy != Red.name or self.cutoff_then == self.world.cutoff:
+        if candidate.policy != RobustEdf.name or self.cost_threshold_then == self.world.cost_threshold:
             return records
-        return replay(replace(self.world, cutoff=self.cutoff_then), candidate)[1]
+        return replay(replace(self.world, cost_threshold=self.cost_threshold_then), candidate)[1]
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,7 +132,7 @@ class Twin:
     """See the module.
 
     Attributes:
-        fleet, traffic, lengths, cutoffs, evidence, menu: See their classes.
+        fleet, traffic, lengths, cost_thresholds, evidence, menu: See their classes.
         pressed: What replays under more load have said in the last rounds.
         check: The last replays that were held against the truth, as many as it takes.
         silence: Why the twin does not speak; empty where it does.
@@ -145,7 +145,7 @@ class Twin:
         self.evidence = Evidence()
         self.pressed = Evidence(rounds=FRESH_ROUNDS)
         self.menu = CandidateSchedule()
-        self.cutoffs = Cutoffs()
+        self.cost_thresholds = CostThresholds()
         self.check: Check | None = None
         self.silence = "no replay has been held against the truth yet"
         self._settings = settings
@@ -156,7 +156,7 @@ class Twin:
         """Takes in telemetry, features and statera's actions."""
         if isinstance(message, SystemSnapshot):
             self.fleet.observe(message)
-            self.cutoffs.observe(message)
+            self.cost_thresholds.observe(message)
             self.traffic.alive(message.gateway, message.sent_s)
         elif isinstance(message, ControlAction):
             self.fleet.regulated(message)
@@ -242,7 +242,7 @@ class Twin:
             settings=settings.admission,
             from_s=from_s,
             until_s=now_s,
-            cutoff=self.cutoffs.at(now_s),
+            cost_threshold=self.cost_thresholds.at(now_s),
             overdue=max(0.0, part.share * fleet.overdue - left_out),
             routing=settings.routing,
             weights=settings.weights,
@@ -251,7 +251,7 @@ class Twin:
             world=world,
             candidates=tuple(candidates),
             in_force=since_s <= from_s,
-            cutoff_then=self.cutoffs.at(first_s),
+            cost_threshold_then=self.cost_thresholds.at(first_s),
             pressed=tuple(pressed),
             sparing=None if sparing is None else tuple(sparing),
         )
@@ -263,8 +263,8 @@ class Twin:
         self.evidence.add(answer.outlooks)
         self.pressed.add(answer.pressed)
         for outlook in answer.outlooks:
-            if outlook.cutoffs:
-                self.cutoffs.replayed(outlook.cutoffs)
+            if outlook.cost_thresholds:
+                self.cost_thresholds.replayed(outlook.cost_thresholds)
         self.menu.learn([outlook.candidate for outlook in answer.outlooks], self.gain)
         if answer.check is None:
             return

@@ -50,7 +50,7 @@ class SystemSnapshot(Message, frozen=True, tag="system"):
         forced: Names of what operators hold (`policy`; `knobs` and `budget` of all instances, `knobs:INSTANCE` of one), so that agents
             stop arguing.
         queued_by_task: Waiting requests by task type, as far as it is known yet; types of which none waits are left out.
-        cutoff: Cost above which requests are put behind at the moment (policy `red`), tokens; 0 where none are.
+        cost_threshold: Cost above which requests are put behind at the moment (policy `robust-edf`), tokens; 0 where none are.
     """
 
     sent_s: float
@@ -67,4 +67,4 @@ class SystemSnapshot(Message, frozen=True, tag="system"):
     instances: list[InstanceView]
     forced: list[str] = field(default_factory=list)
     queued_by_task: dict[str, int] = field(default_factory=dict)
-    cutoff: float = 0.0
+    cost_threshold: float = 0.0

@@ -12,7 +12,7 @@ from hmas.controller.scheduling.policies.llf import Llf
 from hmas.controller.scheduling.policies.lottery import Lottery
 from hmas.controller.scheduling.policies.mlfq import Mlfq
 from hmas.controller.scheduling.policies.priority import Priority
-from hmas.controller.scheduling.policies.red import Red
+from hmas.controller.scheduling.policies.robust_edf import RobustEdf
 from hmas.controller.scheduling.policies.rr import RoundRobin
 from hmas.controller.scheduling.policies.sjf import Sjf
 from hmas.controller.scheduling.policies.slack import Slack
@@ -27,7 +27,7 @@ from hmas.controller.scheduling.policy_base.queue_entry import QueuePolicy
 BUILT_IN: tuple[type[QueuePolicy], ...] = (
     Fcfs,
     Edf,
-    Red,
+    RobustEdf,
     Llf,
     Slack,
     Sjf,
@@ -46,7 +46,7 @@ BUILT_IN: tuple[type[QueuePolicy], ...] = (
 
 BYPASS_POLICY = Fcfs.name
 """What orders the queue while the control loop is bypassed (H-MAS C.2), and requests of models that have just appeared."""
-DEFAULT_POLICY = Red.name
+DEFAULT_POLICY = RobustEdf.name
 """The order that is shipped: where all can be in time that of deadlines, and in an overload the most of them are."""
 
 _pool: dict[str, type[QueuePolicy]] = {policy.name: policy for policy in BUILT_IN}

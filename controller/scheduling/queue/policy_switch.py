@@ -86,7 +86,7 @@ class PolicySwitcher:
         return (*self.groups, *self._leaving)
 
     @property
-    def cutoff(self) -> float:
+    def cost_threshold(self) -> float:
         """The cost above which requests are put behind where that is lowest; 0 where none are, or the discipline knows no such cost."""
         found = math.inf
         for group in self.groups:

@@ -12,7 +12,7 @@ from hmas_lab.onvllm.settings import field_settings
 DEFAULT, CAP, STRONG, OURS = "engine-default", "fcfs-cap", "fcfs-cap-shed", "h-mas"
 TWIN = f"{STRONG}-again"
 """The strong baseline once more in every block: how far two runs of one configuration lie apart is the noise that others are judged by."""
-FIXED = ("fcfs", "edf", "red", "sjf", "two-lane", "wfq")
+FIXED = ("fcfs", "edf", "robust-edf", "sjf", "two-lane", "wfq")
 HIGH, LOW = 1.8, 0.2
 PACE = {
     "meta_period_s": 4.0,

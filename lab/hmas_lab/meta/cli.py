@@ -50,7 +50,7 @@ def train_meta(
 ) -> None:
     """Fit the models of meta's learned selectors.
 
-    Draws workloads (arrivals, mixes, loads, targets, fleets, admission) that no study reports, simulates each under fcfs, red, sjf,
+    Draws workloads (arrivals, mixes, loads, targets, fleets, admission) that no study reports, simulates each under fcfs, robust-edf, sjf,
     two-lane and wfq, and learns from V_long which of them serves best. About three seconds of one core a workload when compiled (make
     compile), eight when not. The figures are those of five folds: each on workloads that were not learnt from.
 

@@ -125,9 +125,9 @@ def policy_of(arm: str) -> str:
 FIXED = tuple(name for name, arm in ARMS.items() if arm.role == "fixed")
 BASELINES = tuple(name for name, arm in ARMS.items() if arm.role == "baseline")
 ABLATIONS = tuple(name for name, arm in ARMS.items() if arm.role == "ablation")
-ADAPTIVE = (_FIXED + "red",)
+ADAPTIVE = (_FIXED + "robust-edf",)
 """Of these, those that are this project's own and follow the load by themselves: the paper's pool has none of that kind."""
-FEW_FIXED = tuple(_FIXED + name for name in ("fcfs", "edf", "red", "sjf", "slack", "two-lane", "wfq"))
+FEW_FIXED = tuple(_FIXED + name for name in ("fcfs", "edf", "robust-edf", "sjf", "slack", "two-lane", "wfq"))
 """The subset of the pool that the paper mainly evaluates (C.2), and its order over the whole answer (Eq. 5), which serves the larger
 model's shift best."""
 FEW = (DEFAULT, SGLANG, LIGHTLLM, STRONG, *FEW_FIXED, PRODUCT)

@@ -145,7 +145,7 @@ def hindsight_table(document: Document) -> Table:
             )
         )
     head = (
-        *("model", "scenario", "shifts", "best fixed policy", "H-MAS over it", "verdict", "over the best but `red`"),
+        *("model", "scenario", "shifts", "best fixed policy", "H-MAS over it", "verdict", "over the best but `robust-edf`"),
         *("over FCFS+cap+shed", "over the engine default"),
         *("long requests in time: H-MAS / best fixed / FCFS+cap+shed", "switches"),
     )

@@ -1,4 +1,4 @@
-"""Where `red`'s threshold on cost has stood of late: a replay begins there, and not with a threshold that has yet to be found. Pure."""
+"""The recent values of `robust-edf`'s cost threshold: a replay begins with the last one instead of finding it anew. Pure."""
 
 from bisect import bisect_right
 from collections import deque
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 
 from hmas.controller.core.messages import SystemSnapshot
-from hmas.controller.scheduling.policies.red import CUTOFF_MOST, Red
+from hmas.controller.scheduling.policies.robust_edf import COST_THRESHOLD_MOST, RobustEdf
 
 EVERY_S = 1.0
 KEPT = 1_024
@@ -16,11 +16,11 @@ NEAR_S = 5.0
 Reading = tuple[float, float]
 
 
-class Cutoffs:
-    """The threshold as the gateway told it while `red` was in force, and where it was not, as the last replay of `red` had it.
+class CostThresholds:
+    """The threshold as the gateway reported it while `robust-edf` was in force, else as the last replay of `robust-edf` had it.
 
-    Finding a threshold takes some ten seconds and costs requests, once. A replay that is to say what will come begins with what is known
-    by now, or `red` would pay for it anew each time, of a minute at most; one that is held against the truth, with what was known then.
+    Finding a threshold takes some ten seconds and costs requests, once. A replay that forecasts begins with the threshold known now;
+    one that is compared with what happened begins with the threshold that was known then.
     """
 
     def __init__(self) -> None:
@@ -29,16 +29,16 @@ class Cutoffs:
 
     def observe(self, snapshot: SystemSnapshot) -> None:
         """Where it stands, if it does."""
-        if snapshot.policy != Red.name or not 0.0 <= snapshot.cutoff <= CUTOFF_MOST:
+        if snapshot.policy != RobustEdf.name or not 0.0 <= snapshot.cost_threshold <= COST_THRESHOLD_MOST:
             return
         if self._true and snapshot.sent_s < self._true[-1][0]:
             # The clock has gone back: what was read by the other one is of no use.
             self._true.clear()
         if not self._true or snapshot.sent_s >= self._true[-1][0] + EVERY_S:
-            self._true.append((snapshot.sent_s, snapshot.cutoff))
+            self._true.append((snapshot.sent_s, snapshot.cost_threshold))
 
     def replayed(self, readings: Sequence[Reading]) -> None:
-        """How it moved in the last replay of `red`, by rising time."""
+        """How it moved in the last replay of `robust-edf`, by rising time."""
         self._replayed = readings
 
     def at(self, at_s: float) -> float:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from hmas.controller.core.types import Controls, Estimates, Request, Slo
 from hmas.controller.routing import make_router
-from hmas.controller.scheduling.policies.red import Red
 from hmas.controller.scheduling.policies.registry import make_policy
+from hmas.controller.scheduling.policies.robust_edf import RobustEdf
 from hmas.controller.scheduling.policy_base.cost_threshold import CostThreshold
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.results import InstanceSpec, SchedulerSettings
@@ -30,108 +30,108 @@ PROFILE = load_profile("a100-qwen3-8b")
     st.sampled_from([0.001, 0.01, 0.5]),
 )
 def test_whatever_comes_it_is_off_or_among_the_costs_that_came(steps, late_share):
-    cutoff, costs, now_s = CostThreshold(late_share), [], 1000.0
+    cost_threshold, costs, now_s = CostThreshold(late_share), [], 1000.0
     for step, cost, gap_s in steps:
         now_s += gap_s
         if step == "arrived":
             costs.append(cost)
-            cutoff.arrived(cost, now_s)
+            cost_threshold.arrived(cost, now_s)
         else:
-            cutoff.on_overdue(cost)
-        assert cutoff.value == math.inf or min(costs) <= cutoff.value <= max(costs)
+            cost_threshold.on_overdue(cost)
+        assert cost_threshold.value == math.inf or min(costs) <= cost_threshold.value <= max(costs)
 
 
 def test_it_is_off_until_somebody_is_late_and_again_when_nobody_is():
-    cutoff = CostThreshold(0.01)
+    cost_threshold = CostThreshold(0.01)
     for number in range(200):
-        cutoff.arrived(100.0 + number, 0.1 * number)
-    assert cutoff.value == math.inf
-    cutoff.on_overdue(100.0)
-    low = cutoff.value
+        cost_threshold.arrived(100.0 + number, 0.1 * number)
+    assert cost_threshold.value == math.inf
+    cost_threshold.on_overdue(100.0)
+    low = cost_threshold.value
     assert low < 300.0
     for _ in range(20):
-        cutoff.on_overdue(100.0)
-    assert cutoff.value < low
+        cost_threshold.on_overdue(100.0)
+    assert cost_threshold.value < low
     for number in range(20_000):
-        cutoff.arrived(100.0 + number % 200, 20.0 + 0.1 * number)
-    assert cutoff.value == math.inf
+        cost_threshold.arrived(100.0 + number % 200, 20.0 + 0.1 * number)
+    assert cost_threshold.value == math.inf
 
 
 def test_who_is_above_it_by_now_is_no_news():
-    cutoff = CostThreshold(0.01)
+    cost_threshold = CostThreshold(0.01)
     for number in range(200):
-        cutoff.arrived(100.0 + number, 0.1 * number)
+        cost_threshold.arrived(100.0 + number, 0.1 * number)
     for _ in range(12):
-        cutoff.on_overdue(100.0)
-    before = cutoff.value
+        cost_threshold.on_overdue(100.0)
+    before = cost_threshold.value
     for _ in range(1000):
-        cutoff.on_overdue(1.01 * before)
-    assert cutoff.value == before
+        cost_threshold.on_overdue(1.01 * before)
+    assert cost_threshold.value == before
 
 
 @pytest.mark.parametrize("rate", [2.0, 20.0, 2000.0])
 def test_it_finds_what_can_be_afforded_whatever_the_rate(rate):
     """Costs are even between 0 and 1000; what is in turn is late, a second later, as far as it comes to more than the work that is done."""
-    draw, cutoff, waiting, found, now_s = random.Random(3), CostThreshold(0.01), [], [], 0.0
+    draw, cost_threshold, waiting, found, now_s = random.Random(3), CostThreshold(0.01), [], [], 0.0
     while now_s < 200.0:
         now_s += draw.expovariate(rate)
         cost = draw.uniform(1.0, 1000.0)
-        cutoff.arrived(cost, now_s)
+        cost_threshold.arrived(cost, now_s)
         waiting.append((now_s + 1.0, cost))
         while waiting[0][0] <= now_s:
             _, due = waiting.pop(0)
-            taken = min(1000.0, cutoff.value)
+            taken = min(1000.0, cost_threshold.value)
             # Work in turn is taken^2 / 2000 of the mean 500; half of it can be done.
             if draw.random() < 1.0 - 500.0**2 / max(500.0, taken) ** 2:
-                cutoff.on_overdue(due)
+                cost_threshold.on_overdue(due)
         if now_s > 60.0:
-            found.append(min(1000.0, cutoff.value))
+            found.append(min(1000.0, cost_threshold.value))
     assert sum(found) / len(found) == pytest.approx(510.0, rel=0.12)
 
 
 def test_one_giant_does_not_set_it():
-    cutoff = CostThreshold(0.01)
+    cost_threshold = CostThreshold(0.01)
     for number in range(300):
-        cutoff.arrived(1e9 if number == 150 else 100.0 + number, 0.1 * number)
-    cutoff.on_overdue(100.0)
-    assert cutoff.value <= 400.0
+        cost_threshold.arrived(1e9 if number == 150 else 100.0 + number, 0.1 * number)
+    cost_threshold.on_overdue(100.0)
+    assert cost_threshold.value <= 400.0
 
 
 def test_it_begins_where_it_is_told_to_and_is_bounded_once_costs_are_known():
-    cutoff = CostThreshold(0.01, start=500.0)
+    cost_threshold = CostThreshold(0.01, start=500.0)
     for number in range(20):
-        cutoff.arrived(10.0 + number, 0.1 * number)
-    assert cutoff.value == pytest.approx(500.0, rel=0.02)
-    cutoff.on_overdue(20.0)
-    assert 400.0 < cutoff.value < 500.0
+        cost_threshold.arrived(10.0 + number, 0.1 * number)
+    assert cost_threshold.value == pytest.approx(500.0, rel=0.02)
+    cost_threshold.on_overdue(20.0)
+    assert 400.0 < cost_threshold.value < 500.0
     for number in range(100):
-        cutoff.arrived(10.0 + number % 40, 2.0 + 0.1 * number)
-    assert cutoff.value == math.inf, "above what any of them costs"
+        cost_threshold.arrived(10.0 + number % 40, 2.0 + 0.1 * number)
+    assert cost_threshold.value == math.inf, "above what any of them costs"
 
 
 def test_those_that_come_at_one_moment_are_worth_as_much_as_when_they_come_one_by_one():
     found = []
     for batch in (1, 10):
-        cutoff = CostThreshold(0.01)
+        cost_threshold = CostThreshold(0.01)
         for number in range(400):
-            cutoff.arrived(100.0 + number % 300, 0.1 * (number - number % batch))
+            cost_threshold.arrived(100.0 + number % 300, 0.1 * (number - number % batch))
         for _ in range(5):
-            cutoff.on_overdue(100.0)
-        found.append(cutoff.value)
+            cost_threshold.on_overdue(100.0)
+        found.append(cost_threshold.value)
     assert found[0] == pytest.approx(found[1], rel=0.05)
 
 
 def test_a_queue_that_is_found_there_says_nothing_of_what_comes():
     found = []
     for queue in (0, 500):
-        cutoff = CostThreshold(0.01, start=200.0)
+        cost_threshold = CostThreshold(0.01, start=200.0)
         for _ in range(queue):
-            cutoff.arrived(1.0, 0.0)
+            cost_threshold.arrived(1.0, 0.0)
         for number in range(1, 200):
-            cutoff.arrived(100.0 + number % 300, 0.1 * number)
+            cost_threshold.arrived(100.0 + number % 300, 0.1 * number)
             if number % 20 == 0:
-                cutoff.on_overdue(100.0)
-        found.append(cutoff.value)
+                cost_threshold.on_overdue(100.0)
+        found.append(cost_threshold.value)
     assert found[0] == pytest.approx(found[1], rel=0.02)
 
 
@@ -146,7 +146,7 @@ def made(seq, *, output=100.0, prompt=100, weight=1.0, at_s=0.0, ttft_ms=4000.0)
 
 def pressed(entries, lapses=60):
     """A queue in which requests have come too late."""
-    policy = Red(dict(Red.default_hints))
+    policy = RobustEdf(dict(RobustEdf.default_hints))
     for entry in entries:
         policy.push(entry, entry.request.arrival_s)
     cheapest = min(entries, key=lambda entry: entry.estimates.output_tokens)
@@ -183,7 +183,7 @@ def test_the_costliest_are_put_behind_all_others_the_cheapest_of_them_first():
 
 def test_begun_with_a_threshold_the_costliest_are_behind_from_the_first():
     entries = [made(number, output=100.0 + 10 * number, ttft_ms=30_000.0 - 200 * number) for number in range(20)]
-    policy = make_policy("red", {"cutoff": 500.0})
+    policy = make_policy("robust-edf", {"cost_threshold": 500.0})
     for entry in entries:
         policy.push(entry, 0.0)
     assert drained(policy) == [*range(10, -1, -1), *range(11, 20)]
@@ -219,7 +219,7 @@ def test_one_call_moves_no_more_than_a_few():
 
 
 def test_lapses_move_entries_of_a_script_that_loses_nobody():
-    script = QueueScript(Red(Red.default_hints | {"late_share": 0.001}), 5, probing=True)
+    script = QueueScript(RobustEdf(RobustEdf.default_hints | {"late_share": 0.001}), 5, probing=True)
     script.run(2000)
     assert len(script.order) > 400
 
@@ -240,7 +240,7 @@ def build(policy, *, n_run=256, **settings):
 
 @pytest.mark.parametrize("overdue", ["demote", "keep", "shed"])
 def test_it_is_told_of_those_that_become_too_late_whatever_becomes_of_them(overdue):
-    scheduler = build("red", n_run=1, overdue=overdue)
+    scheduler = build("robust-edf", n_run=1, overdue=overdue)
     for number in range(100):
         request = Request(id=f"{number:03d}", tenant="t", model="m", arrival_s=0.01 * number, prompt_tokens=100 + number)
         scheduler.submit(request, Estimates(slo=Slo(ttft_ms=1000.0, tpot_ms=100.0)), 0.01 * number)
@@ -252,16 +252,16 @@ def test_it_is_told_of_those_that_become_too_late_whatever_becomes_of_them(overd
 
 
 def test_a_snapshot_tells_the_threshold_of_the_queue_that_gives_up_most():
-    scheduler = build("red", n_run=1, overdue="keep")
-    assert scheduler.snapshot(0.0, "gate").cutoff == 0.0
+    scheduler = build("robust-edf", n_run=1, overdue="keep")
+    assert scheduler.snapshot(0.0, "gate").cost_threshold == 0.0
     for number in range(100):
         request = Request(id=f"{number:03d}", tenant="t", model="m", arrival_s=0.01 * number, prompt_tokens=100 + number)
         scheduler.submit(request, Estimates(slo=Slo(ttft_ms=1000.0, tpot_ms=100.0)), 0.01 * number)
-    found = scheduler.snapshot(3.0, "gate").cutoff
+    found = scheduler.snapshot(3.0, "gate").cost_threshold
     assert found == scheduler._room.groups[0].policy.cost_threshold
     assert 0.0 < found < math.inf
     scheduler.set_policy("edf", 3.0)
-    assert scheduler.snapshot(3.0, "gate").cutoff == 0.0
+    assert scheduler.snapshot(3.0, "gate").cost_threshold == 0.0
 
 
 def crowd(*, rate, seconds, seed=7):
@@ -285,6 +285,6 @@ def good(policy, rate):
 
 
 def test_in_an_overload_more_are_in_time_and_without_one_as_many():
-    found = {rate: (good("red", rate), good("edf", rate)) for rate in (5.0, 16.0)}
+    found = {rate: (good("robust-edf", rate), good("edf", rate)) for rate in (5.0, 16.0)}
     assert found[16.0][0] > 1.15 * found[16.0][1], found
     assert found[5.0][0] == pytest.approx(found[5.0][1], abs=0.005), found

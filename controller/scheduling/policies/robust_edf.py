@@ -14,12 +14,12 @@ from hmas.controller.scheduling.policy_base.subclassing import mypyc_attr
 
 _MOVES = 64
 """Requests that one pop moves at most because the threshold has moved."""
-CUTOFF_MOST = 1e9
+COST_THRESHOLD_MOST = 1e9
 """The highest cost that a hint may begin with."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Red:
+class RobustEdf:
     """By TTFT deadline over those that are affordable; behind them the others, the cheapest first.
 
     Deadline order serves all in time where that can be done, and is blind where it cannot: whoever comes too late first is given up,
@@ -29,19 +29,19 @@ class Red:
     that of `edf`.
 
     Cost: (prompt tokens + `output_weight` * predicted output tokens) / the tenant's weight. `late_share`: share of arrivals that may be
-    affordable and late all the same; the lower, the more is given up beforehand, and the less in vain. `cutoff`: where the threshold
-    on cost begins, 0 for off.
+    affordable and late all the same; the lower, the more is given up beforehand, and the less in vain. `cost_threshold`: where the
+    threshold begins, 0 for off.
 
     Client priority moves the deadline by one second a step.
     """
 
-    name: ClassVar[str] = "red"
+    name: ClassVar[str] = "robust-edf"
     summary: ClassVar[str] = (
         "earliest deadline first that gives up the costliest first when not all can be in time; the most in time in an overload"
     )
-    default_hints: ClassVar[Mapping[str, float]] = MappingProxyType({"output_weight": 2.0, "late_share": 0.01, "cutoff": 0.0})
+    default_hints: ClassVar[Mapping[str, float]] = MappingProxyType({"output_weight": 2.0, "late_share": 0.01, "cost_threshold": 0.0})
     hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType(
-        {"output_weight": (0.0, 100.0), "late_share": (0.001, 0.5), "cutoff": (0.0, CUTOFF_MOST)}
+        {"output_weight": (0.0, 100.0), "late_share": (0.001, 0.5), "cost_threshold": (0.0, COST_THRESHOLD_MOST)}
     )
     signals: ClassVar[tuple[Signal, ...]] = (ARRIVAL, TARGETS, PROMPT_LENGTH, OUTPUT_LENGTH, PRIORITY)
     starvation: ClassVar[str] = "starves: requests above the cost that an overload leaves room for, as long as it lasts; else as edf"
@@ -51,18 +51,18 @@ class Red:
     def __init__(self, hints: Mapping[str, float]) -> None:
         self.hints: Mapping[str, float] = dict(hints)
         self._output_weight = hints["output_weight"]
-        self._cutoff = CostThreshold(hints["late_share"], hints["cutoff"] or math.inf)
+        self._cost_threshold = CostThreshold(hints["late_share"], hints["cost_threshold"] or math.inf)
         self._in_turn: LazyHeap[QueueEntry] = LazyHeap()
         self._costly: LazyHeap[QueueEntry] = LazyHeap()
 
     @property
     def cost_threshold(self) -> float:
         """The highest cost that is affordable now, tokens; infinite where all are."""
-        return self._cutoff.value
+        return self._cost_threshold.value
 
     def push(self, entry: QueueEntry, now_s: float) -> None:
         """Takes a waiting entry in."""
-        self._cutoff.arrived(self._cost(entry), now_s)
+        self._cost_threshold.arrived(self._cost(entry), now_s)
         self._put(entry)
 
     def load(self, entries: Iterable[QueueEntry], now_s: float) -> None:  # noqa: ARG002  the protocol's argument
@@ -71,8 +71,8 @@ class Red:
         costly: list[tuple[str, float, int, QueueEntry]] = []
         for entry in entries:
             cost = self._cost(entry)
-            self._cutoff.known(cost)
-            if cost <= self._cutoff.value:
+            self._cost_threshold.known(cost)
+            if cost <= self._cost_threshold.value:
                 in_turn.append((entry.request.id, _deadline_s(entry), entry.seq, entry))
             else:
                 costly.append((entry.request.id, cost, entry.seq, entry))
@@ -102,7 +102,7 @@ class Red:
     def on_overdue(self, entry: QueueEntry, now_s: float) -> None:  # noqa: ARG002  the protocol's argument
         """An entry that waits here has become too late: where it stood in turn, less is affordable."""
         if entry.request.id in self._in_turn:
-            self._cutoff.on_overdue(self._cost(entry))
+            self._cost_threshold.on_overdue(self._cost(entry))
 
     def on_finished(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
         """Nothing to correct: nobody is charged."""
@@ -129,19 +129,19 @@ class Red:
 
     def _rank(self, entry: QueueEntry) -> tuple[bool, float, int]:
         cost = self._cost(entry)
-        costly = cost > self._cutoff.value
+        costly = cost > self._cost_threshold.value
         return (costly, cost if costly else _deadline_s(entry), entry.seq)
 
     def _put(self, entry: QueueEntry) -> None:
         cost = self._cost(entry)
-        if cost <= self._cutoff.value:
+        if cost <= self._cost_threshold.value:
             self._in_turn.push(entry.request.id, _deadline_s(entry), entry.seq, entry)
         else:
             self._costly.push(entry.request.id, cost, entry.seq, entry)
 
     def _sort(self) -> None:
         """Moves those at either head that the threshold has come past; those behind are moved when they come up."""
-        value = self._cutoff.value
+        value = self._cost_threshold.value
         for _ in range(_MOVES):
             first = self._in_turn.peek()
             if first is None or (cost := self._cost(first[1])) <= value:
