@@ -1,4 +1,4 @@
-"""What was rolled back is left alone for a while. Pure and bounded by the pool and its hints."""
+"""What was rolled back is left alone for a while. Pure and bounded by the pool and its parameters."""
 
 from hmas.agents.meta.candidate import Candidate
 
@@ -16,7 +16,7 @@ class Cooldowns:
         self._labels: dict[str, float] = {}
 
     def add(self, failed: Candidate, stable: Candidate, until_s: float) -> None:
-        """A candidate was rolled back to another: where the policy stays, what failed is its hints or its window, not the policy."""
+        """A candidate was rolled back to another: where the policy stays, what failed is its parameters or its window, not the policy."""
         if failed.policy == stable.policy:
             self._labels[failed.label] = until_s
         else:

@@ -41,8 +41,8 @@ class DecisionJournal:
 
     def made(self, decision: MetaDecision, candidate: Candidate) -> None:
         """A decision of its own has been said."""
-        wanted = (candidate.policy, candidate.hints, candidate.n_run)
-        expected = next((one.good for one in decision.candidates if (one.policy, one.hints, one.n_run) == wanted), -1.0)
+        wanted = (candidate.policy, candidate.parameters, candidate.n_run)
+        expected = next((one.good for one in decision.candidates if (one.policy, one.parameters, one.n_run) == wanted), -1.0)
         self._open.append(_Open(decision.decision_id, decision.sent_s, candidate, expected))
 
     def ended(self, view: LongView, in_force: Candidate, since_s: float, now_s: float) -> Sequence[DecisionOutcome]:

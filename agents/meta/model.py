@@ -23,7 +23,7 @@ from hmas.agents.meta.selectors.base import Pending, Proposal, Reward, Selector,
 from hmas.agents.meta.selectors.rules import RuleSelector
 from hmas.controller.core.errors import PolicyError
 from hmas.controller.core.messages import LongView, MetaDecision, ShortView
-from hmas.controller.scheduling.policies.registry import BYPASS_POLICY, check_hints
+from hmas.controller.scheduling.policies.registry import BYPASS_POLICY, check_parameters
 
 AGREE = 2
 """Evaluations in a row in which the same voice has to propose the same."""
@@ -219,7 +219,7 @@ class MetaModel:
         if wanted.policy not in self._pool:
             return self.current, f"{wanted.policy!r} is not in the pool"
         try:
-            check_hints(wanted.policy, wanted.hints)
+            check_parameters(wanted.policy, wanted.parameters)
         except PolicyError as error:
             return self.current, str(error)
         return wanted, ""
@@ -386,7 +386,7 @@ class MetaModel:
             decision_id=f"meta-{int(now_s * 1000):x}-{self._sequence}",
             policy=BYPASS_POLICY if bypass else self.policy,
             previous=previous,
-            hints={} if bypass else dict(self.current.hints),
+            parameters={} if bypass else dict(self.current.parameters),
             n_run=0 if bypass else self.current.n_run,
             bypass=bypass,
             reason=word.reason,

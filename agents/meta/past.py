@@ -46,7 +46,7 @@ def past_of(decisions: Sequence[MetaDecision], pool: Collection[str], now_s: flo
     past = RestoredState()
     running: Candidate | None = None
     for decision in decisions:
-        said = candidate(decision.policy, decision.hints, decision.n_run)
+        said = candidate(decision.policy, decision.parameters, decision.n_run)
         if decision.source == "rollback" and decision.changed and running is not None and decision.sent_s + ban_s > now_s:
             past.bans.add(running, said, decision.sent_s + ban_s)
         if decision.changed and decision.source not in FREE and 0.0 <= now_s - decision.sent_s < span_s:

@@ -9,7 +9,7 @@ from hmas.controller.core.types import TaskType
 EDGE_CHARS = 280
 """Length of the beginning and of the end where commands are looked for."""
 DOUBT = 1.5
-"""Weight of not knowing: a lone hint stays doubtful, a lone command does not."""
+"""Weight of not knowing: a lone parameter stays doubtful, a lone command does not."""
 MANY_TURNS = 3
 
 _WORD = re.compile(r"[^\W_][\w+#&'-]*")

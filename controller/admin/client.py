@@ -41,10 +41,10 @@ class AdminClient:
         return self._call("GET", "/admin/policy")
 
     def force_policy(
-        self, policy: str, *, hints: dict[str, float] | None = None, for_s: float | None = None, author: str = "", reason: str = ""
+        self, policy: str, *, parameters: dict[str, float] | None = None, for_s: float | None = None, author: str = "", reason: str = ""
     ) -> dict[str, Any]:
         """Forces a policy, for `for_s` seconds or for good."""
-        return self._call("POST", "/admin/policy", _forced(for_s, author, reason, policy=policy, hints=hints or {}))
+        return self._call("POST", "/admin/policy", _forced(for_s, author, reason, policy=policy, parameters=parameters or {}))
 
     def release_policy(self) -> dict[str, Any]:
         """Gives the policy back to the agents; `released` says whether it had been forced."""

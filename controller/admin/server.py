@@ -129,9 +129,9 @@ class AdminServer:
         return _json(self._operations.policy())
 
     async def _force_policy(self, request: web.Request) -> web.Response:
-        body = await _body(request, {"policy", "hints"})
+        body = await _body(request, {"policy", "parameters"})
         document = self._document(body)
-        document["policy"] = {"name": body.get("policy"), "hints": body.get("hints") or {}}
+        document["policy"] = {"name": body.get("policy"), "parameters": body.get("parameters") or {}}
         await self._put(cli_id("policy"), document)
         return _json(self._operations.policy())
 

@@ -14,7 +14,7 @@ from hmas.controller.config.section import Name, PolicyName
 from hmas.controller.control.overrides import Override
 from hmas.controller.core.errors import OverrideError, PolicyError
 from hmas.controller.scheduling.admission.quotas import TenantLimits
-from hmas.controller.scheduling.policies.registry import BUILT_IN, POLICIES, check_hints
+from hmas.controller.scheduling.policies.registry import BUILT_IN, POLICIES, check_parameters
 from hmas.engines.base import Knobs
 
 MAX_BYTES = 64 * 1024
@@ -26,7 +26,7 @@ _SHOWN_PROBLEMS = 10
 
 Author = Annotated[str, Meta(min_length=1, max_length=100, pattern=r"\S", description="who holds it: a name or an address")]
 Reason = Annotated[str, Meta(min_length=1, max_length=500, pattern=r"\S", description="why, for those who find it in force")]
-Hint = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,63}$", description="name of a policy hint")]
+Parameter = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,63}$", description="name of a policy parameter")]
 Instance = Annotated[
     str, Meta(pattern=r"^(\*|[A-Za-z0-9][A-Za-z0-9._-]{0,63})$", description="instance name, or * for all that are not named")
 ]
@@ -54,7 +54,7 @@ class PolicyPart(_Part, frozen=True):
             extra_json_schema={"examples": [policy.name for policy in BUILT_IN]},
         ),
     ]
-    hints: Annotated[dict[Hint, float], Meta(max_length=16, description="the policy's own parameters")] = {}
+    parameters: Annotated[dict[Parameter, float], Meta(max_length=16, description="the policy's own parameters")] = {}
 
 
 class KnobsPart(_Part, frozen=True):
@@ -148,7 +148,7 @@ def override_from(document: Any, *, id: str, now_s: float, allow_expired: bool =
         reason=" ".join(checked.reason.split()),
         expires_s=None if checked.expires is None else datetime.fromisoformat(checked.expires).timestamp(),
         policy=checked.policy.name if checked.policy else None,
-        hints=checked.policy.hints if checked.policy else {},
+        parameters=checked.policy.parameters if checked.policy else {},
         knobs={name: Knobs(**msgspec.to_builtins(part)) for name, part in checked.knobs.items()},
         tenant_weights={name: part.weight for name, part in checked.tenants.items() if part.weight is not UNSET},
         tenant_limits={name: limits for name, part in checked.tenants.items() if (limits := _limits(part))},
@@ -178,7 +178,7 @@ def document_of(override: Override) -> dict[str, Any]:
     expires = None if override.expires_s is None else datetime.fromtimestamp(override.expires_s, UTC).isoformat().replace("+00:00", "Z")
     document: dict[str, Any] = {"version": 1, "author": override.author, "reason": override.reason, "expires": expires}
     if override.policy is not None:
-        document["policy"] = {"name": override.policy, "hints": dict(override.hints)}
+        document["policy"] = {"name": override.policy, "parameters": dict(override.parameters)}
     if override.knobs:
         document["knobs"] = {name: msgspec.to_builtins(knobs) for name, knobs in override.knobs.items()}
     if tenants := override.tenants():
@@ -206,9 +206,9 @@ def _meaning(document: Mapping[str, Any], now_s: float, *, allow_expired: bool) 
         yield Problem((), "holds nothing; give at least one of " + ", ".join(_PARTS))
     if "policy" in document:
         try:
-            check_hints(document["policy"]["name"], document["policy"].get("hints"))
+            check_parameters(document["policy"]["name"], document["policy"].get("parameters"))
         except PolicyError as error:
-            yield Problem(("policy", "hints"), str(error))
+            yield Problem(("policy", "parameters"), str(error))
     for instance, part in document.get("knobs", {}).items():
         if not part:
             yield Problem(("knobs", instance), "sets no knob; give n_run, token_budget or long_prefill_tokens")

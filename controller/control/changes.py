@@ -56,12 +56,12 @@ def changes(before: Directives, after: Directives, names: Iterable[str] | None =
 
 
 def _policy_key(directives: Directives) -> tuple[str, str, dict[str, float]]:
-    return directives.policy.value, directives.policy.source, dict(directives.hints)
+    return directives.policy.value, directives.policy.source, dict(directives.parameters)
 
 
 def _policy_text(directives: Directives) -> str:
-    hints = ", ".join(f"{name}={value:g}" for name, value in sorted(directives.hints.items()))
-    return f"{directives.policy.value} ({directives.policy.source}{', ' + hints if hints else ''})"
+    parameters = ", ".join(f"{name}={value:g}" for name, value in sorted(directives.parameters.items()))
+    return f"{directives.policy.value} ({directives.policy.source}{', ' + parameters if parameters else ''})"
 
 
 def _setting_text(setting: Setting | None) -> str:

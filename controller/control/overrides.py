@@ -20,7 +20,7 @@ class Override(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         id: The file's name without `.json`.
         expires_s: When it ends, seconds since the epoch; None for good.
-        policy: Forced policy, None where it forces none; `hints` belong to it.
+        policy: Forced policy, None where it forces none; `parameters` belong to it.
         knobs: By instance name, `*` for all that are not named.
         tenant_weights: Weight by tenant.
         tenant_limits: Quotas, share and cap by tenant, as fields of `TenantLimits`; those that are not named stay as they are.
@@ -33,7 +33,7 @@ class Override(msgspec.Struct, frozen=True, kw_only=True):
     expires_s: float | None
     version: Literal[1] = 1
     policy: str | None = None
-    hints: dict[str, float] = {}
+    parameters: dict[str, float] = {}
     knobs: dict[str, Knobs] = {}
     tenant_weights: dict[str, float] = {}
     tenant_limits: dict[str, dict[str, int | float]] = {}
@@ -47,7 +47,7 @@ class Override(msgspec.Struct, frozen=True, kw_only=True):
         """Every setting it holds, by path: `policy`, `knobs.*.n_run`, `tenants.NAME.weight` (and the limits), `engines.NAME.drain`."""
         held: dict[str, Any] = {}
         if self.policy is not None:
-            held["policy"] = {"name": self.policy, "hints": dict(self.hints)}
+            held["policy"] = {"name": self.policy, "parameters": dict(self.parameters)}
         for instance, knobs in self.knobs.items():
             held.update({f"knobs.{instance}.{name}": value for name, value in msgspec.to_builtins(knobs).items()})
         for tenant, part in self.tenants().items():
@@ -93,13 +93,13 @@ def effective(overrides: Iterable[Override], now_s: float) -> OverrideNotice:
     `expires_s` is the first moment at which anything of it ends (0: never); author and reason name every contributor.
     """
     active = in_force(overrides, now_s)
-    policy, hints = "", dict[str, float]()
+    policy, parameters = "", dict[str, float]()
     knobs: dict[str, dict[str, int]] = {}
     weights: dict[str, float] = {}
     limits: dict[str, dict[str, int | float]] = {}
     for override in active:
         if override.policy is not None:
-            policy, hints = override.policy, dict(override.hints)
+            policy, parameters = override.policy, dict(override.parameters)
         for instance, part in override.knobs.items():
             knobs.setdefault(instance, {}).update(msgspec.to_builtins(part))
         weights.update(override.tenant_weights)
@@ -109,7 +109,7 @@ def effective(overrides: Iterable[Override], now_s: float) -> OverrideNotice:
     return OverrideNotice(
         sent_s=now_s,
         policy=policy,
-        hints=hints,
+        parameters=parameters,
         knobs=knobs,
         tenant_weights=weights,
         tenant_limits=limits,

@@ -97,7 +97,7 @@ class Directives:
     """Everything in force at one moment.
 
     Attributes:
-        policy, hints: The queueing policy and its parameters.
+        policy, parameters: The queueing policy and its parameters.
         instances: Controls by instance.
         bounds: Length bounds per prompt bucket; empty where statera is silent, so the estimates' own upper lengths stand.
         weights: Weight by tenant where it is not 1.
@@ -109,7 +109,7 @@ class Directives:
     """
 
     policy: Setting
-    hints: Mapping[str, float]
+    parameters: Mapping[str, float]
     instances: Mapping[str, InstanceDirective]
     bounds: tuple[LengthBound, ...]
     bounds_source: Source
@@ -145,7 +145,7 @@ def resolve(
             `BOUNDS`, both of `hmas.controller.control.agent_scores`.
     """
     decision = meta.word if meta is not None and meta.fresh(now_s, stale_after_s) else None
-    policy, hints = _policy(configured, meta, decision, override, stale_after_s=stale_after_s, drops_guard=(META, WINDOWS) in aside)
+    policy, parameters = _policy(configured, meta, decision, override, stale_after_s=stale_after_s, drops_guard=(META, WINDOWS) in aside)
     fresh = {name: heard for name, heard in statera.items() if heard.fresh(now_s, stale_after_s)}
     instances = {
         name: _instance(
@@ -168,7 +168,7 @@ def resolve(
     bounds, bounds_source = _bounds(statera, now_s, stale_after_s, aside)
     return Directives(
         policy=policy,
-        hints=hints,
+        parameters=parameters,
         instances=instances,
         bounds=bounds,
         bounds_source=bounds_source,
@@ -254,26 +254,26 @@ def _policy(
     drops_guard: bool,
 ) -> tuple[Setting, dict[str, float]]:
     if override.policy:
-        return Setting(override.policy, "operator", _operator_reason(override)), dict(override.hints)
+        return Setting(override.policy, "operator", _operator_reason(override)), dict(override.parameters)
     if decision is not None:
         if decision.bypass:
             return Setting(BYPASS_POLICY, "bypass", decision.reason, decision.decision_id), {}
-        hints = _hints(decision, configured, dropped=drops_guard)
-        return Setting(decision.policy, "meta", decision.reason, decision.decision_id), hints
+        parameters = _parameters(decision, configured, dropped=drops_guard)
+        return Setting(decision.policy, "meta", decision.reason, decision.decision_id), parameters
     if meta is not None:
         return Setting(configured.policy, "fallback", f"no word from meta for more than {stale_after_s:g} s"), {}
     return Setting(configured.policy, "configured"), {}
 
 
-def _hints(decision: MetaDecision, configured: Configured, *, dropped: bool) -> dict[str, float]:
-    """Meta's hints. Its share of the TPOT guard is kept from holding nearly everything back, and does not count where it is dropped."""
-    hints = dict(decision.hints)
-    if GUARD in hints:
+def _parameters(decision: MetaDecision, configured: Configured, *, dropped: bool) -> dict[str, float]:
+    """Meta's parameters. Its share of the TPOT guard is kept from holding nearly everything back; it does not count where it is dropped."""
+    parameters = dict(decision.parameters)
+    if GUARD in parameters:
         if dropped:
-            del hints[GUARD]
-        elif hints[GUARD] > 0.0:
-            hints[GUARD] = max(hints[GUARD], GUARD_LEAST * configured.tpot_guard)
-    return hints
+            del parameters[GUARD]
+        elif parameters[GUARD] > 0.0:
+            parameters[GUARD] = max(parameters[GUARD], GUARD_LEAST * configured.tpot_guard)
+    return parameters
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,7 @@ TRAINING = Bank(
         "Refunds take up to ten days.",
         "Treat everything that the user pastes as confidential.",
         "Point to the relevant section when you quote a rule.",
-        "Write code that runs as it stands, with type hints.",
+        "Write code that runs as it stands, with type parameters.",
         "Show your work when you calculate.",
         "Give at most three options.",
         "Do not use emojis.",

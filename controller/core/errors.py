@@ -40,7 +40,7 @@ class MessageError(BusError):
 
 
 class PolicyError(HmasError):
-    """An unknown policy or a hint out of its range."""
+    """An unknown policy or a parameter out of its range."""
 
 
 class SchedulingError(HmasError):

@@ -20,7 +20,7 @@ from hmas.controller.gateway.app import Gateway
 from hmas.controller.gateway.instances.monitor import Instance
 from hmas.controller.observability.request_report import trace_report, unknown
 from hmas.controller.scheduling.admission.quotas import NO_LIMITS
-from hmas.controller.scheduling.policies.registry import BUILT_IN, COMMON_HINTS, POLICIES
+from hmas.controller.scheduling.policies.registry import BUILT_IN, COMMON_PARAMETERS, POLICIES
 from hmas.controller.scheduling.policy_base.queue_entry import QueuePolicy
 
 POSITION_UP_TO = 10_000
@@ -157,7 +157,7 @@ class GatewayOperations:
         setting = control.directives.policy
         return {
             "name": self._gateway.scheduler.policy,
-            "hints": dict(self._gateway.scheduler.hints),
+            "parameters": dict(self._gateway.scheduler.parameters),
             "next": self._gateway.scheduler.next_policy or None,
             "source": setting.source,
             "reason": setting.reason,
@@ -292,9 +292,9 @@ def described(policy: type[QueuePolicy]) -> dict[str, Any]:
     return {
         "name": policy.name,
         "summary": policy.summary,
-        "hints": dict(policy.default_hints),
-        "hint_ranges": dict(policy.hint_ranges),
-        "common_hints": dict(COMMON_HINTS),
+        "parameters": dict(policy.default_parameters),
+        "parameter_ranges": dict(policy.parameter_ranges),
+        "common_parameters": dict(COMMON_PARAMETERS),
         "signals": [{"name": one.name, "freshness": one.freshness, "fallback": one.fallback} for one in policy.signals],
         "starvation": policy.starvation,
         "complexity": policy.complexity,

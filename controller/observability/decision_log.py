@@ -50,9 +50,9 @@ class DecisionLog:
     def _told(self, decision: MetaDecision) -> dict[str, Any]:
         document: dict[str, Any] = msgspec.structs.asdict(decision)
         document["changed"] = _is_change(decision)
-        document["in_force"] = label_of(decision.policy, decision.hints, decision.n_run)
+        document["in_force"] = label_of(decision.policy, decision.parameters, decision.n_run)
         document["candidates"] = [
-            {"name": label_of(one.policy, one.hints, one.n_run), **msgspec.structs.asdict(one)} for one in decision.candidates
+            {"name": label_of(one.policy, one.parameters, one.n_run), **msgspec.structs.asdict(one)} for one in decision.candidates
         ]
         outcome = self._outcomes.get(decision.decision_id)
         document["outcome"] = None

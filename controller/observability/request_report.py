@@ -131,7 +131,7 @@ def _policies(story: RequestTrace, dossier: RequestTraces, end_s: float) -> list
         entry = {
             "after_ms": _after(story, turn.at_s),
             "policy": wanted.value,
-            "hints": dict(turn.directives.hints),
+            "parameters": dict(turn.directives.parameters),
             "source": wanted.source,
             "reason": wanted.reason,
         }
@@ -144,14 +144,14 @@ def _try(story: RequestTrace, one: DispatchAttempt, place: int) -> dict[str, Any
     directive = one.directives.instances.get(one.instance)
     knobs = {} if directive is None else {"n_run": _setting(directive.n_run), "token_budget": _setting(directive.token_budget)}
     # A share that is named holds for all instances alike: then nobody's factor counts.
-    if directive is not None and GUARD not in one.hints:
+    if directive is not None and GUARD not in one.parameters:
         knobs["guard"] = _setting(directive.guard)
     return {
         "after_ms": _after(story, one.at_s),
         "instance": one.instance,
         "reason": one.reason,
         "in_spite_of": one.relieved or None,
-        "policy": {"name": one.policy, "hints": one.hints, "next": one.next_policy or None, **_origin(one.directives.policy)},
+        "policy": {"name": one.policy, "parameters": one.parameters, "next": one.next_policy or None, **_origin(one.directives.policy)},
         "bypass": one.directives.policy.source == "bypass",
         "knobs": knobs,
         "in_flight": one.in_flight,

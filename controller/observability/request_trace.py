@@ -37,7 +37,7 @@ class DispatchAttempt(NamedTuple):
     reason: str
     policy: str
     next_policy: str
-    hints: dict[str, float]
+    parameters: dict[str, float]
     in_flight: int
     relieved: str
     glance: QueueSample
@@ -170,7 +170,7 @@ class RequestTraces:
                     dispatch.reason,
                     scheduler.policy,
                     scheduler.next_policy,
-                    dict(scheduler.hints),
+                    dict(scheduler.parameters),
                     scheduler.in_flight(dispatch.instance),
                     dispatch.relieved,
                     self.glance(story.request.model),

@@ -16,7 +16,7 @@ from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.kv_fence import upper_tokens
 from hmas.controller.scheduling.instances.room import is_half_empty
 from hmas.controller.scheduling.intake import QueueAdmission
-from hmas.controller.scheduling.policies.registry import check_hints, own_hints
+from hmas.controller.scheduling.policies.registry import check_parameters, own_parameters
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.queue.idle_holds import IdleHolds
 from hmas.controller.scheduling.queue.model_queue import QueuedRequest
@@ -45,13 +45,13 @@ class Scheduler(Steering):
         instances: Sequence[InstanceSpec],
         router: Router,
         policy: str,
-        hints: Mapping[str, float] | None = None,
+        parameters: Mapping[str, float] | None = None,
         tenants: Mapping[str, TenantLimits] | None = None,
     ) -> None:
         """Starts empty. `tenants`: limits of those that have any.
 
         Raises:
-            PolicyError: The policy or a hint is not allowed.
+            PolicyError: The policy or a parameter is not allowed.
             SchedulingError: Two instances share a name, or a window is below 1.
         """
         if len({spec.name for spec in instances}) != len(instances):
@@ -70,11 +70,11 @@ class Scheduler(Steering):
             )
         tenancy = Tenancy(tenants or {}, tuple(made.values()))
         weights: dict[str, float] = {}
-        complete = check_hints(policy, hints)
+        complete = check_parameters(policy, parameters)
         room = WaitQueue(
             tuple(made.values()),
             policy=policy,
-            hints=own_hints(complete),
+            parameters=own_parameters(complete),
             demoting=settings.overdue != "keep",
             service_share=settings.late_service_share,
             shown=settings.late_confidence > 0.0,

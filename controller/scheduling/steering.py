@@ -10,7 +10,7 @@ from hmas.controller.scheduling.dispatch import DispatchPlanner
 from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.running import Running
 from hmas.controller.scheduling.instances.token_source import TokenSource
-from hmas.controller.scheduling.policies.registry import GUARD, check_hints, own_hints
+from hmas.controller.scheduling.policies.registry import GUARD, check_parameters, own_parameters
 from hmas.controller.scheduling.queue.wait_queue import WaitQueue
 from hmas.engines.base import EngineSnapshot
 
@@ -47,26 +47,26 @@ class Steering:
         return len(self._room)
 
     @property
-    def hints(self) -> Mapping[str, float]:
-        """Its hints, defaults filled in, and those that go with any policy where they are given."""
-        return {**self._room.queues.hints, **self._guard}
+    def parameters(self) -> Mapping[str, float]:
+        """Its parameters, defaults filled in, and those that go with any policy where they are given."""
+        return {**self._room.queues.parameters, **self._guard}
 
-    def set_policy(self, name: str, now_s: float, hints: Mapping[str, float] | None = None) -> bool:
-        """Puts the queue under another policy or other hints, losing nothing (H-MAS C.1). False where it is what was asked for last.
+    def set_policy(self, name: str, now_s: float, parameters: Mapping[str, float] | None = None) -> bool:
+        """Puts the queue under another policy or other parameters, losing nothing (H-MAS C.1). False where it is what was asked for last.
 
         At once where few wait (`waiting_room.AT_ONCE`), and for arrival order; else the old policy rules until `settle` has built the
-        new one's structure. Asked for again before that, the newest counts. The TPOT guard's share, a hint of any policy, holds at once.
+        new one's structure. Asked for again before that, the newest counts. The TPOT guard's share, a parameter of every policy, holds now.
 
         Raises:
-            PolicyError: The policy or a hint is not allowed; the old one stays in force.
+            PolicyError: The policy or a parameter is not allowed; the old one stays in force.
         """
-        complete = check_hints(name, hints)
-        changed = self._room.queues.set_policy(name, own_hints(complete), now_s)
+        complete = check_parameters(name, parameters)
+        changed = self._room.queues.set_policy(name, own_parameters(complete), now_s)
         return self._hint_guard(complete) or changed
 
-    def _hint_guard(self, hints: Mapping[str, float]) -> bool:
-        """Takes the guard's share from hints, the configured one where they have none; whether that is another."""
-        before, self._guard = self._guard, {GUARD: hints[GUARD]} if GUARD in hints else {}
+    def _hint_guard(self, parameters: Mapping[str, float]) -> bool:
+        """Takes the guard's share from parameters, the configured one where they have none; whether that is another."""
+        before, self._guard = self._guard, {GUARD: parameters[GUARD]} if GUARD in parameters else {}
         self._walk.guard.share = self._guard.get(GUARD, self._configured_guard)
         for instance in self._instances.values():
             instance.guard_overridden = bool(self._guard)
@@ -101,7 +101,7 @@ class Steering:
         self._instance(instance).control(controls)
 
     def set_tpot_guard(self, share: float) -> None:
-        """Sets the configured share of `TpotGuard`; 0 switches it off. A hint in force goes before it.
+        """Sets the configured share of `TpotGuard`; 0 switches it off. A parameter in force goes before it.
 
         Raises:
             SchedulingError: The share is not from 0 to 1.

@@ -84,10 +84,10 @@ def _waited(document: dict[str, Any]) -> str:
 
 def _sent(one: dict[str, Any]) -> str:
     policy = one["policy"]
-    hints = " ".join(f"{name}={value:g}" for name, value in sorted(policy["hints"].items()))
+    parameters = " ".join(f"{name}={value:g}" for name, value in sorted(policy["parameters"].items()))
     parts = [
         f"to {one['instance']} after {_ms(one['after_ms'])}: {one['reason']}",
-        f"policy {policy['name']}{f' ({hints})' if hints else ''} by {_word(policy)}",
+        f"policy {policy['name']}{f' ({parameters})' if parameters else ''} by {_word(policy)}",
         *(f"{name} {knob['value']} by {_word(knob)}" for name, knob in one["knobs"].items()),
         f"{one['in_flight']} in flight there, it among them",
     ]

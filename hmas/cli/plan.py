@@ -52,12 +52,12 @@ def plan(**options: Any) -> None:
                 --fleet 4xa100-qwen3-8b:price=1.9 --kinds a100-qwen3-8b:price=1.9,h100-qwen3-8b:price=3.2
     """  # noqa: D301 - click reads \b as "do not rewrap"
     slo, share = read_slo(options["slo"])
-    policy, hints = read_policy(options["policy"])
+    policy, parameters = read_policy(options["policy"])
     case = Case(
         workload=_workload_of(options["workload"]),
         fleet=read_fleet(options["fleet"]),
         policy=policy,
-        hints=hints,
+        parameters=parameters,
         router=options["router"],
         admission=read_admission(options["admission"]),
         slo=slo,

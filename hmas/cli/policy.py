@@ -24,7 +24,7 @@ def policy() -> None:
 def list_policies(client: AdminClient, *, as_json: bool) -> None:
     """The policies there are: what each is for, what bounds waiting under it, and what they look at.
 
-    The one in force has a star. `hmas policy show NAME` has all of one policy: its hints, costs and source too.
+    The one in force has a star. `hmas policy show NAME` has all of one policy: its parameters, costs and source too.
 
     \b
     Example:
@@ -35,9 +35,10 @@ def list_policies(client: AdminClient, *, as_json: bool) -> None:
         say_json(document["available"])
         return
     rows = [
-        ("*" if item["name"] == document["name"] else " ", item["name"], item["summary"], _hints(item)) for item in document["available"]
+        ("*" if item["name"] == document["name"] else " ", item["name"], item["summary"], _parameters(item))
+        for item in document["available"]
     ]
-    say(table(["", "policy", "for", "hints (default)"], rows))
+    say(table(["", "policy", "for", "parameters (default)"], rows))
     say("\n" + table(["policy", "bound on waiting"], [(item["name"], item["starvation"]) for item in document["available"]]))
     say("\n" + table(["looks at", "as of", "without it", "policies"], _signals(document["available"])))
     for plugin in document["refused"]:
@@ -70,10 +71,10 @@ def show(client: AdminClient, ctx: click.Context, *, name: str | None, as_json: 
 
 @policy.command("check")
 @click.argument("policy_class", metavar="MODULE:CLASS")
-@click.option("--hint", "hints", multiple=True, type=Pair(), help="A parameter of the policy; may be given several times.")
+@click.option("--parameter", "parameters", multiple=True, type=Pair(), help="A parameter of the policy; may be given several times.")
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the scripts that it is put through.")
 @click.pass_context
-def check(ctx: click.Context, *, policy_class: str, hints: tuple[tuple[str, float], ...], seed: int) -> None:
+def check(ctx: click.Context, *, policy_class: str, parameters: tuple[tuple[str, float], ...], seed: int) -> None:
     """Put a policy class of your own through the checks that every policy of the pool passes. Needs no gateway.
 
     Exit code 1 when one fails.
@@ -91,7 +92,7 @@ def check(ctx: click.Context, *, policy_class: str, hints: tuple[tuple[str, floa
     except (ImportError, AttributeError, ValueError) as error:
         allowed = "MODULE:CLASS of a module that can be imported"
         raise click.UsageError(f"{policy_class!r} cannot be loaded: {error}; allowed: {allowed}") from error
-    results = try_out(found, dict(hints), seed=seed)
+    results = try_out(found, dict(parameters), seed=seed)
     say(table(["", "check", "what"], [("FAIL" if one.trouble else "OK", one.check, one.trouble or one.meaning) for one in results]))
     ctx.exit(EXIT_FAILED if any(one.trouble for one in results) else 0)
 
@@ -99,7 +100,7 @@ def check(ctx: click.Context, *, policy_class: str, hints: tuple[tuple[str, floa
 @policy.command("force")
 @click.argument("name")
 @click.option("--for", "for_s", type=Duration(), help=f"How long, such as 90s, 10m, 2h; {FOREVER} by default.")
-@click.option("--hint", "hints", multiple=True, type=Pair(), help="A parameter of the policy; may be given several times.")
+@click.option("--parameter", "parameters", multiple=True, type=Pair(), help="A parameter of the policy; may be given several times.")
 @reason_option
 @author_option
 @json_option
@@ -109,7 +110,7 @@ def force(
     *,
     name: str,
     for_s: float | None,
-    hints: tuple[tuple[str, float], ...],
+    parameters: tuple[tuple[str, float], ...],
     reason: str,
     author: str | None,
     as_json: bool,
@@ -120,7 +121,7 @@ def force(
     Example:
       hmas policy force edf --for 10m --reason "deadline traffic tonight"
     """  # noqa: D301 - click reads \b as "do not rewrap"
-    document = client.force_policy(name, hints=dict(hints), for_s=for_s, author=author_name(author), reason=reason)
+    document = client.force_policy(name, parameters=dict(parameters), for_s=for_s, author=author_name(author), reason=reason)
     if as_json:
         say_json(document)
         return
@@ -148,9 +149,10 @@ def release(client: AdminClient, ctx: click.Context, *, as_json: bool) -> None:
 
 def policy_line(document: dict[str, Any]) -> str:
     """The policy in force in one line."""
-    hints = " ".join(f"{name}={value:g}" for name, value in sorted(document["hints"].items()))
+    parameters = " ".join(f"{name}={value:g}" for name, value in sorted(document["parameters"].items()))
     coming = f", {document['next']} on its way in" if document.get("next") else ""
-    text = f"{document['name']}{f' ({hints})' if hints else ''}{coming}, by {document['source']}, for {duration_words(document['for_s'])}"
+    more = f" ({parameters})" if parameters else ""
+    text = f"{document['name']}{more}{coming}, by {document['source']}, for {duration_words(document['for_s'])}"
     return text + (f": {document['reason']}" if document["reason"] else "")
 
 
@@ -161,8 +163,8 @@ def policy_page(item: dict[str, Any]) -> str:
         facts.append(("plugin", item["from"]))
     signals = [(one["name"], one["freshness"], one["fallback"]) for one in item["signals"]]
     parts = [table([item["name"], ""], facts), table(["looks at", "as of", "without it"], signals)]
-    ranges, common = item["hint_ranges"], item.get("common_hints", {})
-    rows = [(hint, f"{value:g}", f"{ranges[hint][0]:g} to {ranges[hint][1]:g}") for hint, value in item["hints"].items()]
+    ranges, common = item["parameter_ranges"], item.get("common_parameters", {})
+    rows = [(hint, f"{value:g}", f"{ranges[hint][0]:g} to {ranges[hint][1]:g}") for hint, value in item["parameters"].items()]
     rows += [(hint, "as configured", f"{low:g} to {high:g}") for hint, (low, high) in common.items()]
     if rows:
         parts.append(table(["hint", "default", "range"], rows))
@@ -174,8 +176,8 @@ def refused_line(plugin: dict[str, str]) -> str:
     return f"plugin {plugin['entry_point']} of {plugin['distribution'] or 'an unknown distribution'} is skipped: {plugin['reason']}"
 
 
-def _hints(item: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={value:g}" for name, value in item["hints"].items())
+def _parameters(item: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value:g}" for name, value in item["parameters"].items())
 
 
 def _signals(available: list[dict[str, Any]]) -> list[tuple[str, str, str, str]]:

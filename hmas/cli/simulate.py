@@ -24,7 +24,7 @@ from hmas.planning.words import run_tables
 @click.command()
 @click.option("--workload", required=True, help=WORKLOAD)
 @click.option("--fleet", required=True, help=FLEET)
-@click.option("--policy", default=DEFAULT_POLICY, show_default=True, help="Order of the queue, with hints: two-lane:threshold_ms=500.")
+@click.option("--policy", default=DEFAULT_POLICY, show_default=True, help="Order of the queue, with parameters: two-lane:threshold_ms=500.")
 @click.option("--router", type=click.Choice(list(ROUTERS)), default="least-loaded", show_default=True, help="How an instance is chosen.")
 @click.option("--admission", default="gateway", show_default=True, help=ADMISSION)
 @click.option("--agents", default="none", show_default=True, help=f"Who steers: none, all, or some of {', '.join(AGENTS)}.")
@@ -55,13 +55,13 @@ def simulate(ctx: click.Context, /, **options: Any) -> None:
       hmas simulate --workload azure:AzureLLMInferenceTrace_conv.csv --fleet 4xa100-qwen3-8b --rate 20 --policy sjf
       hmas simulate --workload gamma:rate=8,cv=3,duration=600 --fleet 2xdemo-small --agents statera+meta --out build/gamma
     """  # noqa: D301 - click reads \b as "do not rewrap"
-    policy, hints = read_policy(options["policy"])
+    policy, parameters = read_policy(options["policy"])
     case = Case(
         workload=options["workload"],
         fleet=read_fleet(options["fleet"]),
         load=options["load"],
         policy=policy,
-        hints=hints,
+        parameters=parameters,
         router=options["router"],
         admission=read_admission(options["admission"]),
         agents=read_agents(options["agents"]),

@@ -10,7 +10,7 @@ from msgspec import Meta
 from hmas.controller.config.plugins import load_policies
 from hmas.controller.core.errors import ConfigError, PolicyError
 from hmas.controller.routing import make_router
-from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY, check_hints
+from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY, check_parameters
 from hmas.controller.scheduling.results import SchedulerSettings
 from hmas.planning.faults import Fault
 from hmas.planning.fleet import Fleet
@@ -70,7 +70,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     warmup_s: Annotated[float, Meta(ge=0)] = 0.0
     model: str = ""
     policy: str = DEFAULT_POLICY
-    hints: dict[str, float] = {}
+    parameters: dict[str, float] = {}
     router: str = "least-loaded"
     admission: SchedulerSettings = GATEWAY
     agents: tuple[Agent, ...] = ()
@@ -86,7 +86,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
             ConfigError: Names the setting and what is allowed.
         """
         try:
-            check_hints(self.policy, self.hints)
+            check_parameters(self.policy, self.parameters)
             make_router(self.router)
         except PolicyError as error:
             raise ConfigError(str(error)) from error
@@ -170,25 +170,25 @@ def read_agents(text: str) -> tuple[Agent, ...]:
 
 
 def read_policy(text: str) -> tuple[str, dict[str, float]]:
-    """A policy and its hints from `two-lane:threshold_ms=500`; one of the user's own too.
+    """A policy and its parameters from `two-lane:threshold_ms=500`; one of the user's own too.
 
     Raises:
-        ConfigError: The policy or a hint is not allowed.
+        ConfigError: The policy or a parameter is not allowed.
     """
     load_policies()
     name, *parts = text.split(":")
-    hints: dict[str, float] = {}
+    parameters: dict[str, float] = {}
     for part in parts:
-        hint, _, value = part.partition("=")
+        parameter, _, value = part.partition("=")
         try:
-            hints[hint.strip()] = float(value)
+            parameters[parameter.strip()] = float(value)
         except ValueError:
-            raise ConfigError(f"policy {text!r}: {part!r} is no hint; allowed: NAME=NUMBER") from None
+            raise ConfigError(f"policy {text!r}: {part!r} is no parameter; allowed: NAME=NUMBER") from None
     try:
-        check_hints(name.strip(), hints)
+        check_parameters(name.strip(), parameters)
     except PolicyError as error:
         raise ConfigError(str(error)) from error
-    return name.strip(), hints
+    return name.strip(), parameters
 
 
 def read_slo(text: str) -> tuple[SloTarget, float]:

@@ -68,7 +68,7 @@ def points_of(grid: Grid) -> list[Point]:
     points = []
     for chosen in itertools.product(*values):
         axes = dict(zip(AXES, chosen, strict=True))
-        policy, hints = read_policy(axes["policy"])
+        policy, parameters = read_policy(axes["policy"])
         fleet = read_fleet(axes["fleet"])
         fields = {
             "workload": grid.workload,
@@ -79,7 +79,7 @@ def points_of(grid: Grid) -> list[Point]:
             "warmup_s": grid.warmup_s,
             "model": grid.model,
             "policy": policy,
-            "hints": hints,
+            "parameters": parameters,
             "router": axes["router"],
             "admission": read_admission(axes["admission"]),
             "agents": read_agents(axes["agents"]),

@@ -165,7 +165,7 @@ def build(case: Case, router: Router | None = None) -> tuple[Scheduler, dict[str
         ],
         router=router or make_router(case.router),
         policy=case.policy,
-        hints=case.hints,
+        parameters=case.parameters,
     )
     for name, kind in kinds.items():
         scheduler.set_controls(name, Controls(n_run=kind.n_run))

@@ -201,9 +201,9 @@ class Steering:
             stale_after_s=self._settings.stale_after_s,
         )
         self._in_force = after
-        if self._heard_meta is not None and (after.policy.value, dict(after.hints)) != (scheduler.policy, dict(scheduler.hints)):
+        if self._heard_meta is not None and (after.policy.value, dict(after.parameters)) != (scheduler.policy, dict(scheduler.parameters)):
             policy_before = scheduler.policy
-            if scheduler.set_policy(after.policy.value, now_s, after.hints) and len(self.changes) < NOTED:
+            if scheduler.set_policy(after.policy.value, now_s, after.parameters) and len(self.changes) < NOTED:
                 told = PolicyChange(at_s=now_s, before=policy_before, after=after.policy.value, reason=after.policy.reason)
                 self.changes.append(told)
         for name, directive in after.instances.items():

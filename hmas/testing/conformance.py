@@ -10,7 +10,7 @@ import numpy as np
 from hmas.controller.core.errors import PolicyError, SchedulingError
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing import make_router
-from hmas.controller.scheduling.policies.registry import BUILT_IN, check_hints, own_hints, register
+from hmas.controller.scheduling.policies.registry import BUILT_IN, check_parameters, own_parameters, register
 from hmas.controller.scheduling.policy_base.policy_check import check_policy
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry, QueuePolicy
 from hmas.controller.scheduling.results import InstanceSpec, SchedulerSettings
@@ -28,16 +28,16 @@ PATIENCE_STEP_S = 10.0
 
 @dataclass(frozen=True)
 class Subject:
-    """The policy under test: its class, its hints (those not given by default), the first seed, and how many wait at a switch."""
+    """The policy under test: its class, its parameters (those not given by default), the first seed, and how many wait at a switch."""
 
     policy: type[QueuePolicy]
-    hints: Mapping[str, float] = field(default_factory=dict)
+    parameters: Mapping[str, float] = field(default_factory=dict)
     seed: int = 1
     queued: int = QUEUED
 
     def make(self) -> QueuePolicy:
         """An empty one."""
-        return self.policy({**self.policy.default_hints, **own_hints(self.hints)})
+        return self.policy({**self.policy.default_parameters, **own_parameters(self.parameters)})
 
     def fail(self, words: str) -> NonConformance:
         """What is wrong with it."""
@@ -89,7 +89,7 @@ def switches(subject: Subject) -> None:
         instances=[InstanceSpec(name="i0", capacity_n_run=4, kv_capacity_tokens=10**9)],
         router=make_router("least-loaded"),
         policy=subject.policy.name,
-        hints=subject.hints,
+        parameters=subject.parameters,
     )
     scheduler.set_controls("i0", Controls(n_run=4))
     rng = np.random.default_rng(subject.seed)
@@ -102,7 +102,7 @@ def switches(subject: Subject) -> None:
             scheduler.submit(entry.request, entry.estimates, now_s, entry.weight)
         scheduler.dispatch(now_s)
         scheduler.revise(scheduler.queued_ids()[0], make_estimates(rng), now_s)
-        scheduler.set_policy(name, now_s, subject.hints if name == subject.policy.name else None)
+        scheduler.set_policy(name, now_s, subject.parameters if name == subject.policy.name else None)
         scheduler.settle(200, now_s)
         for request_id in scheduler.running_ids()[:3]:
             scheduler.end(request_id, OutcomeKind.COMPLETED, now_s, 5)
@@ -126,7 +126,7 @@ def switches(subject: Subject) -> None:
 
 def determinism(subject: Subject) -> None:
     """The same calls give the same order. For other hash seeds, compare `order_of` from processes with another PYTHONHASHSEED."""
-    if order_of(subject.policy, subject.hints, subject.seed) != order_of(subject.policy, subject.hints, subject.seed):
+    if order_of(subject.policy, subject.parameters, subject.seed) != order_of(subject.policy, subject.parameters, subject.seed):
         raise subject.fail(f"the same calls give another order (seed {subject.seed})")
 
 
@@ -169,16 +169,16 @@ class Result:
     trouble: str
 
 
-def try_out(policy: type[QueuePolicy], hints: Mapping[str, float] | None = None, *, seed: int = 1) -> list[Result]:
+def try_out(policy: type[QueuePolicy], parameters: Mapping[str, float] | None = None, *, seed: int = 1) -> list[Result]:
     """Runs every check on a policy and tells how each went; the contract alone, where that is not kept."""
     results: list[Result] = []
     for name, check in CHECKS.items():
         trouble = ""
         try:
-            check(Subject(policy, hints or {}, seed))
+            check(Subject(policy, parameters or {}, seed))
             if check is contract:
                 register(policy)
-                check_hints(policy.name, hints)
+                check_parameters(policy.name, parameters)
         except PolicyError as error:
             trouble = str(error)
         except Exception as error:  # noqa: BLE001  a stranger's code, under test: whatever it raises is what was found
@@ -189,29 +189,29 @@ def try_out(policy: type[QueuePolicy], hints: Mapping[str, float] | None = None,
     return results
 
 
-def assert_conforms(policy: type[QueuePolicy], hints: Mapping[str, float] | None = None, *, seed: int = 1) -> None:
+def assert_conforms(policy: type[QueuePolicy], parameters: Mapping[str, float] | None = None, *, seed: int = 1) -> None:
     """Runs every check on a policy, in a second or so.
 
     Args:
         policy: The class; it is added to the pool of this process.
-        hints: Those to make it with, the rest by default.
+        parameters: Those to make it with, the rest by default.
         seed: Of the scripts; another one tries other requests.
 
     Raises:
         NonConformance: Names every check that failed and what was found, with the seed and the step.
     """
-    failed = [f"{result.check}: {result.trouble}" for result in try_out(policy, hints, seed=seed) if result.trouble]
+    failed = [f"{result.check}: {result.trouble}" for result in try_out(policy, parameters, seed=seed) if result.trouble]
     if failed:
         raise NonConformance("\n".join(failed))
 
 
-def order_of(policy: type[QueuePolicy], hints: Mapping[str, float] | None = None, seed: int = 1) -> str:
+def order_of(policy: type[QueuePolicy], parameters: Mapping[str, float] | None = None, seed: int = 1) -> str:
     """A digest of the order in which a policy hands out the requests of a script: equal in any process, whatever its hash seed.
 
     Raises:
         PolicyError: The policy loses or doubles requests.
     """
-    script = QueueScript(Subject(policy, hints or {}, seed).make(), seed, probing=True)
+    script = QueueScript(Subject(policy, parameters or {}, seed).make(), seed, probing=True)
     script.run(STEPS)
     return hashlib.sha256(" ".join(script.order).encode()).hexdigest()
 

@@ -93,7 +93,7 @@ def test_bypass_comes_back_to_the_policy_before_an_unproven_switch():
     drive(meta, 0.0, 5.5, long=UNEVEN)
     assert meta.policy == "wfq"
     said = drive(meta, 5.5, 30.0, short={"anomalies": ["conservation"]}, long=UNEVEN)
-    assert all(d.bypass and d.policy == "fcfs" and d.hints == {} for d in said if d.sent_s > 6.0)
+    assert all(d.bypass and d.policy == "fcfs" and d.parameters == {} for d in said if d.sent_s > 6.0)
     after = drive(meta, 30.0, 45.0)
     assert not meta.bypassed
     assert after[-1].policy == "edf"

@@ -31,8 +31,10 @@ def past(*decisions: MetaDecision, now_s: float = 100.0):
 
 
 def test_the_newest_decision_says_what_is_in_force():
-    found = past(decided(80.0, "sjf", "edf", changed=True), decided(90.0, "wfq", "sjf", changed=True, n_run=24, hints={"tpot_guard": 0.1}))
-    assert found.current == Candidate(policy="wfq", n_run=24, hints={"tpot_guard": 0.1})
+    found = past(
+        decided(80.0, "sjf", "edf", changed=True), decided(90.0, "wfq", "sjf", changed=True, n_run=24, parameters={"tpot_guard": 0.1})
+    )
+    assert found.current == Candidate(policy="wfq", n_run=24, parameters={"tpot_guard": 0.1})
     assert found.bypass_s is None
     assert found.switches == [80.0, 90.0]
     assert past().current is None

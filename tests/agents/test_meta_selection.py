@@ -123,16 +123,16 @@ def test_windows_and_hints_are_part_of_what_is_proposed():
     said = live(meta, 12.0)
     assert said[-1].n_run == OPEN_WINDOW
     assert meta.current.label == "edf, window open"
-    lanes = model(Says(Candidate(policy="two-lane", hints={"slow_quantile": 0.7})))
-    assert live(lanes, 12.0)[-1].hints == {"slow_quantile": 0.7}
+    lanes = model(Says(Candidate(policy="two-lane", parameters={"slow_quantile": 0.7})))
+    assert live(lanes, 12.0)[-1].parameters == {"slow_quantile": 0.7}
 
 
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [
         (Candidate(policy="nonsense"), "not in the pool"),
-        (Candidate(policy="two-lane", hints={"slow_quantile": 7.0}), "allowed: a number from"),
-        (Candidate(policy="fcfs", hints={"magic": 1.0}), "hint 'magic' is unknown"),
+        (Candidate(policy="two-lane", parameters={"slow_quantile": 7.0}), "allowed: a number from"),
+        (Candidate(policy="fcfs", parameters={"magic": 1.0}), "parameter 'magic' is unknown"),
     ],
 )
 def test_what_is_not_allowed_is_refused_in_words(wanted, words):
@@ -231,7 +231,7 @@ def test_what_was_replaced_within_its_span_has_no_outcome():
 ANY = st.builds(
     Candidate,
     policy=st.sampled_from([*sorted(POLICIES), "", "rm -rf", "FCFS"]),
-    hints=st.dictionaries(st.sampled_from(["slow_quantile", "threshold_ms", "x"]), st.floats(allow_nan=True), max_size=2),
+    parameters=st.dictionaries(st.sampled_from(["slow_quantile", "threshold_ms", "x"]), st.floats(allow_nan=True), max_size=2),
     n_run=st.sampled_from([0, 1, 8, OPEN_WINDOW]),
 )
 

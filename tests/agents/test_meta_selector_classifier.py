@@ -42,8 +42,8 @@ def test_the_likeliest_policy_is_proposed_where_it_is_likely_enough():
     unsure = ClassifierSelector(Says(edf=0.3, two_lane=SURE - 0.01, sjf=0.2)).propose(situation())
     assert unsure.candidate == EDF
     assert "keep" in unsure.reason
-    sjf = Candidate(policy="sjf", hints={"aging_ms_per_s": 1.0}, n_run=8)
-    assert ClassifierSelector(Says(sjf=0.9, edf=0.1)).propose(situation(current=sjf)).candidate == sjf, "with the hints that it has"
+    sjf = Candidate(policy="sjf", parameters={"aging_ms_per_s": 1.0}, n_run=8)
+    assert ClassifierSelector(Says(sjf=0.9, edf=0.1)).propose(situation(current=sjf)).candidate == sjf, "with the parameters that it has"
 
 
 def test_what_may_not_be_proposed_and_too_few_requests():

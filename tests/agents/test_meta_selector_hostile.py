@@ -17,7 +17,7 @@ from hmas.agents.meta.selectors.base import Proposal
 from hmas.agents.meta.twin.evidence import Gain
 from hmas.controller.core.messages import MetaDecision
 from hmas.controller.core.types import OutcomeKind
-from hmas.controller.scheduling.policies.registry import COMMON_HINTS, POLICIES
+from hmas.controller.scheduling.policies.registry import COMMON_PARAMETERS, POLICIES
 from hmas.planning.case import Case
 from hmas.planning.fleet import read_fleet
 from hmas.planning.running import Run, run_case
@@ -51,12 +51,12 @@ def random_words(seed: int) -> Behave:
     def behave(handler, body):
         form = body["response_format"]["json_schema"]["schema"]["properties"]
         name = rng.choice(form["policy"]["enum"])
-        hints = [
-            {"name": hint, "value": f"{rng.uniform(*bounds):.4f}"}
-            for hint, bounds in {**POLICIES[name].hint_ranges, **COMMON_HINTS}.items()
+        parameters = [
+            {"name": parameter, "value": f"{rng.uniform(*bounds):.4f}"}
+            for parameter, bounds in {**POLICIES[name].parameter_ranges, **COMMON_PARAMETERS}.items()
             if rng.random() < 0.5
         ]
-        raw(handler, text_of(answer(name, hints=hints[:4], bypass=rng.random() < 0.2, confidence=rng.random())))
+        raw(handler, text_of(answer(name, parameters=parameters[:4], bypass=rng.random() < 0.2, confidence=rng.random())))
 
     return behave
 
@@ -71,14 +71,14 @@ HUGE = [{"name": "aging_ms_per_s", "value": "999999"}]
 NONSENSE = {
     # The worst by the load's own figures (`test_the_worst_orders_do_hurt_where_nobody_guards`), with all the confidence there is.
     **{f"always {name}": says(answer(name)) for name in ("mlfq", "rr", "sjf", "fcfs")},
-    "widest hints": says(answer("sjf", hints=[{"name": "aging_ms_per_s", "value": "0.0"}])),
-    "no guard": says(answer("edf", hints=[{"name": "tpot_guard", "value": "0.0"}])),
-    "hardly a prompt": says(answer("edf", hints=[{"name": "tpot_guard", "value": "0.01"}])),
+    "widest parameters": says(answer("sjf", parameters=[{"name": "aging_ms_per_s", "value": "0.0"}])),
+    "no guard": says(answer("edf", parameters=[{"name": "tpot_guard", "value": "0.0"}])),
+    "hardly a prompt": says(answer("edf", parameters=[{"name": "tpot_guard", "value": "0.01"}])),
     "bypass": says(answer("fcfs", bypass=True)),
     "random 1": random_words(1),
     "random 2": random_words(2),
     "in turn": in_turn("mlfq", "rr", "edf"),
-    "huge hints": says(answer("sjf", hints=HUGE)),
+    "huge parameters": says(answer("sjf", parameters=HUGE)),
     "not in the pool": says(answer("nonsense")),
     "10 MB": says("x" * (10 << 20)),
     "html": lambda handler, _: raw(handler, b"<html></html>"),

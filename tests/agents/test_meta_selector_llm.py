@@ -51,16 +51,18 @@ def selector(url: str, timeout_s: float = 5.0, **more) -> LlmSelector:
 
 
 def test_a_whole_answer_becomes_a_proposal():
-    told = answer("two-lane", hints=[{"name": "slow_quantile", "value": "0.7"}], confidence=0.6, reason="head of line\n\x1b[31m blocked")
+    told = answer(
+        "two-lane", parameters=[{"name": "slow_quantile", "value": "0.7"}], confidence=0.6, reason="head of line\n\x1b[31m blocked"
+    )
     with chat_server(says(told)) as chat:
         said = decided(selector(chat.url), situation())
-    assert said.candidate == Candidate(policy="two-lane", hints={"slow_quantile": 0.7})
+    assert said.candidate == Candidate(policy="two-lane", parameters={"slow_quantile": 0.7})
     assert (said.source, said.confidence, said.bypass) == ("llm", 0.6, False)
     assert said.reason == "head of line [31m blocked"
 
 
 def test_naming_what_runs_leaves_hints_and_window_as_they_are():
-    current = Candidate(policy="two-lane", hints={"slow_quantile": 0.8}, n_run=32)
+    current = Candidate(policy="two-lane", parameters={"slow_quantile": 0.8}, n_run=32)
     with chat_server(says(answer("two-lane"))) as chat:
         assert decided(selector(chat.url), situation(current=current)).candidate == current
 
@@ -88,13 +90,13 @@ def test_what_it_is_asked():
 def test_the_schema_says_what_is_read():
     form = schema(("edf", "sjf"))
     jsonschema.Draft202012Validator.check_schema(form)
-    good = json.loads(answer("sjf", hints=[{"name": "aging_ms_per_s", "value": "3.0"}]))
+    good = json.loads(answer("sjf", parameters=[{"name": "aging_ms_per_s", "value": "3.0"}]))
     jsonschema.validate(good, form)
-    assert read(json.dumps(good)).candidate(("edf", "sjf")) == Candidate(policy="sjf", hints={"aging_ms_per_s": 3.0})
+    assert read(json.dumps(good)).candidate(("edf", "sjf")) == Candidate(policy="sjf", parameters={"aging_ms_per_s": 3.0})
     for changed in (
         {"policy": "fcfs"},
-        {"hints": [{"name": "x", "value": "1"}]},
-        {"hints": good["hints"] * (HINTS_MOST + 1)},
+        {"parameters": [{"name": "x", "value": "1"}]},
+        {"parameters": good["parameters"] * (HINTS_MOST + 1)},
         {"confidence": 1.5},
         {"more": 1},
         {"reason": "x" * (REASON_CHARS + 1)},
@@ -119,9 +121,9 @@ def test_a_pool_without_hints_has_a_schema_too():
     ("text", "words"),
     [
         (answer("no-such"), "allowed: cfs, edf"),
-        (answer("two-lane", hints=[{"name": "slow_quantile", "value": "999999"}]), "allowed: a number from"),
-        (answer("fcfs", hints=[{"name": "slow_quantile", "value": "0.5"}]), "is unknown to policy"),
-        (answer("edf", hints=[{"name": "key", "value": "0"}, {"name": "key", "value": "1"}]), "named twice"),
+        (answer("two-lane", parameters=[{"name": "slow_quantile", "value": "999999"}]), "allowed: a number from"),
+        (answer("fcfs", parameters=[{"name": "slow_quantile", "value": "0.5"}]), "is unknown to policy"),
+        (answer("edf", parameters=[{"name": "key", "value": "0"}, {"name": "key", "value": "1"}]), "named twice"),
         (answer("edf", confidence=float("nan")), "not of the schema"),
         (answer("edf", more=1), "unknown field"),
         (answer("edf") + " I hope this helps", "not of the schema"),
@@ -150,7 +152,7 @@ ODD = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=8,
 )
-CHANGED = st.dictionaries(st.sampled_from(["policy", "hints", "bypass", "confidence", "reason", "\x1b[2J"]), ODD, max_size=3)
+CHANGED = st.dictionaries(st.sampled_from(["policy", "parameters", "bypass", "confidence", "reason", "\x1b[2J"]), ODD, max_size=3)
 
 
 @given(st.text(max_size=200) | ODD.map(json.dumps) | CHANGED.map(lambda changes: json.dumps(json.loads(answer("edf")) | changes)))

@@ -17,7 +17,7 @@ from hmas.controller.core.messages.views import ChangePoint
 from hmas.controller.scheduling.policies.registry import POLICIES
 
 EDF, SJF = Candidate(policy="edf"), Candidate(policy="sjf")
-LATE = Row(when={"late_service": (0.4, None), "total_cv": (None, 2.0)}, policy="sjf", hints={"aging_ms_per_s": 5.0})
+LATE = Row(when={"late_service": (0.4, None), "total_cv": (None, 2.0)}, policy="sjf", parameters={"aging_ms_per_s": 5.0})
 UNFAIR = Row(when={"fairness": (None, 0.7)}, policy="wfq")
 
 
@@ -53,7 +53,7 @@ def test_it_looks_up_after_a_change_and_keeps_to_it_else():
     change = ChangePoint(figure="arrival_rps", at_s=80.0, found_s=95.0, before=10.0, after=30.0)
     after = long_view(100.0, late_service=0.5, changes=[change])
     said = selector.propose(situation(100.0, after))
-    assert said.candidate == Candidate(policy="sjf", hints={"aging_ms_per_s": 5.0})
+    assert said.candidate == Candidate(policy="sjf", parameters={"aging_ms_per_s": 5.0})
     assert "arrival_rps changed from 10 to 30" in said.reason
     # Until the view is of the new regime alone it is looked up anew, then it stands.
     settled = long_view(155.0, late_service=0.1, changes=[change])
@@ -119,7 +119,10 @@ BAD = {
     "figure": ('{"rows": [{"when": {}, "policy": "edf"}, {"when": {"speed": [1, 2]}, "policy": "edf"}]}', "when has 'speed'; allowed: vi"),
     "order": ('{"rows": [{"when": {"total_cv": [2, 1]}, "policy": "edf"}]}', r"\$\.rows\[0\]\.when\.total_cv is \[2, 1\]; allowed"),
     "policy": ('{"rows": [{"when": {}, "policy": "magic"}]}', r"\$\.rows\[0\]: policy 'magic' is unknown; allowed: fcfs"),
-    "hint": ('{"rows": [{"when": {}, "policy": "sjf", "hints": {"aging_ms_per_s": -1}}]}', r"rows\[0\]: hint 'aging_ms_per_s'.* allowed"),
+    "parameter": (
+        '{"rows": [{"when": {}, "policy": "sjf", "parameters": {"aging_ms_per_s": -1}}]}',
+        r"rows\[0\]: parameter 'aging_ms_per_s'.* allowed",
+    ),
     "many": (json.dumps({"rows": [{"when": {}, "policy": "edf"}] * (ROWS_MOST + 1)}), f"allowed: {ROWS_MOST}"),
     "large": (" " * (1 << 19), "more than"),
 }  # fmt: skip

@@ -66,8 +66,8 @@ def test_what_it_says_is_of_the_schema(url, allowed):
     text = asker.propose(now).compute()
     document = json.loads(text)
     assert document["policy"] in allowed
-    assert list(document) == ["reason", "policy", "hints", "bypass", "confidence"]
-    assert read(text.replace(json.dumps(document["hints"], separators=(",", ":")), "[]")).policy == document["policy"]
+    assert list(document) == ["reason", "policy", "parameters", "bypass", "confidence"]
+    assert read(text.replace(json.dumps(document["parameters"], separators=(",", ":")), "[]")).policy == document["policy"]
 
 
 def test_a_random_model_costs_nothing(url):

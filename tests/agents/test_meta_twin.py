@@ -222,7 +222,7 @@ def test_the_hints_of_what_runs_are_climbed_a_step_at_a_time():
     menu, current, amounts = CandidateSchedule(), Candidate(policy="robust-edf"), [2.0]
 
     def worth(one):
-        return -abs(one.hints.get("output_weight", 2.0) - 12.5) / 100.0
+        return -abs(one.parameters.get("output_weight", 2.0) - 12.5) / 100.0
 
     for _ in range(60):
         here = current
@@ -231,12 +231,12 @@ def test_the_hints_of_what_runs_are_climbed_a_step_at_a_time():
             return found(worth(one) - worth(other)) if one.policy == other.policy == "robust-edf" else None
 
         chosen = menu.choose(here, POLICIES, gain)
-        steps = [one for one in chosen[1:] if one.policy == "robust-edf" and one.hints.keys() == {"output_weight"} and one.n_run == 0]
-        assert all(one.hints["output_weight"] / amounts[-1] in (2.5, 0.4) for one in steps)
+        steps = [one for one in chosen[1:] if one.policy == "robust-edf" and one.parameters.keys() == {"output_weight"} and one.n_run == 0]
+        assert all(one.parameters["output_weight"] / amounts[-1] in (2.5, 0.4) for one in steps)
         best = max(steps, key=worth, default=here)
         if worth(best) > worth(here):
             current = best
-            amounts.append(best.hints["output_weight"])
+            amounts.append(best.parameters["output_weight"])
     assert amounts == [2.0, 5.0, 12.5]
     assert any(Candidate(policy="robust-edf") in menu.choose(current, POLICIES, gain) for _ in range(SELDOM))
 

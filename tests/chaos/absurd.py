@@ -129,7 +129,7 @@ class Absurd:
                 decision_id=f"absurd-{self.said}",
                 policy=policies[self.said % len(policies)] if self.mode == "oscillating" else policies[-1],
                 previous="fcfs",
-                hints={"tpot_guard": values["tpot_guard"]},
+                parameters={"tpot_guard": values["tpot_guard"]},
                 n_run=values["n_run"],
                 bypass=self.mode == "oscillating" and self.said % 3 == 0,
                 reason="absurd",

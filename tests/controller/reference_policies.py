@@ -1,4 +1,4 @@
-"""The references: which policy, with which hints, must do the same as which slow second implementation."""
+"""The references: which policy, with which parameters, must do the same as which slow second implementation."""
 
 from reference_flows import Cfs, Lottery, Mlfq, RoundRobin, Stride, Vtc, Wfq, WfqByTime
 from reference_keys import Jumping, RobustEdf, TwoLanes, edf, edf_whole, fcfs, llf, sjf, slack, srtf, srtf_kept
@@ -24,4 +24,4 @@ REFERENCES = {
     "cfs": ("cfs", {}, Cfs),
     "mlfq": ("mlfq", {}, Mlfq),
 }
-"""By case: the policy, its hints, and what it must do."""
+"""By case: the policy, its parameters, and what it must do."""

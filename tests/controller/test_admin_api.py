@@ -46,9 +46,9 @@ async def test_the_status_page(tmp_path: Path):
 async def test_forcing_and_releasing_the_policy(tmp_path: Path):
     async with running(tmp_path) as rig:
         client = AdminClient(rig.admin_url)
-        forced = await call(client.force_policy, "two-lane", hints={"threshold_ms": 900.0}, author="ana", reason="long tails")
+        forced = await call(client.force_policy, "two-lane", parameters={"threshold_ms": 900.0}, author="ana", reason="long tails")
         assert (forced["name"], forced["source"], forced["reason"]) == ("two-lane", "operator", "ana: cli-policy: long tails")
-        assert forced["hints"]["threshold_ms"] == 900
+        assert forced["parameters"]["threshold_ms"] == 900
         assert {item["name"] for item in forced["available"]} >= {"fcfs", "edf", "sjf", "two-lane", "wfq"}
         assert rig.gateway.scheduler.policy == "two-lane", "in force when the answer is there"
         assert (rig.overrides / "cli-policy.json").exists(), "the directory is the one truth"
@@ -95,7 +95,7 @@ async def test_overrides_from_end_to_end(tmp_path: Path):
     ("method", "path", "document", "status", "where", "says"),
     [
         ("POST", "/admin/policy", {"policy": "lifo"}, 400, "$.policy.name", "lifo"),
-        ("POST", "/admin/policy", {"policy": "edf", "hints": {"nope": 1}}, 400, "$.policy", "nope"),
+        ("POST", "/admin/policy", {"policy": "edf", "parameters": {"nope": 1}}, 400, "$.policy", "nope"),
         ("POST", "/admin/policy", {"policy": "edf", "for_s": -1}, 400, "$.for_s", "366 days"),
         ("POST", "/admin/policy", {"polcy": "edf"}, 400, "$.polcy", "allowed"),
         ("POST", "/admin/knobs", {"instance": "ghost", "n_run": 1}, 400, "$.knobs.ghost", "sim-1"),

@@ -116,7 +116,7 @@ def window(rig: Rig, agent: str, n_run: int) -> Message:
     sent_s = rig.gateway.clock.now_s()
     if agent == "statera":
         return ControlAction(sent_s=sent_s, instance="sim-1", n_run=n_run)
-    return MetaDecision(sent_s=sent_s, decision_id="d", policy="fcfs", previous="fcfs", n_run=n_run, hints={"tpot_guard": 1e-9})
+    return MetaDecision(sent_s=sent_s, decision_id="d", policy="fcfs", previous="fcfs", n_run=n_run, parameters={"tpot_guard": 1e-9})
 
 
 @pytest.mark.parametrize("agent", ["statera", "meta"])
@@ -133,7 +133,7 @@ async def test_a_window_that_holds_requests_back_beside_room(tmp_path: Path, age
         held = [asyncio.create_task(rig.post(chat("long", tokens=1000), headers={"x-request-id": f"r{n}"})) for n in range(5)]
         await eventually(lambda: rig.gateway.scheduler.in_flight("sim-1") == 5, timeout_s=2.0)
         assert in_force()[0] == 16
-        assert "tpot_guard" not in rig.gateway.scheduler.hints
+        assert "tpot_guard" not in rig.gateway.scheduler.parameters
         (event,) = rig.events("agent.aside")
         assert (event["subject"], event["after"]) == (agent, "set aside")
         assert [one["subject"] for one in rig.events("dispatch.relieved")] == ["sim-1"]

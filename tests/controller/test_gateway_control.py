@@ -94,7 +94,7 @@ async def test_metas_decision_takes_effect_and_is_told(tmp_path: Path):
 async def test_a_decision_outside_the_whitelist_changes_nothing(tmp_path: Path):
     async with running(tmp_path) as rig:
         rig.bus.post(decision(rig, "no-such-policy"))
-        rig.bus.post(decision(rig, "two-lane", hints={"no_such_hint": 1.0}))
+        rig.bus.post(decision(rig, "two-lane", parameters={"no_such_parameter": 1.0}))
         await eventually(lambda: len(rig.events("agent.rejected")) == 2)
         assert rig.gateway.scheduler.policy == "fcfs"
         metrics = (await rig.get("/metrics")).body.decode()

@@ -45,9 +45,9 @@ def test_a_configured_window_never_passes_the_ceiling():
 
 
 def test_agents_win_over_the_configuration():
-    found = at(meta=decide(hints={"slow_share": 0.2}), statera=act(4, token_budget=512, length_bounds=[BOUND]))
+    found = at(meta=decide(parameters={"slow_share": 0.2}), statera=act(4, token_budget=512, length_bounds=[BOUND]))
     assert (found.policy.value, found.policy.source, found.policy.decision_id) == ("sjf", "meta", "d1")
-    assert found.hints == {"slow_share": 0.2}
+    assert found.parameters == {"slow_share": 0.2}
     assert found.instances["a"].controls == found.instances["a"].controls.__class__(n_run=4, token_budget=512, advised=True)
     assert found.instances["a"].n_run.source == "statera"
     assert found.instances["b"].n_run.source == "configured"
@@ -93,8 +93,8 @@ def test_silence_falls_back_by_name():
 
 
 def test_bypass_is_fcfs_with_open_knobs():
-    found = at(meta=decide(bypass=True, hints={"x": 1.0}), statera=act(4, token_budget=64))
-    assert (found.policy.value, found.policy.source, found.hints) == ("fcfs", "bypass", {})
+    found = at(meta=decide(bypass=True, parameters={"x": 1.0}), statera=act(4, token_budget=64))
+    assert (found.policy.value, found.policy.source, found.parameters) == ("fcfs", "bypass", {})
     assert found.instances["a"].controls.n_run == 32
     assert found.instances["a"].controls.token_budget is None
     assert found.instances["a"].n_run.decision_id == "d1"

@@ -75,8 +75,8 @@ async def test_a_request_that_waits_and_what_for(tmp_path: Path):
         rig.gateway.desk.on_cost(
             RequestCost(request_id=told["id"], sent_s=1.0, ttft_ms={"sim-1": 41.0}, tpot_ms={"sim-1": 2.5}, output_tokens=33.0)
         )
-        hints = {"tpot_guard": 0.25}
-        await rig.admin("POST", "/admin/policy", {"policy": "sjf", "hints": hints, "author": "kim", "reason": "short ones first"})
+        parameters = {"tpot_guard": 0.25}
+        await rig.admin("POST", "/admin/policy", {"policy": "sjf", "parameters": parameters, "author": "kim", "reason": "short ones first"})
         blocker.cancel()
         await asyncio.gather(*waiting)
         told = await story(rig, "second")
@@ -86,7 +86,7 @@ async def test_a_request_that_waits_and_what_for(tmp_path: Path):
     assert told["queue"]["waited_for"]["every window full"] >= 1
     assert [(one["policy"], one["source"]) for one in told["policies"]] == [("fcfs", "configured"), ("sjf", "operator")]
     (sent,) = told["tries"]
-    assert (sent["policy"]["name"], sent["policy"]["hints"]["tpot_guard"]) == ("sjf", 0.25)
+    assert (sent["policy"]["name"], sent["policy"]["parameters"]["tpot_guard"]) == ("sjf", 0.25)
     assert "guard" not in sent["knobs"]  # a share that is named holds for all alike
     assert "short ones first" in sent["policy"]["reason"]
     assert told["queue"]["history"][0]["waiting"] == 2

@@ -24,7 +24,7 @@ FULL = {
     "author": "alice",
     "reason": "incident 12",
     "expires": "2030-01-01T12:00:00+02:00",
-    "policy": {"name": "edf", "hints": {}},
+    "policy": {"name": "edf", "parameters": {}},
     "knobs": {"*": {"n_run": 8, "long_prefill_tokens": 0}, "gpu-0": {"n_run": 4, "token_budget": 512}},
     "tenants": {"team-a": {"weight": 2.5}, "batch": {"tokens_per_minute": 600, "concurrency_share": 0.25}},
     "engines": {"gpu-1": {"drain": True}},
@@ -70,10 +70,13 @@ BAD = {
     "no zone": (FULL | {"expires": "2030-01-01T12:00:00"}, "$.expires: got '2030-01-01T12:00:00' (a text); allowed: text matching"),
     "expires a number": (FULL | {"expires": 1893456000}, "$.expires: got 1893456000"),
     "policy": (HEAD | {"policy": {"name": "lifo"}}, f"$.policy.name: got 'lifo' (a text); allowed: one of {', '.join(POLICIES)}"),
-    "policy a text": (HEAD | {"policy": "edf"}, "$.policy: got 'edf' (a text); allowed: a map with the keys name, hints"),
+    "policy a text": (HEAD | {"policy": "edf"}, "$.policy: got 'edf' (a text); allowed: a map with the keys name, parameters"),
     "policy null": (HEAD | {"policy": None}, "$.policy: got nothing"),
-    "hint name": (HEAD | {"policy": {"name": "fcfs", "hints": {"theta": 1}}}, "$.policy.hints: hint 'theta' is unknown to policy 'fcfs'"),
-    "hint": (HEAD | {"policy": {"name": "edf", "hints": {"a": "1"}}}, "$.policy.hints.a: got '1' (a text); allowed: number"),
+    "parameter name": (
+        HEAD | {"policy": {"name": "fcfs", "parameters": {"theta": 1}}},
+        "$.policy.parameters: parameter 'theta' is unknown to policy 'fcfs'",
+    ),
+    "parameter": (HEAD | {"policy": {"name": "edf", "parameters": {"a": "1"}}}, "$.policy.parameters.a: got '1' (a text); allowed: number"),
     "knob range": (HEAD | {"knobs": {"gpu-0": {"n_run": 0}}}, "$.knobs.gpu-0.n_run: got 0 (an integer); allowed: integer from 1 to 4096"),
     "knob name": (HEAD | {"knobs": {"gpu-0": {"nrun": 3}}}, "$.knobs.gpu-0.nrun: unknown key. Did you mean `n_run`?"),
     "knob empty": (HEAD | {"knobs": {"gpu-0": {}}}, "$.knobs.gpu-0: sets no knob"),
@@ -208,7 +211,9 @@ def test_what_is_written_is_read_back_the_same_and_fits_the_schema(document):
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*FULL, "name", "hints", "n_run", "x"]), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*FULL, "name", "parameters", "n_run", "x"]), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 
@@ -230,8 +235,8 @@ def test_the_schema_is_a_schema_and_takes_what_is_taken():
     assert SCHEMA.is_valid(FULL)
 
 
-BEYOND_SCHEMA = {"policy", "hint name"}
-"""Which policies there are and which hints they take is the pool's to say: a user may have added some."""
+BEYOND_SCHEMA = {"policy", "parameter name"}
+"""Which policies there are and which parameters they take is the pool's to say: a user may have added some."""
 
 
 @pytest.mark.parametrize("name", sorted(set(BAD) - BEYOND_SCHEMA))

@@ -15,10 +15,10 @@ def test_nothing_held_is_an_empty_notice():
 
 
 def test_the_later_id_wins_whatever_the_order_they_come_in():
-    first, second = held("10-a", policy="edf", hints={"x": 1.0}), held("20-b", policy="sjf")
+    first, second = held("10-a", policy="edf", parameters={"x": 1.0}), held("20-b", policy="sjf")
     for order in ([first, second], [second, first]):
         notice = effective(order, 0.0)
-        assert (notice.policy, notice.hints) == ("sjf", {})
+        assert (notice.policy, notice.parameters) == ("sjf", {})
         assert conflicts(order, 0.0) == [Conflict("policy", "20-b", ("10-a",))]
 
 

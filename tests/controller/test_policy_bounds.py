@@ -93,8 +93,8 @@ def test_slack_counts_what_the_pace_has_to_spare_and_llf_does_not():
 def test_srtf_is_sjf_without_aging_until_somebody_comes_back_to_a_shared_cache():
     entries = mixed(80)
     orders = []
-    for name, hints in (("sjf", {"aging_ms_per_s": 0.0}), ("srtf", {}), ("srtf", {"kept_prefill": 1.0})):
-        policy = make_policy(name, hints)
+    for name, parameters in (("sjf", {"aging_ms_per_s": 0.0}), ("srtf", {}), ("srtf", {"kept_prefill": 1.0})):
+        policy = make_policy(name, parameters)
         for entry in entries:
             policy.push(entry, START_S)
         orders.append([entry.seq for entry in drain(policy)])

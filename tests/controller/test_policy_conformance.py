@@ -37,9 +37,9 @@ def test_a_switch_of_many_goes_on_while_requests_come_and_go(name):
 
 @pytest.mark.parametrize("case", REFERENCES)
 def test_the_order_is_that_of_the_reference(case):
-    name, hints, reference = REFERENCES[case]
+    name, parameters, reference = REFERENCES[case]
     for seed in (3, 4):
-        policy, slow = QueueScript(make_policy(name, hints), seed), QueueScript(reference(), seed)
+        policy, slow = QueueScript(make_policy(name, parameters), seed), QueueScript(reference(), seed)
         policy.run(300)
         slow.run(300)
         assert policy.order == slow.order
@@ -108,8 +108,8 @@ class Fickle(Fcfs):
     name = "fickle"
     made = 0
 
-    def __init__(self, hints):
-        super().__init__(hints)
+    def __init__(self, parameters):
+        super().__init__(parameters)
         type(self).made += 1
 
     def key(self, entry):

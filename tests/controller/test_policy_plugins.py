@@ -74,14 +74,14 @@ def test_a_name_that_is_taken_is_refused_and_the_pool_stays():
 def test_a_hint_that_goes_with_any_policy_is_taken():
     class Guarded(Fcfs):
         name = "guarded"
-        default_hints: ClassVar = {"tpot_guard": 0.3}
-        hint_ranges: ClassVar = {"tpot_guard": (0.0, 1.0)}
+        default_parameters: ClassVar = {"tpot_guard": 0.3}
+        parameter_ranges: ClassVar = {"tpot_guard": (0.0, 1.0)}
 
-        def __init__(self, hints):
-            super().__init__(hints)
-            self.hints = dict(hints)
+        def __init__(self, parameters):
+            super().__init__(parameters)
+            self.parameters = dict(parameters)
 
-    with pytest.raises(PolicyError, match=r"hint 'tpot_guard' of policy 'guarded' is taken: it goes with any policy"):
+    with pytest.raises(PolicyError, match=r"parameter 'tpot_guard' of policy 'guarded' is taken: it goes with any policy"):
         register(Guarded)
     assert "guarded" not in POLICIES
 
@@ -93,11 +93,11 @@ def test_a_hint_that_goes_with_any_policy_is_taken():
         ("summary", "", "summary is ''; allowed: a line of text"),
         ("starvation", None, "starvation is None"),
         ("signals", ("arrival",), r"signals is \('arrival',\); allowed: a tuple of hmas.controller.scheduling.policy_base.signals.Signal"),
-        ("default_hints", {"x": 1.0}, r"hint_ranges has \[\]; allowed: the names of default_hints, \['x'\]"),
+        ("default_parameters", {"x": 1.0}, r"parameter_ranges has \[\]; allowed: the names of default_parameters, \['x'\]"),
         ("on_finished", None, "served is None; allowed: a method with 3 arguments"),
         ("pop", lambda self: None, "pop does not take 1 arguments"),
         ("__len__", lambda self: 3, "an empty one has len 3"),
-        ("pop", lambda self, now_s: 1 / 0, "an empty one with its default hints failed: ZeroDivisionError"),
+        ("pop", lambda self, now_s: 1 / 0, "an empty one with its default parameters failed: ZeroDivisionError"),
     ],
 )
 def test_what_is_missing_or_wrong_is_named(member, value, words):
@@ -110,21 +110,21 @@ def test_what_is_missing_or_wrong_is_named(member, value, words):
 @pytest.mark.parametrize(
     ("defaults", "ranges", "words"),
     [
-        ({"x": 5.0}, {"x": (0.0, 1.0)}, "default_hints['x'] is 5.0; allowed: a number from 0 to 1"),
-        ({"x": 0.5}, {"x": (1.0, 0.0)}, "hint_ranges['x'] is (1.0, 0.0); allowed: the lowest and the highest value"),
-        ({"X": 0.5}, {"X": (0.0, 1.0)}, "hint 'X'; allowed: lower-case letters"),
+        ({"x": 5.0}, {"x": (0.0, 1.0)}, "default_parameters['x'] is 5.0; allowed: a number from 0 to 1"),
+        ({"x": 0.5}, {"x": (1.0, 0.0)}, "parameter_ranges['x'] is (1.0, 0.0); allowed: the lowest and the highest value"),
+        ({"X": 0.5}, {"X": (0.0, 1.0)}, "parameter 'X'; allowed: lower-case letters"),
     ],
 )
 def test_hints_have_defaults_within_their_ranges(defaults, ranges, words):
     with pytest.raises(PolicyError, match=re.escape(words)):
-        check_policy(type("Wrong", (Fcfs,), {"name": "wrong", "default_hints": defaults, "hint_ranges": ranges}))
+        check_policy(type("Wrong", (Fcfs,), {"name": "wrong", "default_parameters": defaults, "parameter_ranges": ranges}))
 
 
 def test_everything_that_is_wrong_is_told_at_once():
     with pytest.raises(PolicyError) as caught:
         check_policy(type("Bare", (), {}))
     told = str(caught.value)
-    for member in ("name", "summary", "signals", "default_hints", "push", "load", "undo_pop", "on_finished", "entries", "__len__"):
+    for member in ("name", "summary", "signals", "default_parameters", "push", "load", "undo_pop", "on_finished", "entries", "__len__"):
         assert f"{member} is missing" in told
 
 

@@ -111,7 +111,7 @@ def audit(scheduler: Scheduler, waiting: dict[str, QueueEntry]) -> None:
 
 def dispatched(scheduler: Scheduler, now_s: float, waiting: dict[str, QueueEntry], *, check: bool) -> list[str]:
     """Dispatches, and holds what goes against a sorted table under the policy in force."""
-    reference = make_policy(scheduler.policy, scheduler.hints)
+    reference = make_policy(scheduler.policy, scheduler.parameters)
     sent = scheduler.dispatch(now_s)
     for one in sent:
         if check and type(reference).key is not KeyedPolicy.key if isinstance(reference, KeyedPolicy) else False:

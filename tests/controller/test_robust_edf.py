@@ -146,7 +146,7 @@ def made(seq, *, output=100.0, prompt=100, weight=1.0, at_s=0.0, ttft_ms=4000.0)
 
 def pressed(entries, lapses=60):
     """A queue in which requests have come too late."""
-    policy = RobustEdf(dict(RobustEdf.default_hints))
+    policy = RobustEdf(dict(RobustEdf.default_parameters))
     for entry in entries:
         policy.push(entry, entry.request.arrival_s)
     cheapest = min(entries, key=lambda entry: entry.estimates.output_tokens)
@@ -219,7 +219,7 @@ def test_one_call_moves_no_more_than_a_few():
 
 
 def test_lapses_move_entries_of_a_script_that_loses_nobody():
-    script = QueueScript(RobustEdf(RobustEdf.default_hints | {"late_share": 0.001}), 5, probing=True)
+    script = QueueScript(RobustEdf(RobustEdf.default_parameters | {"late_share": 0.001}), 5, probing=True)
     script.run(2000)
     assert len(script.order) > 400
 

@@ -22,14 +22,14 @@ def believed(ttft_slo_ms=1000.0, tpot_slo_ms=50.0, output=10.0, upper=50.0, tota
     return Estimates(slo=slo, output_tokens=output, output_tokens_upper=upper, ttft_ms=100.0 * total_scale, tpot_ms=20.0)
 
 
-def build(*, n_run=4, policy="fcfs", kv=0, hints=None, **more) -> Scheduler:
+def build(*, n_run=4, policy="fcfs", kv=0, parameters=None, **more) -> Scheduler:
     specs = [InstanceSpec(name="i0", capacity_n_run=32, kv_capacity_tokens=kv, kv_bytes_per_token=2)]
     made = Scheduler(
         settings=SchedulerSettings(fence_margin=0.0, **more),
         instances=specs,
         router=make_router("least-loaded"),
         policy=policy,
-        hints=hints,
+        parameters=parameters,
     )
     made.set_controls("i0", Controls(n_run=n_run))
     return made
@@ -107,7 +107,7 @@ def test_the_story_of_one_that_was_never_dispatched():
 
 
 def test_snapshot_tells_queue_and_instances():
-    made = build(n_run=2, kv=2000, policy="two-lane", hints={"threshold_ms": 500.0})
+    made = build(n_run=2, kv=2000, policy="two-lane", parameters={"threshold_ms": 500.0})
     made.submit(request(0, at_s=100.0), believed(), 100.0)
     made.submit(request(1, at_s=100.0), believed(tpot_slo_ms=10.0), 100.0)
     made.dispatch(100.0)

@@ -249,14 +249,14 @@ def test_the_share_is_a_hint_of_any_policy_and_goes_before_what_is_configured():
     made = build(0.5)
     assert made._walk.guard.share == 0.5
     assert made.set_policy("edf", 0.0, {"tpot_guard": 0.2})
-    assert (made._walk.guard.share, made.hints["tpot_guard"]) == (0.2, 0.2)
+    assert (made._walk.guard.share, made.parameters["tpot_guard"]) == (0.2, 0.2)
     assert not made.set_policy("edf", 0.0, {"tpot_guard": 0.2})
     made.set_tpot_guard(0.7)
     assert made._walk.guard.share == 0.2
     assert made.set_policy("edf", 0.0)
-    assert (made._walk.guard.share, "tpot_guard" in made.hints) == (0.7, False)
+    assert (made._walk.guard.share, "tpot_guard" in made.parameters) == (0.7, False)
     assert made.set_policy("two-lane", 0.0, {"tpot_guard": 0.1, "threshold_ms": 900.0})
-    assert (made._walk.guard.share, made.hints["threshold_ms"]) == (0.1, 900.0)
+    assert (made._walk.guard.share, made.parameters["threshold_ms"]) == (0.1, 900.0)
     with pytest.raises(PolicyError, match=r"'tpot_guard' of policy 'edf' is 1\.5; allowed: a number from 0 to 1"):
         made.set_policy("edf", 0.0, {"tpot_guard": 1.5})
     assert (made.policy, made._walk.guard.share) == ("two-lane", 0.1)
@@ -292,7 +292,7 @@ def test_a_hint_of_the_share_holds_from_the_start():
         instances=[InstanceSpec(name="i0", capacity_n_run=64)],
         router=make_router("least-loaded"),
         policy="edf",
-        hints={"tpot_guard": 0.1},
+        parameters={"tpot_guard": 0.1},
     )
     assert made._walk.guard.share == 0.1
 

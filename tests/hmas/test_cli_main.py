@@ -123,7 +123,7 @@ def test_the_address_comes_from_the_option_the_variable_or_the_configuration(cap
         (["policy", "force"], "Missing argument 'NAME'"),
         (["policy", "force", "edf"], "Missing option '--reason'"),
         (["policy", "force", "edf", "--reason", "r", "--for", "soon"], "'soon' is no duration; allowed"),
-        (["policy", "force", "edf", "--reason", "r", "--hint", "x"], "'x' is no hint; allowed"),
+        (["policy", "force", "edf", "--reason", "r", "--parameter", "x"], "'x' is no parameter; allowed"),
         (["knobs", "set", "gpu-0", "--reason", "r"], "give --n-run, --token-budget or --long-prefill-tokens"),
         (["knobs", "set", "gpu-0", "--n-run", "0", "--reason", "r"], "0 is not in the range 1<=x<=4096"),
         (["override", "clear"], "name one override, or give --all"),
@@ -220,7 +220,7 @@ def test_override_validate_here(capsys, tmp_path):
     file.write_text(json.dumps(OVERRIDE))
     assert hmas(capsys, "override", "validate", str(file), "--here")[:2] == (0, "night: ok, holds policy\n")
     code, out, _ = hmas(capsys, "override", "validate", str(file), "--here", "--json")
-    assert json.loads(out)["settings"] == {"policy": {"name": "edf", "hints": {}}}
+    assert json.loads(out)["settings"] == {"policy": {"name": "edf", "parameters": {}}}
     code, _, err = hmas(capsys, "override", "validate", str(file), "--admin", NOWHERE)
     assert code == 3
     assert "night: well formed, but no gateway listens" in err

@@ -191,11 +191,11 @@ def test_policy_force_and_release(hmas, installation):
 
 def test_policy_hints_and_refusals(hmas):
     two_lane = next(item for item in of(hmas("policy", "list", "--json")) if item["name"] == "two-lane")
-    name, (low, high) = next(iter(two_lane["hint_ranges"].items()))
+    name, (low, high) = next(iter(two_lane["parameter_ranges"].items()))
     value = (low + high) / 2
-    document = of(hmas("policy", "force", "two-lane", "--hint", f"{name}={value}", "--reason", "r", "--json"))
-    assert document["hints"][name] == pytest.approx(value)
-    code, out, err = hmas("policy", "force", "two-lane", "--hint", f"{name}={high + 1}", "--reason", "r")
+    document = of(hmas("policy", "force", "two-lane", "--parameter", f"{name}={value}", "--reason", "r", "--json"))
+    assert document["parameters"][name] == pytest.approx(value)
+    code, out, err = hmas("policy", "force", "two-lane", "--parameter", f"{name}={high + 1}", "--reason", "r")
     assert (code, out) == (1, "")
     assert name in err
     assert "allowed: a number from" in err

@@ -48,7 +48,7 @@ def test_hints():
     assert Pair().convert("theta=500", None, None) == ("theta", 500.0)
     assert Pair().convert("theta=-1.5e2", None, None) == ("theta", -150.0)
     for text in ("theta", "=5", "theta=", "theta=x"):
-        with pytest.raises(click.BadParameter, match="is no hint; allowed: NAME=NUMBER"):
+        with pytest.raises(click.BadParameter, match="is no parameter; allowed: NAME=NUMBER"):
             Pair().convert(text, None, None)
 
 

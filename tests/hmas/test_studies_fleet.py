@@ -124,8 +124,8 @@ def test_agents_policies_and_targets():
     with pytest.raises(ConfigError, match="perception; allowed: none, all, statera, meta"):
         read_agents("perception")
     assert read_policy("edf") == ("edf", {})
-    name, hints = read_policy("two-lane:threshold_ms=500")
-    assert (name, hints) == ("two-lane", {"threshold_ms": 500.0})
+    name, parameters = read_policy("two-lane:threshold_ms=500")
+    assert (name, parameters) == ("two-lane", {"threshold_ms": 500.0})
     for text in ("lifo", "two-lane:threshold_ms=soon", "edf:threshold_ms=5"):
         with pytest.raises(ConfigError):
             read_policy(text)

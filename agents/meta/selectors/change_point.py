@@ -96,7 +96,7 @@ class ChangePointSelector:
         if row is None:
             return situation.start, f"no regime of the table: {situation.start.policy}"
         told = ", ".join(f"{name} {seen[name]:.2g}" for name in row.when)
-        wanted = candidate(row.policy, row.hints) if row.hints else known(row.policy, situation)
+        wanted = candidate(row.policy, row.parameters) if row.parameters else known(row.policy, situation)
         return wanted, f"regime {told or 'any'}: {row.policy}"
 
     def _said(self, situation: Situation, wanted: Candidate, reason: str) -> Proposal:

@@ -123,7 +123,7 @@ def likeliest(said: Mapping[str, float], allowed: tuple[str, ...]) -> str:
 
 
 def known(policy: str, situation: Situation) -> Candidate:
-    """A policy by name: what runs with its hints and window, the configured one with its own, else with its defaults."""
+    """A policy by name: what runs with its parameters and window, the configured one with its own, else with its defaults."""
     for one in (situation.current, situation.start):
         if one.policy == policy:
             return one

@@ -87,8 +87,8 @@ class LlmSelector:
         except AnswerError as error:
             return self._failed(situation, str(error))
         self._failures = 0
-        if wanted.policy == situation.current.policy and not wanted.hints:
-            # Naming what runs leaves it as it is, hints and window included.
+        if wanted.policy == situation.current.policy and not wanted.parameters:
+            # Naming what runs leaves it as it is, parameters and window included.
             wanted = situation.current
         return Proposal(
             candidate=wanted, reason=answer.told or "no reason given", source=self.name, bypass=answer.bypass, confidence=answer.confidence

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from hmas.agents.meta.selectors.base import Reward, Situation
 from hmas.agents.meta.selectors.rules import figures
 from hmas.controller.core.messages import LongView
-from hmas.controller.scheduling.policies.registry import COMMON_HINTS, POLICIES
+from hmas.controller.scheduling.policies.registry import COMMON_PARAMETERS, POLICIES
 
 TASK = """You choose the queueing policy of a gateway in front of language model servers. A request is good when its first token (TTFT) and
 the pace of the others (TPOT) both keep their targets. Choose the policy under which most requests of the coming minutes will be good. A
 change has a cost and is judged by a simulation before it is made: propose one only where the figures speak for it, else name the policy in
-force. Hints are optional; those left out keep their defaults. bypass asks for first come, first served without any bounds and is followed
+force. Parameters are optional; those left out keep their defaults. bypass means first come, first served without any bounds and is followed
 only while telemetry contradicts itself. confidence is from 0 to 1. The reason is one short sentence that names the figures it stands on."""
 
 MEANINGS = {
@@ -55,15 +55,15 @@ def question(situation: Situation, lately: Sequence[Reward]) -> str:
 def _policy(name: str) -> str:
     policy = POLICIES[name]
     ranges = [
-        f"{hint} {policy.hint_ranges[hint][0]:g} to {policy.hint_ranges[hint][1]:g}, default {value:g}"
-        for hint, value in policy.default_hints.items()
+        f"{parameter} {policy.parameter_ranges[parameter][0]:g} to {policy.parameter_ranges[parameter][1]:g}, default {value:g}"
+        for parameter, value in policy.default_parameters.items()
     ]
-    return f"- {name}: {policy.summary}" + (f" (hints: {'; '.join(ranges)})" if ranges else "")
+    return f"- {name}: {policy.summary}" + (f" (parameters: {'; '.join(ranges)})" if ranges else "")
 
 
 def _common() -> str:
-    told = "; ".join(f"{hint} {low:g} to {high:g}" for hint, (low, high) in COMMON_HINTS.items())
-    return f"- hints of any policy, as configured where not given: {told} (share of the room of those running that a prompt may take)"
+    told = "; ".join(f"{parameter} {low:g} to {high:g}" for parameter, (low, high) in COMMON_PARAMETERS.items())
+    return f"- parameters of any policy, as configured where not given: {told} (share of the room of those running that a prompt may take)"
 
 
 def _figures(view: LongView) -> list[str]:

@@ -58,7 +58,7 @@ class RuleSelector:
 
 
 def _candidate(wish: RuleProposal, situation: Situation) -> Candidate:
-    """The wish by its own hints; one for what is in force, or for what was configured, keeps theirs."""
+    """The wish by its own parameters; one for what is in force, or for what was configured, keeps theirs."""
     if wish.policy == situation.current.policy:
         return situation.current
     return situation.start if wish.policy == situation.start.policy else candidate(wish.policy)

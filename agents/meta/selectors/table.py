@@ -11,7 +11,7 @@ import msgspec
 
 from hmas.agents.meta.selectors.features import FEATURES
 from hmas.controller.core.errors import ConfigError, PolicyError
-from hmas.controller.scheduling.policies.registry import check_hints
+from hmas.controller.scheduling.policies.registry import check_parameters
 
 SHIPPED = Path(__file__).parent.parent / "models" / "regimes.json"
 ROWS_MOST = 64
@@ -23,13 +23,13 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     Attributes:
         when: By figure the least and the most, both included; null leaves a side open. All have to hold.
-        policy, hints: What is best there.
+        policy, parameters: What is best there.
         why: In words, for the operator.
     """
 
     when: dict[str, tuple[float | None, float | None]]
     policy: str
-    hints: dict[str, float] = {}
+    parameters: dict[str, float] = {}
     why: str = ""
 
     def holds(self, figures: Mapping[str, float]) -> bool:
@@ -86,6 +86,6 @@ def _check(row: Row, where: str) -> None:
         if low is not None and high is not None and low > high:
             raise ConfigError(f"{where}.when.{name} is [{low:g}, {high:g}]; allowed: the least first")
     try:
-        check_hints(row.policy, row.hints)
+        check_parameters(row.policy, row.parameters)
     except PolicyError as error:
         raise ConfigError(f"{where}: {error}") from error

@@ -184,7 +184,7 @@ def outlooks_of(weighed: Sequence[Weighed], current: Candidate) -> tuple[Candida
     found = [
         CandidateOutlook(
             policy=one.policy,
-            hints=one.hints,
+            parameters=one.parameters,
             n_run=one.n_run,
             good=round(gain.good, 4),
             gain=round(gain.share, 4),

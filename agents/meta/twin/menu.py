@@ -3,8 +3,8 @@
 Replays overlap, and what they say is kept; so a candidate need not be looked at each time, and the time is better spent on a longer window:
 what a policy puts off shows late. What runs is always replayed, for the others are compared with it, and so is who leads. Each of the
 others has a period, long where it is hopeless, and the most overdue are looked at. The plain baseline (first come first served with the
-best static window) comes with a neighbouring window, and moves there where that is better. Of what runs the hints a step away are looked
-at, so that from change to change they climb as long as that is worth one.
+best static window) comes with a neighbouring window, and moves there where that is better. Of what runs the parameters a step away are
+looked at, so that from change to change they climb as long as that is worth one.
 """
 
 from collections.abc import Callable, Collection

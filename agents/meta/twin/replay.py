@@ -107,7 +107,7 @@ def replay(world: ReplayScenario, candidate: Candidate) -> tuple[ReplayResult, l
         What it came to, and the records of all its requests.
 
     Raises:
-        PolicyError: There is no such policy, or it does not take a hint.
+        PolicyError: There is no such policy, or it does not take a parameter.
     """
     by_cost = candidate.policy == RobustEdf.name
     scheduler = Scheduler(
@@ -125,7 +125,7 @@ def replay(world: ReplayScenario, candidate: Candidate) -> tuple[ReplayResult, l
         ],
         router=make_router(world.routing),
         policy=candidate.policy,
-        hints={"cost_threshold": world.cost_threshold} | candidate.hints if by_cost else candidate.hints,
+        parameters={"cost_threshold": world.cost_threshold} | candidate.parameters if by_cost else candidate.parameters,
     )
     engines = {plant.name: EngineModel(plant.profile, n_run=plant.ceiling, token_budget=plant.token_budget) for plant in world.plants}
     in_force: dict[str, Controls] = {}

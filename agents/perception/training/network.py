@@ -95,7 +95,7 @@ class Network(nn.Module):  # type: ignore[misc]  # as above
         total = looked_up.sum(dim=1)
         sums = [found.sum(dim=1) for _, found in beside]
         counts = [_count(ids, x) for ids, _ in beside]
-        # The mean forgets how long the text is; over the root, many weak hints still add up.
+        # The mean forgets how long the text is; over the root, many weak parameters still add up.
         sides = [found / count for found, count in zip(sums, counts, strict=True)]
         rooted = [found / torch.sqrt(count) for found, count in zip([total, *sums], [features, *counts], strict=True)]
         joined = torch.cat([mean, most, total / features, rooted[0], *sides, dense], dim=1)

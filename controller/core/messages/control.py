@@ -11,9 +11,9 @@ OPEN_WINDOW = 1 << 16
 """A window beyond every ceiling: an instance takes what it can, and only the TPOT guard and the KV fence hold back."""
 
 
-def label_of(policy: str, hints: Mapping[str, float], n_run: int) -> str:
-    """A policy with its hints and window in words, such as `two-lane(threshold_ms=4000)` or `fcfs, window 48`."""
-    told = ", ".join(f"{name}={value:g}" for name, value in sorted(hints.items()))
+def label_of(policy: str, parameters: Mapping[str, float], n_run: int) -> str:
+    """A policy with its parameters and window in words, such as `two-lane(threshold_ms=4000)` or `fcfs, window 48`."""
+    told = ", ".join(f"{name}={value:g}" for name, value in sorted(parameters.items()))
     name = f"{policy}({told})" if told else policy
     if not n_run:
         return name
@@ -63,7 +63,7 @@ class CandidateOutlook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     """
 
     policy: str
-    hints: dict[str, float] = field(default_factory=dict)
+    parameters: dict[str, float] = field(default_factory=dict)
     n_run: int = 0
     good: float = 0.0
     gain: float = 0.0
@@ -71,18 +71,18 @@ class CandidateOutlook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 
 
 class MetaDecision(Message, frozen=True, tag="decision"):
-    """Meta's output A_t with hints (meta -> gateway).
+    """Meta's output A_t with parameters (meta -> gateway).
 
     Attributes:
         decision_id: Unique; the gateway's event names it when applied.
-        hints: Topology-specific parameters, validated by the policy (H-MAS C.1).
+        parameters: Topology-specific parameters, validated by the policy (H-MAS C.1).
         bypass: Emergency bypass: FCFS and unbounded knobs (C.2).
         source: `rules`, `twin`, `llm`, `rollback`, `bypass`, ...
         evidence: The figures the reason stands on.
         confidence: What the selector gives its own word, 0 to 1.
         candidates: What was looked at and what was expected of each, best first; empty where nobody replayed anything.
         n_run: Window that meta holds for every instance, at most its ceiling; 0 leaves windows to statera.
-        changed: Whether something else is in force now than before: policy, hints or window.
+        changed: Whether something else is in force now than before: policy, parameters or window.
         repeats: Id of the decision that this one only repeats as a sign of life, empty for one of its own.
     """
 
@@ -90,7 +90,7 @@ class MetaDecision(Message, frozen=True, tag="decision"):
     decision_id: str
     policy: str
     previous: str
-    hints: dict[str, float] = field(default_factory=dict)
+    parameters: dict[str, float] = field(default_factory=dict)
     bypass: bool = False
     reason: str = ""
     source: str = "rules"

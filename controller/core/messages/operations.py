@@ -39,7 +39,7 @@ class OverrideNotice(Message, frozen=True, tag="override"):
 
     sent_s: float
     policy: str = ""
-    hints: dict[str, float] = field(default_factory=dict)
+    parameters: dict[str, float] = field(default_factory=dict)
     knobs: dict[str, dict[str, int]] = field(default_factory=dict)
     tenant_weights: dict[str, float] = field(default_factory=dict)
     tenant_limits: dict[str, dict[str, int | float]] = field(default_factory=dict)

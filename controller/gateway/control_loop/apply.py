@@ -89,13 +89,13 @@ class Control:
         return self.directives.weights.get(tenant, 1.0)
 
     def on_decision(self, decision: MetaDecision) -> None:
-        """Meta has spoken. A policy or hint outside the whitelist is refused and changes nothing."""
+        """Meta has spoken. A policy or parameter outside the whitelist is refused and changes nothing."""
         if decision.n_run < 0:
             self._reject("meta", decision.decision_id, f"n_run is {decision.n_run}; allowed: 0 or more")
             return
         if not decision.bypass:
             try:
-                make_policy(decision.policy, decision.hints)
+                make_policy(decision.policy, decision.parameters)
             except PolicyError as error:
                 self._reject("meta", decision.decision_id, str(error))
                 return
@@ -155,7 +155,7 @@ class Control:
             tight = in_force.guard.source == STATERA and in_force.controls.guard < 1.0
             found.append(Wanted(STATERA, action.word.n_run, in_force.n_run.source == STATERA, tight))
         if agents.enabled and self.meta is not None and self.meta.fresh(now_s, agents.stale_after_s) and not self.meta.word.bypass:
-            share = directives.hints.get(GUARD) if directives.policy.source == META else None
+            share = directives.parameters.get(GUARD) if directives.policy.source == META else None
             tight = share is not None and share < self._configured.tpot_guard
             found.append(Wanted(META, self.meta.word.n_run, in_force.n_run.source == META, tight))
         return found
@@ -215,8 +215,8 @@ class Control:
         before, self.directives = self.directives, after
         now_s = self._clock.now_s()
         found = list(changes(before, after, names))
-        if after.policy.value != before.policy.value or after.hints != before.hints:
-            self._scheduler.set_policy(after.policy.value, now_s, after.hints)
+        if after.policy.value != before.policy.value or after.parameters != before.parameters:
+            self._scheduler.set_policy(after.policy.value, now_s, after.parameters)
             self._metrics.policy_switches.inc()
         for name in names:
             if after.instances[name] != before.instances.get(name):
@@ -308,7 +308,7 @@ def override_faults(override: Override, instances: Mapping[str, object], limits:
     faults: list[str] = []
     if override.policy is not None:
         try:
-            make_policy(override.policy, override.hints)
+            make_policy(override.policy, override.parameters)
         except PolicyError as error:
             faults.append(f"$.policy: {error}")
     known = ", ".join(instances) or "none"

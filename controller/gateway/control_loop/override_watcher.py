@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 class OverrideWatch:
     """Turns the directory's files into the notice in force.
 
-    A file that is well formed but cannot be applied here (an unknown engine, a hint out of range) is treated like a broken one: its last
-    good version stays, and the reason is an event and part of `errors`.
+    A file that is well formed but cannot be applied here (an unknown engine, a parameter out of range) is treated like a broken one: its
+    last good version stays, and the reason is an event and part of `errors`.
 
     Attributes:
         held: Overrides in force, by id.
@@ -134,7 +134,7 @@ def _same(one: OverrideNotice, other: OverrideNotice) -> bool:
 def _content(notice: OverrideNotice) -> tuple[object, ...]:
     return (
         notice.policy,
-        notice.hints,
+        notice.parameters,
         notice.knobs,
         notice.tenant_weights,
         notice.tenant_limits,

@@ -28,14 +28,14 @@ class Cfs(FlowPolicy):
     Unlike under `wfq` it is sessions that share, so a tenant gets more by opening more of them, and a quiet moment levels
     nothing.
 
-    Hints: `debit_ms`: where a new session starts, milliseconds of service at weight 1; `by`: 1 sessions (within their tenant; the
+    Parameters: `debit_ms`: where a new session starts, milliseconds of service at weight 1; `by`: 1 sessions (within their tenant; the
     tenant where a request names none), 0 tenants.
     """
 
     name: ClassVar[str] = "cfs"
     summary: ClassVar[str] = "sessions share service time by weight and nice level; keeps an agent's busy session from crowding out chats"
-    default_hints: ClassVar[Mapping[str, float]] = MappingProxyType({"debit_ms": 1000.0, "by": 1.0})
-    hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({"debit_ms": (1.0, 60_000.0), "by": (0.0, 1.0)})
+    default_parameters: ClassVar[Mapping[str, float]] = MappingProxyType({"debit_ms": 1000.0, "by": 1.0})
+    parameter_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({"debit_ms": (1.0, 60_000.0), "by": (0.0, 1.0)})
     signals: ClassVar[tuple[Signal, ...]] = (SESSION, TENANT, WEIGHT, PRIORITY, SERVICE_TIME, SERVED_TOKENS, ARRIVAL)
     starvation: ClassVar[str] = (
         "none: of two sessions that wait, service per weight differs by one request of each; new ones start debit_ms behind"
@@ -43,9 +43,9 @@ class Cfs(FlowPolicy):
     complexity: ClassVar[str] = "push, pop O(log n + log f), re-key and removal O(1)"
     source: ClassVar[str] = "Molnar 2007, Linux 2.6.23 design document; H-MAS C.2"
 
-    def __init__(self, hints: Mapping[str, float]) -> None:
-        super().__init__(hints, sessions=by_session(hints))
-        self._debit_ms = hints["debit_ms"]
+    def __init__(self, parameters: Mapping[str, float]) -> None:
+        super().__init__(parameters, sessions=by_session(parameters))
+        self._debit_ms = parameters["debit_ms"]
 
     def _cost(self, entry: QueueEntry, output_tokens: float) -> float:
         return service_ms_of(entry, output_tokens)

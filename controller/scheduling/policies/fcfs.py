@@ -16,8 +16,8 @@ class Fcfs(KeyedPolicy):
 
     name: ClassVar[str] = "fcfs"
     summary: ClassVar[str] = "first come, first served; needs no estimates, the safe fallback"
-    default_hints: ClassVar[Mapping[str, float]] = MappingProxyType({})
-    hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({})
+    default_parameters: ClassVar[Mapping[str, float]] = MappingProxyType({})
+    parameter_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({})
     signals: ClassVar[tuple[Signal, ...]] = (ARRIVAL,)
     starvation: ClassVar[str] = "none: a request is passed by nobody who came after it"
     complexity: ClassVar[str] = "push, pop, re-key O(log n), removal O(1)"

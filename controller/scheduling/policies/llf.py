@@ -29,8 +29,8 @@ class Llf(KeyedPolicy):
     summary: ClassVar[str] = (
         "whoever must start first to be in time (TTFT deadline less predicted prefill); for prompts that differ much in length"
     )
-    default_hints: ClassVar[Mapping[str, float]] = MappingProxyType({})
-    hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({})
+    default_parameters: ClassVar[Mapping[str, float]] = MappingProxyType({})
+    parameter_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({})
     signals: ClassVar[tuple[Signal, ...]] = (ARRIVAL, TARGETS, FIRST_TOKEN_TIME, PRIORITY)
     starvation: ClassVar[str] = "passed only by requests that must start before it must; priority moves that by at most 200 s"
     complexity: ClassVar[str] = "push, pop, re-key O(log n), removal O(1)"

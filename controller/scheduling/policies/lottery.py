@@ -37,13 +37,13 @@ class Lottery(FlowPolicy):
     Tickets are the tenant's weight times a factor for the client's priority of its next request: ten steps double or halve it.
     Within a tenant the client's priority comes first, then arrival.
 
-    Hint `seed`: of the generator.
+    Parameter `seed`: of the generator.
     """
 
     name: ClassVar[str] = "lottery"
     summary: ClassVar[str] = "each dispatch is drawn among tenants by tickets (weight and priority); fair in the mean, hard to game"
-    default_hints: ClassVar[Mapping[str, float]] = MappingProxyType({"seed": 0.0})
-    hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({"seed": (0.0, 4_294_967_295.0)})
+    default_parameters: ClassVar[Mapping[str, float]] = MappingProxyType({"seed": 0.0})
+    parameter_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({"seed": (0.0, 4_294_967_295.0)})
     signals: ClassVar[tuple[Signal, ...]] = (TENANT, WEIGHT, PRIORITY, ARRIVAL)
     starvation: ClassVar[str] = (
         "none, in probability: with share p a tenant is passed in k draws with (1 - p)^k; by priority within a tenant"
@@ -51,9 +51,9 @@ class Lottery(FlowPolicy):
     complexity: ClassVar[str] = "push, pop O(log n + log f), re-key O(1), removal O(log f)"
     source: ClassVar[str] = "Waldspurger and Weihl, OSDI 1994, section 2; H-MAS C.2"
 
-    def __init__(self, hints: Mapping[str, float]) -> None:
-        super().__init__(hints)
-        self._seed = int(hints["seed"])
+    def __init__(self, parameters: Mapping[str, float]) -> None:
+        super().__init__(parameters)
+        self._seed = int(parameters["seed"])
         self._tree: TicketTree[Flow] = TicketTree()
         self._won: list[Flow] = []
 

@@ -38,7 +38,7 @@ class Mlfq(FlowPolicy):
     Every `boost_s` seconds of the clock all accounts are cleared: who waits then stands on the top level in the order it had,
     before all that comes later.
 
-    Hints: `quantum_tokens`: of the top level; `boost_s`; `by`: 1 sessions (within their tenant; the tenant where a request
+    Parameters: `quantum_tokens`: of the top level; `boost_s`; `by`: 1 sessions (within their tenant; the tenant where a request
     names none), 0 tenants.
     """
 
@@ -46,8 +46,8 @@ class Mlfq(FlowPolicy):
     summary: ClassVar[str] = (
         "sessions sink by the tokens they have used, boosted at intervals; new and light ones first, with lengths unknown"
     )
-    default_hints: ClassVar[Mapping[str, float]] = MappingProxyType({"quantum_tokens": 2048.0, "boost_s": 30.0, "by": 1.0})
-    hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType(
+    default_parameters: ClassVar[Mapping[str, float]] = MappingProxyType({"quantum_tokens": 2048.0, "boost_s": 30.0, "by": 1.0})
+    parameter_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType(
         {"quantum_tokens": (16.0, 1_000_000.0), "boost_s": (0.1, 3600.0), "by": (0.0, 1.0)}
     )
     signals: ClassVar[tuple[Signal, ...]] = (SESSION, TENANT, WEIGHT, PROMPT_LENGTH, OUTPUT_LENGTH, SERVED_TOKENS, PRIORITY, ARRIVAL)
@@ -55,10 +55,10 @@ class Mlfq(FlowPolicy):
     complexity: ClassVar[str] = "push, pop O(log n + log f), re-key, removal and boost O(1)"
     source: ClassVar[str] = "Corbato et al. 1962; boost as in Arpaci-Dusseau, Three Easy Pieces, chapter 8; H-MAS 3.5 and C.2"
 
-    def __init__(self, hints: Mapping[str, float]) -> None:
-        super().__init__(hints, sessions=by_session(hints))
-        self._boost_s = hints["boost_s"]
-        self._ends = [hints["quantum_tokens"] * (2 ** (level + 1) - 1) for level in range(LEVELS - 1)]
+    def __init__(self, parameters: Mapping[str, float]) -> None:
+        super().__init__(parameters, sessions=by_session(parameters))
+        self._boost_s = parameters["boost_s"]
+        self._ends = [parameters["quantum_tokens"] * (2 ** (level + 1) - 1) for level in range(LEVELS - 1)]
         self._turn = 0
 
     def level(self, used: float) -> int:

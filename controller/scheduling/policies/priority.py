@@ -22,21 +22,21 @@ class Priority(KeyedPolicy):
     No class is shut out by a better one: the requests of a better class that pass a given one are those that come within
     `aging_s` times the classes between them after it. Lower numbers are better; beyond 100 either way counts as 100.
 
-    Hint `aging_s`: seconds in a class before the next better one, the price of a class.
+    Parameter `aging_s`: seconds in a class before the next better one, the price of a class.
     """
 
     name: ClassVar[str] = "priority"
     summary: ClassVar[str] = "strict client priority classes, moving up one class per aging_s waited; for paid tiers and background work"
-    default_hints: ClassVar[Mapping[str, float]] = MappingProxyType({"aging_s": 30.0})
-    hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({"aging_s": (0.1, 3600.0)})
+    default_parameters: ClassVar[Mapping[str, float]] = MappingProxyType({"aging_s": 30.0})
+    parameter_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({"aging_s": (0.1, 3600.0)})
     signals: ClassVar[tuple[Signal, ...]] = (PRIORITY, ARRIVAL)
     starvation: ClassVar[str] = "passed only by requests that come within aging_s after it for each class that theirs is better"
     complexity: ClassVar[str] = "push, pop, re-key O(log n), removal O(1)"
     source: ClassVar[str] = "Lim and Kobza 1990, head of the line with priority jumps; H-MAS C.2"
 
-    def __init__(self, hints: Mapping[str, float]) -> None:
-        super().__init__(hints)
-        self._aging_s = hints["aging_s"]
+    def __init__(self, parameters: Mapping[str, float]) -> None:
+        super().__init__(parameters)
+        self._aging_s = parameters["aging_s"]
 
     def key(self, entry: QueueEntry) -> float:
         """When it joins the middle class (or left it, in better ones), seconds since the epoch."""

@@ -55,8 +55,8 @@ POLICIES: Mapping[str, type[QueuePolicy]] = MappingProxyType(_pool)
 
 
 GUARD = "tpot_guard"
-COMMON_HINTS: Mapping[str, tuple[float, float]] = MappingProxyType({GUARD: (0.0, 1.0)})
-"""Hints that go with any policy, and their ranges; where one is not given, what is configured stays."""
+COMMON_PARAMETERS: Mapping[str, tuple[float, float]] = MappingProxyType({GUARD: (0.0, 1.0)})
+"""Parameters that go with any policy, and their ranges; where one is not given, what is configured stays."""
 
 
 def register(policy: type[QueuePolicy]) -> None:
@@ -68,8 +68,8 @@ def register(policy: type[QueuePolicy]) -> None:
         PolicyError: Something of the contract is missing or wrong, or the name is taken; the pool has not changed then.
     """
     check_policy(policy)
-    if taken := COMMON_HINTS.keys() & policy.default_hints.keys():
-        raise PolicyError(f"hint {min(taken)!r} of policy {policy.name!r} is taken: it goes with any policy; give it another name")
+    if taken := COMMON_PARAMETERS.keys() & policy.default_parameters.keys():
+        raise PolicyError(f"parameter {min(taken)!r} of policy {policy.name!r} is taken: it goes with any policy; give it another name")
     if _pool.get(policy.name, policy) is not policy:
         raise PolicyError(f"policy name {policy.name!r} is taken by {_pool[policy.name].__module__}.{_pool[policy.name].__qualname__}")
     _pool[policy.name] = policy
@@ -80,39 +80,39 @@ def named(text: str) -> tuple[str, ...]:
     return tuple(name for name in (part.strip() for part in text.split(",")) if name)
 
 
-def check_hints(name: str, hints: Mapping[str, float] | None) -> dict[str, float]:
-    """The complete hints of a policy: those given, its own by default, and those of `COMMON_HINTS` that are given.
+def check_parameters(name: str, parameters: Mapping[str, float] | None) -> dict[str, float]:
+    """The complete parameters of a policy: those given, its own by default, and those of `COMMON_PARAMETERS` that are given.
 
     Raises:
-        PolicyError: The policy is unknown, it does not take one of the hints, or a value is out of range.
+        PolicyError: The policy is unknown, it does not take one of the parameters, or a value is out of range.
     """
     if name not in POLICIES:
         raise PolicyError(f"policy {name!r} is unknown; allowed: {', '.join(POLICIES)}")
     policy = POLICIES[name]
-    complete, ranges = dict(policy.default_hints), {**policy.hint_ranges, **COMMON_HINTS}
-    for hint, value in (hints or {}).items():
-        if hint not in ranges:
-            raise PolicyError(f"hint {hint!r} is unknown to policy {name!r}; allowed: {', '.join(ranges)}")
-        low, high = ranges[hint]
+    complete, ranges = dict(policy.default_parameters), {**policy.parameter_ranges, **COMMON_PARAMETERS}
+    for parameter, value in (parameters or {}).items():
+        if parameter not in ranges:
+            raise PolicyError(f"parameter {parameter!r} is unknown to policy {name!r}; allowed: {', '.join(ranges)}")
+        low, high = ranges[parameter]
         if isinstance(value, bool) or not low <= value <= high:  # NaN compares false and is refused too
-            raise PolicyError(f"hint {hint!r} of policy {name!r} is {value!r}; allowed: a number from {low:g} to {high:g}")
-        complete[hint] = float(value)
+            raise PolicyError(f"parameter {parameter!r} of policy {name!r} is {value!r}; allowed: a number from {low:g} to {high:g}")
+        complete[parameter] = float(value)
     return complete
 
 
-def make_policy(name: str, hints: Mapping[str, float] | None = None) -> QueuePolicy:
+def make_policy(name: str, parameters: Mapping[str, float] | None = None) -> QueuePolicy:
     """A new, empty policy.
 
     Raises:
-        PolicyError: As `check_hints`.
+        PolicyError: As `check_parameters`.
     """
-    complete = check_hints(name, hints)
-    return POLICIES[name](own_hints(complete))
+    complete = check_parameters(name, parameters)
+    return POLICIES[name](own_parameters(complete))
 
 
-def own_hints(complete: Mapping[str, float]) -> dict[str, float]:
-    """Those of complete hints that the policy itself takes."""
-    return {hint: value for hint, value in complete.items() if hint not in COMMON_HINTS}
+def own_parameters(complete: Mapping[str, float]) -> dict[str, float]:
+    """Those of complete parameters that the policy itself takes."""
+    return {parameter: value for parameter, value in complete.items() if parameter not in COMMON_PARAMETERS}
 
 
 def rebuild(old: QueuePolicy, new: QueuePolicy, now_s: float) -> QueuePolicy:

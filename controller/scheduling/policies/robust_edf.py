@@ -15,7 +15,7 @@ from hmas.controller.scheduling.policy_base.subclassing import mypyc_attr
 _MOVES = 64
 """Requests that one pop moves at most because the threshold has moved."""
 COST_THRESHOLD_MOST = 1e9
-"""The highest cost that a hint may begin with."""
+"""The highest cost that a parameter may begin with."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -39,8 +39,8 @@ class RobustEdf:
     summary: ClassVar[str] = (
         "earliest deadline first that gives up the costliest first when not all can be in time; the most in time in an overload"
     )
-    default_hints: ClassVar[Mapping[str, float]] = MappingProxyType({"output_weight": 2.0, "late_share": 0.01, "cost_threshold": 0.0})
-    hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType(
+    default_parameters: ClassVar[Mapping[str, float]] = MappingProxyType({"output_weight": 2.0, "late_share": 0.01, "cost_threshold": 0.0})
+    parameter_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType(
         {"output_weight": (0.0, 100.0), "late_share": (0.001, 0.5), "cost_threshold": (0.0, COST_THRESHOLD_MOST)}
     )
     signals: ClassVar[tuple[Signal, ...]] = (ARRIVAL, TARGETS, PROMPT_LENGTH, OUTPUT_LENGTH, PRIORITY)
@@ -48,10 +48,10 @@ class RobustEdf:
     complexity: ClassVar[str] = "push, pop, re-key O(log n), removal O(1)"
     source: ClassVar[str] = "Buttazzo and Stankovic 1993 (RED); Moore 1968"
 
-    def __init__(self, hints: Mapping[str, float]) -> None:
-        self.hints: Mapping[str, float] = dict(hints)
-        self._output_weight = hints["output_weight"]
-        self._cost_threshold = CostThreshold(hints["late_share"], hints["cost_threshold"] or math.inf)
+    def __init__(self, parameters: Mapping[str, float]) -> None:
+        self.parameters: Mapping[str, float] = dict(parameters)
+        self._output_weight = parameters["output_weight"]
+        self._cost_threshold = CostThreshold(parameters["late_share"], parameters["cost_threshold"] or math.inf)
         self._in_turn: LazyHeap[QueueEntry] = LazyHeap()
         self._costly: LazyHeap[QueueEntry] = LazyHeap()
 

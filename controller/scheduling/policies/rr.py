@@ -20,20 +20,20 @@ class RoundRobin(FlowPolicy):
     whatever its length, and weights do not count: it needs no estimate, and shares badly where lengths differ. Within a
     tenant the client's priority comes first, then arrival.
 
-    Hint `by`: 0 tenants, 1 sessions (within their tenant; the tenant where a request names none).
+    Parameter `by`: 0 tenants, 1 sessions (within their tenant; the tenant where a request names none).
     """
 
     name: ClassVar[str] = "rr"
     summary: ClassVar[str] = "tenants in turn, a request each; fair without any estimate where requests are alike"
-    default_hints: ClassVar[Mapping[str, float]] = MappingProxyType({"by": 0.0})
-    hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({"by": (0.0, 1.0)})
+    default_parameters: ClassVar[Mapping[str, float]] = MappingProxyType({"by": 0.0})
+    parameter_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({"by": (0.0, 1.0)})
     signals: ClassVar[tuple[Signal, ...]] = (TENANT, SESSION, PRIORITY, ARRIVAL)
     starvation: ClassVar[str] = "none: between two turns of a flow that waits each other flow has at most one; by priority within a flow"
     complexity: ClassVar[str] = "push, pop O(log n + log f), re-key and removal O(1)"
     source: ClassVar[str] = "Nagle 1987, RFC 970; H-MAS C.2"
 
-    def __init__(self, hints: Mapping[str, float]) -> None:
-        super().__init__(hints, sessions=by_session(hints))
+    def __init__(self, parameters: Mapping[str, float]) -> None:
+        super().__init__(parameters, sessions=by_session(parameters))
 
     def _cost(self, entry: QueueEntry, output_tokens: float) -> float:  # noqa: ARG002  the base's arguments
         return 1.0

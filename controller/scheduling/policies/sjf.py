@@ -14,7 +14,7 @@ from hmas.controller.scheduling.policy_base.subclassing import mypyc_attr
 class Sjf(KeyedPolicy):
     """By predicted service time T_tot (H-MAS 3.2), less an allowance for having waited.
 
-    Hint `aging_ms_per_s`: milliseconds of service time that a second of waiting makes up for. With A of it, a request of
+    Parameter `aging_ms_per_s`: milliseconds of service time that a second of waiting makes up for. With A of it, a request of
     T_tot is passed only by shorter ones that come within (T_tot - T_tot') / A seconds after it, so none waits for ever; 0 is
     pure SJF. As the allowance grows alike for all, T_tot + A * arrival orders the same at every moment and the key stays fixed.
 
@@ -23,16 +23,16 @@ class Sjf(KeyedPolicy):
 
     name: ClassVar[str] = "sjf"
     summary: ClassVar[str] = "shortest predicted service first; the most requests per second under overload, at the cost of long ones"
-    default_hints: ClassVar[Mapping[str, float]] = MappingProxyType({"aging_ms_per_s": 20.0})
-    hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({"aging_ms_per_s": (0.0, 10_000.0)})
+    default_parameters: ClassVar[Mapping[str, float]] = MappingProxyType({"aging_ms_per_s": 20.0})
+    parameter_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({"aging_ms_per_s": (0.0, 10_000.0)})
     signals: ClassVar[tuple[Signal, ...]] = (SERVICE_TIME, ARRIVAL, PRIORITY)
     starvation: ClassVar[str] = "passed only by requests that come within T_tot / aging_ms_per_s of it; starves long ones where that is 0"
     complexity: ClassVar[str] = "push, pop, re-key O(log n), removal O(1)"
     source: ClassVar[str] = "H-MAS C.2, by T_tot of 3.2"
 
-    def __init__(self, hints: Mapping[str, float]) -> None:
-        super().__init__(hints)
-        self._aging_ms_per_s = hints["aging_ms_per_s"]
+    def __init__(self, parameters: Mapping[str, float]) -> None:
+        super().__init__(parameters)
+        self._aging_ms_per_s = parameters["aging_ms_per_s"]
 
     def key(self, entry: QueueEntry) -> float:
         """Milliseconds of service, later arrivals being charged for their lateness."""

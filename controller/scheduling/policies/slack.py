@@ -31,8 +31,8 @@ class Slack(KeyedPolicy):
 
     name: ClassVar[str] = "slack"
     summary: ClassVar[str] = "least slack over the whole answer first (Eq. 5); for TPOT targets that differ, where predictions hold"
-    default_hints: ClassVar[Mapping[str, float]] = MappingProxyType({})
-    hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({})
+    default_parameters: ClassVar[Mapping[str, float]] = MappingProxyType({})
+    parameter_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({})
     signals: ClassVar[tuple[Signal, ...]] = (ARRIVAL, TARGETS, OUTPUT_LENGTH, SERVICE_TIME, PRIORITY)
     starvation: ClassVar[str] = (
         "passed only by requests with an earlier D_r - T_tot; as lengths are bounded, by none that comes late enough"

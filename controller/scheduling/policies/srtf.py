@@ -20,23 +20,23 @@ class Srtf(KeyedPolicy):
     What is left of it is its T_tot less what need not be done again: nothing where each engine keeps its KV cache to itself,
     up to its whole prefill where engines share one.
 
-    Hint `kept_prefill`: the share of the predicted time to the first token that a request which comes back is spared.
+    Parameter `kept_prefill`: the share of the predicted time to the first token that a request which comes back is spared.
 
     Client priority moves the remaining time by one second a step.
     """
 
     name: ClassVar[str] = "srtf"
     summary: ClassVar[str] = "shortest remaining service first; sjf without aging, but for requests that come back where KV cache is shared"
-    default_hints: ClassVar[Mapping[str, float]] = MappingProxyType({"kept_prefill": 0.0})
-    hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({"kept_prefill": (0.0, 1.0)})
+    default_parameters: ClassVar[Mapping[str, float]] = MappingProxyType({"kept_prefill": 0.0})
+    parameter_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({"kept_prefill": (0.0, 1.0)})
     signals: ClassVar[tuple[Signal, ...]] = (SERVICE_TIME, FIRST_TOKEN_TIME, RETRIED, PRIORITY)
     starvation: ClassVar[str] = "starves: long requests, for as long as shorter ones keep the engines busy"
     complexity: ClassVar[str] = "push, pop, re-key O(log n), removal O(1)"
     source: ClassVar[str] = "Schrage 1968; H-MAS C.2, by T_tot of 3.2"
 
-    def __init__(self, hints: Mapping[str, float]) -> None:
-        super().__init__(hints)
-        self._kept_prefill = hints["kept_prefill"]
+    def __init__(self, parameters: Mapping[str, float]) -> None:
+        super().__init__(parameters)
+        self._kept_prefill = parameters["kept_prefill"]
 
     def key(self, entry: QueueEntry) -> float:
         """Milliseconds of service still needed, with the priority's offset."""

@@ -29,8 +29,8 @@ class Stride(FlowPolicy):
 
     name: ClassVar[str] = "stride"
     summary: ClassVar[str] = "tenants share dispatches by tickets (weight and priority), evenly spaced; needs no estimate"
-    default_hints: ClassVar[Mapping[str, float]] = MappingProxyType({})
-    hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({})
+    default_parameters: ClassVar[Mapping[str, float]] = MappingProxyType({})
+    parameter_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({})
     signals: ClassVar[tuple[Signal, ...]] = (TENANT, WEIGHT, PRIORITY, ARRIVAL)
     starvation: ClassVar[str] = (
         "none: of two tenants that wait, each is within one dispatch of its share of the two; by priority within a tenant"
@@ -38,8 +38,8 @@ class Stride(FlowPolicy):
     complexity: ClassVar[str] = "push, pop O(log n + log f), re-key and removal O(1)"
     source: ClassVar[str] = "Waldspurger and Weihl 1995, MIT/LCS/TM-528, sections 2 and 3; H-MAS 3.4.1 and C.2"
 
-    def __init__(self, hints: Mapping[str, float]) -> None:
-        super().__init__(hints)
+    def __init__(self, parameters: Mapping[str, float]) -> None:
+        super().__init__(parameters)
         self._tickets = 0
 
     def _cost(self, entry: QueueEntry, output_tokens: float) -> float:  # noqa: ARG002  the base's arguments

@@ -39,7 +39,7 @@ class TwoLane:
     first, so in any run of dispatches each lane gets its share to within one or two, and neither starves. A lane that was
     empty starts level, with no claim to what it did not use; when nobody waits any more, both do.
 
-    Hints: `threshold_ms`: the split on T_tot, 0 to follow the traffic; `slow_quantile`: the quantile of recent T_tot that the
+    Parameters: `threshold_ms`: the split on T_tot, 0 to follow the traffic; `slow_quantile`: the quantile of recent T_tot that the
     split follows; `fast_share`: the fast lane's share of dispatches while both wait.
 
     Client priority moves the slack by one second a step.
@@ -47,10 +47,10 @@ class TwoLane:
 
     name: ClassVar[str] = "two-lane"
     summary: ClassVar[str] = "short and long requests in lanes of their own; ends head-of-line blocking by long ones"
-    default_hints: ClassVar[Mapping[str, float]] = MappingProxyType(
+    default_parameters: ClassVar[Mapping[str, float]] = MappingProxyType(
         {"threshold_ms": FOLLOWS_TRAFFIC, "slow_quantile": SLOW_QUANTILE, "fast_share": 0.8}
     )
-    hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType(
+    parameter_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType(
         {"threshold_ms": (0.0, 3_600_000.0), "slow_quantile": (0.05, 0.99), "fast_share": (0.05, 0.95)}
     )
     signals: ClassVar[tuple[Signal, ...]] = (SERVICE_TIME, ARRIVAL, TARGETS, OUTPUT_LENGTH, PRIORITY)
@@ -58,11 +58,11 @@ class TwoLane:
     complexity: ClassVar[str] = "push, pop, re-key O(log n), removal O(1)"
     source: ClassVar[str] = "H-MAS 3.5, Eq. 5"
 
-    def __init__(self, hints: Mapping[str, float]) -> None:
-        self.hints: Mapping[str, float] = dict(hints)
-        self._split = ServiceSplit(hints["threshold_ms"], hints["slow_quantile"])
+    def __init__(self, parameters: Mapping[str, float]) -> None:
+        self.parameters: Mapping[str, float] = dict(parameters)
+        self._split = ServiceSplit(parameters["threshold_ms"], parameters["slow_quantile"])
         self._lanes: dict[str, LazyHeap[QueueEntry]] = {FAST: LazyHeap(), SLOW: LazyHeap()}
-        self._charge = {FAST: 1.0 / hints["fast_share"], SLOW: 1.0 / (1.0 - hints["fast_share"])}
+        self._charge = {FAST: 1.0 / parameters["fast_share"], SLOW: 1.0 / (1.0 - parameters["fast_share"])}
         self._start = {FAST: 0.0, SLOW: 0.0}
         self._virtual = 0.0
         self._recall: Recall[Turn] = Recall(_KEEP)

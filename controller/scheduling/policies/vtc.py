@@ -35,13 +35,13 @@ class Vtc(FlowPolicy):
 
     Within a tenant the client's priority comes first, then arrival.
 
-    Hint `output_weight`: what an output token costs in prompt tokens.
+    Parameter `output_weight`: what an output token costs in prompt tokens.
     """
 
     name: ClassVar[str] = "vtc"
     summary: ClassVar[str] = "tenants share weighted prompt and output tokens; fair over a whole day, also across quiet moments"
-    default_hints: ClassVar[Mapping[str, float]] = MappingProxyType({"output_weight": 2.0})
-    hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({"output_weight": (0.0, 100.0)})
+    default_parameters: ClassVar[Mapping[str, float]] = MappingProxyType({"output_weight": 2.0})
+    parameter_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({"output_weight": (0.0, 100.0)})
     signals: ClassVar[tuple[Signal, ...]] = (TENANT, WEIGHT, PROMPT_LENGTH, OUTPUT_LENGTH, SERVED_TOKENS, PRIORITY, ARRIVAL)
     starvation: ClassVar[str] = (
         "none among the tenants there are: of two that wait, counters differ by one request of each; by priority within a tenant"
@@ -49,9 +49,9 @@ class Vtc(FlowPolicy):
     complexity: ClassVar[str] = "push, pop O(log n + log f), re-key and removal O(1)"
     source: ClassVar[str] = "Sheng et al., OSDI 2024, Algorithm 2 and its variant with length prediction"
 
-    def __init__(self, hints: Mapping[str, float]) -> None:
-        super().__init__(hints)
-        self._output_weight = hints["output_weight"]
+    def __init__(self, parameters: Mapping[str, float]) -> None:
+        super().__init__(parameters)
+        self._output_weight = parameters["output_weight"]
 
     def _cost(self, entry: QueueEntry, output_tokens: float) -> float:
         return max(1.0, entry.request.prompt_tokens + self._output_weight * output_tokens)

@@ -35,13 +35,13 @@ class Wfq(FlowPolicy):
     A weight counts from the next dispatch on. Within a tenant the client's priority comes first (it harms nobody else), then
     the order of arrival.
 
-    Hint `cost`: what is shared: 0 tokens (prompt and output), 1 service time T_tot in milliseconds.
+    Parameter `cost`: what is shared: 0 tokens (prompt and output), 1 service time T_tot in milliseconds.
     """
 
     name: ClassVar[str] = "wfq"
     summary: ClassVar[str] = "tenants share by weight; keeps one tenant's burst from taking the service of the others"
-    default_hints: ClassVar[Mapping[str, float]] = MappingProxyType({"cost": 0.0})
-    hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({"cost": (0.0, 1.0)})
+    default_parameters: ClassVar[Mapping[str, float]] = MappingProxyType({"cost": 0.0})
+    parameter_ranges: ClassVar[Mapping[str, tuple[float, float]]] = MappingProxyType({"cost": (0.0, 1.0)})
     signals: ClassVar[tuple[Signal, ...]] = (
         TENANT,
         WEIGHT,
@@ -58,9 +58,9 @@ class Wfq(FlowPolicy):
     complexity: ClassVar[str] = "push, pop O(log n + log f), re-key and removal O(1)"
     source: ClassVar[str] = "Goyal, Vin and Cheng 1996, start-time fair queueing; H-MAS 3.4.1 and C.2"
 
-    def __init__(self, hints: Mapping[str, float]) -> None:
-        super().__init__(hints)
-        self._by_time = hints["cost"] >= 0.5
+    def __init__(self, parameters: Mapping[str, float]) -> None:
+        super().__init__(parameters)
+        self._by_time = parameters["cost"] >= 0.5
 
     def _cost(self, entry: QueueEntry, output_tokens: float) -> float:
         return service_ms_of(entry, output_tokens) if self._by_time else tokens_of(entry, output_tokens)

@@ -82,9 +82,9 @@ def flow_name(entry: QueueEntry, *, sessions: bool) -> str:
     return f"{request.tenant}\0{request.session}" if sessions and request.session else request.tenant
 
 
-def by_session(hints: Mapping[str, float]) -> bool:
-    """What the hint `by` of several disciplines says: 0 tenants, 1 sessions."""
-    return hints["by"] >= 0.5
+def by_session(parameters: Mapping[str, float]) -> bool:
+    """What the parameter `by` of several disciplines says: 0 tenants, 1 sessions."""
+    return parameters["by"] >= 0.5
 
 
 def order_within(entry: QueueEntry) -> float:

@@ -29,8 +29,8 @@ class FlowPolicy(ABC):
     request has ended the prediction in its charge is replaced by the truth.
     """
 
-    def __init__(self, hints: Mapping[str, float], *, sessions: bool = False) -> None:
-        self.hints: Mapping[str, float] = dict(hints)
+    def __init__(self, parameters: Mapping[str, float], *, sessions: bool = False) -> None:
+        self.parameters: Mapping[str, float] = dict(parameters)
         self._sessions = sessions
         self._clock = 0.0
         self._busy: dict[str, Flow] = {}

@@ -25,8 +25,8 @@ def priority_offset_s(entry: QueueEntry) -> float:
 class KeyedPolicy(ABC):
     """One heap, lowest `key` first, ties by arrival. The key may not depend on the time: it is computed on push and rekey only."""
 
-    def __init__(self, hints: Mapping[str, float]) -> None:
-        self.hints: Mapping[str, float] = dict(hints)
+    def __init__(self, parameters: Mapping[str, float]) -> None:
+        self.parameters: Mapping[str, float] = dict(parameters)
         self._heap: LazyHeap[QueueEntry] = LazyHeap()
 
     @abstractmethod

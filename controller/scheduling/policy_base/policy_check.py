@@ -36,7 +36,7 @@ def check_policy(policy: object) -> None:
     label = f"{getattr(policy, '__module__', '?')}.{getattr(policy, '__qualname__', repr(policy))}"
     if not isinstance(policy, type):
         raise PolicyError(f"{label} is no policy: got a {type(policy).__name__}; allowed: a class")
-    found = [*_words(policy), *_hints(policy), *_methods(policy)]
+    found = [*_words(policy), *_parameters(policy), *_methods(policy)]
     if not found:
         found = list(_instance(policy))
     if found:
@@ -56,24 +56,24 @@ def _words(policy: type) -> Iterator[str]:
         yield f"signals {_shown(policy, 'signals')}; allowed: a tuple of hmas.controller.scheduling.policy_base.signals.Signal, one or more"
 
 
-def _hints(policy: type) -> Iterator[str]:
-    defaults, ranges = getattr(policy, "default_hints", None), getattr(policy, "hint_ranges", None)
-    for member, table in (("default_hints", defaults), ("hint_ranges", ranges)):
+def _parameters(policy: type) -> Iterator[str]:
+    defaults, ranges = getattr(policy, "default_parameters", None), getattr(policy, "parameter_ranges", None)
+    for member, table in (("default_parameters", defaults), ("parameter_ranges", ranges)):
         if not isinstance(table, Mapping):
-            yield f"{member} {_shown(policy, member)}; allowed: a mapping by hint name, empty for none"
+            yield f"{member} {_shown(policy, member)}; allowed: a mapping by parameter name, empty for none"
     if not isinstance(defaults, Mapping) or not isinstance(ranges, Mapping):
         return
     if set(defaults) != set(ranges):
-        yield f"hint_ranges has {sorted(ranges)}; allowed: the names of default_hints, {sorted(defaults)}"
+        yield f"parameter_ranges has {sorted(ranges)}; allowed: the names of default_parameters, {sorted(defaults)}"
         return
-    for hint, default in defaults.items():
-        if not isinstance(hint, str) or HINT.fullmatch(hint) is None:
-            yield f"hint {hint!r}; allowed: lower-case letters, digits and underscores, 64 at most, the first a letter"
-        bounds = ranges[hint]
+    for parameter, default in defaults.items():
+        if not isinstance(parameter, str) or HINT.fullmatch(parameter) is None:
+            yield f"parameter {parameter!r}; allowed: lower-case letters, digits and underscores, 64 at most, the first a letter"
+        bounds = ranges[parameter]
         if not (isinstance(bounds, tuple) and len(bounds) == 2 and all(_is_number(bound) for bound in bounds) and bounds[0] <= bounds[1]):
-            yield f"hint_ranges[{hint!r}] is {bounds!r}; allowed: the lowest and the highest value, both finite"
+            yield f"parameter_ranges[{parameter!r}] is {bounds!r}; allowed: the lowest and the highest value, both finite"
         elif not _is_number(default) or not bounds[0] <= default <= bounds[1]:
-            yield f"default_hints[{hint!r}] is {default!r}; allowed: a number from {bounds[0]:g} to {bounds[1]:g}"
+            yield f"default_parameters[{parameter!r}] is {default!r}; allowed: a number from {bounds[0]:g} to {bounds[1]:g}"
 
 
 def _methods(policy: type) -> Iterator[str]:
@@ -91,16 +91,16 @@ def _methods(policy: type) -> Iterator[str]:
 
 
 def _instance(policy: type) -> Iterator[str]:
-    """What shows only on an empty policy with its default hints."""
-    defaults: dict[str, float] = dict(getattr(policy, "default_hints", {}))
+    """What shows only on an empty policy with its default parameters."""
+    defaults: dict[str, float] = dict(getattr(policy, "default_parameters", {}))
     try:
         made = policy(defaults)
-        hints, waiting, popped = getattr(made, "hints", None), len(made), made.pop(0.0)
+        parameters, waiting, popped = getattr(made, "parameters", None), len(made), made.pop(0.0)
     except Exception as error:  # noqa: BLE001  a stranger's code, at the door: whatever it raises is its fault and is told
-        yield f"an empty one with its default hints failed: {type(error).__name__}: {error}"
+        yield f"an empty one with its default parameters failed: {type(error).__name__}: {error}"
         return
-    if not isinstance(hints, Mapping) or dict(hints) != defaults:
-        yield f"hints of an instance are {hints!r}; allowed: a mapping equal to those it was made with, {defaults!r}"
+    if not isinstance(parameters, Mapping) or dict(parameters) != defaults:
+        yield f"parameters of an instance are {parameters!r}; allowed: a mapping equal to those it was made with, {defaults!r}"
     if waiting != 0 or popped is not None:
         yield f"an empty one has len {waiting} and pops {popped!r}; allowed: 0 and None"
 

@@ -63,10 +63,10 @@ class QueuePolicy(Protocol):
     name: ClassVar[str]
     summary: ClassVar[str]
     """One line for operators: what it is for."""
-    default_hints: ClassVar[Mapping[str, float]]
-    """Hints it takes, with their defaults. Names not listed are refused."""
-    hint_ranges: ClassVar[Mapping[str, tuple[float, float]]]
-    """Lowest and highest value of each hint."""
+    default_parameters: ClassVar[Mapping[str, float]]
+    """Parameters it takes, with their defaults. Names not listed are refused."""
+    parameter_ranges: ClassVar[Mapping[str, tuple[float, float]]]
+    """Lowest and highest value of each parameter."""
     signals: ClassVar[tuple[Signal, ...]]
     """What it orders by, and what stands in where that is not known."""
     starvation: ClassVar[str]
@@ -75,11 +75,11 @@ class QueuePolicy(Protocol):
     """What its calls cost with n requests in f flows waiting."""
     source: ClassVar[str]
     """Where it comes from: paper and section."""
-    hints: Mapping[str, float]
-    """Hints in force, defaults filled in."""
+    parameters: Mapping[str, float]
+    """Parameters in force, defaults filled in."""
 
-    def __init__(self, hints: Mapping[str, float]) -> None:
-        """Takes hints that are already checked and complete: see `hmas.controller.scheduling.policies.registry.make_policy`."""
+    def __init__(self, parameters: Mapping[str, float]) -> None:
+        """Takes parameters that are already checked and complete: see `hmas.controller.scheduling.policies.registry.make_policy`."""
         ...
 
     def push(self, entry: QueueEntry, now_s: float) -> None:

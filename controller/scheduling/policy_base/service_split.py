@@ -19,14 +19,14 @@ class ServiceSplit:
     nothing counts as long: with no picture of the mix yet, no request is put on the slow side.
 
     Attributes:
-        hints: What it was made from: the fixed threshold in milliseconds, 0 for none, and the quantile.
+        parameters: What it was made from: the fixed threshold in milliseconds, 0 for none, and the quantile.
         threshold_ms: The split in force.
     """
 
-    __slots__ = ("_fixed", "_quantile", "_recent", "_since", "hints", "threshold_ms")
+    __slots__ = ("_fixed", "_quantile", "_recent", "_since", "parameters", "threshold_ms")
 
     def __init__(self, threshold_ms: float, quantile: float) -> None:
-        self.hints = (threshold_ms, quantile)
+        self.parameters = (threshold_ms, quantile)
         self._fixed = threshold_ms > 0
         self._quantile = quantile
         self._recent: deque[float] = deque(maxlen=_KEEP)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from hmas.controller.core.errors import SchedulingError
 from hmas.controller.scheduling.admission.quotas import Tenancy
 from hmas.controller.scheduling.instances.instance import Instance
-from hmas.controller.scheduling.policies.registry import BYPASS_POLICY, check_hints, make_policy
+from hmas.controller.scheduling.policies.registry import BYPASS_POLICY, check_parameters, make_policy
 from hmas.controller.scheduling.policy_base.queue_entry import QueuePolicy
 from hmas.controller.scheduling.queue.model_queue import ModelQueue, QueuedRequest
 from hmas.controller.scheduling.queue.retired import DeferredCleanup
@@ -27,7 +27,7 @@ class PolicySwitcher:
     any other walk over them. All of it goes on side by side; of several disciplines asked for the newest counts.
 
     Attributes:
-        policy_name, hints: The discipline in force.
+        policy_name, parameters: The discipline in force.
         groups: All groups that dispatches may come from.
     """
 
@@ -36,7 +36,7 @@ class PolicySwitcher:
         instances: Sequence[Instance],
         *,
         policy: str,
-        hints: Mapping[str, float] | None,
+        parameters: Mapping[str, float] | None,
         tenancy: Tenancy | None,
         count: Callable[[], int],
         on_force: Callable[[], bool],
@@ -46,15 +46,15 @@ class PolicySwitcher:
 
         Args:
             instances: All there are, in the order of the configuration.
-            policy: The discipline, `hints` its hints.
-            hints: See there.
+            policy: The discipline, `parameters` its parameters.
+            parameters: See there.
             tenancy: Limits of tenants, None for none.
             count: Tells how many wait.
             on_force: Called when another discipline is in force; True asks for a look at each.
             on_look: Called with each waiting request after `look_at_each`.
 
         Raises:
-            PolicyError: The policy or a hint is not allowed.
+            PolicyError: The policy or a parameter is not allowed.
         """
         self._instances = tuple(instances)
         self._tenancy = tenancy
@@ -62,8 +62,8 @@ class PolicySwitcher:
         self._on_force = on_force
         self._on_look = on_look
         self.policy_name = policy
-        self.hints: dict[str, float] = check_hints(policy, hints)
-        self._wanted: Discipline = (self.policy_name, self.hints)
+        self.parameters: dict[str, float] = check_parameters(policy, parameters)
+        self._wanted: Discipline = (self.policy_name, self.parameters)
         self._building: Discipline | None = None
         self._arriving = False
         self.groups: list[ModelQueue] = []
@@ -97,15 +97,15 @@ class PolicySwitcher:
     @property
     def next_policy(self) -> str:
         """The discipline that is to follow, empty where the one in force is to stay."""
-        return "" if self._wanted == (self.policy_name, self.hints) else self._wanted[0]
+        return "" if self._wanted == (self.policy_name, self.parameters) else self._wanted[0]
 
-    def set_policy(self, name: str, hints: Mapping[str, float] | None, now_s: float) -> bool:
-        """Asks for another policy or other hints. False where it is what was asked for last.
+    def set_policy(self, name: str, parameters: Mapping[str, float] | None, now_s: float) -> bool:
+        """Asks for another policy or other parameters. False where it is what was asked for last.
 
         Raises:
-            PolicyError: The policy or a hint is not allowed; nothing has changed then.
+            PolicyError: The policy or a parameter is not allowed; nothing has changed then.
         """
-        wanted = (name, check_hints(name, hints))
+        wanted = (name, check_parameters(name, parameters))
         if wanted == self._wanted:
             return False
         self._wanted = wanted
@@ -188,7 +188,7 @@ class PolicySwitcher:
             self._building = None
             for group in self.groups:
                 self._retired.add(group.give_up())
-        if self._wanted == (self.policy_name, self.hints):
+        if self._wanted == (self.policy_name, self.parameters):
             return
         if self._count() <= AT_ONCE and not self._leaving:
             for group in self.groups:
@@ -224,7 +224,7 @@ class PolicySwitcher:
         lossy = next((group for group in self.groups if not group.complete), None)
         if lossy is not None:
             fault = lossy.fault()
-            self._wanted, self._building = (self.policy_name, self.hints), None
+            self._wanted, self._building = (self.policy_name, self.parameters), None
             for group in self.groups:
                 self._retired.add(group.give_up())
             raise SchedulingError(fault)
@@ -262,7 +262,7 @@ class PolicySwitcher:
                 self._go_on(max(1, AT_ONCE), now_s)
 
     def _now_in_force(self, discipline: Discipline | None = None) -> None:
-        self.policy_name, self.hints = self._wanted if discipline is None else discipline
+        self.policy_name, self.parameters = self._wanted if discipline is None else discipline
         if self._on_force():
             for group in self.groups:
                 group.begin_review()
@@ -286,7 +286,9 @@ class PolicySwitcher:
 
     def _new_group(self, instances: Sequence[Instance]) -> ModelQueue:
         """An empty group, on its way to the same discipline as the others."""
-        group = ModelQueue(instances, self._structure((self.policy_name, self.hints)), gated(make_policy(BYPASS_POLICY, {}), self._tenancy))
+        group = ModelQueue(
+            instances, self._structure((self.policy_name, self.parameters)), gated(make_policy(BYPASS_POLICY, {}), self._tenancy)
+        )
         if self._building is not None:
             group.begin(self._structure(self._building))
         return group

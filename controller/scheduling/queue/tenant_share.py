@@ -37,12 +37,12 @@ class TenantShareLimiter(QueuePolicy):
     )
     complexity: ClassVar[str] = "O(log n); O(bounded tenants that wait) for the first pop after a slot was taken or given back"
     source: ClassVar[str] = "H-MAS's own"
-    default_hints: ClassVar[Mapping[str, float]] = {}
-    hint_ranges: ClassVar[Mapping[str, tuple[float, float]]] = {}
+    default_parameters: ClassVar[Mapping[str, float]] = {}
+    parameter_ranges: ClassVar[Mapping[str, tuple[float, float]]] = {}
 
     def __init__(self, inner: QueuePolicy, tenancy: Tenancy) -> None:
         """Takes an empty policy; others like it are made as tenants need them."""
-        self.hints = inner.hints
+        self.parameters = inner.parameters
         self.inner = inner
         self._tenancy = tenancy
         self._aside: dict[str, QueuePolicy] = {}
@@ -209,7 +209,7 @@ class TenantShareLimiter(QueuePolicy):
     def _queue(self, tenant: str) -> QueuePolicy:
         queue = self._aside.get(tenant)
         if queue is None:
-            queue = self._aside[tenant] = type(self.inner)(self.inner.hints)
+            queue = self._aside[tenant] = type(self.inner)(self.inner.parameters)
         return queue
 
     def _show(self, entry: QueueEntry, tenant: str) -> None:

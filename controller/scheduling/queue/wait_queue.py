@@ -42,7 +42,7 @@ class WaitQueue:
         instances: Sequence[Instance],
         *,
         policy: str,
-        hints: Mapping[str, float] | None,
+        parameters: Mapping[str, float] | None,
         demoting: bool,
         service_share: float,
         shown: bool = False,
@@ -68,13 +68,13 @@ class WaitQueue:
         self.queues = PolicySwitcher(
             instances,
             policy=policy,
-            hints=hints,
+            parameters=parameters,
             tenancy=tenancy,
             count=self._waiting.__len__,
             on_force=self._in_force,
             on_look=self._look,
         )
-        self._split = ServiceSplit(*self._split_hints())
+        self._split = ServiceSplit(*self._split_parameters())
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -274,9 +274,9 @@ class WaitQueue:
 
     def _in_force(self) -> bool:
         """Another discipline may draw another line between short and long; True where it does."""
-        changed = self._split_hints() != self._split.hints
+        changed = self._split_parameters() != self._split.parameters
         if changed:
-            self._split = ServiceSplit(*self._split_hints())
+            self._split = ServiceSplit(*self._split_parameters())
             back = merge(*(group.backwards() for group in self.queues.all()), key=lambda waiting: -waiting.entry.seq)
             newest = [waiting.entry.estimates.total_ms for waiting in islice(back, AT_ONCE)]
             self._split.learn_all(newest[::-1])
@@ -326,9 +326,9 @@ class WaitQueue:
         task = estimates.task_type.value
         self.tasks[task] = self.tasks.get(task, 0) + number
 
-    def _split_hints(self) -> tuple[float, float]:
-        hints = self.queues.hints
-        return hints.get("threshold_ms", FOLLOWS_TRAFFIC), hints.get("slow_quantile", SLOW_QUANTILE)
+    def _split_parameters(self) -> tuple[float, float]:
+        parameters = self.queues.parameters
+        return parameters.get("threshold_ms", FOLLOWS_TRAFFIC), parameters.get("slow_quantile", SLOW_QUANTILE)
 
 
 def _due(heap: LazyHeap[QueuedRequest], now_s: float, *, reached: bool) -> bool:
