@@ -22,7 +22,7 @@ from hmas.controller.scheduling.queue.idle_holds import IdleHolds
 from hmas.controller.scheduling.queue.model_queue import QueuedRequest
 from hmas.controller.scheduling.queue.wait_queue import WaitQueue
 from hmas.controller.scheduling.results import Counts, Dispatch, Dropped, Ended, InstanceSpec, Refusal, SchedulerSettings
-from hmas.controller.scheduling.steering import Steering
+from hmas.controller.scheduling.steering import PolicyControl
 
 __all__ = ["Counts", "Dispatch", "Dropped", "Ended", "InstanceSpec", "Refusal", "Scheduler", "SchedulerSettings"]
 
@@ -30,7 +30,7 @@ DROPPED_AT_ONCE = 32
 """Requests that one call ends at most: to tell the client of each costs more than to find it."""
 
 
-class Scheduler(Steering):
+class Scheduler(PolicyControl):
     """Requests in, dispatches out. Pure: the time is handed in, and never goes back.
 
     A request is waiting, running or ended, in exactly one of them, and ends exactly once (`check_conservation`). Every call

@@ -15,7 +15,7 @@ from hmas.controller.scheduling.queue.wait_queue import WaitQueue
 from hmas.engines.base import EngineSnapshot
 
 
-class Steering:
+class PolicyControl:
     """The half of a scheduler that is turned; the other half, which requests go through, is `Scheduler`."""
 
     def __init__(

@@ -16,9 +16,9 @@ from hmas.planning.files import write_json
 from hmas.planning.fleet import read_fleet, read_kinds
 from hmas.planning.loads import open_load
 from hmas.planning.plan import document, make_plan
+from hmas.planning.question import Question, check_question
 from hmas.planning.report import rounded
-from hmas.planning.wish import Wish, check_wish
-from hmas.planning.words import plan_text
+from hmas.planning.tables import plan_text
 from hmas.workloads.catalogue import SESSIONS, WORKLOADS
 
 _TRACES = {".csv": "azure", ".jsonl": "mooncake"}
@@ -66,14 +66,14 @@ def plan(**options: Any) -> None:
     )
     case.check()
     load = open_load(case)
-    wish = Wish(
+    wish = Question(
         case=case,
         share=share,
         load=options["rate"] / load.own_rps if options["rate"] else options["load"],
         kinds=read_kinds(options["kinds"]) if options["kinds"] else case.fleet.kinds,
         tolerance=options["tolerance"],
     )
-    check_wish(wish)
+    check_question(wish)
     made = make_plan(wish, load, on_cores(options["workers"]), hint)
     whole = rounded(document(made))
     if options["out"]:

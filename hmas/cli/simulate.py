@@ -18,7 +18,7 @@ from hmas.planning.loads import Load, open_load
 from hmas.planning.progress import Teller, interrupts
 from hmas.planning.report import make_report
 from hmas.planning.running import Watch, run_case
-from hmas.planning.words import run_tables
+from hmas.planning.tables import run_tables
 
 
 @click.command()

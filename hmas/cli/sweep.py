@@ -15,7 +15,7 @@ from hmas.planning.files import write_sweep
 from hmas.planning.grid import AXES, Grid, make_grid, points_of, read_grid
 from hmas.planning.loads import open_load
 from hmas.planning.sweep import Kept, Row, run_points
-from hmas.planning.words import sweep_table
+from hmas.planning.tables import sweep_table
 
 
 @click.command()

@@ -8,7 +8,7 @@ import msgspec
 
 from hmas.planning.fleet import Fleet, Group, Kind
 from hmas.planning.probing import Needed, Probe, alone, probe
-from hmas.planning.wish import Wish
+from hmas.planning.question import Question
 
 MIX_RUNS = 40
 """Mixed fleets that are simulated at most in search of a cheaper one."""
@@ -24,7 +24,7 @@ class Enough(msgspec.Struct, frozen=True, kw_only=True):
     share: float
 
 
-def cheapest(wish: Wish, needed: Mapping[str, Needed], tell: Callable[[str], None]) -> tuple[Enough | None, int, bool]:
+def cheapest(wish: Question, needed: Mapping[str, Needed], tell: Callable[[str], None]) -> tuple[Enough | None, int, bool]:
     """The cheapest fleet found, mixed fleets tried, and whether all that could be cheaper were tried.
 
     Candidates are tried by rising price. One that is no larger in any kind than one that failed is passed over, and so is one that could

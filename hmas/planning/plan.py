@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 
 from hmas.planning.backends import Backend
+from hmas.planning.first_guess import guess_rps
 from hmas.planning.fleet import Kind
-from hmas.planning.guess import guess_rps
 from hmas.planning.loads import Load
 from hmas.planning.mixes import Enough, cheapest
 from hmas.planning.probing import MAX_COUNT, Held, HoldTask, Needed, NeedTask, alone, answer
-from hmas.planning.wish import Wish, assumptions, distinct
+from hmas.planning.question import Question, assumptions, distinct
 
 VERSION = 1
 ROUGH_REQUESTS = 1000
@@ -51,7 +51,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         assumptions: In words.
     """
 
-    wish: Wish
+    wish: Question
     own_rps: float
     held: Held
     needed: dict[str, Needed]
@@ -62,7 +62,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     assumptions: list[str]
 
 
-def make_plan(wish: Wish, load: Load, backend: Backend, tell: Callable[[str], None]) -> Plan:
+def make_plan(wish: Question, load: Load, backend: Backend, tell: Callable[[str], None]) -> Plan:
     """Answers all questions.
 
     Args:
@@ -120,7 +120,7 @@ def make_plan(wish: Wish, load: Load, backend: Backend, tell: Callable[[str], No
     )
 
 
-def _worth(wish: Wish, kinds: Sequence[Kind], load: Load, backend: Backend, tell: Callable[[str], None]) -> dict[str, float]:
+def _worth(wish: Question, kinds: Sequence[Kind], load: Load, backend: Backend, tell: Callable[[str], None]) -> dict[str, float]:
     """Requests per second that one instance of each kind holds by itself, roughly: where the searches begin, no answer by itself."""
     few = min(wish.case.limit or ROUGH_REQUESTS, ROUGH_REQUESTS)
     guesses = [guess_rps(kind, load, wish.case.slo) / load.own_rps for kind in kinds]

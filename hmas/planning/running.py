@@ -19,7 +19,7 @@ from hmas.engines.sim.profile import Profile
 from hmas.planning.case import Case
 from hmas.planning.fleet import Kind
 from hmas.planning.loads import Feed, Load, open_load
-from hmas.planning.steering import PolicyChange, Steering
+from hmas.planning.steering import AgentSteering, PolicyChange
 from hmas.workloads.session_driver import SessionEnd
 
 Followups = Callable[[Ended, float], Iterable[Arrival]]
@@ -110,7 +110,7 @@ def run_case(case: Case, watch: Watch | None = None, load: Load | None = None, g
     if case.warmup_s >= load.duration_s:
         raise ConfigError(f"warm-up is {case.warmup_s:g} s; allowed: less than the arrivals' {load.duration_s:g} s")
     watch = watch or Watch()
-    steering = Steering(case, watch.viewed)
+    steering = AgentSteering(case, watch.viewed)
     scheduler, engines = build(case, gate)
     guard = _Guard(watch, scheduler, list(engines), load.count)
 

@@ -53,7 +53,7 @@ class PolicyChange(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class Steering:
+class AgentSteering:
     """Listens to what ends and steers the scheduler, as the case says.
 
     Args:

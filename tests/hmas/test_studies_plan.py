@@ -13,8 +13,8 @@ from hmas.planning.fleet import read_fleet, read_kinds
 from hmas.planning.loads import open_load
 from hmas.planning.mixes import cheapest
 from hmas.planning.probing import LEAST, MAX_COUNT, MOST, HoldTask, NeedTask, Probe, hold, need, probe
-from hmas.planning.wish import Wish, check_wish
-from hmas.planning.words import plan_text
+from hmas.planning.question import Question, check_question
+from hmas.planning.tables import plan_text
 
 CASE = Case(workload="poisson:rate=4,duration=60", fleet=read_fleet("1xdemo-small"), slo=SloTarget(ttft_ms=3000, tpot_ms=80))
 
@@ -95,13 +95,13 @@ def wish(**more):
         "case": Case(workload="poisson:rate=3,duration=25", fleet=read_fleet("1xdemo-small"), slo=SloTarget(ttft_ms=3000, tpot_ms=80)),
         "share": 0.9, "load": 2.0, "kinds": kinds, "tolerance": 0.1,
     }  # fmt: skip
-    return Wish(**(values | more))
+    return Question(**(values | more))
 
 
 @pytest.fixture(scope="module")
 def plan():
     made = wish()
-    check_wish(made)
+    check_question(made)
     return planning.make_plan(made, open_load(made.case), on_cores(1), lambda text: None)
 
 
@@ -179,7 +179,7 @@ def test_a_target_that_no_engine_keeps():
 )
 def test_wishes_that_cannot_be_answered(more, said):
     with pytest.raises(ConfigError, match=said):
-        check_wish(wish(**more))
+        check_question(wish(**more))
 
 
 def hmas(capsys, *arguments):

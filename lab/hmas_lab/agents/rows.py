@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from hmas.planning import kept
+from hmas.planning import row_store as kept
 from hmas_lab.agents.settings import AblationSettings, Belief
 
 
@@ -43,7 +43,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeptRows(kept.KeptRows[Task, Row]):
-    """As `hmas.planning.kept.KeptRows`, of this study."""
+    """As `hmas.planning.row_store.KeptRows`, of this study."""
 
     def __init__(self, path: Path | None, *, resume: bool = False) -> None:
         """Reads or empties the file; None keeps nothing.

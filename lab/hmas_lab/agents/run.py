@@ -22,7 +22,7 @@ from hmas.planning.case import Case
 from hmas.planning.fleet import Fleet
 from hmas.planning.report import LONG_TOKENS, OUTCOMES
 from hmas.planning.running import build
-from hmas.planning.steering import Steering
+from hmas.planning.steering import AgentSteering
 from hmas_lab.agents.beliefs import Believer
 from hmas_lab.agents.requests import Asked
 from hmas_lab.agents.settings import Way
@@ -67,7 +67,7 @@ def run(requests: Sequence[Asked], fleet: Fleet, way: Way, believer: Believer | 
     case = Case(
         workload="prompts", fleet=fleet, policy=way.policy, admission=way.admission, agents=("statera", "meta") if way.steered else ()
     )
-    steering = Steering(case)
+    steering = AgentSteering(case)
     history = steering.history = History(TargetTable(scale=slo_scale))
     scheduler, engines = build(case)
 

@@ -12,8 +12,8 @@ from hmas.controller.core.errors import HmasError
 from hmas.controller.core.types import OutcomeKind
 from hmas.demo.calibration import middle_rps
 from hmas.planning.fleet import read_fleet
-from hmas.planning.kept import KeptRows
 from hmas.planning.report import Report, make_report
+from hmas.planning.row_store import KeptRows
 from hmas.planning.running import Run, run_case
 from hmas_lab.paper.arms import Arm
 from hmas_lab.paper.code import fingerprint

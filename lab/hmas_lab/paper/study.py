@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from hmas.planning.backends import Backend
-from hmas.planning.kept import KeptRows
+from hmas.planning.row_store import KeptRows
 from hmas.planning.rows import rows_of
 from hmas_lab.compare import plain
 from hmas_lab.paper.arms import ARMS, DEFAULT, FEW_FIXED, FIXED, PRODUCT, SGLANG, STRONG

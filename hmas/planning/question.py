@@ -16,7 +16,7 @@ SCORED_LEAST = 1000
 """Requests below which a share near 1 stands on few misses."""
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class Question(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked.
 
     Attributes:
@@ -34,7 +34,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     tolerance: float
 
 
-def check_wish(wish: Wish) -> None:
+def check_question(wish: Question) -> None:
     """Whether it can be answered.
 
     Raises:
@@ -51,7 +51,7 @@ def check_wish(wish: Wish) -> None:
     Fleet(groups=[Group(kind=kind, count=1) for kind in wish.kinds]).model(wish.case.fleet.model(wish.case.model))
 
 
-def assumptions(wish: Wish, load: Load, held: Held) -> list[str]:
+def assumptions(wish: Question, load: Load, held: Held) -> list[str]:
     """What the answers stand on, in words."""
     case = wish.case
     slo, admission = case.slo, case.admission
@@ -71,7 +71,7 @@ def assumptions(wish: Wish, load: Load, held: Held) -> list[str]:
     return said + _warnings(wish, load, held)
 
 
-def _warnings(wish: Wish, load: Load, held: Held) -> list[str]:
+def _warnings(wish: Question, load: Load, held: Held) -> list[str]:
     """What makes the answers weak, in words."""
     said = []
     if held.at is not None and held.at.duration_s < SHORT_S:
