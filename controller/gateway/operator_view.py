@@ -63,7 +63,7 @@ class GatewayOperations:
             },
             "instances": self._instances(snapshot.instances, now_s),
             "agents": self._agents(now_s),
-            "models": gateway.model_reports.trace_report(),
+            "models": gateway.model_reports.told(),
             "bus": self._bus(),
             "overrides": self.overrides(),
             "counts": self._counts(),
