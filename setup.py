@@ -2,8 +2,8 @@
 
 One source for both: the modules run as they are without it, and give the same results, to the last bit. What is compiled is what a
 simulation and a busy gateway spend their time in. Records (msgspec structs), which compile to nothing better, stay as they are. So does
-whatever awaits where it handles an error (`life`, `relay`, `fleet`, the sender of the bus): mypyc leaves the error in place, as the cause
-of every later one. What mypy holds for true before an await, compiled code takes for true behind it: such a thing is looked at anew in a
+whatever awaits where it handles an error (`completion`, `relay`, `monitor`, the sender of the bus): mypyc leaves the error in place, as the
+cause of every later one. mypyc assumes that a type checked before an `await` still holds after it: what may have changed is read in a
 method of its own. Adapters of engines, which others inherit from, stay interpreted too.
 """
 

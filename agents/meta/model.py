@@ -234,7 +234,7 @@ class MetaModel:
         if self._watch is not None:
             return "the last switch is still being watched"
         if self._agreed[2] < AGREE:
-            return "it has been wished only once"
+            return "proposed in one evaluation only; two in a row are needed"
         while self._switches and not 0.0 <= now_s - self._switches[0] < HOUR_S:
             self._switches.popleft()
         if len(self._switches) >= self._limits.switches_per_hour:
@@ -337,7 +337,7 @@ class MetaModel:
             "oldest_wait_ms": view.oldest_wait_ms,
             "in_flight": float(sum(i.in_flight for i in view.instances)),
         }
-        word = DecisionText(f"the control loop is not to be trusted: {', '.join(view.anomalies)}", "bypass", evidence)
+        word = DecisionText(f"emergency bypass on: the telemetry contradicts itself ({', '.join(view.anomalies)})", "bypass", evidence)
         return self._say(now_s, self.policy, word, changed=True)
 
     def _leave_bypass(self, now_s: float) -> Decisions:

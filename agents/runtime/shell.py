@@ -1,4 +1,4 @@
-"""The process shell of an agent: bus in, bus out, clean stop, and nothing of its trade.
+"""Runs one agent process: reads its streams, calls the agent, posts the answers, stops cleanly. It contains no agent logic.
 
 An agent is a plain object (see `Agent`). The shell reads its streams as the consumer group named like the agent, gathers what comes while
 a batch is being worked on, hands it over, posts what the agent answers, acknowledges afterwards, and calls its tick. Delivery is at least

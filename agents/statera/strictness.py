@@ -65,7 +65,7 @@ class GuardFactorController:
         """In words, empty where it is as configured."""
         if self.factor == 1.0:
             return ""
-        return f"guard x{self.factor:.2f}: {self._missed} of {len(self._ended)} that began in time missed their pace"
+        return f"TPOT guard factor {self.factor:.2f}: {self._missed} of {len(self._ended)} requests that met TTFT missed TPOT"
 
     def update(self, now_s: float, *, heeded: bool = True, ttft_missed: float = 0.0) -> None:
         """One step of at most a second since the last.

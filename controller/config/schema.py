@@ -189,8 +189,8 @@ class SchedulerConfig(Section, frozen=True):
         Meta(
             ge=0,
             le=0.99,
-            description="how sure it must be, by what engines have shown of late, that a request sent now would have its first token in "
-            "time: one of which it is not is overdue; 0 goes by `late_service_share` alone",
+            description="probability of meeting the TTFT target, estimated from recent first tokens, below which a waiting request "
+            "counts as overdue; 0 goes by `late_service_share` alone",
         ),
     ] = 0.5
     tpot_guard: Annotated[

@@ -1,7 +1,7 @@
-"""What is in force and on whose word. Pure.
+"""Decides which policy and limits apply now, and records which source set each one. Pure.
 
-For every setting the order is: configured default < an agent's fresh word < an operator's override. An agent that has been silent for
-longer than `stale_after_s` is not believed any more: its settings fall back to the configured ones and carry the source `fallback`.
+For every setting the order is: configured default < an agent's recent message < an operator's override. When an agent has been silent for
+longer than `stale_after_s`, its settings fall back to the configured ones and carry the source `fallback`.
 """
 
 import math

@@ -259,9 +259,9 @@ class Gateway:
         self.desk.chores.ask()
 
     def _look_at_bus(self) -> None:
-        """Tells when the bus goes and comes; a server that has come back may have forgotten what operators hold.
+        """Reports loss and return of the bus, and publishes the active overrides again after a return.
 
-        One that was away for less than a cycle may have, too.
+        A server that was away for less than a cycle may have lost them, too.
         """
         health = self.bus.health
         if self._bus_up is None:

@@ -9,8 +9,8 @@ from hmas.controller.observability.request_trace import DispatchAttempt, Request
 from hmas.controller.scheduling.policies.registry import GUARD
 
 SAMPLES_TOLD = 20
-FULL, DOWN = "every window full", "no engine there"
-"""Reasons of the whole group; those of a request itself are in `hmas.controller.scheduling.dispatch` and `tenant_gate`."""
+FULL, DOWN = "all instances at their limit", "no healthy instance"
+"""Reasons of the whole group; those of a request itself are in `hmas.controller.scheduling.dispatch` and `tenant_share`."""
 
 
 def trace_report(story: RequestTrace, dossier: RequestTraces, *, position: int | None, now_s: float) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What is remembered of each request, so that an operator can be told its story. Bounded, and without any text of its prompt."""
+"""Keeps a bounded trace of each request for `hmas explain`, without any text of its prompt."""
 
 from collections import deque
 from collections.abc import Callable

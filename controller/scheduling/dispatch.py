@@ -17,8 +17,8 @@ from hmas.controller.scheduling.results import SchedulerSettings
 
 LOOK_AHEAD = 8
 """Entries that are held back (by fence or guard, or because they may not go where a slot is free) and may be passed in one walk."""
-KEPT_FREE, ALREADY_TRIED, LATE_SHARE = "kept free for another", "tried there already", "share of the demoted"
-ROUTER, FENCE, GUARD = "router", "fence", "guard"
+KEPT_FREE, ALREADY_TRIED, LATE_SHARE = "instance reserved", "failed there before", "limit for overdue requests"
+ROUTER, FENCE, GUARD = "router", "KV cache full", "TPOT guard"
 """Why an entry that was looked at could not go, where one reason stands for the last instance it was refused by."""
 PAST_FENCE = (
     "past the KV fence: full by forecast, not by the engine's report, and to wait would cost a preemption's time or the TTFT target"

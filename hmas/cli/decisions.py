@@ -89,7 +89,7 @@ def page(document: dict[str, Any]) -> str:
 def _outcome(document: dict[str, Any]) -> str:
     outcome = document["outcome"]
     if outcome is None:
-        return "what came of it is not known: its span is not over yet, or something else replaced it within it"
+        return "no outcome yet: its window is still open, or another decision replaced it"
     expected = f", expected {_share(outcome['expected'])}" if outcome["expected"] >= 0 else ""
     if not outcome["requests"]:
         return f"what came of it: nothing ended in its span{expected}"

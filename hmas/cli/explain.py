@@ -40,7 +40,7 @@ def page(document: dict[str, Any]) -> str:
     lines += [f"sent      {_sent(one)}" for one in document["tries"]]
     if document["earlier_with_this_client_id"]:
         lines.append(f"note      an earlier request had the same id of the client's: {document['earlier_with_this_client_id']}")
-    lines += ["", "believed and true:", _beliefs(document), "", "in the queue:", _places(document["queue"]["history"])]
+    lines += ["", "predicted and measured:", _beliefs(document), "", "in the queue:", _places(document["queue"]["history"])]
     if len(document["policies"]) > 1:
         lines += ["", "policies meanwhile:", _policies(document["policies"])]
     return "\n".join(lines)
@@ -78,7 +78,7 @@ def _targets(slo: dict[str, Any]) -> str:
 def _waited(document: dict[str, Any]) -> str:
     waited_for = document["queue"]["waited_for"]
     if not waited_for:
-        return "for nothing that was noted: it was sent at once, or others went first"
+        return "no wait recorded: it was dispatched at once or queued behind others"
     return "; ".join(f"{reason} ({count} times)" for reason, count in sorted(waited_for.items(), key=lambda item: -item[1]))
 
 

@@ -54,7 +54,7 @@ def page(document: dict[str, Any]) -> str:
     models = document["queue"]["models"]
     if len(models) > 1:
         rows = ((name, item["queued"], f"{item['retry_after_s']:.0f} s") for name, item in models.items())
-        lines += ["", table(["model", "waiting", "told to come back after"], rows)]
+        lines += ["", table(["model", "waiting", "Retry-After"], rows)]
     overrides = document["overrides"]
     if overrides["overrides"] or overrides["refused"]:
         lines += ["", "held by operators:", override_list(overrides)]

@@ -72,7 +72,7 @@ def test_only_those_that_began_in_time_and_had_a_target_count():
     for step in range(4):
         loop.update(5.0 + step)
     assert loop.factor < 0.95
-    assert loop.account == f"guard x{loop.factor:.2f}: 10 of 10 that began in time missed their pace"
+    assert loop.account == f"TPOT guard factor {loop.factor:.2f}: 10 of 10 requests that met TTFT missed TPOT"
 
 
 def test_a_factor_that_is_not_in_force_does_not_wind_up():

@@ -83,7 +83,7 @@ async def test_a_request_that_waits_and_what_for(tmp_path: Path):
     assert [one["source"] for one in told["beliefs"]][1:] == ["perception", "prediction"]
     assert (told["beliefs"][1]["output_tokens"], told["beliefs"][1]["task_type"]) == (33.0, "QA")
     assert told["slo"]["in_force"] == {"ttft_ms": 2000.0, "tpot_ms": 60.0}
-    assert told["queue"]["waited_for"]["every window full"] >= 1
+    assert told["queue"]["waited_for"]["all instances at their limit"] >= 1
     assert [(one["policy"], one["source"]) for one in told["policies"]] == [("fcfs", "configured"), ("sjf", "operator")]
     (sent,) = told["tries"]
     assert (sent["policy"]["name"], sent["policy"]["parameters"]["tpot_guard"]) == ("sjf", 0.25)
@@ -91,7 +91,7 @@ async def test_a_request_that_waits_and_what_for(tmp_path: Path):
     assert "short ones first" in sent["policy"]["reason"]
     assert told["queue"]["history"][0]["waiting"] == 2
     text = page(told)
-    assert "every window full" in text
+    assert "all instances at their limit" in text
     assert "short ones first" in text
 
 

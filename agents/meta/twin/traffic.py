@@ -1,7 +1,7 @@
-"""What has come in lately, as the digital twin asks for it again: who, when, for how much, and what was known of it. Pure, bounded.
+"""Recent requests, kept so that the twin can replay them: times, lengths, and what was known of each. Pure, bounded.
 
-Requests whose end has been heard of have their true output length; what still waits or runs, and what was given up, has the length that was
-believed. So the newest part of a window is as doubtful as the scheduler's own knowledge of it, and no more.
+Requests that have ended have their true output length. Those that wait or run, and those that were given up, have the predicted length. So
+the newest part of a window is as uncertain as the scheduler's own knowledge of it, and no more.
 """
 
 from collections import OrderedDict

@@ -22,7 +22,7 @@ take the answer away from the client before it has read it."""
 
 MAX_HEAD_BYTES = 16_384
 MAX_TURNED_AWAY = 256
-"""Connections beyond the limit that are told so; still more are dropped without a word."""
+"""Connections over the limit that still get a 503. Further ones are closed without an answer."""
 
 MAX_AHEAD_BYTES = 65_536
 """Bytes of requests yet to come that are kept while one is served; then the client is held back."""

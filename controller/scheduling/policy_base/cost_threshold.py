@@ -2,7 +2,7 @@
 
 On one machine the fewest jobs are late if, whenever one is going to be, the longest so far is given up (Moore 1968). With a stream of
 requests that is a threshold on cost: in the long run the most are in time if those above it are given up, and it is as high as the load
-allows. What the load allows nobody knows beforehand; it shows in requests below the threshold that come too late all the same.
+allows. The right threshold is not known in advance. It is learned from requests below it that still miss their target.
 """
 
 import math

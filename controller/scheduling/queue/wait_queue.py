@@ -1,4 +1,4 @@
-"""Everything that waits: who is where, who is overdue, whose deadline has passed."""
+"""All queued requests, with those that are overdue or past their deadline."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
