@@ -25,11 +25,12 @@ from hmas.agents.meta.twin.twin import Twin, TwinSettings
 from hmas.agents.model_store.store import SHIPPED as SHIPPED_NAME
 from hmas.agents.model_store.store import ModelStore
 from hmas.controller.config.paths import models_dir
+from hmas.controller.config.scheduler_settings import scheduler_settings
 from hmas.controller.config.schema import AgentsConfig, Config
 from hmas.controller.core.errors import ConfigError, HmasError
 from hmas.controller.core.messages import LongView, ShortView
 from hmas.controller.scheduling.policies.registry import POLICIES, named
-from hmas.controller.scheduling.results import SchedulerSettings
+from hmas.controller.scheduling.settings import SchedulerSettings
 from hmas.engines.errors import ProfileError
 from hmas.engines.sim.profile import Profile, load_profile
 
@@ -139,12 +140,8 @@ def _language_model(agents: AgentsConfig, instead: Selector) -> Selector:
 
 def _twin(config: Config, admission: SchedulerSettings | None, routing: str) -> Twin:
     scheduler = config.scheduler
-    if admission is None:
-        # Every setting that both sides know goes by the same name on both.
-        known = {name: getattr(scheduler, name) for name in SchedulerSettings.__struct_fields__ if hasattr(scheduler, name)}
-        admission = SchedulerSettings(**known)
     settings = TwinSettings(
-        admission=admission,
+        admission=admission or scheduler_settings(config),
         routing=routing or scheduler.routing,
         weights={name: tenant.weight for name, tenant in config.tenants.items()},
         window_s=config.agents.meta_twin_window_s,

@@ -7,6 +7,7 @@ from msgspec import Meta
 from hmas.controller.config.section import Name, PolicyName, Port, Seconds, Section, Share
 from hmas.controller.config.slo import SloConfig
 from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
+from hmas.controller.scheduling.settings import SHIPPED
 
 
 class GatewayConfig(Section, frozen=True):
@@ -157,7 +158,9 @@ class SchedulerConfig(Section, frozen=True):
         Meta(description="policy at start, and whenever no agent and no operator names another; `hmas policy list` has the names"),
     ] = DEFAULT_POLICY
     n_run: Annotated[int, Meta(ge=0, le=4096, description="requests in flight per instance at start; 0 for the instance's ceiling")] = 0
-    queue_limit: Annotated[int, Meta(ge=1, le=1_000_000, description="waiting requests beyond which new ones get 429")] = 10_000
+    queue_limit: Annotated[int, Meta(ge=1, le=1_000_000, description="waiting requests beyond which new ones get 429")] = (
+        SHIPPED.queue_limit
+    )
     evict_lower_ranked: Annotated[
         bool,
         Meta(
@@ -166,7 +169,7 @@ class SchedulerConfig(Section, frozen=True):
                 "the worst that waits, which gets 429"
             )
         ),
-    ] = True
+    ] = SHIPPED.evict_lower_ranked
     overdue: Annotated[
         Literal["keep", "demote", "shed"],
         Meta(
@@ -175,15 +178,17 @@ class SchedulerConfig(Section, frozen=True):
                 "kept in order, served after all others, or dropped with 504"
             )
         ),
-    ] = "demote"
+    ] = SHIPPED.overdue
     late_service_share: Annotated[
         Share,
         Meta(
             description="share of the predicted service TTFT that must still fit before the deadline: with 0 a request is overdue only "
             "once its deadline has passed, with 1 the prediction is taken at its word"
         ),
-    ] = 0.5
-    overdue_wait_s: Annotated[Seconds, Meta(description="with `demote`, most wait beyond the TTFT target; then 503 and Retry-After")] = 15.0
+    ] = SHIPPED.late_service_share
+    overdue_wait_s: Annotated[Seconds, Meta(description="with `demote`, most wait beyond the TTFT target; then 503 and Retry-After")] = (
+        SHIPPED.overdue_wait_s
+    )
     late_confidence: Annotated[
         float,
         Meta(
@@ -192,25 +197,25 @@ class SchedulerConfig(Section, frozen=True):
             description="probability of meeting the TTFT target, estimated from recent first tokens, below which a waiting request "
             "counts as overdue; 0 goes by `late_service_share` alone",
         ),
-    ] = 0.5
+    ] = SHIPPED.late_confidence
     tpot_guard: Annotated[
         Share,
         Meta(
             description="a request waits while its prefill would take more than this share of what those in flight can bear without "
             "missing their TPOT target; 0 switches the guard off and leaves TPOT to the window alone"
         ),
-    ] = 0.7
+    ] = SHIPPED.tpot_guard
     fence: Annotated[
         bool, Meta(description="hold requests back whose calibrated KV bytes would pass the instance's capacity (H-MAS Eq. 2)")
-    ] = True
-    fence_margin: Annotated[float, Meta(ge=0, lt=1, description="delta_frag of Eq. 2")] = 0.05
+    ] = SHIPPED.fence
+    fence_margin: Annotated[float, Meta(ge=0, lt=1, description="delta_frag of Eq. 2")] = SHIPPED.fence_margin
     fence_overcommit: Annotated[
         bool,
         Meta(
             description="let a request past a full fence once waiting has cost what a preemption costs and the engine's report shows room; "
             "off: Eq. 2 holds for all"
         ),
-    ] = True
+    ] = SHIPPED.fence_overcommit
     fence_prefix_credit: Annotated[
         bool,
         Meta(
@@ -219,7 +224,7 @@ class SchedulerConfig(Section, frozen=True):
                 "off: each in full, which never passes the cache"
             )
         ),
-    ] = False
+    ] = SHIPPED.fence_prefix_credit
     routing: Annotated[Literal["least-loaded", "round-robin"], Meta(description="how an instance is chosen")] = "least-loaded"
     tick_s: Annotated[Seconds, Meta(description="how often deadlines are checked and telemetry is sent")] = 0.1
 

@@ -6,6 +6,7 @@ from msgspec import Meta
 
 from hmas.controller.config.section import Section
 from hmas.controller.core.slo import TargetTable
+from hmas.controller.scheduling.settings import SHIPPED
 
 
 class SloConfig(Section, frozen=True):
@@ -29,7 +30,7 @@ class SloConfig(Section, frozen=True):
             description="a target that a request does not declare is at least this many times what an engine takes for a request "
             "alone, so that slow engines are not held to what they cannot do; 0 leaves Table 6 as it is",
         ),
-    ] = 3.0
+    ] = SHIPPED.headroom
 
     def targets(self) -> TargetTable:
         """The table that the scheduler works with."""

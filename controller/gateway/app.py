@@ -13,6 +13,7 @@ import msgspec
 from hmas.controller.bus.base import Bus
 from hmas.controller.config.paths import overrides_dir
 from hmas.controller.config.reload import differences, taken
+from hmas.controller.config.scheduler_settings import scheduler_settings
 from hmas.controller.config.schema import Config, EngineConfig
 from hmas.controller.core.types import OutcomeKind
 from hmas.controller.gateway.control_loop.agent_watch import AgentWatch
@@ -35,7 +36,6 @@ from hmas.controller.observability.request_trace import RequestTraces
 from hmas.controller.routing.pool import make_router
 from hmas.controller.runtime.clock import Clock
 from hmas.controller.scheduling.default_estimates import History
-from hmas.controller.scheduling.results import SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.engines.base import Engine
 
@@ -309,11 +309,7 @@ def make_scheduler(config: Config, kind: Callable[..., Scheduler] = Scheduler) -
     """
     settings = config.scheduler
     return kind(
-        # Every setting that both sides know goes by the same name on both.
-        settings=SchedulerSettings(
-            headroom=config.slo.headroom,
-            **{name: getattr(settings, name) for name in SchedulerSettings.__struct_fields__ if hasattr(settings, name)},
-        ),
+        settings=scheduler_settings(config),
         instances=[instance_spec(engine) for engine in config.engines],
         router=make_router(settings.routing),
         policy=settings.policy,

@@ -13,7 +13,7 @@ from hmas.controller.scheduling.instances.room import may_pass_fence
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry, QueuePolicy
 from hmas.controller.scheduling.queue.model_queue import ModelQueue
 from hmas.controller.scheduling.queue.tenant_share import TenantShareLimiter
-from hmas.controller.scheduling.results import SchedulerSettings
+from hmas.controller.scheduling.settings import SchedulerSettings
 
 LOOK_AHEAD = 8
 """Entries that are held back (by fence or guard, or because they may not go where a slot is free) and may be passed in one walk."""

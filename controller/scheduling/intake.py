@@ -6,7 +6,8 @@ from hmas.controller.scheduling.admission.quotas import Tenancy
 from hmas.controller.scheduling.instances.kv_fence import least_tokens
 from hmas.controller.scheduling.queue.backlog import rank_of
 from hmas.controller.scheduling.queue.wait_queue import WaitQueue
-from hmas.controller.scheduling.results import Refusal, SchedulerSettings
+from hmas.controller.scheduling.results import Refusal
+from hmas.controller.scheduling.settings import SchedulerSettings
 
 RETRY_AFTER_MIN_S = 1.0
 RETRY_AFTER_MAX_S = 60.0

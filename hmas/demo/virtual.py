@@ -9,8 +9,8 @@ from hmas.controller.config.slo import SloConfig
 from hmas.controller.core.slo import DEFAULT_IMPORTANCE
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, TaskType
 from hmas.controller.routing import make_router
-from hmas.controller.scheduling.results import InstanceSpec, SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 from hmas.controller.simulation import Arrival as SimArrival
 from hmas.controller.simulation import RequestRecord, simulate
 from hmas.engines.sim.model import EngineModel

@@ -11,17 +11,15 @@ from hmas.controller.config.plugins import load_policies
 from hmas.controller.core.errors import ConfigError, PolicyError
 from hmas.controller.routing import make_router
 from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY, check_parameters
-from hmas.controller.scheduling.results import SchedulerSettings
+from hmas.controller.scheduling.settings import SHIPPED, SchedulerSettings
 from hmas.planning.faults import Fault
 from hmas.planning.fleet import Fleet
 
 Agent = Literal["statera", "meta"]
 AGENTS: tuple[Agent, ...] = get_args(Agent)
 
-GATEWAY = SchedulerSettings(overdue="demote", late_service_share=0.5, late_confidence=0.5, tpot_guard=0.7, fence=True)
-"""What a gateway does whose configuration says nothing else."""
 PRESETS = {
-    "gateway": GATEWAY,
+    "gateway": SHIPPED,
     "open": SchedulerSettings(overdue="keep", fence=False),
     "shed": SchedulerSettings(overdue="shed", fence=False),
 }
@@ -72,7 +70,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     policy: str = DEFAULT_POLICY
     parameters: dict[str, float] = {}
     router: str = "least-loaded"
-    admission: SchedulerSettings = GATEWAY
+    admission: SchedulerSettings = SHIPPED
     agents: tuple[Agent, ...] = ()
     meta: dict[str, str | float | bool] = {}
     faults: tuple[Fault, ...] = ()
@@ -124,7 +122,7 @@ def read_admission(text: str) -> SchedulerSettings:
     Raises:
         ConfigError: An unknown name, or a value out of its range.
     """
-    settings, named = GATEWAY, msgspec.to_builtins(GATEWAY)
+    settings, named = SHIPPED, msgspec.to_builtins(SHIPPED)
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         name, equals, value = part.partition("=")
         if not equals and name in PRESETS:

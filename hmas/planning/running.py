@@ -10,8 +10,9 @@ from hmas.controller.core.messages import LongView, ShortView
 from hmas.controller.core.placement import Router
 from hmas.controller.core.types import Controls
 from hmas.controller.routing import make_router
-from hmas.controller.scheduling.results import Ended, InstanceSpec
+from hmas.controller.scheduling.results import Ended
 from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.scheduling.settings import InstanceSpec
 from hmas.controller.simulation import Arrival, Periodic, RequestRecord, SimulationResult, simulate
 from hmas.controller.simulation.check import check
 from hmas.engines.sim.model import EngineModel

@@ -13,8 +13,8 @@ from hmas.controller.routing import make_router
 from hmas.controller.scheduling.policies.registry import BUILT_IN, check_parameters, own_parameters, register
 from hmas.controller.scheduling.policy_base.policy_check import check_policy
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry, QueuePolicy
-from hmas.controller.scheduling.results import InstanceSpec, SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 from hmas.testing.queue_script import START_S, NonConformance, QueueScript, make_entry, make_estimates
 
 STEPS = 300

@@ -21,8 +21,8 @@ from typing import Any, Literal
 from hmas.controller.core.types import Controls
 from hmas.controller.routing import make_router
 from hmas.controller.scheduling.policies.registry import POLICIES
-from hmas.controller.scheduling.results import InstanceSpec, SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 from hmas.controller.simulation import SimulationResult, simulate
 from hmas.engines.sim import model as engine_model
 from hmas.engines.sim.model import EngineModel

@@ -15,7 +15,7 @@ from hmas.agents.meta.twin.replay import replay
 from hmas.agents.meta.twin.traffic import Traffic
 from hmas.controller.core.messages import OPEN_WINDOW, ControlAction
 from hmas.controller.core.types import Controls
-from hmas.controller.scheduling.results import SchedulerSettings
+from hmas.controller.scheduling.settings import SchedulerSettings
 from hmas.engines.sim.profile import load_profile
 
 

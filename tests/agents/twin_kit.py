@@ -18,7 +18,7 @@ from hmas.agents.meta.twin.twin import Answer, Check, Twin, TwinSettings
 from hmas.controller.core.messages import Completion
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.scheduling.policies.registry import POLICIES
-from hmas.controller.scheduling.results import SchedulerSettings
+from hmas.controller.scheduling.settings import SchedulerSettings
 from hmas.engines.base import EngineSnapshot
 from hmas.engines.sim.profile import load_profile
 

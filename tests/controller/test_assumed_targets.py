@@ -5,8 +5,8 @@ import pytest
 from hmas.controller.core.types import Controls, Estimates, Request, Slo
 from hmas.controller.routing import make_router
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
-from hmas.controller.scheduling.results import InstanceSpec, SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 
 TABLE = Slo(ttft_ms=2000.0, tpot_ms=90.0)
 

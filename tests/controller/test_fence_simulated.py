@@ -11,8 +11,9 @@ from hmas.controller.core.messages import LengthBound
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing import make_router
 from hmas.controller.scheduling.admission.quotas import TenantLimits
-from hmas.controller.scheduling.results import InstanceSpec, Refusal, SchedulerSettings
+from hmas.controller.scheduling.results import Refusal
 from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 from hmas.controller.simulation import Arrival, Periodic, simulate
 from hmas.controller.simulation.check import check
 from hmas.engines.sim.model import EngineModel

@@ -17,8 +17,8 @@ from hmas.controller.core.types import Estimates, OutcomeKind, Request, Slo
 from hmas.controller.observability.request_trace import RequestTraces
 from hmas.controller.routing import make_router
 from hmas.controller.runtime.clock import SystemClock
-from hmas.controller.scheduling.results import InstanceSpec, SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 
 ONE_AT_A_TIME = SchedulerConfig(policy="fcfs", n_run=1, tick_s=0.02)
 

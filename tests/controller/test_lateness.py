@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing import make_router
 from hmas.controller.scheduling.instances.lateness import LEAST, MOST, FirstTokenOverhead, first_look_s, needed_ms
-from hmas.controller.scheduling.results import InstanceSpec, SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 from hmas.controller.simulation import Arrival, simulate
 from hmas.engines.sim.model import EngineModel
 from hmas.engines.sim.profile import load_profile

@@ -10,8 +10,9 @@ from hmas.controller.scheduling.admission.quotas import TenantLimits
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.queue.backlog import Backlog, QueuedWork, rank_of
 from hmas.controller.scheduling.queue.drain_rate import DrainRate
-from hmas.controller.scheduling.results import InstanceSpec, Refusal, SchedulerSettings
+from hmas.controller.scheduling.results import Refusal
 from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 
 
 def request(number, *, priority=0, at_s=0.0, tenant="a"):

@@ -16,8 +16,8 @@ from hmas.controller.scheduling.policies.registry import POLICIES
 from hmas.controller.scheduling.policies.wfq import Wfq
 from hmas.controller.scheduling.policy_base.lazy_heap import LazyHeap
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
-from hmas.controller.scheduling.results import InstanceSpec, SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 
 steps = st.lists(st.tuples(st.sampled_from(["push", "pop", "discard", "peek"]), st.integers(0, 9), st.integers(0, 5)), max_size=80)
 

@@ -7,8 +7,8 @@ from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request
 from hmas.controller.routing import make_router
 from hmas.controller.scheduling.instances.kv_fence import Fence
 from hmas.controller.scheduling.instances.prefix_credit import PrefixCredit
-from hmas.controller.scheduling.results import InstanceSpec, SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 
 
 def request(number=0, *, prompt=100, session="s", tenant="a", at_s=0.0):

@@ -19,8 +19,8 @@ from hmas.controller.scheduling.policy_base.keyed import KeyedPolicy
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.queue import policy_switch as queues
 from hmas.controller.scheduling.queue.tenant_share import SHOWN, TenantShareLimiter
-from hmas.controller.scheduling.results import InstanceSpec, SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 from hmas.engines.base import EngineSnapshot
 
 MODELS = ("a", "b", "c")

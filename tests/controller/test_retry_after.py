@@ -9,8 +9,8 @@ from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request
 from hmas.controller.routing import make_router
 from hmas.controller.scheduling.default_estimates import History
 from hmas.controller.scheduling.refusals import completion_of
-from hmas.controller.scheduling.results import InstanceSpec, SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 from hmas.controller.simulation import Arrival, simulate
 from hmas.engines.sim.model import EngineModel
 from hmas.engines.sim.profile import load_profile

@@ -8,8 +8,9 @@ from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request
 from hmas.controller.routing import make_router
 from hmas.controller.scheduling.policies.registry import POLICIES
 from hmas.controller.scheduling.queue.drain_rate import DrainRate
-from hmas.controller.scheduling.results import InstanceSpec, Refusal, SchedulerSettings
+from hmas.controller.scheduling.results import Refusal
 from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 from hmas.engines.base import EngineSnapshot
 
 

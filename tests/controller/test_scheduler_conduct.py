@@ -14,8 +14,9 @@ from hmas.controller.core.messages import LengthBound
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing import make_router
 from hmas.controller.scheduling.policies.registry import POLICIES
-from hmas.controller.scheduling.results import InstanceSpec, Refusal, SchedulerSettings
+from hmas.controller.scheduling.results import Refusal
 from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 
 NAMES = sorted(POLICIES)
 
@@ -246,7 +247,7 @@ def test_a_retry_goes_elsewhere_and_only_once():
 DETERMINISM = """
 from hmas.controller.core.types import Controls, Estimates, Request, Slo
 from hmas.controller.routing import make_router
-from hmas.controller.scheduling.results import InstanceSpec, SchedulerSettings
+from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.simulation import Arrival, simulate
 from hmas.engines.sim.model import EngineModel

@@ -6,8 +6,8 @@ from hmas.controller.core.errors import PolicyError, SchedulingError
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing import make_router
 from hmas.controller.scheduling.instances.speed import InstanceSpeed
-from hmas.controller.scheduling.results import InstanceSpec, SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 
 
 def build(share=0.5, instances=1, overdue="keep", **more) -> Scheduler:

@@ -9,8 +9,8 @@ from hmas.controller.core.placement import Choice, InstanceState, Routable
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing import make_router
 from hmas.controller.scheduling.dispatch import LOOK_AHEAD, PATIENCE
-from hmas.controller.scheduling.results import InstanceSpec, SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 from hmas.engines.base import EngineSnapshot
 
 

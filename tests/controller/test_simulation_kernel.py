@@ -12,8 +12,8 @@ from hmas.controller.core.errors import SchedulingError
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing import make_router
 from hmas.controller.scheduling.policies.registry import POLICIES
-from hmas.controller.scheduling.results import InstanceSpec, SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 from hmas.controller.simulation import Arrival, Periodic, SimulationResult
 from hmas.controller.simulation.check import check
 from hmas.engines.sim.model import EngineModel, Pause

@@ -10,8 +10,9 @@ from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request
 from hmas.controller.routing import make_router
 from hmas.controller.scheduling.admission.quotas import NO_LIMITS, TenantLimits
 from hmas.controller.scheduling.admission.token_bucket import TokenBucket
-from hmas.controller.scheduling.results import InstanceSpec, Refusal, SchedulerSettings
+from hmas.controller.scheduling.results import Refusal
 from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 
 BELIEVED = Estimates(slo=Slo(ttft_ms=600_000, tpot_ms=100), output_tokens=100.0, output_tokens_upper=100.0)
 

@@ -17,8 +17,8 @@ from hmas.agents.meta.twin.traffic import PastRequest
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing import make_router
 from hmas.controller.scheduling.policies.robust_edf import RobustEdf
-from hmas.controller.scheduling.results import InstanceSpec, SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 from hmas.controller.simulation import Arrival, Periodic, RequestRecord, simulate
 from hmas.engines.sim.model import EngineModel
 from hmas.engines.sim.profile import Profile

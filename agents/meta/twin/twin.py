@@ -25,7 +25,7 @@ from hmas.agents.meta.twin.sample import part_of
 from hmas.agents.meta.twin.traffic import PastRequest, Traffic, is_possible
 from hmas.controller.core.messages import Completion, ControlAction, Message, RequestFeatures, SystemSnapshot
 from hmas.controller.scheduling.policies.robust_edf import RobustEdf
-from hmas.controller.scheduling.results import SchedulerSettings
+from hmas.controller.scheduling.settings import SchedulerSettings
 from hmas.controller.simulation import RequestRecord
 
 LEAD = 0.2

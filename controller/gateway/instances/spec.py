@@ -1,7 +1,7 @@
 """What the scheduler is told of a configured engine."""
 
 from hmas.controller.config.schema import EngineConfig
-from hmas.controller.scheduling.results import InstanceSpec
+from hmas.controller.scheduling.settings import InstanceSpec
 from hmas.engines.model_shape import model_kv_bytes
 
 KV_BYTES_PER_TOKEN = 131_072

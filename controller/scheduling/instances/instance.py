@@ -14,7 +14,7 @@ from hmas.controller.scheduling.instances.slots import Slots
 from hmas.controller.scheduling.instances.speed import InstanceSpeed
 from hmas.controller.scheduling.instances.token_source import TokenSource
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
-from hmas.controller.scheduling.results import InstanceSpec
+from hmas.controller.scheduling.settings import InstanceSpec
 from hmas.engines.base import EngineSnapshot
 
 _UNCONTENDED_SHARE = 0.5

@@ -6,8 +6,8 @@ import msgspec
 from msgspec import Meta
 
 from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
-from hmas.controller.scheduling.results import SchedulerSettings
-from hmas.planning.case import GATEWAY, PRESETS
+from hmas.controller.scheduling.settings import SHIPPED, SchedulerSettings
+from hmas.planning.case import PRESETS
 from hmas.planning.names import read_names
 
 Belief = Literal["none", "rules", "private", "trained", "rules+targets", "rules+lengths", "oracle"]
@@ -46,7 +46,7 @@ WAYS: dict[str, Way] = {
     "edf": Way(policy="edf", admission=PRESETS["shed"]),
     "sjf": Way(policy="sjf", admission=PRESETS["shed"]),
     "two-lane": Way(policy="two-lane", admission=PRESETS["shed"]),
-    "hmas": Way(policy=DEFAULT_POLICY, admission=GATEWAY, steered=True),
+    "hmas": Way(policy=DEFAULT_POLICY, admission=SHIPPED, steered=True),
 }
 """Static policies with the window that suits FCFS best and late requests shed, and H-MAS as it is shipped."""
 

@@ -8,8 +8,9 @@ import numpy as np
 
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing import make_router
-from hmas.controller.scheduling.results import Ended, InstanceSpec, SchedulerSettings
+from hmas.controller.scheduling.results import Ended
 from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 from hmas.controller.simulation import Arrival, simulate
 from hmas.engines.sim.model import EngineModel, SimRequest
 from hmas.loadgen.streams import stream

@@ -18,8 +18,8 @@ from hmas.controller.routing.latency_aware import LatencyAware
 from hmas.controller.routing.least_loaded import LeastLoaded
 from hmas.controller.routing.round_robin import RoundRobin
 from hmas.controller.routing.weighted_round_robin import WeightedRoundRobin
-from hmas.controller.scheduling.results import InstanceSpec, SchedulerSettings
 from hmas.controller.scheduling.scheduler import Scheduler
+from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 from hmas.controller.simulation import RequestRecord, simulate
 from hmas.engines.sim.model import EngineModel
 from hmas_lab.hetero.cluster import DEVICES, GPUS, MODEL, Gpu, profile_of

@@ -14,10 +14,11 @@ from hmas.controller.scheduling.default_estimates import History
 from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
 from hmas.controller.scheduling.refusals import completion_of
 from hmas.controller.scheduling.results import Ended
+from hmas.controller.scheduling.settings import SHIPPED
 from hmas.controller.simulation import simulate
 from hmas.demo.calibration import middle_rps
 from hmas.planning.backends import Backend
-from hmas.planning.case import AGENTS, GATEWAY, PRESETS, Case
+from hmas.planning.case import AGENTS, PRESETS, Case
 from hmas.planning.errors import StudyError
 from hmas.planning.fleet import Fleet, read_fleet
 from hmas.planning.loads import open_load
@@ -252,7 +253,7 @@ class Sweep:
             workload=f"poisson:rate={rate:.6f},duration={settings.span_s if not count else 2.0 * count / rate:g}",
             fleet=self._fleet.with_window(window) if window else self._fleet,
             policy=DEFAULT_POLICY if product else "fcfs",
-            admission=GATEWAY if product else SHED if regime == CAP_SHED else OPEN,
+            admission=SHIPPED if product else SHED if regime == CAP_SHED else OPEN,
             agents=AGENTS if regime == PRODUCT else (),
             warmup_s=settings.warmup_s,
             limit=count,

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from hmas.controller.scheduling.settings import SHIPPED
 from hmas.engines.sim.profile import Profile, load_profile
-from hmas.planning.case import GATEWAY
 from hmas_lab.statera.laws import LAWS, Delayed, Fixed, Statera
 from hmas_lab.statera.loop import Course, Reading, Trial, drive
 from hmas_lab.statera.plants import steeper
@@ -18,7 +18,7 @@ TUNING_SEEDS = (9001, 9002)
 """The best cap is found on these arrivals, which are not reported."""
 CAPS = (16, 20, 25, 31, 39, 49, 61, 76, 96, 120, 150, 188, 235)
 """What is tried, a quarter apart."""
-GUARDS = {"window alone": 0.0, "with the guard": GATEWAY.tpot_guard}
+GUARDS = {"window alone": 0.0, "with the guard": SHIPPED.tpot_guard}
 """Shares of the gateway's TPOT guard: none, so that the window has to hold TPOT by itself, and what is shipped."""
 SMOOTH_S = 5.0
 SETTLED_WITHIN = 0.15

@@ -1,0 +1,72 @@
+"""What the scheduler is given at the start. The only place of the shipped defaults."""
+
+from typing import Literal
+
+import msgspec
+
+
+class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings that do not change while the scheduler lives.
+
+    Attributes:
+        queue_limit: Waiting requests beyond which new ones are refused.
+        evict_lower_ranked: Whether a request that ranks better than the worst waiting one takes its place where the queue is full.
+        overdue: What becomes of a waiting request that can no longer meet its TTFT target: `keep` it in order, `demote` it
+            behind all that still can, or `shed` it.
+        fence: Whether Eq. 2 is enforced.
+        fence_margin: delta_frag of Eq. 2, 0 to below 1.
+        fence_overcommit: Whether a full fence is passed once waiting has cost what a preemption costs (`scheduling.overcommit`).
+        fence_prefix_credit: Whether tokens that requests in flight are expected to share are booked once.
+        late_service_share: Share of the service TTFT that must still fit before the deadline, 0 to 1; of the prediction and what
+            the instances have shown, the shorter counts. 0: overdue means that the deadline has passed.
+        late_confidence: How sure it must be that a request sent now would have its first token in time for it not to be overdue, 0 to
+            below 1, as far as instances have shown it (see `hmas.controller.scheduling.instances.lateness`). 0: the share alone counts.
+        late_share: While requests come in time, demoted ones fill an instance only up to this share of what those in time have
+            lately filled, 0 to 1.
+        overdue_wait_s: How long after its TTFT target a demoted request waits at most; then it is shed.
+        tpot_guard: Share of the room of those in flight that a new prompt may take (see `hmas.controller.scheduling.admission.tpot_guard`),
+            0 to 1; 0 switches the guard off.
+        headroom: Least target of a request that declares none, over what an instance has shown to take for a request alone (see
+            `hmas.controller.scheduling.admission.assumed_targets`); 0 leaves targets as they are.
+    """
+
+    queue_limit: int = 10_000
+    evict_lower_ranked: bool = True
+    overdue: Literal["keep", "demote", "shed"] = "demote"
+    fence: bool = True
+    fence_margin: float = 0.05
+    fence_overcommit: bool = True
+    fence_prefix_credit: bool = False
+    late_service_share: float = 0.0
+    late_confidence: float = 0.0
+    late_share: float = 0.25
+    overdue_wait_s: float = 86_400.0
+    tpot_guard: float = 0.0
+    headroom: float = 0.0
+
+
+SHIPPED = SchedulerSettings(late_service_share=0.5, late_confidence=0.5, overdue_wait_s=15.0, tpot_guard=0.7, headroom=3.0)
+"""The settings of a gateway whose configuration says nothing else. Without any of them (`SchedulerSettings()`) nothing but the fence and
+deadlines bounds requests."""
+
+
+class InstanceSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine instance.
+
+    Attributes:
+        name: Unique name.
+        capacity_n_run: Ceiling of its window, 1 or more; the window at the start.
+        kv_capacity_tokens: Tokens its KV cache holds; 0 takes what the engine says, and no fence where it says nothing.
+        kv_bytes_per_token: KV bytes of one token.
+        models: Models it serves, None for any.
+        fence_margin: delta_frag of this instance, None for that of the settings.
+        first_token_overhead_ms: What a first token takes beyond its prompt's own prefill, where known beforehand; else 0.
+    """
+
+    name: str
+    capacity_n_run: int
+    kv_capacity_tokens: int = 0
+    kv_bytes_per_token: int = 131_072
+    models: frozenset[str] | None = None
+    fence_margin: float | None = None
+    first_token_overhead_ms: float = 0.0
