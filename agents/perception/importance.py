@@ -1,9 +1,7 @@
 """How important a request is by its own words (H-MAS E.5). Pure."""
 
 from hmas.controller.core.slo import IMPORTANCE_MAX, IMPORTANCE_MIN
-
-ORDINARY = 0.75
-"""Importance of a request that says nothing about itself."""
+from hmas.controller.core.types import DEFAULT_IMPORTANCE
 
 _URGENT = (
     "urgent",
@@ -27,7 +25,7 @@ def importance_of(text: str, *, has_tools: bool) -> float:
     It moves targets by a fifth at most (Eq. 14), so a client that shouts gains little.
     """
     text = text.lower()
-    value = ORDINARY
+    value = DEFAULT_IMPORTANCE
     value += _URGENCY_STEP * any(word in text for word in _URGENT)
     value -= _URGENCY_STEP * any(word in text for word in _PATIENT)
     value += _TOOLS_STEP * has_tools

@@ -10,8 +10,6 @@ from hmas.controller.core.types import Slo, TaskType
 
 IMPORTANCE_MIN = 0.5
 IMPORTANCE_MAX = 1.0
-DEFAULT_IMPORTANCE = 0.75
-"""Of a request whose importance nobody has told."""
 SPREAD = 0.2
 """Alpha of Eq. 14: the targets of one task type lie within 1 - alpha and 1 + alpha of its base."""
 

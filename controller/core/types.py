@@ -6,6 +6,9 @@ from typing import Literal
 
 import msgspec
 
+DEFAULT_IMPORTANCE = 0.75
+"""Of a request that says nothing of its own."""
+
 
 class TaskType(StrEnum):
     """The 13 task types of H-MAS Table 6, and `unknown` for what could not be told with confidence (section 3.2)."""
@@ -123,7 +126,7 @@ class Estimates(msgspec.Struct, frozen=True, kw_only=True):
 
     slo: Slo
     task_type: TaskType = TaskType.UNKNOWN
-    importance: float = 0.75
+    importance: float = DEFAULT_IMPORTANCE
     output_tokens: float = 128.0
     output_tokens_upper: float = 1024.0
     ttft_ms: float = 200.0

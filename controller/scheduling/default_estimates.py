@@ -5,8 +5,8 @@ from bisect import bisect_left, insort
 from collections import OrderedDict, deque
 
 from hmas.controller.core.messages import Completion
-from hmas.controller.core.slo import DEFAULT_IMPORTANCE, TargetTable
-from hmas.controller.core.types import Estimates, OutcomeKind, Request, TaskType
+from hmas.controller.core.slo import TargetTable
+from hmas.controller.core.types import DEFAULT_IMPORTANCE, Estimates, OutcomeKind, Request, TaskType
 
 BUCKET_EDGES = (64, 256, 1024, 4096, 16_384)
 """Prompt lengths at which one bucket ends and the next begins."""

@@ -6,8 +6,7 @@ from typing import Literal
 import msgspec
 
 from hmas.controller.config.slo import SloConfig
-from hmas.controller.core.slo import DEFAULT_IMPORTANCE
-from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, TaskType
+from hmas.controller.core.types import DEFAULT_IMPORTANCE, Controls, Estimates, OutcomeKind, Request, TaskType
 from hmas.controller.routing import make_router
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings

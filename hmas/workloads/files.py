@@ -18,17 +18,17 @@ import numpy as np
 import orjson
 
 from hmas.controller.core.errors import TraceError
-from hmas.controller.core.types import TaskType
+from hmas.controller.core.types import DEFAULT_IMPORTANCE, TaskType
 from hmas.workloads.annotate import slo_columns
 from hmas.workloads.columns import COLUMNS, TASKS, Column, check_columns
 from hmas.workloads.table import HASH_TOKENS, Workload
 
 NEEDED = ("at_s", "prompt_tokens", "output_tokens")
 OPTIONAL = ("max_tokens", "task", "importance", "slo_ttft_ms", "slo_tpot_ms", "tenant", "session", "block_hashes")
-"""Without them: a cap of the output's length, the task `unknown`, importance 0.75, Table 6's SLO for both, the tenant `default`,
+"""Without them: a cap of the output's length, the task `unknown`, the default importance, Table 6's SLO for both, the tenant `default`,
 no session and no blocks."""
 FIELDS = (*NEEDED, *OPTIONAL)
-_STAND_INS = {"importance": 0.75, "session": -1.0}
+_STAND_INS = {"importance": DEFAULT_IMPORTANCE, "session": -1.0}
 _NUMBERS = (*NEEDED, "max_tokens", "importance", "slo_ttft_ms", "slo_tpot_ms", "session")
 _SLICE = 8192
 

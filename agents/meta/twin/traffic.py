@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from hmas.controller.core.messages import Completion, RequestFeatures
-from hmas.controller.core.types import Estimates, OutcomeKind, Request, Slo
+from hmas.controller.core.types import DEFAULT_IMPORTANCE, Estimates, OutcomeKind, Request, Slo
 
 REMEMBERED = 20_000
 """Requests remembered: the newest, about half a KB each."""
@@ -153,7 +153,7 @@ class Traffic:
                 believed=Estimates(
                     slo=Slo(ttft_ms=ended.ttft_slo_ms, tpot_ms=ended.tpot_slo_ms),
                     task_type=ended.task_type,
-                    importance=before.believed.importance if before is not None else 0.75,
+                    importance=before.believed.importance if before is not None else DEFAULT_IMPORTANCE,
                     output_tokens=tokens,
                     output_tokens_upper=before.believed.output_tokens_upper if before is not None else LONG * tokens,
                     ttft_ms=max(0.0, ended.predicted_ttft_ms),

@@ -21,7 +21,7 @@ from hmas.agents.prediction.features import UNKNOWN, Estimate, categories
 from hmas.agents.prediction.model import PredictionModel
 from hmas.agents.prediction.prior import hardware_of, speed_of
 from hmas.controller.core.messages import Completion, InstanceView, RequestFeatures, SystemSnapshot
-from hmas.controller.core.types import OutcomeKind, TaskType
+from hmas.controller.core.types import DEFAULT_IMPORTANCE, OutcomeKind, TaskType
 from hmas.engines.sim.model import EngineModel, SimRequest, TokenEvent
 from hmas.engines.sim.profile import Profile, load_profile, profile_names
 
@@ -343,7 +343,7 @@ def _features(request_id: str, arrival: Arrival, at_s: float, model: str) -> Req
         confidence=0.0,
         ttft_slo_ms=1.0,
         tpot_slo_ms=1.0,
-        importance=0.75,
+        importance=DEFAULT_IMPORTANCE,
         output_tokens=max(1.0, arrival.predicted),
         output_tokens_p90=max(1.0, arrival.predicted) * 2.0,
     )

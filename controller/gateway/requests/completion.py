@@ -7,8 +7,8 @@ from typing import Any
 
 from hmas.controller.control.estimates import Declared
 from hmas.controller.core.request_body import Call
-from hmas.controller.core.slo import DEFAULT_IMPORTANCE, TargetTable
-from hmas.controller.core.types import OutcomeKind, Request, Slo, TaskType
+from hmas.controller.core.slo import TargetTable
+from hmas.controller.core.types import DEFAULT_IMPORTANCE, OutcomeKind, Request, Slo, TaskType
 from hmas.controller.gateway.errors import ApiError
 from hmas.controller.gateway.http.transport import HttpRequest, Responder
 from hmas.controller.gateway.instances.monitor import Fleet

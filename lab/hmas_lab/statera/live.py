@@ -11,8 +11,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from hmas.controller.core.slo import DEFAULT_IMPORTANCE
-from hmas.controller.core.types import Slo
+from hmas.controller.core.types import DEFAULT_IMPORTANCE, Slo
 from hmas.engines.tokens import estimate_tokens
 from hmas.loadgen.process import LoadSpec, run_process, write_plan
 from hmas.loadgen.results import Result, is_good, read_results
