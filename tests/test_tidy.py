@@ -28,7 +28,7 @@ BANNED = {
     r"\btime\.time\(": ("controller/runtime/clock.py", "a clock passed in: `clock.now_s()`"),
     r"\bdatetime\.now\(": (None, "a clock passed in: `clock.now_s()`"),
     r"\blogging\.basicConfig\(": ("controller/runtime/logs.py", "`hmas.controller.runtime.logs`"),
-    r"\bsys\.exit\(|\bos\._exit\(": ("hmas/cli/", "an exception; only the CLI and the runtime exit"),
+    r"\bsys\.exit\(|\bos\._exit\(": (("hmas/cli/", "lab/hmas_lab/__main__.py"), "an exception; only the CLI and the runtime exit"),
     r"\bhttpx\b": (None, "aiohttp: httpx costs ten times the CPU on the request path"),
     r"\brandom\.(random|choice|randint|gauss|seed)\(": (None, "a seeded numpy Generator"),
 }

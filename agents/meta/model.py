@@ -279,15 +279,12 @@ class MetaModel:
         self._put_in_force(reference, now_s)
         self._stable = self.current
         self._agreed = (self.current, "", 0)
-        word = DecisionText(
-            f"{was} is not expected to do better than the rule map's choice: {ruling.reason}", "rules", candidates=ruling.outlooks
-        )
-        return self._say(now_s, previous, word, changed=True)
+        reason = f"{was} is not expected to do better than the rule map's choice: {ruling.reason}"
+        return self._say(now_s, previous, DecisionText(reason, "rules", candidates=ruling.outlooks), changed=True)
 
     def _ruled(self, ruling: Ruling, wanted: Candidate, situation: Situation, word: DecisionText, now_s: float) -> Decisions:
-        judged = DecisionText(
-            f"{word.reason}; {ruling.reason}", word.source, word.evidence, word.confidence, ruling.outlooks or word.candidates
-        )
+        reason, candidates = f"{word.reason}; {ruling.reason}", ruling.outlooks or word.candidates
+        judged = DecisionText(reason, word.source, word.evidence, word.confidence, candidates)
         if ruling.passes or (ruling.passes is None and self._trusts(word)):
             return self._switch(wanted, situation.view, judged, now_s)
         return self._keep(judged, wanted, "it does not pass the judge", now_s)
@@ -300,7 +297,7 @@ class MetaModel:
         return self._keep(word, wanted, f"nobody can judge it, and {self._selector.name} is not followed unjudged", now_s)
 
     def _keep(self, word: DecisionText, wanted: Candidate, why: str, now_s: float) -> Decisions:
-        reason = f"keep {self.current.label}: {wanted.label} is wished ({word.reason}), but {why}"
+        reason = f"keep {self.current.label}: {wanted.label} is proposed ({word.reason}), but {why}"
         return self._say(now_s, self.policy, DecisionText(reason, word.source, word.evidence, word.confidence, word.candidates))
 
     def _switch(self, wanted: Candidate, view: LongView, word: DecisionText, now_s: float) -> Decisions:

@@ -44,4 +44,4 @@ class Pair(click.ParamType[tuple[str, float]]):
 
 
 def _no_pair(value: Any) -> str:
-    return f"{value!r} is no hint; allowed: NAME=NUMBER, such as threshold_ms=500"
+    return f"{value!r} is no parameter; allowed: NAME=NUMBER, such as threshold_ms=500"

@@ -127,7 +127,7 @@ def test_the_recipe_is_told_by_its_grammar():
     assert len(recipe_sha256()) == 64
     root = Path(recipe.__file__).parent.parent
     assert all((root / name).is_file() for name in recipe.MODULES)
-    assert all((root.parent / "models" / name).is_file() for name in recipe.MODELS_MODULES)
+    assert all((root.parent / "model_store" / name).is_file() for name in recipe.MODELS_MODULES)
     assert {path.name for path in (root / recipe.GRAMMAR).iterdir()} >= {"experts.grammar", "hard_code.grammar", "words.grammar"}
 
 

@@ -15,11 +15,11 @@ def offset_s(entry: QueueEntry) -> float:
 
 
 class Listed:
-    """A list, searched for the lowest `rank` at the moment of the pop."""
+    """A list, searched for the lowest `key` at the moment of the pop."""
 
-    def __init__(self, rank=None):
+    def __init__(self, key=None):
         self.list: list[QueueEntry] = []
-        self.rank = rank
+        self.key = key
 
     def push(self, entry, now_s):
         self.list.append(entry)
@@ -27,7 +27,7 @@ class Listed:
     def pop(self, now_s):
         if not self.list:
             return None
-        entry = min(self.list, key=lambda one: (self.rank(one, now_s), one.seq))
+        entry = min(self.list, key=lambda one: (self.key(one, now_s), one.seq))
         self.list.remove(entry)
         return entry
 
@@ -107,7 +107,7 @@ class RobustEdf(Listed):
             self.move(-0.5 * self.gap_s() * 0.99)
 
     def pop(self, now_s):
-        self.rank = self.by_deadline
+        self.key = self.by_deadline
         return super().pop(now_s)
 
     def by_deadline(self, entry, now_s):
@@ -184,7 +184,7 @@ class Jumping(Listed):
             while joined_s + 30.0 <= now_s:
                 step, joined_s = step - 1, joined_s + 30.0
             self.standing[entry.request.id] = (step, joined_s)
-        self.rank = lambda entry, now_s: self.standing[entry.request.id]
+        self.key = lambda entry, now_s: self.standing[entry.request.id]
         return super().pop(now_s)
 
 

@@ -66,7 +66,7 @@ def test_a_name_that_is_taken_is_refused_and_the_pool_stays():
     class Other(Fcfs):
         name = "edf"
 
-    with pytest.raises(PolicyError, match=r"'edf' is taken by controller\.scheduling\.policies\.edf\.Edf"):
+    with pytest.raises(PolicyError, match=r"'edf' is taken by hmas\.controller\.scheduling\.policies\.edf\.Edf"):
         register(Other)
     assert POLICIES["edf"] is Edf
 
@@ -94,7 +94,7 @@ def test_a_hint_that_goes_with_any_policy_is_taken():
         ("starvation", None, "starvation is None"),
         ("signals", ("arrival",), r"signals is \('arrival',\); allowed: a tuple of hmas.controller.scheduling.policy_base.signals.Signal"),
         ("default_parameters", {"x": 1.0}, r"parameter_ranges has \[\]; allowed: the names of default_parameters, \['x'\]"),
-        ("on_finished", None, "served is None; allowed: a method with 3 arguments"),
+        ("on_finished", None, "on_finished is None; allowed: a method with 3 arguments"),
         ("pop", lambda self: None, "pop does not take 1 arguments"),
         ("__len__", lambda self: 3, "an empty one has len 3"),
         ("pop", lambda self, now_s: 1 / 0, "an empty one with its default parameters failed: ZeroDivisionError"),

@@ -213,7 +213,7 @@ def test_one_call_moves_no_more_than_a_few():
     many = [made(number, output=100.0 + number % 600, at_s=0.001 * number) for number in range(20_000)]
     policy = pressed(many, lapses=4000)
     before = policy._in_turn.moves + policy._costly.moves
-    policy._cutoff.value = math.inf
+    policy._cost_threshold.value = math.inf
     policy.pop(100.0)
     assert policy._in_turn.moves + policy._costly.moves - before < 500
 

@@ -7,9 +7,9 @@ import pytest
 
 PROGRAM = """
 import os
-from hmas.controller.runtime.priority import yield_to_serving
-yield_to_serving(7, spare_cpu_only={spare})
-yield_to_serving(3, spare_cpu_only={spare})
+from hmas.controller.runtime.priority import set_niceness
+set_niceness(7, spare_cpu_only={spare})
+set_niceness(3, spare_cpu_only={spare})
 print(os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0) == os.SCHED_IDLE)
 """
 

@@ -44,7 +44,7 @@ def test_moments_in_words():
     assert clock_words(0.0) == "1970-01-01 00:00:00Z"
 
 
-def test_hints():
+def test_parameters():
     assert Pair().convert("theta=500", None, None) == ("theta", 500.0)
     assert Pair().convert("theta=-1.5e2", None, None) == ("theta", -150.0)
     for text in ("theta", "=5", "theta=", "theta=x"):
