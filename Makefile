@@ -10,7 +10,7 @@ SGLANG_VENV ?= build/sglang
 TRAIN_VENV ?= build/train
 COMPILED := build/compiled
 
-.PHONY: help demo test test-lab test-install lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers test-sglang setup-sglang bench-scheduler setup-train test-train eval-agents bench-agents bench-qos ablate-agents lab-hmas-lab-live lab-statera bench-twin bench-bad-requests bench-outside bench-frontdoor bench-frontdoor-quick setup-smollm2
+.PHONY: help demo test test-long test-lab test-install lint check bench format lock docs demo-vllm test-vllm setup setup-vllm train clean compile test-compiled bench-sim bench-gateway setup-peers test-sglang setup-sglang bench-scheduler setup-train test-train eval-agents bench-agents bench-qos ablate-agents lab-hmas-lab-live lab-statera bench-twin bench-bad-requests bench-outside bench-frontdoor bench-frontdoor-quick setup-smollm2
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s $$'\t'
@@ -52,7 +52,10 @@ WORKERS ?= auto
 PARALLEL := -n $(WORKERS) --dist worksteal
 
 test: $(VENV)/.dev  ## every test of the product that needs no real engine, with real processes and a real Valkey, on all cores
-	$(BIN)/pytest $(PARALLEL) -m "not vllm and not sglang and not install"
+	$(BIN)/pytest $(PARALLEL) -m "not vllm and not sglang and not install and not long"
+
+test-long: $(VENV)/.dev  ## the tests that kill processes of the whole product, or train
+	$(BIN)/pytest $(PARALLEL) -m "long" tests
 
 test-lab: $(VENV)/.dev  ## the tests of the experiments in lab/
 	$(BIN)/pytest $(PARALLEL) lab/tests

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hmas.agents.perception.lengths import model as lengths
 from hmas.agents.perception.lengths.base import SHIPPED, load
 from hmas.agents.perception.lengths.model import LengthModel
-from hmas.agents.perception.lengths import model as lengths
 from hmas.agents.perception.lengths.priors import PRIOR
 from hmas.agents.perception.model import PerceptionModel
 from hmas.agents.perception.reading import TASKS, PromptView, Reading

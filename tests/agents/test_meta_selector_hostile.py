@@ -8,6 +8,7 @@ import random
 
 import pytest
 from chat_kit import Behave, answer, chat_server, closed_port, raw, says, text_of
+from msgspec.structs import replace
 
 from hmas.agents.meta.candidate import Candidate
 from hmas.agents.meta.judge import Ruling
@@ -18,6 +19,7 @@ from hmas.agents.meta.twin.evidence import Gain
 from hmas.controller.core.messages import MetaDecision
 from hmas.controller.core.types import OutcomeKind
 from hmas.controller.scheduling.policies.registry import COMMON_PARAMETERS, POLICIES
+from hmas.controller.scheduling.settings import SHIPPED
 from hmas.planning.case import Case
 from hmas.planning.fleet import read_fleet
 from hmas.planning.running import Run, run_case
@@ -25,13 +27,17 @@ from hmas.planning.running import Run, run_case
 WARMUP_S = 30.0
 # Bursts over a fleet that just holds their mean: with the wrong order a tenth of the requests is lost.
 LOAD = "gamma:rate=2.6,cv=2.5,duration=200,seed=4242"
+ADMISSION = replace(SHIPPED, overdue_wait_s=86_400.0)
+"""Nobody is shed, so that the order decides who is served in time."""
 HURT = 0.01
 """Share of requests that a selector may cost."""
 
 
 def run(selector: dict, workload: str = LOAD, policy: str = "edf", agents: tuple = ("statera", "meta")) -> Run:
-    case = Case(workload=workload, fleet=read_fleet("1xdemo-small"), policy=policy, agents=agents, meta=selector, warmup_s=WARMUP_S)
-    return run_case(case)
+    fleet = read_fleet("1xdemo-small")
+    return run_case(
+        Case(workload=workload, fleet=fleet, policy=policy, agents=agents, meta=selector, warmup_s=WARMUP_S, admission=ADMISSION)
+    )
 
 
 def good(done: Run) -> float:

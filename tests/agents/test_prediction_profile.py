@@ -207,6 +207,7 @@ def test_beyond_all_measured_loads_telemetry_says_where_the_formula_went_wrong(t
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_splits_predict_each_row_once_and_beside_baselines(rows):
     found = evaluation.cross_validate(rows, per_cell=20)
     assert set(evaluation.SPLITS) <= set(found)
@@ -262,6 +263,7 @@ def test_the_shipped_model_is_small_and_names_its_data_and_licence():
 DATA = Path(os.environ.get("HMAS_DATA_DIR", "")) / "profiles" / "llm_pilot_requests.csv.gz"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not os.environ.get("HMAS_DATA_DIR") or not DATA.exists(), reason="needs HMAS_DATA_DIR")
 def test_the_shipped_model_knows_what_it_was_trained_on():
     model, card = load_profile_model()

@@ -20,7 +20,7 @@ from hmas.loadgen.process import LoadSpec, run_process, write_plan
 from hmas.loadgen.results import Result, is_good, read_results
 from hmas.loadgen.workload import Arrival
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
 FORMS = ("chat-1", "chat-3", "completion")
 LOW_RPS, HIGH_RPS = 4.0, 11.0
 """About a third and nine tenths of what the two engines serve of these requests in time."""

@@ -22,7 +22,7 @@ from hmas.loadgen.process import LoadGenerator, LoadSpec
 from hmas.loadgen.results import Result
 from hmas.loadgen.workload import Arrival, Turn
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(180)]
 
 AGENTS = ("perception", "prediction", "qos", "meta", "statera")
 RATE_RPS = 25.0
