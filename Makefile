@@ -68,6 +68,7 @@ lint: $(VENV)/.dev  ## format, lint, types, import floors
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/house
 
 check: lint  ## the same and the fast tests: before every commit
 	$(BIN)/pytest $(PARALLEL) -m "not slow and not vllm and not sglang and not install"
