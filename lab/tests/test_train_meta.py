@@ -80,7 +80,7 @@ def test_the_command_writes_a_folder_or_a_version(tmp_path, capsys):
     rows.write_bytes(b"\n".join(msgspec.json.encode(one) for one in world()) + b"\n")
     config = tmp_path / "hmas.yaml"
     config.write_text(f"state_dir: {tmp_path / 'state'}\n")
-    common = ["train", "meta", "--workloads", str(WORKLOADS), "--rows", str(rows)]
+    common = ["train-meta", "--workloads", str(WORKLOADS), "--rows", str(rows)]
     table = tmp_path / "t" / "regimes.json"
     assert main([*common, "--out", str(tmp_path / "m"), "--table", str(table)]) == 0
     assert "lost against the best" in capsys.readouterr().out

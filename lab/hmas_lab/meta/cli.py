@@ -28,7 +28,7 @@ WORKLOADS = 120
 ABOUT = "Found by hmas-lab train-meta on simulated workloads; what is in no regime keeps the configured policy."
 
 
-@click.command("meta")
+@click.command("train-meta")
 @click.option("--workloads", type=click.IntRange(FOLDS * 2, 10_000), default=WORKLOADS, show_default=True, help="Drawn and simulated.")
 @click.option("--seed", type=click.IntRange(0), default=SEED, show_default=True, help="The same seed gives the same model.")
 @click.option("--rows", type=click.Path(dir_okay=False, path_type=Path), help="Keeps what was simulated, and goes on from what is there.")
@@ -69,7 +69,7 @@ def train_meta(
         raise TraceError(f"{rows}: {error}; allowed: a file that --rows has written, or none yet") from error
     hint("best policies: " + ", ".join(f"{name} {count}" for name, count in Counter(one.best for one in labelled).most_common()))
     found = held_out(labelled, seed)
-    command = shlex.join(["hmas", "train", "meta", "--workloads", str(workloads), "--seed", str(seed)])
+    command = shlex.join(["hmas-lab", "train-meta", "--workloads", str(workloads), "--seed", str(seed)])
     card = card_of(labelled, found, command, SystemClock().now_s())
     ranges = ranges_of(FEATURES, [seen.features for one in labelled for seen in one.seen])
     card = msgspec.structs.replace(card, details=card.details | {RANGES: ranges})
