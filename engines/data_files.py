@@ -1,7 +1,6 @@
 """Where the project's data files lie."""
 
 import os
-from importlib.resources import files
 from pathlib import Path
 
 DATASETS_ENV = "HMAS_DATASETS_DIR"
@@ -10,4 +9,4 @@ DATASETS_ENV = "HMAS_DATASETS_DIR"
 def datasets_dir() -> Path:
     """HMAS_DATASETS_DIR, else what the package brings: `hmas/data`, which is datasets/ in a source tree."""
     named = os.environ.get(DATASETS_ENV)
-    return Path(named) if named else Path(str(files("hmas"))) / "data"
+    return Path(named) if named else Path(__file__).parent.parent / "data"

@@ -21,7 +21,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     source.mkdir()
     subprocess.run(["tar", "-cf", folder / "source.tar", "--files-from", "-"], cwd=ROOT, check=True, input=listed, text=True)
     subprocess.run(["tar", "-xf", folder / "source.tar", "-C", source], check=True)
-    program = "import setuptools.build_meta as b, sys; print(b.build_wheel(sys.argv[1])); print(b.build_sdist(sys.argv[1]))"
+    program = "import setuptools.build_meta as b, sys; out = sys.argv[1]; b.build_wheel(out); b.build_sdist(out)"
     subprocess.run([sys.executable, "-c", program, str(folder)], cwd=source, check=True, capture_output=True)
     return {"wheel": next(folder.glob("*.whl")), "sdist": next(folder.glob("*.tar.gz"))}
 
@@ -46,7 +46,7 @@ def test_it_runs_from_another_folder_beside_packages_of_the_same_names(kind, bui
     owner = subprocess.run([python, "-c", program], cwd=elsewhere, env=env, capture_output=True, check=True)
     assert owner.stdout.split()[-1] == b"True", "openai-agents keeps its package"
     assert "good" in run("simulate", "--workload", "poisson:rate=4,duration=20", "--fleet", "1xdemo-small", "--no-plots", "--json")
-    assert run("plan", "--help")
+    assert "Held means" in run("plan", "--trace", "poisson:rate=4,duration=20", "--slo", "ttft=2000,tpot=60", "--fleet", "1xdemo-small")
     assert run("demo", "--quick")
     with subprocess.Popen(
         [command, "up", "--json", "--engine", "sim", "--no-auth", "--port", "0", "--admin-port", "0"],
