@@ -84,19 +84,19 @@ class Gateway:
         self._tasks: list[asyncio.Task[None]] = []
         self._bus_up: bool | None = None
         self._bus_losses = 0
-        self.journal = EventLog(bus, clock)
+        self.event_log = EventLog(bus, clock)
         self.metrics = Metrics(config.tenants)
-        self.fleet = Fleet(engines, clock, self.journal)
+        self.fleet = Fleet(engines, clock, self.event_log)
         self.scheduler = make_scheduler(config) if scheduler is None else scheduler
         self.control = Control(
-            config=config, scheduler=self.scheduler, fleet=self.fleet, journal=self.journal, metrics=self.metrics, clock=clock
+            config=config, scheduler=self.scheduler, fleet=self.fleet, event_log=self.event_log, metrics=self.metrics, clock=clock
         )
-        self.dossier = RequestTraces(
+        self.traces = RequestTraces(
             self.scheduler, clock, lambda: self.control.directives, kept=config.gateway.explain_kept, kept_s=config.gateway.explain_s
         )
         targets = config.slo.targets()
-        self.agents = AgentWatch(self.journal, self.control, targets=targets)
-        self.desk = RequestManager(
+        self.agents = AgentWatch(self.event_log, self.control, targets=targets)
+        self.manager = RequestManager(
             scheduler=self.scheduler,
             fleet=self.fleet,
             history=History(targets),
@@ -105,7 +105,7 @@ class Gateway:
             clock=clock,
             share_prompts=config.gateway.share_prompts,
             weight_of=self.control.weight_of,
-            dossier=self.dossier,
+            traces=self.traces,
             agents=self.agents,
         )
         self.agents.on_judged = self._judged
@@ -114,14 +114,14 @@ class Gateway:
         self.fleet.on_models = self._sort_anew
         self.fleet.on_probing = self.scheduler.set_probing
         self.control.on_applied = self._applied
-        self.dossier.turned()
+        self.traces.turned()
         self.model_reports = ModelReports(clock, self.metrics.registry)
         self.decisions = DecisionLog()
         self.listener = AgentSubscriber(
-            bus=bus, desk=self.desk, control=self.control, reports=self.model_reports, decisions=self.decisions, clock=clock
+            bus=bus, manager=self.manager, control=self.control, reports=self.model_reports, decisions=self.decisions, clock=clock
         )
-        self.watch = OverrideWatch(overrides_dir(config), control=self.control, bus=bus, journal=self.journal, clock=clock)
-        self.watch.on_held = self.desk.pump_soon
+        self.watch = OverrideWatch(overrides_dir(config), control=self.control, bus=bus, event_log=self.event_log, clock=clock)
+        self.watch.on_held = self.manager.pump_soon
         self.auth = Authenticator(config.tenants, no_auth=config.gateway.no_auth)
         self.door = self._make_door()
 
@@ -131,7 +131,9 @@ class Gateway:
         if self.config.agents.enabled:
             await self.listener.resume()
         await self.fleet.poll_all()
-        self.journal.note("gateway", "gateway", before="stopped", after="started", reason=f"{len(self.fleet.instances)} engines configured")
+        self.event_log.note(
+            "gateway", "gateway", before="stopped", after="started", reason=f"{len(self.fleet.instances)} engines configured"
+        )
         loops: list[Coroutine[Any, Any, None]] = [self.fleet.run(), self.watch.run(), self._cycle()]
         if self.config.agents.enabled:
             loops.append(self.listener.run())
@@ -146,7 +148,7 @@ class Gateway:
         self.auth.reload(self.config.tenants)
         self.scheduler.set_tpot_guard(self.config.scheduler.tpot_guard)
         self.control.reload(self.config)
-        self.journal.note(
+        self.event_log.note(
             "config",
             "configuration",
             after=f"taken: {', '.join(live) or 'nothing'}",
@@ -157,27 +159,29 @@ class Gateway:
 
     def reload_refused(self, reason: str) -> None:
         """A configuration that was read again is wrong; everything stays as it is."""
-        self.journal.note("config", "configuration", after="refused", reason=reason, severity="error", source="operator")
+        self.event_log.note("config", "configuration", after="refused", reason=reason, severity="error", source="operator")
 
     async def drain(self, hurry: asyncio.Event | None = None) -> None:
         """Takes nothing new and waits for what runs, `drain_s` at most or until `hurry`; what is left then is cut off with an error."""
         self.draining = True
-        self.journal.note("gateway", "gateway", before="serving", after="draining", reason=f"{len(self.desk.lives)} requests under way")
+        self.event_log.note(
+            "gateway", "gateway", before="serving", after="draining", reason=f"{len(self.manager.lives)} requests under way"
+        )
         await self._wait_for_idle(hurry or asyncio.Event())
-        left = list(self.desk.lives.values())
+        left = list(self.manager.lives.values())
         for live in left:
             ending = Ending(OutcomeKind.FAILED, 503, "shutting_down", "the gateway is shutting down", retry_after_s=5)
             if live.dispatched_s:
-                self.desk.cut(live, ending)
+                self.manager.cut(live, ending)
             else:
-                self.desk.drop(live, ending)
+                self.manager.drop(live, ending)
         tasks = [live.task for live in left]
         if tasks:
             await asyncio.wait(tasks, timeout=3.0)
-        self.journal.note("gateway", "gateway", before="draining", after="stopped", reason=f"{len(left)} requests were cut off")
+        self.event_log.note("gateway", "gateway", before="draining", after="stopped", reason=f"{len(left)} requests were cut off")
 
     async def _wait_for_idle(self, hurry: asyncio.Event) -> None:
-        waits = [asyncio.create_task(self.desk.wait_idle()), asyncio.create_task(hurry.wait())]
+        waits = [asyncio.create_task(self.manager.wait_idle()), asyncio.create_task(hurry.wait())]
         await asyncio.wait(waits, timeout=self.config.gateway.drain_s, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()
@@ -201,7 +205,7 @@ class Gateway:
     def _make_door(self) -> PublicRoutes:
         gateway, auth = self.config.gateway, self.auth
         life = CompletionHandler(
-            desk=self.desk,
+            manager=self.manager,
             fleet=self.fleet,
             auth=auth,
             metrics=self.metrics,
@@ -229,14 +233,14 @@ class Gateway:
         while True:
             await asyncio.sleep(tick_s)
             try:
-                self.desk.expire()
+                self.manager.expire()
                 now_s = self.clock.now_s()
-                self.dossier.tick(now_s)
+                self.traces.tick(now_s)
                 if now_s - stranded_s >= STRANDED_EVERY_S and not all(instance.healthy for instance in self.fleet.instances.values()):
                     # Where there are more than a handful, the next ones go with the next tick.
-                    stranded_s = 0.0 if self.desk.give_up_stranded() else now_s
+                    stranded_s = 0.0 if self.manager.give_up_stranded() else now_s
                 self.control.tick()
-                self.desk.pump_soon()
+                self.manager.pump_soon()
                 self._look_at_bus()
                 self.bus.post(self.scheduler.snapshot(now_s, self.name, self.control.directives.forced))
                 if self._on_cycle is not None:
@@ -250,13 +254,13 @@ class Gateway:
 
     def _applied(self) -> None:
         """Control has put something else in force, or begun to."""
-        self.dossier.turned()
-        self.desk.chores.ask()
+        self.traces.turned()
+        self.manager.sliced_work.ask()
 
     def _sort_anew(self, instance: str, models: frozenset[str] | None) -> None:
         """An instance serves other models now."""
         self.scheduler.set_models(instance, models, self.clock.now_s())
-        self.desk.chores.ask()
+        self.manager.sliced_work.ask()
 
     def _look_at_bus(self) -> None:
         """Reports loss and return of the bus, and publishes the active overrides again after a return.
@@ -269,11 +273,11 @@ class Gateway:
             return
         if self._bus_up and health.losses > self._bus_losses:
             self._bus_up = False
-            self.journal.note("bus", "bus", before="connected", after="away", reason=health.detail, severity="warning")
+            self.event_log.note("bus", "bus", before="connected", after="away", reason=health.detail, severity="warning")
         self._bus_losses = health.losses
         if health.connected and not self._bus_up:
             self._bus_up = True
-            self.journal.note("bus", "bus", before="away", after="connected")
+            self.event_log.note("bus", "bus", before="away", after="connected")
             self.bus.post(msgspec.structs.replace(self.control.notice, sent_s=self.clock.now_s()))
 
     def _spawn(self, work: Coroutine[Any, Any, object]) -> None:
@@ -293,7 +297,7 @@ class Gateway:
     def _exposition(self) -> tuple[bytes, str]:
         health = self.bus.health
         snapshot = self.scheduler.snapshot(self.clock.now_s(), self.name)
-        self.metrics.fair(self.desk.fairness())
+        self.metrics.fair(self.manager.fairness())
         self.metrics.agents(self.agents.scores.standings())
         passing = {name: instance.passing for name, instance in self.fleet.instances.items()}
         return self.metrics.exposition(

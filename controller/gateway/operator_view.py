@@ -68,7 +68,7 @@ class GatewayOperations:
             "overrides": self.overrides(),
             "counts": self._counts(),
             "goodput": self._goodput(),
-            "fairness": to_builtins(gateway.desk.fairness()),
+            "fairness": to_builtins(gateway.manager.fairness()),
             "tenants": self._tenants(now_s),
         }
 
@@ -94,7 +94,7 @@ class GatewayOperations:
 
     def events(self, limit: int) -> list[dict[str, Any]]:
         """See `Operations.events`."""
-        return self._gateway.journal.newest(limit)
+        return self._gateway.event_log.newest(limit)
 
     def decisions(self, limit: int, *, changes: bool) -> list[dict[str, Any]]:
         """See `Operations.decisions`."""
@@ -113,13 +113,13 @@ class GatewayOperations:
     def request(self, request_id: str) -> dict[str, Any]:
         """See `Operations.request`."""
         gateway = self._gateway
-        dossier, scheduler = gateway.dossier, gateway.scheduler
-        story = dossier.find(request_id)
-        if story is None:
-            raise AdminError(unknown(request_id, dossier.kept, dossier.kept_s))
+        traces, scheduler = gateway.traces, gateway.scheduler
+        trace = traces.find(request_id)
+        if trace is None:
+            raise AdminError(unknown(request_id, traces.kept, traces.kept_s))
         # The one thing here that looks at all that wait: where they are too many, the loop is not held up for it.
-        position = scheduler.position(story.request.id) if scheduler.queued <= POSITION_UP_TO else None
-        return trace_report(story, dossier, position=position, now_s=gateway.clock.now_s())
+        position = scheduler.position(trace.request.id) if scheduler.queued <= POSITION_UP_TO else None
+        return trace_report(trace, traces, position=position, now_s=gateway.clock.now_s())
 
     def overrides(self) -> dict[str, Any]:
         """See `Operations.overrides`."""
@@ -262,7 +262,7 @@ class GatewayOperations:
         conserved = False
         with contextlib.suppress(SchedulingError):
             scheduler.check_conservation()
-            conserved = counts.queued + counts.running == len(self._gateway.desk.lives)
+            conserved = counts.queued + counts.running == len(self._gateway.manager.lives)
         return {
             "arrived": counts.arrived,
             "queued": counts.queued,
@@ -273,7 +273,7 @@ class GatewayOperations:
         }
 
     def _goodput(self) -> dict[str, Any]:
-        recent, uptime_s = self._gateway.desk.recent(), self._gateway.clock.now_s() - self._gateway.started_s
+        recent, uptime_s = self._gateway.manager.recent(), self._gateway.clock.now_s() - self._gateway.started_s
         window_s = max(1.0, min(recent.window_s, uptime_s))
         return {
             "window_s": window_s,

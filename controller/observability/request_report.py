@@ -13,22 +13,22 @@ FULL, DOWN = "all instances at their limit", "no healthy instance"
 """Reasons of the whole group; those of a request itself are in `hmas.controller.scheduling.dispatch` and `tenant_share`."""
 
 
-def trace_report(story: RequestTrace, dossier: RequestTraces, *, position: int | None, now_s: float) -> dict[str, Any]:
+def trace_report(trace: RequestTrace, traces: RequestTraces, *, position: int | None, now_s: float) -> dict[str, Any]:
     """The whole story; times in it are milliseconds after the arrival.
 
     Args:
-        story: Whose.
-        dossier: Has what concerns all requests.
+        trace: Whose.
+        traces: Has what concerns all requests.
         position: How many would go before it now, None where that is not known.
         now_s: The present, up to which a request that has not ended is told.
     """
-    request, completion = story.request, story.completion
+    request, completion = trace.request, trace.completion
     end_s = now_s if completion is None else completion.sent_s
     return {
         "id": request.id,
-        "client_id": story.client_request_id if story.client_request_id != request.id else None,
-        "earlier_with_this_client_id": story.previous or None,
-        "state": _state(story),
+        "client_id": trace.client_request_id if trace.client_request_id != request.id else None,
+        "earlier_with_this_client_id": trace.previous or None,
+        "state": _state(trace),
         "tenant": request.tenant,
         "model": request.model,
         "session": request.session or None,
@@ -38,29 +38,29 @@ def trace_report(story: RequestTrace, dossier: RequestTraces, *, position: int |
         "age_ms": 1000.0 * (end_s - request.arrival_s),
         "prompt_tokens": request.prompt_tokens,
         "max_output_tokens": request.max_output_tokens,
-        "slo": _slo(story),
-        "beliefs": [{"after_ms": _after(story, at_s), **_belief(estimates)} for at_s, estimates in story.beliefs],
-        "queue": _queue(story, dossier, position, end_s),
-        "policies": _policies(story, dossier, end_s),
-        "tries": [_try(story, one, place) for place, one in enumerate(story.tries)],
+        "slo": _slo(trace),
+        "beliefs": [{"after_ms": _after(trace, at_s), **_belief(estimates)} for at_s, estimates in trace.beliefs],
+        "queue": _queue(trace, traces, position, end_s),
+        "policies": _policies(trace, traces, end_s),
+        "tries": [_try(trace, one, place) for place, one in enumerate(trace.tries)],
         "actual": None if completion is None else _actual(completion),
         "outcome": None if completion is None else _outcome(completion),
     }
 
 
-def _state(story: RequestTrace) -> str:
-    if story.completion is not None:
+def _state(trace: RequestTrace) -> str:
+    if trace.completion is not None:
         return "ended"
-    return "running" if len(story.tries) > len(story.failures) else "waiting"
+    return "running" if len(trace.tries) > len(trace.failures) else "waiting"
 
 
-def _after(story: RequestTrace, at_s: float) -> float:
-    return 1000.0 * max(0.0, at_s - story.request.arrival_s)
+def _after(trace: RequestTrace, at_s: float) -> float:
+    return 1000.0 * max(0.0, at_s - trace.request.arrival_s)
 
 
-def _slo(story: RequestTrace) -> dict[str, Any]:
+def _slo(trace: RequestTrace) -> dict[str, Any]:
     """Declared targets, and those that counted: what the client did not declare is inferred from its task."""
-    declared, believed = story.declared, story.beliefs[-1][1]
+    declared, believed = trace.declared, trace.beliefs[-1][1]
     return {
         "declared": {"ttft_ms": declared.ttft_ms, "tpot_ms": declared.tpot_ms},
         "in_force": {"ttft_ms": believed.slo.ttft_ms, "tpot_ms": believed.slo.tpot_ms},
@@ -83,25 +83,25 @@ def _belief(estimates: Estimates) -> dict[str, Any]:
     }
 
 
-def _queue(story: RequestTrace, dossier: RequestTraces, position: int | None, end_s: float) -> dict[str, Any]:
+def _queue(trace: RequestTrace, traces: RequestTraces, position: int | None, end_s: float) -> dict[str, Any]:
     """Where it stood. `gone`: requests that were dispatched since it came, those that came after it too."""
-    came, last = story.came, story.tries[-1] if story.tries else None
-    until_s = end_s if last is None or _state(story) == "waiting" else last.at_s
-    places = [{"after_ms": 0.0, "policy": story.policy, "waiting": came.waiting, "gone": 0}]
-    between = [s for s in dossier.samples if story.request.arrival_s < s.at_s < until_s]
-    places += [_place(story, sample) for sample in between[:: max(1, -(-len(between) // SAMPLES_TOLD))]]
+    came, last = trace.came, trace.tries[-1] if trace.tries else None
+    until_s = end_s if last is None or _state(trace) == "waiting" else last.at_s
+    places = [{"after_ms": 0.0, "policy": trace.policy, "waiting": came.waiting, "gone": 0}]
+    between = [s for s in traces.samples if trace.request.arrival_s < s.at_s < until_s]
+    places += [_place(trace, sample) for sample in between[:: max(1, -(-len(between) // SAMPLES_TOLD))]]
     places += [
         {
-            "after_ms": _after(story, one.at_s),
+            "after_ms": _after(trace, one.at_s),
             "policy": one.policy,
             "waiting": one.glance.waiting,
             "gone": one.glance.dispatched - came.dispatched,
         }
-        for one in story.tries
+        for one in trace.tries
     ]
-    waited_for = dict(story.entry.held or {}) if story.entry is not None else {}
-    if last is not None or story.completion is None:
-        seen = dossier.glance(story.request.model) if last is None else last.glance
+    waited_for = dict(trace.entry.held or {}) if trace.entry is not None else {}
+    if last is not None or trace.completion is None:
+        seen = traces.glance(trace.request.model) if last is None else last.glance
         waited_for |= {FULL: seen.full - came.full, DOWN: seen.down - came.down}
     return {
         "position": position,
@@ -110,26 +110,26 @@ def _queue(story: RequestTrace, dossier: RequestTraces, position: int | None, en
     }
 
 
-def _place(story: RequestTrace, sample: Sample) -> dict[str, Any]:
+def _place(trace: RequestTrace, sample: Sample) -> dict[str, Any]:
     return {
-        "after_ms": _after(story, sample.at_s),
+        "after_ms": _after(trace, sample.at_s),
         "policy": sample.policy,
         "waiting": sample.waiting,
-        "gone": max(0, sample.dispatched - story.came.dispatched),
+        "gone": max(0, sample.dispatched - trace.came.dispatched),
     }
 
 
-def _policies(story: RequestTrace, dossier: RequestTraces, end_s: float) -> list[dict[str, Any]]:
+def _policies(trace: RequestTrace, traces: RequestTraces, end_s: float) -> list[dict[str, Any]]:
     """What ruled when it came, and every change until it went (or until now)."""
-    until_s = story.tries[-1].at_s if story.tries and _state(story) != "waiting" else end_s
-    arrival_s = story.request.arrival_s
-    before = [turn for turn in dossier.turns if turn.at_s <= arrival_s][-1:]
-    turns = [*before, *(turn for turn in dossier.turns if arrival_s < turn.at_s <= until_s)]
+    until_s = trace.tries[-1].at_s if trace.tries and _state(trace) != "waiting" else end_s
+    arrival_s = trace.request.arrival_s
+    before = [turn for turn in traces.turns if turn.at_s <= arrival_s][-1:]
+    turns = [*before, *(turn for turn in traces.turns if arrival_s < turn.at_s <= until_s)]
     found: list[dict[str, Any]] = []
     for turn in turns:
         wanted = turn.directives.policy
         entry = {
-            "after_ms": _after(story, turn.at_s),
+            "after_ms": _after(trace, turn.at_s),
             "policy": wanted.value,
             "parameters": dict(turn.directives.parameters),
             "source": wanted.source,
@@ -140,14 +140,14 @@ def _policies(story: RequestTrace, dossier: RequestTraces, end_s: float) -> list
     return found
 
 
-def _try(story: RequestTrace, one: DispatchAttempt, place: int) -> dict[str, Any]:
+def _try(trace: RequestTrace, one: DispatchAttempt, place: int) -> dict[str, Any]:
     directive = one.directives.instances.get(one.instance)
     knobs = {} if directive is None else {"n_run": _setting(directive.n_run), "token_budget": _setting(directive.token_budget)}
     # A share that is named holds for all instances alike: then nobody's factor counts.
     if directive is not None and GUARD not in one.parameters:
         knobs["guard"] = _setting(directive.guard)
     return {
-        "after_ms": _after(story, one.at_s),
+        "after_ms": _after(trace, one.at_s),
         "instance": one.instance,
         "reason": one.reason,
         "in_spite_of": one.relieved or None,
@@ -155,7 +155,7 @@ def _try(story: RequestTrace, one: DispatchAttempt, place: int) -> dict[str, Any
         "bypass": one.directives.policy.source == "bypass",
         "knobs": knobs,
         "in_flight": one.in_flight,
-        "failed": story.failures[place] if place < len(story.failures) else None,
+        "failed": trace.failures[place] if place < len(trace.failures) else None,
     }
 
 

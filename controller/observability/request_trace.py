@@ -140,30 +140,30 @@ class RequestTraces:
             return
         scheduler = self._scheduler
         came = self.glance(request.model)
-        story = RequestTrace(request, client_request_id, declared, estimates, policy=scheduler.policy, came=came)
-        story.entry = entry
-        self._stories[request.id] = story
+        trace = RequestTrace(request, client_request_id, declared, estimates, policy=scheduler.policy, came=came)
+        trace.entry = entry
+        self._stories[request.id] = trace
         if client_request_id != request.id:
             earlier = self._by_shown.get(client_request_id)
             if earlier is not None:
-                story.previous = earlier.request.id
-            self._by_shown[client_request_id] = story
+                trace.previous = earlier.request.id
+            self._by_shown[client_request_id] = trace
 
     def believed(self, request_id: str, estimates: Estimates, now_s: float) -> None:
         """Something else is believed of it now."""
-        story = self._stories.get(request_id)
-        if story is not None:
-            beliefs = story.beliefs
+        trace = self._stories.get(request_id)
+        if trace is not None:
+            beliefs = trace.beliefs
             if len(beliefs) >= BELIEFS_KEPT:
                 del beliefs[1]
             beliefs.append((now_s, estimates))
 
     def sent(self, dispatch: Dispatch, now_s: float) -> None:
         """It goes to an instance."""
-        story = self._stories.get(dispatch.entry.request.id)
-        if story is not None and len(story.tries) < TRIES_KEPT:
+        trace = self._stories.get(dispatch.entry.request.id)
+        if trace is not None and len(trace.tries) < TRIES_KEPT:
             scheduler = self._scheduler
-            story.tries.append(
+            trace.tries.append(
                 DispatchAttempt(
                     now_s,
                     dispatch.instance,
@@ -173,23 +173,23 @@ class RequestTraces:
                     dict(scheduler.parameters),
                     scheduler.in_flight(dispatch.instance),
                     dispatch.relieved,
-                    self.glance(story.request.model),
+                    self.glance(trace.request.model),
                     self._directives(),
                 )
             )
 
     def failed(self, request_id: str, reason: str) -> None:
         """The instance it was sent to has failed it, and it waits again."""
-        story = self._stories.get(request_id)
-        if story is not None and len(story.failures) < TRIES_KEPT:
-            story.failures.append(reason)
+        trace = self._stories.get(request_id)
+        if trace is not None and len(trace.failures) < TRIES_KEPT:
+            trace.failures.append(reason)
 
     def closed(self, completion: Completion) -> None:
         """It has ended; the oldest stories go."""
-        story = self._stories.get(completion.request_id)
-        if story is not None:
-            story.completion = completion
-            self._ended.append(story)
+        trace = self._stories.get(completion.request_id)
+        if trace is not None:
+            trace.completion = completion
+            self._ended.append(trace)
             self._forget(completion.sent_s)
 
     def turned(self) -> None:
@@ -209,11 +209,11 @@ class RequestTraces:
         for _ in range(64):
             if not ended or (len(ended) <= self.kept and _ended_s(ended[0]) >= now_s - self.kept_s):
                 return
-            story = ended.popleft()
-            del self._stories[story.request.id]
-            if self._by_shown.get(story.client_request_id) is story:
-                del self._by_shown[story.client_request_id]
+            trace = ended.popleft()
+            del self._stories[trace.request.id]
+            if self._by_shown.get(trace.client_request_id) is trace:
+                del self._by_shown[trace.client_request_id]
 
 
-def _ended_s(story: RequestTrace) -> float:
-    return story.completion.sent_s if story.completion is not None else float("inf")
+def _ended_s(trace: RequestTrace) -> float:
+    return trace.completion.sent_s if trace.completion is not None else float("inf")

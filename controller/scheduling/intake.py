@@ -20,16 +20,16 @@ class QueueAdmission:
     then one that is in time before one that is overdue. Who waits in time is not given up for an equal that has only just come.
     """
 
-    __slots__ = ("_room", "_settings", "_tenancy")
+    __slots__ = ("_settings", "_tenancy", "_wait_queue")
 
     def __init__(self, settings: SchedulerSettings, room: WaitQueue, tenancy: Tenancy) -> None:
         self._settings = settings
-        self._room = room
+        self._wait_queue = room
         self._tenancy = tenancy
 
     def refusal(self, request: Request, estimates: Estimates, now_s: float) -> Refusal | None:
         """Why a request is not taken in, None where it is; it is charged to its tenant then. O(instances)."""
-        instances = self._room.group_of(request.model).instances
+        instances = self._wait_queue.group_of(request.model).instances
         tokens = least_tokens(request)
         for instance in instances:
             if instance.fence.fits(tokens):
@@ -41,21 +41,21 @@ class QueueAdmission:
         over = self._tenancy.over_quota(request, estimates, now_s) if metered else None
         if over is not None:
             return endings.over_quota(request, over)
-        if len(self._room) >= self._settings.queue_limit and not self._outranks(request, estimates):
-            wait_s = max(self._room.group_of(request.model).work.wait_s(now_s), self._place_s(now_s))
-            return endings.queue_full(len(self._room), self._settings.queue_limit, told_s(wait_s))
+        if len(self._wait_queue) >= self._settings.queue_limit and not self._outranks(request, estimates):
+            wait_s = max(self._wait_queue.group_of(request.model).work.wait_s(now_s), self._place_s(now_s))
+            return endings.queue_full(len(self._wait_queue), self._settings.queue_limit, told_s(wait_s))
         if metered:
             self._tenancy.charge(request, estimates, now_s)
         return None
 
     def _outranks(self, request: Request, estimates: Estimates) -> bool:
         """Whether it ranks better than the worst that waits, which then has to go in its place."""
-        worst = self._room.backlog.worst() if self._settings.evict_lower_ranked else None
+        worst = self._wait_queue.backlog.worst() if self._settings.evict_lower_ranked else None
         return worst is not None and rank_of(request, estimates.importance, overdue=False) < worst[0]
 
     def sample(self, now_s: float) -> None:
         """Looks how much work has left each queue; to be called now and then. O(models)."""
-        for group in self._room.groups:
+        for group in self._wait_queue.groups:
             group.work.sample(now_s)
 
     def retry_after_s(self, model: str, now_s: float) -> float:
@@ -64,13 +64,13 @@ class QueueAdmission:
         The queue of each model, or of those that the same instances serve, has a pace of its own (see `Work`): work leaves it when it is
         dispatched, ends, or is overdue and makes way. Neither a long queue of another model nor the speed of its instances counts.
         """
-        return told_s(self._room.group_of(model).work.wait_s(now_s))
+        return told_s(self._wait_queue.group_of(model).work.wait_s(now_s))
 
     def _place_s(self, now_s: float) -> float:
         """How long until one of all that wait has left, whichever queue it is in: the limit on waiting requests is one for all."""
-        groups = self._room.groups
+        groups = self._wait_queue.groups
         pace = sum(group.work.per_second(now_s) for group in groups)
-        mean_us = sum(group.work.ready_us for group in groups) / max(1, len(self._room))
+        mean_us = sum(group.work.ready_us for group in groups) / max(1, len(self._wait_queue))
         return mean_us / pace if pace > 0.0 else float("inf")
 
 

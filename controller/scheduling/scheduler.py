@@ -85,7 +85,7 @@ class Scheduler(PolicyControl):
         )
         super().__init__(made, DispatchPlanner(settings, router, tenancy), room, weights, tenancy)
         self._hint_guard(complete)
-        self._entrance = QueueAdmission(settings, room, tenancy)
+        self._admission = QueueAdmission(settings, room, tenancy)
         self._idle_holds = IdleHolds()
         self._given_up: list[Dropped] = []
         self._seq = 0
@@ -107,19 +107,19 @@ class Scheduler(PolicyControl):
         Raises:
             SchedulingError: A live request has the same id.
         """
-        if request.id in self._running or self._room.get(request.id) is not None:
+        if request.id in self._running or self._wait_queue.get(request.id) is not None:
             raise SchedulingError(f"request id {request.id!r} is already live; ids must be unique among live requests")
         self._arrived += 1
-        refusal = self._entrance.refusal(request, estimates, now_s)
+        refusal = self._admission.refusal(request, estimates, now_s)
         if refusal is not None:
             self._ended[refusal.kind] += 1
             return refusal
         entry = QueueEntry(request=request, estimates=estimates, seq=self._seq, weight=self._weights.get(request.tenant, weight))
         self._seq += 1
         entry.estimates = self._attainable(entry, estimates)
-        self._room.add(entry, now_s)
-        if len(self._room) > self.settings.queue_limit and (worst := self._room.backlog.worst()) is not None:
-            loser = self._room.remove(worst[1])
+        self._wait_queue.add(entry, now_s)
+        if len(self._wait_queue) > self.settings.queue_limit and (worst := self._wait_queue.backlog.worst()) is not None:
+            loser = self._wait_queue.remove(worst[1])
             assert loser is not None, "the backlog lists those that wait"
             self._given_up.append(self._dropped(loser, OutcomeKind.SHED, now_s, endings.outranked))
         return entry
@@ -134,30 +134,30 @@ class Scheduler(PolicyControl):
 
         A running one keeps the new estimates for its fence booking and for residuals by `Ended.entry`.
         """
-        waiting = self._room.get(request_id)
+        waiting = self._wait_queue.get(request_id)
         if waiting is not None:
-            return self._room.revise(request_id, self._attainable(waiting.entry, estimates), now_s)
+            return self._wait_queue.revise(request_id, self._attainable(waiting.entry, estimates), now_s)
         run = self._running.get(request_id)
         if run is not None:
             run.believe(self._attainable(run.entry, estimates))
-            run.instance.rebook(run, self._walk.bounds)
+            run.instance.rebook(run, self._planner.bounds)
         return False
 
     def _attainable(self, entry: QueueEntry, estimates: Estimates) -> Estimates:
         headroom = self.settings.headroom
         if headroom <= 0.0 or entry.request.declared_slo is not None:
             return estimates
-        return attainable(entry.request, estimates, self._room.group_of(entry.request.model).fastest(entry), headroom)
+        return attainable(entry.request, estimates, self._wait_queue.group_of(entry.request.model).fastest(entry), headroom)
 
     def dispatch(self, now_s: float) -> list[Dispatch]:
         """All that may go now, in order; each counts as in flight from here."""
-        self._room.sweep(now_s)
+        self._wait_queue.sweep(now_s)
         sent: list[Dispatch] = []
-        groups = self._room.queues.groups
+        groups = self._wait_queue.queues.groups
         idle = 0
         while idle < len(groups):
             group = groups[self._turn % len(groups)]
-            found = self._walk.find(group, now_s) if group.fill(now_s) else None
+            found = self._planner.find(group, now_s) if group.fill(now_s) else None
             self._turn = (self._turn + 1) % len(groups)
             if found is None:
                 idle += 1
@@ -173,8 +173,8 @@ class Scheduler(PolicyControl):
         """
         for instance in self._instances.values():
             instance.sample(now_s)
-        self._entrance.sample(now_s)
-        self._idle_holds.look(self._room.groups, now_s)
+        self._admission.sample(now_s)
+        self._idle_holds.look(self._wait_queue.groups, now_s)
         return self.drop_due(now_s)
 
     def drop_due(self, now_s: float) -> list[Dropped]:
@@ -184,9 +184,9 @@ class Scheduler(PolicyControl):
         and of all overdue ones where `overdue` is `shed`.
         Running requests are not touched: whoever streams them watches their deadline and calls `end`.
         """
-        self._room.sweep(now_s)
+        self._wait_queue.sweep(now_s)
         dropped = self.outranked()
-        expired = self._room.take_expired(DROPPED_AT_ONCE)
+        expired = self._wait_queue.take_expired(DROPPED_AT_ONCE)
         dropped += [
             self._dropped(entry, OutcomeKind.TIMED_OUT, now_s, endings.timed_out)
             if entry.request.deadline_s <= now_s
@@ -194,7 +194,7 @@ class Scheduler(PolicyControl):
             for entry in expired
         ]
         if self.settings.overdue == "shed":
-            late = self._room.take_late(DROPPED_AT_ONCE - len(dropped), now_s)
+            late = self._wait_queue.take_late(DROPPED_AT_ONCE - len(dropped), now_s)
             dropped += [self._dropped(entry, OutcomeKind.SHED, now_s, endings.shed) for entry in late]
         return dropped
 
@@ -212,14 +212,14 @@ class Scheduler(PolicyControl):
         run = self._running.get(request_id)
         if run is None or run.first_s is not None or run.entry.tried:
             return False
-        others = (i for i in self._room.queues.of(run.entry.request.model).instances if i is not run.instance)
+        others = (i for i in self._wait_queue.queues.of(run.entry.request.model).instances if i is not run.instance)
         if not any(instance.available for instance in others):
             return False
         del self._running[request_id]
         self._tenancy.stopped(run.entry.request.tenant)
         run.instance.finish(run, now_s)
         run.entry.tried = frozenset({run.instance.name})
-        self._room.add(run.entry, now_s, returned=True)
+        self._wait_queue.add(run.entry, now_s, returned=True)
         return True
 
     def end(
@@ -249,9 +249,9 @@ class Scheduler(PolicyControl):
             request = run.entry.request
             self._tenancy.stopped(request.tenant)
             self._tenancy.settle(request, request.prompt_tokens + ended.output_tokens, now_s)
-            self._room.queues.of(request.model).policy.on_finished(run.entry, ended.output_tokens, now_s)
+            self._wait_queue.queues.of(request.model).policy.on_finished(run.entry, ended.output_tokens, now_s)
             return ended
-        entry = None if kind is OutcomeKind.COMPLETED else self._room.remove(request_id)
+        entry = None if kind is OutcomeKind.COMPLETED else self._wait_queue.remove(request_id)
         if entry is None:
             raise SchedulingError(f"request id {request_id!r} cannot end as {kind}: it is not live, or waits and so cannot have completed")
         return self._end_waiting(entry, kind, now_s)
@@ -260,8 +260,8 @@ class Scheduler(PolicyControl):
 
     def snapshot(self, now_s: float, gateway: str, forced: Sequence[str] = ()) -> SystemSnapshot:
         """Queue and instances as the agents see them. O(running)."""
-        self._room.sweep(now_s)
-        return accounts.snapshot(self._room, self._instances.values(), self.counts(), now_s=now_s, gateway=gateway, forced=forced)
+        self._wait_queue.sweep(now_s)
+        return accounts.snapshot(self._wait_queue, self._instances.values(), self.counts(), now_s=now_s, gateway=gateway, forced=forced)
 
     @property
     def held_while_idle_s(self) -> Mapping[str, float]:
@@ -271,12 +271,12 @@ class Scheduler(PolicyControl):
     @property
     def cost_threshold(self) -> float:
         """The cost above which requests are put behind (see `Queues`). O(groups)."""
-        return self._room.queues.cost_threshold
+        return self._wait_queue.queues.cost_threshold
 
     def glance(self, model: str) -> tuple[int, int, int, int]:
         """For requests of `model`: how many wait, dispatches so far, and looks that found all windows full and no engine there. O(1)."""
-        group = self._room.group_of(model)
-        return len(self._room), self._dispatched, group.full, group.down
+        group = self._wait_queue.group_of(model)
+        return len(self._wait_queue), self._dispatched, group.full, group.down
 
     def in_flight(self, instance: str) -> int:
         """Requests in flight on an instance.
@@ -296,15 +296,15 @@ class Scheduler(PolicyControl):
 
     def heads(self) -> list[QueueEntry]:
         """The oldest request of each group that the same instances serve. O(groups)."""
-        return [group.first.entry for group in self._room.queues.all() if group.first is not None]
+        return [group.first.entry for group in self._wait_queue.queues.all() if group.first is not None]
 
     def oldest(self, model: str, limit: int) -> list[QueueEntry]:
         """The oldest of those that wait in the group of `model`, `limit` at most."""
-        return [waiting.entry for waiting in islice(self._room.group_of(model), limit)]
+        return [waiting.entry for waiting in islice(self._wait_queue.group_of(model), limit)]
 
     def queued_ids(self) -> list[str]:
         """Ids of all waiting requests, oldest first. O(n)."""
-        return list(self._room.ids())
+        return list(self._wait_queue.ids())
 
     def running_ids(self) -> list[str]:
         """Ids of all running requests, in the order of dispatch."""
@@ -314,7 +314,7 @@ class Scheduler(PolicyControl):
         """The conservation sum's parts."""
         return Counts(
             arrived=self._arrived,
-            queued=len(self._room),
+            queued=len(self._wait_queue),
             running=len(self._running),
             dispatched=self._dispatched,
             ended=dict(self._ended),
@@ -326,21 +326,22 @@ class Scheduler(PolicyControl):
         Raises:
             SchedulingError: A sum does not come out.
         """
-        accounts.check(self._room, self._instances.values(), self._running.values(), self.counts())
+        accounts.check(self._wait_queue, self._instances.values(), self._running.values(), self.counts())
 
     def position(self, request_id: str) -> int | None:
         """How many would go before it as things stand, None where it does not wait. O(n); an estimate under two-lane and wfq."""
-        waiting = self._room.get(request_id)
+        waiting = self._wait_queue.get(request_id)
         return None if waiting is None else waiting.group.rank(waiting)
 
     def retry_after_s(self, model: str, now_s: float) -> float:
         """When a client of this model that is sent away may come back, 1 to 60 s (see `QueueAdmission`)."""
-        return self._entrance.retry_after_s(model, now_s)
+        return self._admission.retry_after_s(model, now_s)
 
     def models(self, now_s: float) -> dict[str, tuple[int, float]]:
         """By model that any instance names: how many wait for the same instances, and `retry_after_s`. O(models)."""
         return {
-            model: (group.held, self._entrance.retry_after_s(model, now_s)) for model, group in sorted(self._room.queues.models().items())
+            model: (group.held, self._admission.retry_after_s(model, now_s))
+            for model, group in sorted(self._wait_queue.queues.models().items())
         }
 
     def rates(self, tenant: str, now_s: float) -> dict[str, RateState]:
@@ -348,7 +349,7 @@ class Scheduler(PolicyControl):
         return self._tenancy.rates(tenant, now_s)
 
     def _start(self, found: PlannedDispatch, now_s: float) -> Dispatch:
-        self._room.remove(found.entry.request.id, popped=True)
+        self._wait_queue.remove(found.entry.request.id, popped=True)
         self._book(found.entry, found.tokens, self._instances[found.choice.instance], now_s, late=found.late)
         order = "overdue, after all that are on time" if found.late else self.policy
         return Dispatch(entry=found.entry, instance=found.choice.instance, reason=f"{order}; {found.choice.reason}")
@@ -356,18 +357,18 @@ class Scheduler(PolicyControl):
     def _relieve(self, waiting: QueuedRequest, instance: Instance, now_s: float) -> Dispatch:
         """Dispatches a request that was held back for too long beside an instance that is less than half full (`IdleHolds`)."""
         entry, why, overdue = waiting.entry, waiting.group.blocked, waiting.overdue
-        self._room.remove(entry.request.id)
-        self._book(entry, upper_tokens(entry, self._walk.bounds), instance, now_s, late=overdue)
+        self._wait_queue.remove(entry.request.id)
+        self._book(entry, upper_tokens(entry, self._planner.bounds), instance, now_s, late=overdue)
         reason = f"held by {why} for {now_s - entry.request.arrival_s:.1f} s beside this instance, which is less than half full"
         return Dispatch(entry=entry, instance=instance.name, reason=reason, relieved=why)
 
     def _book(self, entry: QueueEntry, tokens: int, instance: Instance, now_s: float, *, late: bool) -> None:
         entry.skipped = 0
         self._running[entry.request.id] = instance.start(entry, tokens, self.policy, now_s, late=late)
-        self._walk.guard.dispatched(instance)
+        self._planner.guard.dispatched(instance)
         self._tenancy.started(entry.request.tenant)
         self._dispatched += 1
-        group = self._room.group_of(entry.request.model)
+        group = self._wait_queue.group_of(entry.request.model)
         group.work.sample(now_s)
         if late:
             group.given_up.ended(dropped=False)

@@ -19,37 +19,37 @@ class PolicyControl:
     """The half of a scheduler that is turned; the other half, which requests go through, is `Scheduler`."""
 
     def __init__(
-        self, instances: Mapping[str, Instance], walk: DispatchPlanner, room: WaitQueue, weights: dict[str, float], tenancy: Tenancy
+        self, instances: Mapping[str, Instance], planner: DispatchPlanner, room: WaitQueue, weights: dict[str, float], tenancy: Tenancy
     ) -> None:
         """Steers these parts. `weights`: tenants' weights, which the room reads too."""
         self._instances = instances
-        self._walk = walk
-        self._room = room
+        self._planner = planner
+        self._wait_queue = room
         self._weights = weights
         self._tenancy = tenancy
         self._running: dict[str, Running] = {}
-        self._configured_guard = walk.guard.share
+        self._configured_guard = planner.guard.share
         self._guard: dict[str, float] = {}
 
     @property
     def policy(self) -> str:
         """Name of the policy in force: the old one until `settle` has come to the end of a change."""
-        return self._room.queues.policy_name
+        return self._wait_queue.queues.policy_name
 
     @property
     def next_policy(self) -> str:
         """Name of the policy that is to follow, empty where the one in force is to stay."""
-        return self._room.queues.next_policy
+        return self._wait_queue.queues.next_policy
 
     @property
     def queued(self) -> int:
         """How many wait."""
-        return len(self._room)
+        return len(self._wait_queue)
 
     @property
     def parameters(self) -> Mapping[str, float]:
         """Its parameters, defaults filled in, and those that go with any policy where they are given."""
-        return {**self._room.queues.parameters, **self._guard}
+        return {**self._wait_queue.queues.parameters, **self._guard}
 
     def set_policy(self, name: str, now_s: float, parameters: Mapping[str, float] | None = None) -> bool:
         """Puts the queue under another policy or other parameters, losing nothing (H-MAS C.1). False where it is what was asked for last.
@@ -61,16 +61,16 @@ class PolicyControl:
             PolicyError: The policy or a parameter is not allowed; the old one stays in force.
         """
         complete = check_parameters(name, parameters)
-        changed = self._room.queues.set_policy(name, own_parameters(complete), now_s)
+        changed = self._wait_queue.queues.set_policy(name, own_parameters(complete), now_s)
         return self._hint_guard(complete) or changed
 
     def _hint_guard(self, parameters: Mapping[str, float]) -> bool:
         """Takes the guard's share from parameters, the configured one where they have none; whether that is another."""
         before, self._guard = self._guard, {GUARD: parameters[GUARD]} if GUARD in parameters else {}
-        self._walk.guard.share = self._guard.get(GUARD, self._configured_guard)
+        self._planner.guard.share = self._guard.get(GUARD, self._configured_guard)
         for instance in self._instances.values():
             instance.guard_overridden = bool(self._guard)
-            instance.guarded = self._walk.guard.share > 0.0
+            instance.guarded = self._planner.guard.share > 0.0
         return self._guard != before
 
     def settle(self, limit: int, now_s: float) -> bool:
@@ -79,12 +79,12 @@ class PolicyControl:
         Raises:
             SchedulingError: A policy has lost requests while its structure was built. The old one stays in force, with all of them.
         """
-        return self._room.settle(limit, now_s)
+        return self._wait_queue.settle(limit, now_s)
 
     @property
     def settled(self) -> bool:
         """Whether `settle` has nothing to do."""
-        return self._room.settled
+        return self._wait_queue.settled
 
     def set_controls(self, instance: str, controls: Controls) -> None:
         """Sets window, token budget and strictness of the TPOT guard of an instance; a smaller window evicts nobody.
@@ -113,9 +113,9 @@ class PolicyControl:
 
     def set_length_bounds(self, bounds: Sequence[LengthBound]) -> None:
         """Takes new conformal bounds (Eq. 4), for what waits and for what runs. O(running)."""
-        self._walk.bounds = tuple(sorted(bounds, key=lambda bound: (bound.prompt_tokens_below == 0, bound.prompt_tokens_below)))
+        self._planner.bounds = tuple(sorted(bounds, key=lambda bound: (bound.prompt_tokens_below == 0, bound.prompt_tokens_below)))
         for run in self._running.values():
-            run.instance.rebook(run, self._walk.bounds)
+            run.instance.rebook(run, self._planner.bounds)
 
     def set_weight(self, tenant: str, weight: float, now_s: float = 0.0) -> None:
         """Sets a tenant's weight under the fair policies, for those to come and, as `settle` gets to them, for those that wait.
@@ -126,7 +126,7 @@ class PolicyControl:
         if not weight > 0:
             raise SchedulingError(f"weight of tenant {tenant!r} is {weight!r}; allowed: more than 0")
         self._weights[tenant] = weight
-        self._room.reweigh(now_s)
+        self._wait_queue.reweigh(now_s)
 
     def set_limits(self, tenant: str, limits: TenantLimits, now_s: float) -> None:
         """Sets quotas, share and cap of a tenant, `NO_LIMITS` for none. O(running).
@@ -136,7 +136,7 @@ class PolicyControl:
         """
         running = sum(run.entry.request.tenant == tenant for run in self._running.values())
         if self._tenancy.set_limits(tenant, limits, running, now_s):
-            self._room.sort_tenants(now_s)
+            self._wait_queue.sort_tenants(now_s)
 
     def set_draining(self, instance: str, draining: bool) -> None:
         """Stops or resumes dispatches to an instance; those in flight stay.
@@ -171,7 +171,7 @@ class PolicyControl:
             SchedulingError: Unknown instance.
         """
         self._instance(instance).models = models
-        self._room.queues.regroup(now_s)
+        self._wait_queue.queues.regroup(now_s)
 
     def observe(self, snapshot: EngineSnapshot) -> None:
         """Takes an engine's word: an unhealthy one gets no dispatches; KV size and ceilings are noted.

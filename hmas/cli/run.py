@@ -117,7 +117,7 @@ async def _gateway(config: Config, bus: Bus, read: Callable[[], Config]) -> None
 
     def on_ready(started: Started) -> None:
         collector = Collector(clock.now_s())
-        started.gateway.desk.chores.on_slice = collector.age
+        started.gateway.manager.sliced_work.on_slice = collector.age
         running.append((started, collector))
         notifier.ready(f"serving at {started.url}, operators' API at {started.admin_url}")
 
@@ -128,7 +128,7 @@ async def _gateway(config: Config, bus: Bus, read: Callable[[], Config]) -> None
             told_s = now_s
             notifier.watchdog()
         for started, collector in running:
-            collector.look(now_s, quiet=not started.gateway.desk.lives)
+            collector.look(now_s, quiet=not started.gateway.manager.lives)
 
     def on_reload() -> None:
         for started, _ in running:

@@ -111,15 +111,15 @@ async def measure(route: Sequence[str], size: int) -> dict[str, Any]:
     scheduler = make_scheduler(route[0], size)
     collector = Collector(0.0)
     clock, turns, traffic = SystemClock(), Turns(), Traffic(scheduler)
-    chores = SlicedWork(scheduler, _Still(), ends=lambda: False, pump=lambda: None)
-    chores.on_slice = collector.age
+    sliced_work = SlicedWork(scheduler, _Still(), ends=lambda: False, pump=lambda: None)
+    sliced_work.on_slice = collector.age
     found: dict[str, Any] = {}
     for before, after in pairwise(route):
         started_s = clock.now_s()
         turns.start()
         scheduler.set_policy(after, 1.7e9)
         in_force_s = 0.0 if scheduler.policy == after else None
-        chores.ask()
+        sliced_work.ask()
         while not scheduler.settled:
             traffic.step()
             await asyncio.sleep(TRAFFIC_EVERY_S)

@@ -159,13 +159,13 @@ class Rig:
         return [message for message in messages if isinstance(message, Completion)]
 
     def events(self, kind: str) -> list[dict[str, Any]]:
-        return [event for event in self.gateway.journal.newest(1000) if event["kind"] == kind]
+        return [event for event in self.gateway.event_log.newest(1000) if event["kind"] == kind]
 
     def balanced(self) -> bool:
         """Whether every submitted request is in exactly one place, and nothing is under way."""
         self.gateway.scheduler.check_conservation()
         counts = self.gateway.scheduler.counts()
-        return not self.gateway.desk.lives and counts.arrived == sum(counts.ended.values())
+        return not self.gateway.manager.lives and counts.arrived == sum(counts.ended.values())
 
 
 async def _answer(response: aiohttp.ClientResponse) -> Answer:

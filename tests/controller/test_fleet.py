@@ -57,8 +57,8 @@ class BusyEngine:
 
 
 def fleet_of(engine, clock):
-    journal = EventLog(MemoryBus(), clock)
-    return Fleet([(EngineConfig(name="e", url=engine.url), engine)], clock, journal), journal
+    event_log = EventLog(MemoryBus(), clock)
+    return Fleet([(EngineConfig(name="e", url=engine.url), engine)], clock, event_log), event_log
 
 
 async def test_knobs_follow_and_the_start_values_come_back():
@@ -76,7 +76,7 @@ async def test_knobs_follow_and_the_start_values_come_back():
 
 async def test_a_refused_knob_is_tried_again_but_not_at_every_poll():
     engine, clock = BusyEngine(), Clock()
-    fleet, journal = fleet_of(engine, clock)
+    fleet, event_log = fleet_of(engine, clock)
     engine.busy = True
     fleet.set_controls("e", Controls(n_run=8))
     for _ in range(3):
@@ -85,7 +85,7 @@ async def test_a_refused_knob_is_tried_again_but_not_at_every_poll():
     clock.s += RETRY_REFUSED_S
     await fleet.poll_all()
     assert len(engine.orders) == 2
-    assert [event["kind"] for event in journal.newest(10)].count("knobs.refused") == 1, "the same reason is told once"
+    assert [event["kind"] for event in event_log.newest(10)].count("knobs.refused") == 1, "the same reason is told once"
     fleet.set_controls("e", Controls(n_run=8, guard=0.5))
     await fleet.poll_all()
     assert len(engine.orders) == 2, "how strict the guard is concerns no engine"

@@ -27,7 +27,7 @@ async def answering(rig: Rig, answer: list[Answer]) -> AsyncIterator[None]:
     async def run() -> None:
         async for deliveries in rig.bus.follow([REQUESTS]):
             for delivery in deliveries:
-                live = rig.gateway.desk.lives.get(delivery.message.request_id)
+                live = rig.gateway.manager.lives.get(delivery.message.request_id)
                 if live is not None:
                     rig.bus.post(answer[-1](live))
 
@@ -105,8 +105,8 @@ async def test_costs_that_are_set_aside_change_no_estimate(tmp_path: Path):
     async with running(tmp_path) as rig, answering(rig, [costs]):
         await send(rig, 70)
         blocker = asyncio.create_task(rig.post(chat("long", tokens=500)))
-        await eventually(lambda: len(rig.gateway.desk.lives) == 1)
-        (live,) = rig.gateway.desk.lives.values()
+        await eventually(lambda: len(rig.gateway.manager.lives) == 1)
+        (live,) = rig.gateway.manager.lives.values()
         await eventually(lambda: live.answers.cost is not None)
         assert live.entry.estimates.ttft_ms < 1000.0
         await blocker

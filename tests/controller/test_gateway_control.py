@@ -140,7 +140,7 @@ async def test_a_silent_agent_is_no_longer_believed(tmp_path: Path):
         await eventually(lambda: rig.gateway.scheduler.policy == "fcfs")
         await eventually(lambda: rig.sims[0].model.snapshot("x", 0).max_num_batched_tokens == 512)
         assert rig.sims[0].model.snapshot("x", 0).max_num_seqs == 16
-        fallbacks = {event["kind"] for event in rig.gateway.journal.newest(100) if event["source"] == "fallback"}
+        fallbacks = {event["kind"] for event in rig.gateway.event_log.newest(100) if event["source"] == "fallback"}
     assert fallbacks >= {"policy", "knobs.n_run", "knobs.token_budget"}
 
 
@@ -174,7 +174,7 @@ async def test_without_agents_their_words_count_for_nothing(tmp_path: Path):
 async def test_perception_changes_what_is_believed_but_not_what_was_declared(tmp_path: Path):
     async with running(tmp_path, scheduler=SLOW_TICKS) as rig:
         request_id, tasks = await waiting_request(rig, {"x-slo-ttft-ms": "1500"})
-        entry = rig.gateway.desk.lives[request_id].entry
+        entry = rig.gateway.manager.lives[request_id].entry
         rig.bus.post(features(rig, request_id))
         await eventually(lambda: entry.estimates.source == "perception")
         assert entry.estimates.task_type is TaskType.SUMMARIZATION
@@ -198,7 +198,7 @@ async def test_perception_changes_what_is_believed_but_not_what_was_declared(tmp
 async def test_malformed_features_leave_the_defaults(tmp_path: Path):
     async with running(tmp_path, scheduler=SLOW_TICKS) as rig:
         request_id, tasks = await waiting_request(rig)
-        entry = rig.gateway.desk.lives[request_id].entry
+        entry = rig.gateway.manager.lives[request_id].entry
         before = entry.estimates
         bad = [{"ttft_slo_ms": -1.0}, {"importance": 7.0}, {"output_tokens": float("inf")}, {"output_tokens_p90": 1.0}, {"confidence": 2.0}]
         for fields in bad:

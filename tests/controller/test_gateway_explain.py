@@ -71,8 +71,8 @@ async def test_a_request_that_waits_and_what_for(tmp_path: Path):
         said = {"request_id": told["id"], "sent_s": 1.0, "tenant": "default", "model": MODEL, "prompt_tokens": 5, "task_type": "QA"}
         believed = {"confidence": 0.8, "importance": 0.9, "ttft_slo_ms": 3300.0, "tpot_slo_ms": 60.0}
         features = msgspec.convert(said | believed | {"output_tokens": 33.0, "output_tokens_p90": 70.0}, RequestFeatures)
-        rig.gateway.desk.on_features(features)
-        rig.gateway.desk.on_cost(
+        rig.gateway.manager.on_features(features)
+        rig.gateway.manager.on_cost(
             RequestCost(request_id=told["id"], sent_s=1.0, ttft_ms={"sim-1": 41.0}, tpot_ms={"sim-1": 2.5}, output_tokens=33.0)
         )
         parameters = {"tpot_guard": 0.25}
@@ -122,7 +122,7 @@ async def test_an_unknown_request_is_told_how_long_requests_are_known(tmp_path: 
             await rig.post(chat(tokens=2), headers={"x-request-id": name})
         statuses = [(await rig.admin("GET", f"/admin/requests/{name}")).status for name in ("one", "two", "three")]
         answer = await rig.admin("GET", "/admin/requests/one")
-        assert len(rig.gateway.dossier) == 2
+        assert len(rig.gateway.traces) == 2
     assert statuses == [404, 200, 200]
     assert answer.error["code"] == "not_found"
     assert "60 s after their end, the last 2 of them (gateway.explain_s, gateway.explain_kept)" in answer.error["message"]
@@ -154,35 +154,35 @@ def alone(**limits: float) -> tuple[RequestTraces, Scheduler, Still]:
     return RequestTraces(scheduler, clock, lambda: None, kept=int(kept["kept"]), kept_s=kept["kept_s"]), scheduler, clock
 
 
-def live_through(dossier: RequestTraces, clock: Still, number: int, shown: str = "") -> None:
+def live_through(traces: RequestTraces, clock: Still, number: int, shown: str = "") -> None:
     from hmas.controller.core.messages import Completion
 
     request = Request(id=f"r{number}", tenant="t", model="m", arrival_s=clock.at_s, prompt_tokens=5)
-    dossier.opened(request, shown or request.id, Declared(), Estimates(slo=Slo(ttft_ms=1.0, tpot_ms=1.0)), None)
+    traces.opened(request, shown or request.id, Declared(), Estimates(slo=Slo(ttft_ms=1.0, tpot_ms=1.0)), None)
     for turn in range(20):
-        dossier.believed(request.id, Estimates(slo=Slo(ttft_ms=1.0 + turn, tpot_ms=1.0)), clock.at_s)
-    dossier.closed(
+        traces.believed(request.id, Estimates(slo=Slo(ttft_ms=1.0 + turn, tpot_ms=1.0)), clock.at_s)
+    traces.closed(
         Completion(request_id=request.id, sent_s=clock.at_s, tenant="t", model="m", outcome=OutcomeKind.FAILED, arrival_s=1.0, policy="edf")
     )
 
 
 def test_stories_are_bounded_in_number_in_length_and_in_time():
-    dossier, _, clock = alone()
+    traces, _, clock = alone()
     for number in range(10):
-        live_through(dossier, clock, number, shown="same")
-    assert len(dossier) == 3
-    assert dossier.find("r6") is None
-    newest = dossier.find("same")
+        live_through(traces, clock, number, shown="same")
+    assert len(traces) == 3
+    assert traces.find("r6") is None
+    newest = traces.find("same")
     assert newest is not None
     assert (newest.request.id, newest.previous, len(newest.beliefs)) == ("r9", "r8", 8)
     clock.at_s += 61.0
-    dossier.tick(clock.at_s)
-    assert len(dossier) == 0
-    assert dossier.find("same") is None
+    traces.tick(clock.at_s)
+    assert len(traces) == 0
+    assert traces.find("same") is None
     for second in range(5000):
         clock.at_s = 2000.0 + second
-        dossier.tick(clock.at_s)
-    assert len(dossier.samples) == 3600
+        traces.tick(clock.at_s)
+    assert len(traces.samples) == 3600
 
 
 def test_the_command_prints_the_page_or_the_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):

@@ -162,7 +162,7 @@ def test_nobody_is_lost_and_nobody_gives_way_to_a_worse_one(script, policy, over
         now_s += 0.05
         if what == "come":
             asked, estimates = request(number, priority=priority, at_s=now_s), believed(importance, ttft_ms)
-            waiting = {one.request.id: one for one in made._room.entries()}
+            waiting = {one.request.id: one for one in made._wait_queue.entries()}
             answer = made.submit(asked, estimates, now_s)
             for dropped in made.outranked():
                 assert dropped.entry.request.id in waiting
@@ -180,7 +180,7 @@ def test_nobody_is_lost_and_nobody_gives_way_to_a_worse_one(script, policy, over
             made.expire(now_s)
         assert made.counts().queued <= 5
         made.check_conservation()
-        assert len(made._room.backlog) == made.counts().queued
+        assert len(made._wait_queue.backlog) == made.counts().queued
 
 
 def test_the_pace_is_that_of_the_last_half_minute():
@@ -214,4 +214,4 @@ def test_overdue_ones_that_keep_their_place_are_waited_for():
         for number in range(10):
             made.submit(request(number), believed(ttft_ms=50.0), 0.0)
         made.expire(5.0)
-        assert made._room.groups[0].work.ready_us == ahead_s * 1e6
+        assert made._wait_queue.groups[0].work.ready_us == ahead_s * 1e6

@@ -87,10 +87,10 @@ def ids(structure) -> list[str]:
 def audit(scheduler: Scheduler, waiting: dict[str, QueueEntry]) -> None:
     """Every request that waits is where it should be, once, in the register and in the structures."""
     scheduler.check_conservation()
-    for group in scheduler._room.groups:
+    for group in scheduler._wait_queue.groups:
         assert list(group.open) == [instance for instance in group.instances if instance.open]
     registered: list[str] = []
-    for group in scheduler._room.queues.all():
+    for group in scheduler._wait_queue.queues.all():
         members = list(group)
         assert [member.after for member in members[:-1]] == members[1:]
         assert [member.before for member in members[1:]] == members[:-1]
@@ -184,7 +184,7 @@ def drive(script, *, models: bool, overdue: str = "keep", limits: bool = False) 
     assert (scheduler.policy, scheduler.next_policy) == (wanted, "")
     for entry in waiting.values():
         assert entry.weight == scheduler._weights.get(entry.request.tenant, 1.0)
-    room = scheduler._room
+    room = scheduler._wait_queue
     assert room.long == sum(member.long for group in room.groups for member in group)
     return scheduler
 
@@ -199,9 +199,9 @@ def test_whatever_happens_during_changes_nothing_is_lost_and_the_order_is_the_on
 @given(steps)
 def test_engines_that_change_their_models_meanwhile_lose_nothing_either(script):
     scheduler = drive(script, models=True)
-    for group in scheduler._room.groups:
+    for group in scheduler._wait_queue.groups:
         for member in group:
-            assert scheduler._room.group_of(member.entry.request.model) is group
+            assert scheduler._wait_queue.group_of(member.entry.request.model) is group
 
 
 @settings(max_examples=60, deadline=None)
@@ -309,7 +309,7 @@ def test_a_policy_that_loses_requests_never_comes_into_force():
 def test_one_call_touches_no_more_than_it_may():
     scheduler, _ = filled(50)
     scheduler.set_policy("sjf", 1.0)
-    (group,) = scheduler._room.groups
+    (group,) = scheduler._wait_queue.groups
     for calls in range(1, 10):
         scheduler.settle(5, 1.0)
         assert len(group.successor) == 5 * calls
@@ -376,7 +376,7 @@ def test_a_burst_that_becomes_overdue_is_demoted_a_bounded_number_at_a_time():
 def well_sorted(scheduler: Scheduler) -> None:
     """Of a tenant whose slots are limited no more than a few stand among the others; of one whose are not, all do."""
     bounded = scheduler._tenancy.bounded
-    for group in scheduler._room.groups:
+    for group in scheduler._wait_queue.groups:
         for structure in (group.policy, group.late):
             if not isinstance(structure, TenantShareLimiter):
                 assert not bounded

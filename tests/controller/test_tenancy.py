@@ -203,7 +203,7 @@ def test_a_queue_full_of_a_capped_tenant_is_not_waded_through():
     fill(made, "a", 1000, 6_000)
     made.dispatch(0.0)
     fill(made, "b", 50_000, 100)
-    gate = made._room.groups[0].policy
+    gate = made._wait_queue.groups[0].policy
     shared, aside = gate.inner._heap, gate._aside["a"]._heap
     before = shared.moves + aside.moves
     for number in range(100):
@@ -276,13 +276,13 @@ def test_nothing_is_lost_behind_a_gate_and_no_share_is_passed_while_others_wait(
         for one in made.dispatch(now_s):
             tenant = one.entry.request.tenant
             held[tenant] += 1
-            waiting = {entry.request.tenant for entry in made._room.entries()}
+            waiting = {entry.request.tenant for entry in made._wait_queue.entries()}
             share = max(1, int(0.3 * made._instances["i0"].n_run + 1e-9))
             if tenant == "a" and held["a"] > share:
                 assert "b" not in waiting
             assert held["c"] <= 2
         made.check_conservation()
-        waiting = Counter(entry.request.tenant for entry in made._room.entries())
+        waiting = Counter(entry.request.tenant for entry in made._wait_queue.entries())
         if sum(held.values()) < made._instances["i0"].n_run:
             assert set(waiting) <= {"c"}
     while made.counts().queued or made.counts().running:

@@ -85,9 +85,9 @@ def test_no_look_at_those_that_wait_touches_all_of_them():
     made = build()
     come(made, "a", 0, 5000)
     made.set_limits("a", TenantLimits(concurrency_share=0.5), 0.0)
-    assert len(made._room.groups[0].policy._aside_of) == 0
+    assert len(made._wait_queue.groups[0].policy._aside_of) == 0
     made.settle(100, 0.0)
-    assert len(made._room.groups[0].policy._aside_of) == 92
+    assert len(made._wait_queue.groups[0].policy._aside_of) == 92
 
 
 def test_a_quota_comes_changes_and_goes():

@@ -59,11 +59,11 @@ class AgentWatch:
         on_judged: See `Judged`.
     """
 
-    def __init__(self, journal: EventLog, control: Control, *, targets: TargetTable) -> None:
+    def __init__(self, event_log: EventLog, control: Control, *, targets: TargetTable) -> None:
         """`control` knows what agents want, in force or not; `targets` are those of requests that declare none."""
         self.scores = AgentScores()
         self.on_judged: Judged = control.set_aside
-        self._journal = journal
+        self._event_log = event_log
         self._control = control
         self._targets = targets
         self._reported_s: dict[str, float] = {}
@@ -100,7 +100,7 @@ class AgentWatch:
         if dispatch.relieved and now_s - self._reported_s.get(dispatch.relieved, float("-inf")) >= RELIEVED_EVERY_S:
             self._reported_s[dispatch.relieved] = now_s
             cause = CAUSES.get(dispatch.relieved, "nothing else wanted the place")
-            self._journal.note(
+            self._event_log.note(
                 "dispatch.relieved", name, after=dispatch.entry.request.id, reason=f"{dispatch.reason}: {cause}", severity="warning"
             )
 
@@ -135,7 +135,7 @@ class AgentWatch:
 
     def _report(self, standing: Standing) -> None:
         aside = standing.contest.aside
-        self._journal.note(
+        self._event_log.note(
             "agent.aside",
             standing.agent,
             before="used" if aside else "set aside",

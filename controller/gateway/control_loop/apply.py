@@ -63,11 +63,11 @@ class Control:
     `on_applied` is called after something was set: what touches all that wait has only been begun then.
     """
 
-    def __init__(self, *, config: Config, scheduler: Scheduler, fleet: Fleet, journal: EventLog, metrics: Metrics, clock: Clock) -> None:
+    def __init__(self, *, config: Config, scheduler: Scheduler, fleet: Fleet, event_log: EventLog, metrics: Metrics, clock: Clock) -> None:
         self._config = config
         self._scheduler = scheduler
         self._fleet = fleet
-        self._journal = journal
+        self._event_log = event_log
         self._metrics = metrics
         self._clock = clock
         self._configured = _configured(config)
@@ -269,7 +269,7 @@ class Control:
             self.since.policy_s = now_s
         elif change.kind.startswith("knobs."):
             self.since.knobs_s[change.subject, change.kind.removeprefix("knobs.")] = now_s
-        self._journal.note(
+        self._event_log.note(
             change.kind,
             change.subject,
             before=change.before,
@@ -282,7 +282,7 @@ class Control:
 
     def _reject(self, agent: str, subject: str, reason: str) -> None:
         self._metrics.agent_faults.labels(agent).inc()
-        self._journal.note("agent.rejected", f"{agent} {subject}".strip(), reason=reason, severity="warning")
+        self._event_log.note("agent.rejected", f"{agent} {subject}".strip(), reason=reason, severity="warning")
 
 
 def _configured(config: Config) -> Configured:

@@ -32,7 +32,7 @@ class OverrideWatch:
         on_held: Called when something else is in force than before: what waits may go now.
     """
 
-    def __init__(self, directory: Path, *, control: Control, bus: Bus, journal: EventLog, clock: Clock) -> None:
+    def __init__(self, directory: Path, *, control: Control, bus: Bus, event_log: EventLog, clock: Clock) -> None:
         self.held: dict[str, Override] = {}
         self.errors: dict[str, str] = {}
         self.path = directory
@@ -40,7 +40,7 @@ class OverrideWatch:
         self._directory = OverrideDirectory(directory)
         self._control = control
         self._bus = bus
-        self._journal = journal
+        self._event_log = event_log
         self._clock = clock
         self._lock = asyncio.Lock()
 
@@ -95,7 +95,7 @@ class OverrideWatch:
         self.check(override)
         before = self.held.get(override.id)
         await asyncio.to_thread(self._directory.write, override)
-        self._journal.note(
+        self._event_log.note(
             "override.put",
             override.id,
             before="" if before is None else str(document_of(before)),
@@ -113,16 +113,16 @@ class OverrideWatch:
         """
         removed = await asyncio.to_thread(self._directory.remove, override_id)
         if removed:
-            self._journal.note("override.removed", override_id, source="operator")
+            self._event_log.note("override.removed", override_id, source="operator")
             await self.scan()
         return removed
 
     def _tell_errors(self, errors: dict[str, str]) -> None:
         for file, message in errors.items():
             if self.errors.get(file) != message:
-                self._journal.note("override.refused", file, reason=message, severity="error")
+                self._event_log.note("override.refused", file, reason=message, severity="error")
         for file in self.errors.keys() - errors.keys():
-            self._journal.note("override.mended", file)
+            self._event_log.note("override.mended", file)
         self.errors = errors
 
 

@@ -41,10 +41,10 @@ class AgentSubscriber:
     """
 
     def __init__(
-        self, *, bus: Bus, desk: RequestManager, control: Control, reports: ModelReports, decisions: DecisionLog, clock: Clock
+        self, *, bus: Bus, manager: RequestManager, control: Control, reports: ModelReports, decisions: DecisionLog, clock: Clock
     ) -> None:
         self._bus = bus
-        self._desk = desk
+        self._manager = manager
         self._control = control
         self._reports = reports
         self._decisions = decisions
@@ -72,7 +72,7 @@ class AgentSubscriber:
                         self.hear(delivery.message)
                     if deliveries:
                         self._control.settle()
-                        self._desk.pump()
+                        self._manager.pump()
             except BusError as error:
                 log.warning("following the agents' streams failed: %s", error)
             await asyncio.sleep(RETRY_S)
@@ -83,10 +83,10 @@ class AgentSubscriber:
         match message:
             case RequestFeatures():
                 self.heard_s["perception"] = now_s
-                self._desk.on_features(message)
+                self._manager.on_features(message)
             case RequestCost():
                 self.heard_s["prediction"] = now_s
-                self._desk.on_cost(message)
+                self._manager.on_cost(message)
             case ControlAction():
                 self.heard_s["statera"] = now_s
                 self._control.on_action(message)

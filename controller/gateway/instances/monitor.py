@@ -92,7 +92,7 @@ class Fleet:
     it serves have, `on_probing` when an instance is to be tried with one request, or has passed.
     """
 
-    def __init__(self, instances: Iterable[tuple[EngineConfig, Engine]], clock: Clock, journal: EventLog) -> None:
+    def __init__(self, instances: Iterable[tuple[EngineConfig, Engine]], clock: Clock, event_log: EventLog) -> None:
         self.instances = {
             config.name: Instance(config=config, engine=engine, ceiling=Ceiling(config.n_run_max)) for config, engine in instances
         }
@@ -101,7 +101,7 @@ class Fleet:
         self.on_models: Callable[[str, frozenset[str] | None], None] = lambda _name, _models: None
         self.on_probing: Callable[[str, bool], None] = lambda _name, _probing: None
         self._clock = clock
-        self._journal = journal
+        self._event_log = event_log
         self._contexts: dict[str, int] = {}
 
     @property
@@ -189,7 +189,7 @@ class Fleet:
     def _turned(self, instance: Instance, before: str, reason: str) -> None:
         state = instance.breaker.state
         severity: Severity = "info" if state == "closed" else "warning"
-        self._journal.note("engine.circuit", instance.name, before=before, after=state, reason=reason, severity=severity)
+        self._event_log.note("engine.circuit", instance.name, before=before, after=state, reason=reason, severity=severity)
         if state != "open":
             self.on_probing(instance.name, state == "half-open")
 
@@ -257,7 +257,7 @@ class Fleet:
             instance.down_since_s = snapshot.taken_s
             instance.models_read_s = float("-inf")
         if was_healthy != snapshot.healthy or not known:
-            self._journal.note(
+            self._event_log.note(
                 "engine.health",
                 instance.name,
                 before="" if not known else ("up" if was_healthy else "down"),
@@ -313,7 +313,7 @@ class Fleet:
             instance.refused_s = self._clock.now_s()
         for knob, reason in report.refused.items():
             if instance.refused.get(knob) != reason:
-                self._journal.note("knobs.refused", f"{instance.name}.{knob}", reason=reason, severity="warning")
+                self._event_log.note("knobs.refused", f"{instance.name}.{knob}", reason=reason, severity="warning")
         instance.refused.update(report.refused)
 
     def _wanted_knobs(self, instance: Instance, snapshot: EngineSnapshot) -> Knobs:

@@ -36,7 +36,7 @@ class CompletionHandler:
     def __init__(
         self,
         *,
-        desk: RequestManager,
+        manager: RequestManager,
         fleet: Fleet,
         auth: Authenticator,
         metrics: Metrics,
@@ -45,7 +45,7 @@ class CompletionHandler:
         request_timeout_s: float,
         spawn: Callable[[Coroutine[Any, Any, object]], None],
     ) -> None:
-        self._desk = desk
+        self._manager = manager
         self._fleet = fleet
         self._auth = auth
         self._metrics = metrics
@@ -79,11 +79,11 @@ class CompletionHandler:
             await self._see_through(live, out)
         finally:
             # Whatever went wrong on the way, no request stays behind without an outcome.
-            self._desk.end(live, OutcomeKind.FAILED, 500, "the gateway failed on this request")
+            self._manager.end(live, OutcomeKind.FAILED, 500, "the gateway failed on this request")
 
     def _admit(self, live: ActiveRequest) -> None:
         try:
-            self._desk.admit(live)
+            self._manager.admit(live)
         except ApiError as error:
             error.headers.update(self._headers(live))
             raise
@@ -132,7 +132,7 @@ class CompletionHandler:
                 if failure is None:
                     return
                 self._engine_failed(live, failure)
-                if answer.started or not self._desk.again(live, str(failure)):
+                if answer.started or not self._manager.requeue(live, str(failure)):
                     await self._give_up(live, answer, failure, out)
                     return
         except Ending as ending:
@@ -156,7 +156,7 @@ class CompletionHandler:
         """One engine's try at the request: None with the ending booked and the client served, else how the engine failed."""
         clock, request = self._clock, live.request
         sent_s = clock.now_s()
-        report, now_s, request_id = self._desk.scheduler.progress, clock.now_s, request.id
+        report, now_s, request_id = self._manager.scheduler.progress, clock.now_s, request.id
         try:
             engine = self._fleet.instances[live.instance].engine
             response = await engine.send(live.call.path, live.body, live.forward, request_id=request_id, priority=request.priority)
@@ -177,14 +177,14 @@ class CompletionHandler:
 
     def _deliver(self, live: ActiveRequest, answer: Answer, out: Responder, sent_s: float) -> None:
         """The engine has answered to the end: books it, frees the slot, and sends what the client has not got yet."""
-        desk = self._desk
+        manager = self._manager
         tokens, cached = answer.output_tokens, answer.cached_tokens
         if answer.engine_error:
-            desk.end(live, OutcomeKind.FAILED, 200, f"engine error in the stream: {answer.engine_error}", output_tokens=tokens)
+            manager.end(live, OutcomeKind.FAILED, 200, f"engine error in the stream: {answer.engine_error}", output_tokens=tokens)
         elif answer.status >= 400:
-            desk.end(live, OutcomeKind.REJECTED, answer.status, f"the engine refused it: {answer.refusal}")
+            manager.end(live, OutcomeKind.REJECTED, answer.status, f"the engine refused it: {answer.refusal}")
         else:
-            desk.end(live, OutcomeKind.COMPLETED, answer.status, output_tokens=tokens, cached_tokens=cached)
+            manager.end(live, OutcomeKind.COMPLETED, answer.status, output_tokens=tokens, cached_tokens=cached)
         if answer.engine_well:
             self._fleet.served(live.instance, sent_s)
         else:
@@ -206,7 +206,7 @@ class CompletionHandler:
     async def _give_up(self, live: ActiveRequest, answer: Answer, error: EngineError, out: Responder) -> None:
         """No second try: the client gets the engine's own error document where it sent one, else ours."""
         if isinstance(error, EngineFault) and error.body and not answer.started:
-            self._desk.end(live, OutcomeKind.FAILED, error.status, str(error))
+            self._manager.end(live, OutcomeKind.FAILED, error.status, str(error))
             out.send(error.status, {"content-type": "application/json", **self._headers(live)}, error.body)
             return
         code = "engine_unavailable" if isinstance(error, EngineUnavailable) else "engine_protocol_error"
@@ -217,7 +217,7 @@ class CompletionHandler:
 
     async def _tell(self, live: ActiveRequest, ending: Ending, answer: Answer, out: Responder) -> None:
         """Books an early end and tells the client, inside the stream where one has begun. A client that does not read is dropped."""
-        self._desk.end(live, ending.kind, ending.status, ending.message, output_tokens=answer.output_tokens)
+        self._manager.end(live, ending.kind, ending.status, ending.message, output_tokens=answer.output_tokens)
         try:
             async with asyncio.timeout(ERROR_WRITE_S):
                 if answer.started:
@@ -232,7 +232,7 @@ class CompletionHandler:
 
     def _client_left(self, live: ActiveRequest) -> None:
         self._stop_engine(live)
-        self._desk.end(live, OutcomeKind.CANCELLED, CLIENT_LEFT, "the client left")
+        self._manager.end(live, OutcomeKind.CANCELLED, CLIENT_LEFT, "the client left")
 
     def _stop_engine(self, live: ActiveRequest) -> None:
         """Tells the engine to drop the request: closing the connection alone can take seconds to be noticed."""
@@ -240,7 +240,7 @@ class CompletionHandler:
             self._spawn(self._fleet.instances[live.instance].engine.abort(live.request.id))
 
     def _headers(self, live: ActiveRequest, in_engine_s: float | None = None) -> dict[str, str]:
-        scheduler = self._desk.scheduler
+        scheduler = self._manager.scheduler
         limit = scheduler.settings.queue_limit
         headers = {
             "x-request-id": live.client_request_id,

@@ -89,7 +89,7 @@ class RequestManager:
         clock: Clock,
         share_prompts: bool,
         weight_of: Callable[[str], float],
-        dossier: RequestTraces,
+        traces: RequestTraces,
         agents: AgentWatch,
     ) -> None:
         self.scheduler = scheduler
@@ -103,13 +103,13 @@ class RequestManager:
         self._weight_of = weight_of
         self._idle = asyncio.Event()
         self._idle.set()
-        self._dossier = dossier
+        self._traces = traces
         self._agents = agents
-        self._ledger = CompletionRecorder(bus=bus, history=history, metrics=metrics, clock=clock, weight_of=weight_of)
+        self._recorder = CompletionRecorder(bus=bus, history=history, metrics=metrics, clock=clock, weight_of=weight_of)
         self._pumping = False
         self._deadlines: LazyHeap[ActiveRequest] = LazyHeap()
         self._retried: dict[str, ActiveRequest] = {}
-        self.chores = SlicedWork(scheduler, clock, ends=self._end_due, pump=self.pump)
+        self.sliced_work = SlicedWork(scheduler, clock, ends=self._end_due, pump=self.pump)
 
     def admit(self, live: ActiveRequest) -> None:
         """Queues a request; it may be dispatched before this returns.
@@ -122,11 +122,11 @@ class RequestManager:
         now_s = self._clock.now_s()
         entry = self.scheduler.submit(request, estimates, now_s, self._weight_of(request.tenant))
         if isinstance(entry, Refusal):
-            self._dossier.opened(request, live.client_request_id, live.declared, estimates, None)
-            self._dossier.closed(self._ledger.refused(request, estimates, entry, self.scheduler.policy, now_s))
+            self._traces.opened(request, live.client_request_id, live.declared, estimates, None)
+            self._traces.closed(self._recorder.refused(request, estimates, entry, self.scheduler.policy, now_s))
             headers = ratelimit_headers(self.scheduler.rates(request.tenant, now_s))
             raise ApiError(entry.status, entry.code, entry.message, retry_after_s=entry.retry_after_s or None, headers=headers)
-        self._dossier.opened(request, live.client_request_id, live.declared, estimates, entry)
+        self._traces.opened(request, live.client_request_id, live.declared, estimates, entry)
         live.entry = entry
         live.queued_s = now_s
         live.answers = Answers(shape_of(turns=live.call.turns, has_tools=live.call.has_tools), estimates)
@@ -144,7 +144,7 @@ class RequestManager:
             live = self.lives[dispatch.entry.request.id]
             live.instance = dispatch.instance
             live.dispatched_s = self._clock.now_s()
-            self._dossier.sent(dispatch, live.dispatched_s)
+            self._traces.sent(dispatch, live.dispatched_s)
             self._agents.dispatched(dispatch, self.scheduler, live.dispatched_s)
             if self._retried:
                 self._retried.pop(live.request.id, None)
@@ -173,7 +173,7 @@ class RequestManager:
     def expire(self) -> None:
         """The tick: takes out what waited too long and cuts what ran too long; what is more than a handful follows in slices."""
         self._refuse(self.scheduler.expire(self._clock.now_s()))
-        self.chores.ask(ends=self._end_due())
+        self.sliced_work.ask(ends=self._end_due())
 
     def _end_due(self) -> bool:
         """Ends some of those whose time is up; True while there may be more."""
@@ -202,7 +202,7 @@ class RequestManager:
             self._retried.pop(live.request.id, None)
             self._settle()
             refusal = one.refusal
-            self._dossier.closed(self._ledger.ended(live.request, _cost(live), one.ended, refusal.status, refusal.message, now_s=now_s))
+            self._traces.closed(self._recorder.ended(live.request, _cost(live), one.ended, refusal.status, refusal.message, now_s=now_s))
             ending = Ending(refusal.kind, refusal.status, refusal.code, refusal.message, retry_after_s=refusal.retry_after_s or None)
             if not live.turn.done():
                 live.turn.set_exception(ending)
@@ -239,12 +239,12 @@ class RequestManager:
             live.cut = ending
             live.task.cancel()
 
-    def again(self, live: ActiveRequest, reason: str) -> bool:
+    def requeue(self, live: ActiveRequest, reason: str) -> bool:
         """Puts a request whose instance failed back to its place in the queue. False where it has been retried already."""
         if not self.scheduler.retry(live.request.id, self._clock.now_s()):
             return False
         self._metrics.retries.inc()
-        self._dossier.failed(live.request.id, reason)
+        self._traces.failed(live.request.id, reason)
         self._deadlines.discard(live.request.id)
         self._retried[live.request.id] = live
         live.turn = asyncio.get_running_loop().create_future()
@@ -277,8 +277,8 @@ class RequestManager:
         ended = self.scheduler.end(live.request.id, kind, now_s, output_tokens, cached_tokens)
         if live.answers is not None:
             self._agents.ended(live.answers, ended, capped=ended.output_tokens >= live.request.output_limit)
-        completion = self._ledger.ended(live.request, _cost(live), ended, status, reason, now_s=now_s, cached_tokens=cached_tokens)
-        self._dossier.closed(completion)
+        completion = self._recorder.ended(live.request, _cost(live), ended, status, reason, now_s=now_s, cached_tokens=cached_tokens)
+        self._traces.closed(completion)
         self.pump_soon()
 
     async def wait_idle(self) -> None:
@@ -318,15 +318,15 @@ class RequestManager:
     def _believe(self, live: ActiveRequest, estimates: Estimates) -> None:
         now_s = self._clock.now_s()
         self.scheduler.revise(live.request.id, estimates, now_s)
-        self._dossier.believed(live.request.id, estimates, now_s)
+        self._traces.believed(live.request.id, estimates, now_s)
 
     def recent(self) -> Recent:
         """Figures over the last minute."""
-        return self._ledger.recent()
+        return self._recorder.recent()
 
     def fairness(self) -> Fairness:
         """How evenly tenants were served over the last minute while they competed."""
-        return self._ledger.fairness()
+        return self._recorder.fairness()
 
     def _notice(self, live: ActiveRequest, now_s: float) -> RequestNotice:
         return notice_of(
