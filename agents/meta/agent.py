@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from hmas.agents.meta.asking import PendingWork
 from hmas.agents.meta.make import Meta, make_meta
+from hmas.agents.meta.pending_work import PendingWork
 from hmas.agents.model_store.ranges import figures_of
 from hmas.agents.runtime.memory import resident_bytes
 from hmas.agents.runtime.work import Deferred

@@ -6,11 +6,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hmas.agents.meta.asking import Decisions
 from hmas.agents.meta.journal import DecisionJournal
 from hmas.agents.meta.judge import Judge
 from hmas.agents.meta.limits import Limits
 from hmas.agents.meta.model import MetaModel
+from hmas.agents.meta.pending_work import Decisions
 from hmas.agents.meta.selectors.bandit import BanditSelector
 from hmas.agents.meta.selectors.base import Selector
 from hmas.agents.meta.selectors.change_point import ChangePointSelector

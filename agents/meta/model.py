@@ -10,15 +10,15 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from hmas.agents.meta.asking import Decisions, DecisionText, PendingWork, Then
-from hmas.agents.meta.bans import Cooldowns
 from hmas.agents.meta.candidate import Candidate, candidate
+from hmas.agents.meta.cooldowns import Cooldowns
 from hmas.agents.meta.guards import BypassGuard, RollbackWindow, Verdict, baseline, recent
 from hmas.agents.meta.journal import DecisionJournal
 from hmas.agents.meta.judge import Judge, Ruling
 from hmas.agents.meta.limits import Limits
-from hmas.agents.meta.past import past_of
+from hmas.agents.meta.pending_work import Decisions, DecisionText, PendingWork, Then
 from hmas.agents.meta.probation import Probation
+from hmas.agents.meta.restored_state import past_of
 from hmas.agents.meta.selectors.base import Pending, Proposal, Reward, Selector, Situation
 from hmas.agents.meta.selectors.rules import RuleSelector
 from hmas.controller.core.errors import PolicyError

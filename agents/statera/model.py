@@ -3,7 +3,7 @@
 (A, B) Output lengths are bounded by bucketed conformal calibration (`conformal`). (C) The inner loop sets the token budget in proportion to
 the band error where an engine has that knob; the outer loop sets n_run (`loops`). As soon as enough requests have been measured, the window
 with the highest expected goodput (`target`) leads, computed from a fitted model of the instance (`plant`), and the outer loop corrects it.
-A third loop sets how strict the gateway's TPOT guard is (`strictness`).
+A third loop sets how strict the gateway's TPOT guard is (`guard_factors`).
 (D) The band [u_low, u_high] is the configured one, moved up by a bounded factor where that optimum gives up the strictest targets.
 """
 
@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from hmas.agents.statera.budgets import LAWS, BandBudget, BudgetInputs, BudgetLaw, BudgetLawName
 from hmas.agents.statera.conformal import LengthCalibrator
 from hmas.agents.statera.gains import Gains, delay_s
-from hmas.agents.statera.headroom import SafeConcurrency
+from hmas.agents.statera.guard_factor import ALLOWED, GuardFactorController
 from hmas.agents.statera.loops import Band, Load, WindowLoop
-from hmas.agents.statera.plant import TpotModel
-from hmas.agents.statera.strictness import ALLOWED, GuardFactorController
+from hmas.agents.statera.safe_concurrency import SafeConcurrency
 from hmas.agents.statera.target import Target, best_window
+from hmas.agents.statera.tpot_model import TpotModel
 from hmas.agents.statera.tuning import EVERY
 from hmas.controller.core.messages import Completion, ControlAction, InstanceView, ShortView
 
@@ -49,7 +49,7 @@ class InstanceController:
     budget: BudgetLaw = field(default_factory=BandBudget)
     plant: TpotModel = field(default_factory=TpotModel)
     headroom: SafeConcurrency = field(default_factory=SafeConcurrency)
-    strictness: GuardFactorController = field(default_factory=GuardFactorController)
+    guard_factors: GuardFactorController = field(default_factory=GuardFactorController)
     target: Target | None = None
     updated_s: float = float("-inf")
     pressed_s: float = float("-inf")
@@ -118,7 +118,7 @@ class StateraModel:
         if completion.instance in self._stations:
             station = self._stations[completion.instance]
             station.plant.learn(completion)
-            station.strictness.learn(completion)
+            station.guard_factors.learn(completion)
         else:
             self._early.append(completion)
 
@@ -133,7 +133,7 @@ class StateraModel:
         for instance in view.instances:
             station = self._stations[instance.name]
             heeded = instance.guarded and instance.guard > 0.0
-            station.strictness.update(now_s, heeded=heeded, ttft_missed=view.ttft_violation_rate)
+            station.guard_factors.update(now_s, heeded=heeded, ttft_missed=view.ttft_violation_rate)
             if _is_held(view, instance, "budget"):
                 station.budget.budget = instance.token_budget
             if _is_held(view, instance, "knobs"):
@@ -160,16 +160,16 @@ class StateraModel:
                 cold_low = min(start / 2, math.sqrt(max(1, instance.capacity_n_run)))
                 loop = WindowLoop(self._n_run_min, float(start), cold_low=cold_low, gains=tuned or Gains())
                 restored = self._restored.get(instance.name)
-                strictness = GuardFactorController() if restored is None else GuardFactorController(restored.guard)
+                guard_factors = GuardFactorController() if restored is None else GuardFactorController(restored.guard)
                 station = self._stations[instance.name] = InstanceController(
-                    loop, budget=self._budget_law(), strictness=strictness, tuned=tuned is not None
+                    loop, budget=self._budget_law(), guard_factors=guard_factors, tuned=tuned is not None
                 )
                 # Once: an instance that is taken out and comes back later meets another load.
                 self._restored.pop(instance.name, None)
                 for completion in self._early:
                     if completion.instance == instance.name:
                         station.plant.learn(completion)
-                        station.strictness.learn(completion)
+                        station.guard_factors.learn(completion)
 
     def _start(self, instance: InstanceView) -> int:
         """Where a window begins: its own last value, else the configured one, else the engine's ceiling under the TPOT guard.
@@ -213,7 +213,7 @@ class StateraModel:
             ceiling=ceiling,
             safe=station.headroom.n_run,
             room=self._band.room(max(view.utilization.get(instance.name, 0.0), instance.tpot_pressure)),
-            spare=_spare(view, station.strictness),
+            spare=_spare(view, station.guard_factors),
             guarded=instance.guarded,
             missed=self._misses(station, instance, view, now_s),
         )
@@ -233,7 +233,7 @@ class StateraModel:
             station.missed_s = math.inf
         elif station.missed_s == math.inf:
             station.missed_s = now_s
-        share = station.strictness.missed_share
+        share = station.guard_factors.missed_share
         ended = share is not None and share > ALLOWED
         missed = view.ended >= VIOLATION_SAMPLES and view.tpot_violation_rate > VIOLATION_FREE
         full = instance.engine is not None and (instance.engine.kv_usage or 0.0) > self._band.high
@@ -283,7 +283,7 @@ class StateraModel:
     ) -> ControlAction | None:
         """The action, where it says something new, was not taken up, or is due as a sign of life."""
         n_run = station.loop.n_run(max(1, instance.capacity_n_run))
-        controls = (n_run, station.budget.budget if instance.max_token_budget > 0 else 0, station.strictness.factor)
+        controls = (n_run, station.budget.budget if instance.max_token_budget > 0 else 0, station.guard_factors.factor)
         since_s = now_s - station.sent_s
         is_new = changes and controls != station.sent
         is_lost = changes and instance.n_run != n_run and since_s >= 2 * self._period_s
@@ -308,9 +308,9 @@ def _is_held(view: ShortView, instance: InstanceView, what: str) -> bool:
     return what in view.forced or f"{what}:{instance.name}" in view.forced
 
 
-def _spare(view: ShortView, strictness: GuardFactorController) -> float:
+def _spare(view: ShortView, guard_factors: GuardFactorController) -> float:
     """What is left of the TPOT misses allowed, as a share of them, where TTFT is being missed for their sake; else 0."""
-    missed = strictness.missed_share
+    missed = guard_factors.missed_share
     return max(0.0, 1.0 - missed / ALLOWED) if missed is not None and view.ttft_violation_rate > ALLOWED else 0.0
 
 
@@ -329,7 +329,7 @@ def _seen(instance: InstanceView, error: float, n_run: int) -> BudgetInputs:
 
 
 def _reason(station: InstanceController, target: Target | None, band: Band) -> str:
-    return "; ".join(filter(None, (_window_reason(station, target, band), station.strictness.account)))
+    return "; ".join(filter(None, (_window_reason(station, target, band), station.guard_factors.account)))
 
 
 def _window_reason(station: InstanceController, target: Target | None, band: Band) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hmas.agents.statera.plant import TpotModel
+from hmas.agents.statera.tpot_model import TpotModel
 
 REACH = 1.5
 """How far beyond the largest concurrency seen a window is looked for. The one in force is judged wherever it lies: a lull, in which few are

@@ -27,12 +27,12 @@ def away(answer: Answer) -> Proposal:
     return said.finish(answer)
 
 
-def told(home: float, pressed: float | None = None) -> Answer:
+def told(home: float, stress_replayed: float | None = None) -> Answer:
     """`sjf` serves half in time, and what is configured another share; so under more load, where that is told."""
     answer = told_of(RIGHT)
     outlooks = (outlook(SJF, [5.0] * SLOTS), outlook(FCFS, [10.0 * home] * SLOTS))
-    more = () if pressed is None else (outlook(SJF, [5.0] * SLOTS), outlook(FCFS, [10.0 * pressed] * SLOTS))
-    return replace(answer, outlooks=outlooks, pressed=more)
+    more = () if stress_replayed is None else (outlook(SJF, [5.0] * SLOTS), outlook(FCFS, [10.0 * stress_replayed] * SLOTS))
+    return replace(answer, outlooks=outlooks, stress_replayed=more)
 
 
 @pytest.mark.parametrize(
@@ -45,8 +45,8 @@ def told(home: float, pressed: float | None = None) -> Answer:
         (0.5, 0.5 - 2 * HOME, False),
     ],
 )
-def test_what_is_configured_comes_back_when_nothing_is_worth_more(home, pressed, comes_back):
-    found = away(told(home, pressed))
+def test_what_is_configured_comes_back_when_nothing_is_worth_more(home, stress_replayed, comes_back):
+    found = away(told(home, stress_replayed))
     assert found.candidate == (FCFS if comes_back else SJF)
     assert ("sjf is worth nothing any more over fcfs, which is configured" in found.reason) is comes_back
 

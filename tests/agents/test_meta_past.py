@@ -4,13 +4,13 @@ import pytest
 from control_kit import long_view, short_view
 
 from hmas.agents.meta.agent import MetaAgent
-from hmas.agents.meta.bans import Cooldowns
 from hmas.agents.meta.candidate import Candidate
+from hmas.agents.meta.cooldowns import Cooldowns
 from hmas.agents.meta.journal import DecisionJournal
 from hmas.agents.meta.limits import BAN_DWELLS, Limits
 from hmas.agents.meta.make import Meta
 from hmas.agents.meta.model import MetaModel
-from hmas.agents.meta.past import FRESH_S, past_of
+from hmas.agents.meta.restored_state import FRESH_S, past_of
 from hmas.agents.meta.selectors.base import Pending, Proposal
 from hmas.controller.core.messages import DecisionOutcome, MetaDecision
 from hmas.controller.observability.decision_log import DecisionLog

@@ -9,10 +9,10 @@ from twin_kit import EDF, FCFS, SHORT, SJF, answered, asked, blocked, lived, loo
 from hmas.agents.meta.selectors.base import Pending
 from hmas.agents.meta.selectors.rules import RuleSelector
 from hmas.agents.meta.selectors.twin import TwinSelector
+from hmas.agents.meta.twin.candidate_schedule import MOST
 from hmas.agents.meta.twin.check import Check
 from hmas.agents.meta.twin.evidence import BLOCK_SLOTS, FRESH_ROUNDS
-from hmas.agents.meta.twin.menu import MOST
-from hmas.agents.meta.twin.pressure import PRESSURE, pressed
+from hmas.agents.meta.twin.stress import PRESSURE, stress_replayed
 from hmas.agents.meta.twin.twin import Answer
 from hmas.controller.core.messages import OPEN_WINDOW
 
@@ -23,13 +23,15 @@ def under_pressure(answer: Answer, **good: float) -> Answer:
     """The same answer, with so many of ten requests a slot good under more load; five where nothing else is said."""
     slots = 10 * BLOCK_SLOTS
     candidates = {"fcfs": FCFS, "edf": EDF, "sjf": SJF}
-    return replace(answer, pressed=tuple(outlook(candidates[name], [value] * slots) for name, value in {"fcfs": 5.0, **good}.items()))
+    return replace(
+        answer, stress_replayed=tuple(outlook(candidates[name], [value] * slots) for name, value in {"fcfs": 5.0, **good}.items())
+    )
 
 
 def test_more_load_is_a_quarter_more_of_the_same_from_where_it_is_scored():
     window = blocked(rate=20.0)
     here = world(window, from_s=window[len(window) // 2].request.arrival_s)
-    more = pressed(here)
+    more = stress_replayed(here)
     times = [one.request.arrival_s for one in more.asked]
     assert times == sorted(times)
     added = [one for one in more.asked if one.request.id.endswith("*")]
@@ -37,7 +39,7 @@ def test_more_load_is_a_quarter_more_of_the_same_from_where_it_is_scored():
     assert len(added) == len(more.asked) - len(here.asked) == pytest.approx(PRESSURE * scored, rel=0.15)
     assert min(one.request.arrival_s for one in added) >= here.from_s
     assert len({one.request.id for one in more.asked}) == len(more.asked)
-    assert pressed(here) == more, "always the same ones"
+    assert stress_replayed(here) == more, "always the same ones"
 
 
 def test_a_window_that_is_just_wide_enough_shows_under_more_load():
@@ -46,7 +48,7 @@ def test_a_window_that_is_just_wide_enough_shows_under_more_load():
     narrow, open_ = FCFS.window(12), FCFS.window(OPEN_WINDOW)
     assert looked(narrow, window=window).good > 0.99
     assert looked(open_, window=window).good > 0.99
-    more = pressed(here)
+    more = stress_replayed(here)
     assert looked(open_, window=more.asked).good > 0.99
     assert looked(narrow, window=more.asked).good < 0.5
 
@@ -62,10 +64,10 @@ def test_who_leads_is_pressed_the_next_time_and_a_round_is_hardly_longer_for_it(
     twin, now_s = twin_of(lived(blocked()))
     selector = TwinSelector(twin, RuleSelector())
     alone = asked_of(selector, now_s)
-    assert alone.pressed == ()
+    assert alone.stress_replayed == ()
     assert answered(selector, now_s, told_of(RIGHT, edf=8.0)).candidate == EDF
     answer = asked_of(selector, now_s)
-    assert [one.candidate for one in answer.pressed] == [FCFS, EDF]
+    assert [one.candidate for one in answer.stress_replayed] == [FCFS, EDF]
     assert EDF in [one.candidate for one in answer.outlooks]
     assert answer.replayed <= answer.requests * (MOST + 1.5)
     twin.take(replace(answer, took_s=answer.replayed / 1000.0))
@@ -76,7 +78,7 @@ def test_who_may_not_be_chosen_is_not_pressed():
     twin, now_s = twin_of(lived(blocked()))
     selector = TwinSelector(twin, RuleSelector())
     answered(selector, now_s, told_of(RIGHT, edf=8.0))
-    assert asked_of(selector, now_s, allowed=("fcfs", "sjf")).pressed == ()
+    assert asked_of(selector, now_s, allowed=("fcfs", "sjf")).stress_replayed == ()
 
 
 def test_what_would_be_no_better_if_more_came_is_not_wished_and_the_next_best_is():
@@ -91,7 +93,7 @@ def test_what_would_be_no_better_if_more_came_is_not_wished_and_the_next_best_is
     both = answered(selector, now_s, under_pressure(first, edf=4.0, sjf=5.0))
     assert both.candidate == FCFS
     # Who leads goes on being pressed, and is wished again once it stands that.
-    assert [one.candidate for one in asked_of(selector, now_s).pressed] == [FCFS, EDF]
+    assert [one.candidate for one in asked_of(selector, now_s).stress_replayed] == [FCFS, EDF]
     again = answered(selector, now_s, under_pressure(first, edf=5.5))
     assert again.candidate == EDF
     assert "if 25% more came, +5.0" in again.reason
@@ -122,5 +124,5 @@ def test_too_few_slots_under_pressure_are_no_word_against_anyone():
     twin, now_s = twin_of(lived(blocked()))
     selector = TwinSelector(twin, RuleSelector())
     first = told_of(RIGHT, edf=8.0)
-    few = replace(first, pressed=(outlook(FCFS, [5.0] * 4), outlook(EDF, [4.0] * 4)))
+    few = replace(first, stress_replayed=(outlook(FCFS, [5.0] * 4), outlook(EDF, [4.0] * 4)))
     assert answered(selector, now_s, few).candidate == EDF

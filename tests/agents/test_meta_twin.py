@@ -30,13 +30,13 @@ from hmas.agents.meta.judge import TOLERANCE, Judge
 from hmas.agents.meta.selectors.base import Pending, Proposal
 from hmas.agents.meta.selectors.rules import RuleSelector
 from hmas.agents.meta.selectors.twin import TwinSelector
+from hmas.agents.meta.twin.candidate_schedule import CAPS, MOST, SELDOM, CandidateSchedule
 from hmas.agents.meta.twin.check import Check
 from hmas.agents.meta.twin.evidence import BLOCK_SLOTS, FRESH_ROUNDS, HORIZON_S, Evidence, Gain
 from hmas.agents.meta.twin.fleet import FleetModel
-from hmas.agents.meta.twin.menu import CAPS, MOST, SELDOM, CandidateSchedule
+from hmas.agents.meta.twin.past_requests import PastRequest
 from hmas.agents.meta.twin.replay import SLOT_S
 from hmas.agents.meta.twin.sample import part_of
-from hmas.agents.meta.twin.traffic import PastRequest
 from hmas.agents.meta.twin.twin import AIMED, BIAS_MOST, LEAST, Answer, Question, Twin, TwinSettings
 from hmas.controller.core.errors import PolicyError
 from hmas.controller.core.messages import OPEN_WINDOW

@@ -10,9 +10,9 @@ from twin_kit import FCFS, asked, completion, engine, looked, plant, served_flee
 
 from hmas.agents.meta.candidate import Candidate
 from hmas.agents.meta.twin.fleet import FleetModel
+from hmas.agents.meta.twin.past_requests import Traffic
 from hmas.agents.meta.twin.plant import Step, StepFit, WorkLog, least_squares
 from hmas.agents.meta.twin.replay import replay
-from hmas.agents.meta.twin.traffic import Traffic
 from hmas.controller.core.messages import OPEN_WINDOW, ControlAction
 from hmas.controller.core.types import Controls
 from hmas.controller.scheduling.settings import SchedulerSettings

@@ -11,7 +11,7 @@ from twin_kit import asked, completion
 
 from hmas.agents.meta.twin.carried import Open, carried, open_of
 from hmas.agents.meta.twin.lengths import KINDS_MOST, LIKE, Lengths
-from hmas.agents.meta.twin.traffic import LOST_S, REFUSED_KEPT, Traffic
+from hmas.agents.meta.twin.past_requests import LOST_S, REFUSED_KEPT, Traffic
 from hmas.controller.core.types import OutcomeKind
 
 # -- what is there when a replay begins

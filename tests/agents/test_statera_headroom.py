@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_statera_plant import taught
 
-from hmas.agents.statera.headroom import VIEWS, SafeConcurrency
 from hmas.agents.statera.loops import Load, WindowLoop
 from hmas.agents.statera.model import StateraModel
+from hmas.agents.statera.safe_concurrency import VIEWS, SafeConcurrency
 from hmas.agents.statera.target import best_window
 
 

@@ -12,8 +12,8 @@ from hmas.agents.statera.budgets import BandBudget, BudgetInputs
 from hmas.agents.statera.conformal import LengthCalibrator
 from hmas.agents.statera.loops import Band, Load, WindowLoop
 from hmas.agents.statera.model import StateraModel
-from hmas.agents.statera.plant import ConcurrencyTrace, TpotModel
 from hmas.agents.statera.target import Target, best_window
+from hmas.agents.statera.tpot_model import ConcurrencyTrace, TpotModel
 from hmas.controller.core.types import OutcomeKind
 from hmas.engines.base import EngineSnapshot
 

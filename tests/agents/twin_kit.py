@@ -12,8 +12,8 @@ from hmas.agents.meta.selectors.base import Pending, Proposal, Situation
 from hmas.agents.meta.selectors.twin import TwinSelector
 from hmas.agents.meta.twin.evidence import BLOCK_SLOTS
 from hmas.agents.meta.twin.fleet import SAMPLES_MIN, FleetModel
+from hmas.agents.meta.twin.past_requests import PastRequest
 from hmas.agents.meta.twin.replay import ReplayInstance, ReplayResult, ReplayScenario, replay
-from hmas.agents.meta.twin.traffic import PastRequest
 from hmas.agents.meta.twin.twin import Answer, Check, Twin, TwinSettings
 from hmas.controller.core.messages import Completion
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo

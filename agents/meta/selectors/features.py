@@ -5,7 +5,7 @@ from math import isfinite, log1p
 from types import MappingProxyType
 
 from hmas.agents.meta.selectors.rules import long_backlog_share
-from hmas.agents.meta.twin.menu import FAMILIES
+from hmas.agents.meta.twin.candidate_schedule import FAMILIES
 from hmas.controller.core.messages import LongView
 
 SHORT_LIST = FAMILIES

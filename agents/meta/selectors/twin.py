@@ -13,7 +13,7 @@ import msgspec
 from hmas.agents.meta.candidate import Candidate
 from hmas.agents.meta.selectors.base import Pending, Proposal, Reward, Selector, Situation
 from hmas.agents.meta.twin.evidence import Gain
-from hmas.agents.meta.twin.pressure import PRESSURE
+from hmas.agents.meta.twin.stress import PRESSURE
 from hmas.agents.meta.twin.twin import MARGIN, Answer, Twin
 from hmas.controller.core.messages import CandidateOutlook
 
@@ -45,21 +45,21 @@ class TwinSelector:
         self._instead = instead
         self._clock = clock
         self._ahead: Candidate | None = None
-        self._wished: Candidate | None = None
+        self._proposed: Candidate | None = None
 
     def propose(self, situation: Situation) -> Proposal | Pending:
         """Replays what came of late, or says why not."""
         leader = self._leading(situation)
-        pressed = () if leader is None else (situation.current, leader)
+        stress_replayed = () if leader is None else (situation.current, leader)
         # Replays under more load take the places of some that are looked at in turn.
-        places = max(2, self._twin.places(situation.now_s) - len(pressed))
+        places = max(2, self._twin.places(situation.now_s) - len(stress_replayed))
         candidates = self._twin.candidates(situation.current, situation.allowed, leader, places=places, start=situation.start)
         # While next to nobody misses a target there is nothing to win; what the plain baseline would give is to be known at any time,
         # and whether what is configured can come back.
         plain = self._twin.menu.plain
         kept = [one for one in candidates if (one.policy == plain.policy and one.n_run) or one == situation.start]
         sparing = kept if leader is None else None
-        question = self._twin.question(candidates, situation.since_s, situation.now_s, pressed, sparing)
+        question = self._twin.question(candidates, situation.since_s, situation.now_s, stress_replayed, sparing)
         if isinstance(question, str):
             return self._stand_in(situation, question)
         return Pending(
@@ -73,7 +73,7 @@ class TwinSelector:
 
     def _leading(self, situation: Situation) -> Candidate | None:
         """Who has to show itself again: who was wished last time, or led where nobody was."""
-        found = self._wished or self._ahead
+        found = self._proposed or self._ahead
         return found if found is not None and found != situation.current and found.policy in situation.allowed else None
 
     def _stand_in(self, situation: Situation, why: str) -> Proposal:
@@ -90,16 +90,16 @@ class TwinSelector:
         worth = [pair for pair in others if self._is_worth_it(pair[1])]
         self._ahead = max(worth, key=_share)[0] if worth else None
         standing = [pair for pair in worth if self._stands_pressure(pair[0], current)]
-        self._wished = self._leader(standing)
-        if twin.silence and self._wished is None:
+        self._proposed = self._leader(standing)
+        if twin.silence and self._proposed is None:
             return msgspec.structs.replace(self._stand_in(situation, f"{twin.silence}{self._set_aside(current)}"), candidates=outlooks)
         told = f"{answer.requests} requests replayed under {len(answer.outlooks)} policies: {self._told(standing or others, current)}"
-        home = None if self._wished is not None else next((pair for pair in others if pair[0] == situation.start), None)
+        home = None if self._proposed is not None else next((pair for pair in others if pair[0] == situation.start), None)
         if home is not None and self._is_level(*home, current):
-            self._wished = situation.start
-            told += f"; {current.label} is worth nothing any more over {self._wished.label}, which is configured: {points(home[1])}"
+            self._proposed = situation.start
+            told += f"; {current.label} is worth nothing any more over {self._proposed.label}, which is configured: {points(home[1])}"
         return Proposal(
-            candidate=self._wished or current,
+            candidate=self._proposed or current,
             reason=told + self._set_aside(current),
             source=self.name,
             candidates=outlooks,
@@ -108,11 +108,11 @@ class TwinSelector:
 
     def _told(self, leading: Sequence[Weighed], current: Candidate) -> str:
         """Who leads, by how much, and why that is too little where it is."""
-        best, gain = next((pair for pair in leading if pair[0] == self._wished), max(leading, key=_share, default=(current, NONE)))
+        best, gain = next((pair for pair in leading if pair[0] == self._proposed), max(leading, key=_share, default=(current, NONE)))
         if gain.share <= 0.0:
             return "none is expected to do better"
         told = f"{best.label} {gain.good:.1%} good against {gain.other_good:.1%}, {points(gain)}"
-        if best not in (self._ahead, self._wished):
+        if best not in (self._ahead, self._proposed):
             return f"{told}: less than {MARGIN:.0%} or than chance"
         under = self._twin.gain_under_pressure(best, current)
         return f"{told}; if {PRESSURE:.0%} more came, {points(under)}" if under is not None else told
@@ -145,8 +145,8 @@ class TwinSelector:
         if not worth:
             return None
         best, most = max(worth, key=_share)
-        again = any(one == self._wished and gain.share >= most.share - most.error for one, gain in worth)
-        return self._wished if again else best
+        again = any(one == self._proposed and gain.share >= most.share - most.error for one, gain in worth)
+        return self._proposed if again else best
 
     def _stands_pressure(self, candidate: Candidate, current: Candidate) -> bool:
         """Whether it looks better under more load, too. One that was not replayed so yet will be, before it can be wished again."""

@@ -10,7 +10,7 @@ from math import inf, isfinite
 
 from msgspec.structs import replace
 
-from hmas.agents.meta.twin.traffic import PastRequest
+from hmas.agents.meta.twin.past_requests import PastRequest
 from hmas.controller.core.types import Slo
 
 

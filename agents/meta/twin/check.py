@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from hmas.agents.meta.twin.past_requests import PastRequest
 from hmas.agents.meta.twin.replay import ReplayScenario, is_good
-from hmas.agents.meta.twin.traffic import PastRequest
 from hmas.controller.simulation import RequestRecord
 
 CHECKED_MIN = 30

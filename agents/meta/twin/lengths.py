@@ -17,7 +17,7 @@ from zlib import crc32
 
 from msgspec.structs import replace
 
-from hmas.agents.meta.twin.traffic import PastRequest
+from hmas.agents.meta.twin.past_requests import PastRequest
 from hmas.controller.core.messages import Completion
 from hmas.controller.core.types import OutcomeKind
 

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from hmas.agents.meta.candidate import Candidate
-from hmas.agents.meta.twin.traffic import PastRequest
+from hmas.agents.meta.twin.past_requests import PastRequest
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
 from hmas.controller.routing import make_router
 from hmas.controller.scheduling.policies.robust_edf import RobustEdf

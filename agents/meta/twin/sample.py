@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
+from hmas.agents.meta.twin.past_requests import PastRequest
 from hmas.agents.meta.twin.replay import ReplayInstance
-from hmas.agents.meta.twin.traffic import PastRequest
 
 WHOLE = 1 << 32
 

@@ -12,17 +12,17 @@ import msgspec
 from msgspec.structs import replace
 
 from hmas.agents.meta.candidate import Candidate
+from hmas.agents.meta.twin.candidate_schedule import MOST, CandidateSchedule
 from hmas.agents.meta.twin.carried import carried, open_of
 from hmas.agents.meta.twin.check import Check, Checks, held_against_truth
 from hmas.agents.meta.twin.cost_thresholds import CostThresholds
 from hmas.agents.meta.twin.evidence import FRESH_ROUNDS, Evidence, Gain
 from hmas.agents.meta.twin.fleet import FleetModel
 from hmas.agents.meta.twin.lengths import Lengths
-from hmas.agents.meta.twin.menu import MOST, CandidateSchedule
-from hmas.agents.meta.twin.pressure import PRESSURE, pressed
+from hmas.agents.meta.twin.past_requests import PastRequest, Traffic, is_possible
 from hmas.agents.meta.twin.replay import ReplayResult, ReplayScenario, replay
 from hmas.agents.meta.twin.sample import part_of
-from hmas.agents.meta.twin.traffic import PastRequest, Traffic, is_possible
+from hmas.agents.meta.twin.stress import PRESSURE, stress_replayed
 from hmas.controller.core.messages import Completion, ControlAction, Message, RequestFeatures, SystemSnapshot
 from hmas.controller.scheduling.policies.robust_edf import RobustEdf
 from hmas.controller.scheduling.settings import SchedulerSettings
@@ -75,7 +75,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         in_force: Whether the first was in force all the while, so that its replay can be held against the truth.
         cost_threshold_then: Cost above which `robust-edf` put requests behind when the window began; `world.cost_threshold` is today's.
-        pressed: Those that are replayed under more load, too; none, or what runs and others.
+        stress_replayed: Those that are replayed under more load, too; none, or what runs and others.
         sparing: Those of the candidates that are replayed even where what runs misses next to nothing, so that none can be better by the
             margin; None for all.
     """
@@ -84,7 +84,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     candidates: tuple[Candidate, ...]
     in_force: bool
     cost_threshold_then: float = 0.0
-    pressed: tuple[Candidate, ...] = ()
+    stress_replayed: tuple[Candidate, ...] = ()
     sparing: tuple[Candidate, ...] | None = None
 
     def answer(self, clock: Callable[[], float] | None = None) -> "Answer":
@@ -99,10 +99,10 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
             outlooks.append(outlook)
             if check is None and self.in_force:
                 check = held_against_truth(self.world, self._as_it_was(candidate, records))
-        more = pressed(self.world) if self.pressed else self.world
-        under_pressure = tuple(replay(more, candidate)[0] for candidate in self.pressed)
+        more = stress_replayed(self.world) if self.stress_replayed else self.world
+        under_pressure = tuple(replay(more, candidate)[0] for candidate in self.stress_replayed)
         took_s = clock() - start_s if clock is not None else 0.0
-        return Answer(outlooks=tuple(outlooks), check=check, took_s=took_s, requests=len(self.world.asked), pressed=under_pressure)
+        return Answer(outlooks=tuple(outlooks), check=check, took_s=took_s, requests=len(self.world.asked), stress_replayed=under_pressure)
 
     def _as_it_was(self, candidate: Candidate, records: list[RequestRecord]) -> list[RequestRecord]:
         """A replay to hold against the truth: begun with what was known then, where that makes a difference."""
@@ -120,12 +120,12 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     check: Check | None
     took_s: float
     requests: int
-    pressed: tuple[ReplayResult, ...] = ()
+    stress_replayed: tuple[ReplayResult, ...] = ()
 
     @property
     def replayed(self) -> float:
         """Requests replayed in all."""
-        return self.requests * (len(self.outlooks) + (1.0 + PRESSURE) * len(self.pressed))
+        return self.requests * (len(self.outlooks) + (1.0 + PRESSURE) * len(self.stress_replayed))
 
 
 class Twin:
@@ -133,7 +133,7 @@ class Twin:
 
     Attributes:
         fleet, traffic, lengths, cost_thresholds, evidence, menu: See their classes.
-        pressed: What replays under more load have said in the last rounds.
+        stress_replayed: What replays under more load have said in the last rounds.
         check: The last replays that were held against the truth, as many as it takes.
         silence: Why the twin does not speak; empty where it does.
     """
@@ -143,7 +143,7 @@ class Twin:
         self.traffic = Traffic()
         self.lengths = Lengths()
         self.evidence = Evidence()
-        self.pressed = Evidence(rounds=FRESH_ROUNDS)
+        self.stress_replayed = Evidence(rounds=FRESH_ROUNDS)
         self.menu = CandidateSchedule()
         self.cost_thresholds = CostThresholds()
         self.check: Check | None = None
@@ -172,14 +172,14 @@ class Twin:
         self,
         current: Candidate,
         pool: Collection[str],
-        wished: Candidate | None = None,
+        proposed: Candidate | None = None,
         *,
         places: int = MOST,
         start: Candidate | None = None,
     ) -> tuple[Candidate, ...]:
-        """What to look at this time, what runs first and `wished` in any case (see `CandidateSchedule`)."""
+        """What to look at this time, what runs first and `proposed` in any case (see `CandidateSchedule`)."""
         guarded = self._settings.admission.tpot_guard > 0.0
-        return self.menu.choose(current, pool, self.gain, wished, places=places, guarded=guarded, start=start)
+        return self.menu.choose(current, pool, self.gain, proposed, places=places, guarded=guarded, start=start)
 
     def places(self, now_s: float) -> int:
         """How many candidates to look at this time: so few, if need be, that there is time for the whole window.
@@ -203,7 +203,7 @@ class Twin:
         candidates: Sequence[Candidate],
         since_s: float,
         now_s: float,
-        pressed: Sequence[Candidate] = (),
+        stress_replayed: Sequence[Candidate] = (),
         sparing: Sequence[Candidate] | None = None,
     ) -> Question | str:
         """What to replay of late; in words why nothing can be, where nothing can.
@@ -212,7 +212,7 @@ class Twin:
             candidates: The first is what runs.
             since_s: Since when it does.
             now_s: End of the window.
-            pressed: What to replay under more load, what runs among it.
+            stress_replayed: What to replay under more load, what runs among it.
             sparing: See `Question`.
         """
         settings = self._settings
@@ -223,7 +223,7 @@ class Twin:
         asked = self.traffic.window(start_s, now_s, REQUESTS_MOST)
         if len(asked) < REQUESTS_MIN:
             return f"{len(asked)} requests within {now_s - start_s:.0f} s are too few to replay"
-        most = max(REQUESTS_MIN, int(self._affordable / (len(candidates) + (1.0 + PRESSURE) * len(pressed))))
+        most = max(REQUESTS_MIN, int(self._affordable / (len(candidates) + (1.0 + PRESSURE) * len(stress_replayed))))
         newest = int((1.0 - CARRIED_MOST) * most)
         part = part_of(plants, len(asked), newest)
         asked = part.of(asked)[-newest:]
@@ -252,7 +252,7 @@ class Twin:
             candidates=tuple(candidates),
             in_force=since_s <= from_s,
             cost_threshold_then=self.cost_thresholds.at(first_s),
-            pressed=tuple(pressed),
+            stress_replayed=tuple(stress_replayed),
             sparing=None if sparing is None else tuple(sparing),
         )
 
@@ -261,7 +261,7 @@ class Twin:
         if answer.took_s > 0.0:
             self._request_ms = max(1e-3, 1000.0 * answer.took_s / answer.replayed)
         self.evidence.add(answer.outlooks)
-        self.pressed.add(answer.pressed)
+        self.stress_replayed.add(answer.stress_replayed)
         for outlook in answer.outlooks:
             if outlook.cost_thresholds:
                 self.cost_thresholds.replayed(outlook.cost_thresholds)
@@ -287,7 +287,7 @@ class Twin:
 
     def gain_under_pressure(self, one: Candidate, other: Candidate) -> Gain | None:
         """The same if more came; None where the last rounds have not shown it."""
-        found = self.pressed.gain(one, other)
+        found = self.stress_replayed.gain(one, other)
         return found if found is not None and found.error < 1.0 else None
 
 

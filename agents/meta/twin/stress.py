@@ -15,7 +15,7 @@ PRESSURE = 0.25
 _THRESHOLD = int((1 << 32) * PRESSURE)
 
 
-def pressed(world: ReplayScenario) -> ReplayScenario:
+def stress_replayed(world: ReplayScenario) -> ReplayScenario:
     """The same world with `PRESSURE` more requests from `from_s` on: always the same ones, each at once with its like."""
     more = [
         replace(one, request=replace(one.request, id=f"{one.request.id}*"), good=None)

@@ -6,7 +6,7 @@ import random
 import pytest
 from control_kit import completion
 
-from hmas.agents.statera.strictness import ALLOWED, KEPT, LEAST, SAMPLES_MIN, STEP, GuardFactorController
+from hmas.agents.statera.guard_factor import ALLOWED, KEPT, LEAST, SAMPLES_MIN, STEP, GuardFactorController
 from hmas.controller.core.messages import Completion
 from hmas.controller.core.types import OutcomeKind
 

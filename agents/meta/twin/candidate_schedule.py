@@ -57,7 +57,7 @@ class CandidateSchedule:
         current: Candidate,
         pool: Collection[str],
         gain: GainOf,
-        wished: Candidate | None = None,
+        proposed: Candidate | None = None,
         *,
         places: int = MOST,
         guarded: bool = True,
@@ -69,7 +69,7 @@ class CandidateSchedule:
             current: What runs; the first of them.
             pool: Policies that may be looked at.
             gain: What is known of one candidate against another.
-            wished: Who was wished last time, and has to show it again.
+            proposed: Who was wished last time, and has to show it again.
             places: How many to look at, what runs among them; one more where the plain baseline comes with its neighbour.
             guarded: Whether there is a TPOT guard; one that is switched off stays off.
             start: What is configured, which may come back.
@@ -92,8 +92,8 @@ class CandidateSchedule:
         ahead = {label: found.share for label, found in gains.items() if found is not None and found.share > 0.0}
         if ahead:
             overdue[max(ahead, key=lambda label: ahead[label])] = inf
-        if wished is not None and wished.label in periods:
-            overdue[wished.label] = inf
+        if proposed is not None and proposed.label in periods:
+            overdue[proposed.label] = inf
         # Of equals the first named goes first.
         chosen = sorted(overdue, key=lambda label: -overdue[label])[: places - 1]
         if self.plain.label in (current.label, *chosen):

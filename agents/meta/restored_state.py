@@ -3,8 +3,8 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from hmas.agents.meta.bans import Cooldowns
 from hmas.agents.meta.candidate import Candidate, candidate
+from hmas.agents.meta.cooldowns import Cooldowns
 from hmas.controller.core.messages import MetaDecision
 
 FRESH_S = 600.0
