@@ -67,12 +67,13 @@ class LiveSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """What the gateway says of itself at a time of a run: window, requests in flight, requests that wait."""
+    """The gateway's state at a time of a run: window, requests in flight, waiting requests, factor on the TPOT guard."""
 
     at_s: float
     n_run: int
     in_flight: int
     queued: int
+    guard_factor: float = 1.0
 
 
 async def study(settings: LiveSettings, python: Path, model: Path, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
@@ -130,6 +131,8 @@ def figures(results: Sequence[Result], moments: Sequence[Moment], change_s: floa
         "window_least": min(windows),
         "window_median": median(windows),
         "window_most": max(windows),
+        "guard_factor_least": round(min((one.guard_factor for one in looked), default=1.0), 2),
+        "guard_factor_median": round(median([one.guard_factor for one in looked] or [1.0]), 2),
         "in_flight_most": max((one.in_flight for one in looked), default=0),
         "bound_share": round(sum(one.queued > 0 and one.in_flight >= one.n_run for one in looked) / max(1, len(looked)), 3),
     }
@@ -192,5 +195,13 @@ async def _read(admin: str, moments: list[Moment]) -> None:
             async with session.get(f"{admin}/admin/status") as response:
                 status = await response.json()
             (instance,) = status["instances"]
-            moments.append(Moment(loop.time() - began_s, int(instance["n_run"]["value"]), instance["in_flight"], status["queue"]["queued"]))
+            moments.append(
+                Moment(
+                    loop.time() - began_s,
+                    int(instance["n_run"]["value"]),
+                    instance["in_flight"],
+                    status["queue"]["queued"],
+                    float(instance["guard"]["value"] or 1.0),
+                )
+            )
             await asyncio.sleep(READ_EVERY_S)

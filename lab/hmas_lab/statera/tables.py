@@ -26,17 +26,30 @@ def _live(found: Mapping[str, Any]) -> Table:
             str(one["ttft_missed"]),
             str(one["tpot_missed"]),
             f"{one['window_least']} / {one['window_median']:g} / {one['window_most']}",
+            f"{one['guard_factor_least']:g} / {one['guard_factor_median']:g}",
             str(one["in_flight_most"]),
             f"{one['bound_share']:.0%}",
         )
         for one in found["rows"]
     ]
-    head = ("shape", "run", "arm", "sent", "good", "TTFT missed", "TPOT missed", "window", "most in flight", "full while some waited")
+    head = (
+        "shape",
+        "run",
+        "arm",
+        "sent",
+        "good",
+        "TTFT missed",
+        "TPOT missed",
+        "window",
+        "guard factor",
+        "most in flight",
+        "full while some waited",
+    )
     slo = found["settings"]["slo"]
     about = (
         f"Step, ramp and bursts on a real vLLM with a tiny model, {found['settings']['seconds']:g} s each, capacity "
         f"{found['capacity_rps']:g} good requests/s, targets {slo['ttft_ms']:g} and {slo['tpot_ms']:g} ms, of what came after the change; "
-        "window: least, median, most"
+        "window: least, median, most; guard factor: least, median"
     )
     return Table(about, head, rows)
 
