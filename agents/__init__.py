@@ -1,1 +1,1 @@
-"""Five agents: a pure model or control law each, under a thin process shell."""
+"""The five agents: each is a pure model or control law under a thin process shell."""

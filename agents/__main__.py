@@ -1,4 +1,4 @@
-"""`python -m hmas.agents NAME --config FILE`: one agent in a process of its own, until SIGTERM."""
+"""`python -m hmas.agents NAME --config FILE` runs one agent in its own process until SIGTERM."""
 
 import argparse
 import asyncio
@@ -19,7 +19,7 @@ from hmas.controller.runtime.signals import stop_flags
 
 
 def main(argv: Sequence[str] | None = None, env: Mapping[str, str] | None = None) -> int:
-    """Runs the agent. Returns the exit status: 0 after a clean stop, 2 where the configuration does not allow a start."""
+    """Runs the agent. Returns the exit status: 0 after a clean stop, 2 if the configuration does not allow a start."""
     env = os.environ if env is None else env
     parser = argparse.ArgumentParser(prog="python -m hmas.agents", description="Runs one H-MAS agent until SIGTERM.")
     parser.add_argument("name", choices=list(AGENTS), help="which agent")

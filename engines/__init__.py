@@ -1,1 +1,1 @@
-"""What executes requests: the engine protocol and its implementations. The lowest floor; imports nothing above it."""
+"""The engine protocol and its adapters. The lowest floor of the code: it imports nothing from the floors above."""

@@ -1,6 +1,6 @@
-"""The engine protocol: what the gateway asks of an engine, and what an engine tells about itself.
+"""The engine protocol: what the gateway asks of an engine, and what an engine reports about itself.
 
-Priority polarity inside H-MAS: the LOWER value goes first (as in vLLM). An adapter converts to its engine's own sign.
+Inside H-MAS the LOWER priority value goes first, as in vLLM. Each adapter converts it to its engine's own sign.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -15,18 +15,18 @@ KnobName = Literal["n_run", "token_budget", "long_prefill_tokens"]
 
 
 class EngineCapabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What this engine lets an outside controller do, as detected, not as assumed.
+    """What an outside controller can do with this engine, as detected on the running engine.
 
     Attributes:
-        kind: Adapter's name: `openai`, `vllm`, `sglang` or `sim`.
-        version: The engine's own version text, empty where it does not say.
+        kind: The adapter's name: `openai`, `vllm`, `sglang` or `sim`.
+        version: The engine's own version text, empty if it reports none.
         live_knobs: Knobs that `Engine.apply_knobs` can change while the engine serves.
-        abort: Whether `Engine.abort` reaches the engine (else closing the connection is all there is).
+        abort: Whether `Engine.abort` reaches the engine; if not, a request can only be aborted by closing its connection.
         priority: Whether the engine orders its own queue by the request's `priority`.
         load_signals: Whether snapshots carry the engine's own running, waiting and KV figures.
         reprioritize: Whether `Engine.reprioritize` reaches the engine's own queue.
-        evict: Whether `Engine.evict` can put running requests back into it.
-        control: How live control stands, in words for an operator: which knobs are live, and why others are not.
+        evict: Whether `Engine.evict` can put running requests back into that queue.
+        control: The state of live control, as text for an operator: which knobs are live, and why the others are not.
     """
 
     kind: str
@@ -46,17 +46,17 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         engine: The instance's name.
         taken_s: When it was read, seconds since the epoch.
-        healthy: Whether the engine answered as it should.
-        detail: Why it is not healthy, in words; empty when it is.
+        healthy: Whether the engine answered correctly.
+        detail: Why the engine is not healthy, as text; empty if it is healthy.
         running: Sequences in the running batch.
         waiting: Sequences in the engine's own queue.
-        kv_usage: Share of KV blocks in use, 0 to 1; None where the engine does not say.
-        kv_capacity_tokens: Tokens the KV cache holds; None where the engine does not say.
-        max_num_seqs: The engine's concurrency cap in force; None where unknown.
-        max_num_batched_tokens: The engine's tokens per step in force; None where unknown.
-        max_num_seqs_ceiling: Highest value that live control may set it to (the start-up value); None where unknown.
-        max_num_batched_tokens_ceiling: Likewise for tokens per step.
-        long_prefill_tokens: Threshold in force beyond which a prompt is computed in pieces, 0 for none; None where unknown.
+        kv_usage: Share of KV blocks in use, 0 to 1; None if the engine does not report it.
+        kv_capacity_tokens: Tokens the KV cache holds; None if the engine does not report it.
+        max_num_seqs: The engine's active concurrency cap; None if unknown.
+        max_num_batched_tokens: The engine's active limit of tokens per step; None if unknown.
+        max_num_seqs_ceiling: Highest value that live control may set `max_num_seqs` to (the start-up value); None if unknown.
+        max_num_batched_tokens_ceiling: The same for tokens per step.
+        long_prefill_tokens: Active threshold above which a prompt is computed in pieces, 0 for none; None if unknown.
         long_prefill_tokens_start: The start-up value of that threshold.
         preemptions_total: Sequences preempted since start.
         prompt_tokens_total: Prompt tokens computed since start.
@@ -83,12 +83,12 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Knobs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Scheduler knobs of an engine; None leaves a knob as it is.
+    """Scheduler knobs of an engine; None leaves a knob unchanged.
 
     Attributes:
         n_run: Sequences that may run at once, 1 or more.
         token_budget: Tokens per engine step (prefill and decode together), 1 or more.
-        long_prefill_tokens: Prompts longer than this are computed in pieces: one step takes at most so many tokens of each; 0 for none.
+        long_prefill_tokens: A prompt longer than this is computed in pieces, at most this many tokens per step; 0 for no limit.
     """
 
     n_run: int | None = None
@@ -97,14 +97,14 @@ class Knobs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class KnobReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a `Knobs`: every knob that was set is in exactly one of the two maps."""
+    """The result of applying a `Knobs`: every knob that was set is in exactly one of the two maps."""
 
     applied: dict[str, int] = {}
     refused: dict[str, str] = {}
 
 
 class EngineResponse(Protocol):
-    """An engine's answer whose head has arrived and whose body is still streaming."""
+    """An engine's answer: its head has arrived, its body is still streaming."""
 
     status: int
     headers: Mapping[str, str]
@@ -118,23 +118,23 @@ class EngineResponse(Protocol):
         ...
 
     async def relay(self, take: Callable[[bytes], bool]) -> None:
-        """Hands the body over as it arrives and returns at its end: the way of `chunks` without a switch of tasks for each piece.
+        """Passes the body to `take` as it arrives and returns at its end: like `chunks`, without a task switch for each piece.
 
         Args:
-            take: Called from the event loop with each piece. False holds the engine back until `resume` is called.
+            take: Called from the event loop with each piece. If it returns False, reading stops until `resume` is called.
 
         Raises:
             EngineUnavailable: The connection broke before the body's end.
-            Exception: Whatever `take` raises; nothing more is read then.
+            Exception: Any error that `take` raises; nothing more is read then.
         """
         ...
 
     def resume(self) -> None:
-        """Reads on, after `take` has returned False."""
+        """Continues reading after `take` has returned False."""
         ...
 
     async def close(self) -> None:
-        """Lets the connection go; closing before the end makes the engine see its client leave."""
+        """Releases the connection; closing before the end makes the engine see that its client disconnected."""
         ...
 
 
@@ -146,14 +146,14 @@ class Engine(Protocol):
     capabilities: EngineCapabilities
 
     async def send(self, path: str, body: bytes, headers: Mapping[str, str], *, request_id: str, priority: int = 0) -> EngineResponse:
-        """Posts `body` to `path` (such as `/v1/chat/completions`) and returns when the response's head is there.
+        """Posts `body` to `path` (such as `/v1/chat/completions`) and returns when the response's head has arrived.
 
         Args:
             path: The OpenAI path.
-            body: The JSON document, sent as it is unless the engine's priority has to be written into it.
-            headers: Headers to add (`x-request-id`, `traceparent`, authorization towards the engine).
+            body: The JSON document, sent unchanged unless the engine's priority has to be written into it.
+            headers: Headers to add (`x-request-id`, `traceparent`, authorization for the engine).
             request_id: Fixed-length id by which `abort` can name this request later.
-            priority: Lower goes first; converted to the engine's sign, dropped where it has none.
+            priority: Lower goes first; converted to the engine's sign, dropped if the engine has no priorities.
 
         Raises:
             EngineUnavailable: No response head came.
@@ -161,7 +161,7 @@ class Engine(Protocol):
         ...
 
     async def get(self, path: str) -> tuple[int, bytes]:
-        """Status and body of a GET on the engine, for `/v1/models` and the like.
+        """Returns status and body of a GET on the engine, such as `/v1/models`.
 
         Raises:
             EngineUnavailable: No answer came.
@@ -169,36 +169,36 @@ class Engine(Protocol):
         ...
 
     async def abort(self, request_id: str) -> bool:
-        """Tells the engine to drop a request. True where the engine took the order; never raises."""
+        """Asks the engine to drop a request. Returns True if the engine accepted; never raises."""
         ...
 
     async def snapshot(self, now_s: float) -> EngineSnapshot:
-        """Reads the engine's state; an engine that does not answer gives `healthy=False`, never an exception."""
+        """Reads the engine's state. If the engine does not answer, the result has `healthy=False`; never raises."""
         ...
 
     async def apply_knobs(self, knobs: Knobs) -> KnobReport:
-        """Sets live knobs. What the engine cannot do is refused in the report, never raised."""
+        """Sets live knobs. The report lists knobs that the engine cannot set as refused; never raises."""
         ...
 
     async def reprioritize(self, priorities: Mapping[str, int]) -> frozenset[str]:
-        """Gives requests that wait in the engine's own queue another priority; never raises.
+        """Changes the priority of requests that wait in the engine's own queue; never raises.
 
         Args:
-            priorities: The new priority (lower first, as everywhere in H-MAS) by the `request_id` of `send`.
+            priorities: The new priority by the `request_id` of `send`; lower goes first.
 
         Returns:
-            Ids of those that were changed: an id that is unknown, or no longer waits, is left out.
+            Ids of the requests that were changed. An id that is unknown, or whose request no longer waits, is left out.
         """
         ...
 
     async def evict(self, request_ids: Sequence[str]) -> frozenset[str]:
-        """Puts running requests back into the engine's own queue, to be computed again later; never raises.
+        """Puts running requests back into the engine's own queue, which computes them again later; never raises.
 
         Returns:
-            Ids of those that were evicted.
+            Ids of the requests that were evicted.
         """
         ...
 
     async def close(self) -> None:
-        """Lets every connection go."""
+        """Closes every connection."""
         ...

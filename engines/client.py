@@ -1,4 +1,4 @@
-"""HTTP towards one engine: typed failures, bounded answers, and a safe second try on a stale connection."""
+"""The HTTP client of one engine: typed failures, bounded answers, and a safe retry on a stale connection."""
 
 import asyncio
 from collections.abc import Coroutine, Mapping
@@ -11,7 +11,7 @@ from hmas.engines.http.exchange import Exchange
 from hmas.engines.http.pool import Pool
 
 RETRY_WITHIN_S = 1.0
-"""A pooled connection that breaks later than this after the request went out was not stale: the engine has begun to work."""
+"""If a pooled connection breaks later than this after the request was sent, it was not stale: the engine has begun to work."""
 
 ATTEMPTS = 3
 CONTROL_TIMEOUT_S = 5.0
@@ -27,12 +27,12 @@ class EngineClient:
     """The connections to one engine.
 
     Args:
-        name: The instance's name, for error texts.
+        name: The instance's name, for error messages.
         url: Base address without a path.
-        api_key: Bearer token towards the engine, empty for none.
+        api_key: Bearer token for the engine, empty for none.
         connect_timeout_s: How long to wait for the engine to accept a connection.
-        idle_timeout_s: Silence in the middle of an answer after which it counts as broken. Before the head only the caller's own
-            deadline counts: an answer that is not streamed has no head until it is complete.
+        idle_timeout_s: Silence in the middle of an answer after which the connection counts as broken. Before the head only the caller's
+            own deadline counts, because an answer that is not streamed has no head until it is complete.
     """
 
     def __init__(self, *, name: str, url: str, api_key: str = "", connect_timeout_s: float = 5.0, idle_timeout_s: float = 120.0) -> None:
@@ -43,7 +43,7 @@ class EngineClient:
         self._prefixes: dict[tuple[str, str], str] = {}
 
     def send(self, path: str, body: bytes, headers: Mapping[str, str]) -> Coroutine[Any, Any, Exchange]:
-        """Posts a body and returns when the response's head is there.
+        """Posts a body and returns when the response's head has arrived.
 
         Raises:
             EngineUnavailable: No head came.
@@ -51,18 +51,18 @@ class EngineClient:
         return self._ask(self._head("POST", path, headers, body), body)
 
     async def get(self, path: str, *, timeout_s: float = CONTROL_TIMEOUT_S) -> tuple[int, bytes]:
-        """Status and body of a GET.
+        """Returns status and body of a GET.
 
         Raises:
             EngineUnavailable: No answer came in time.
-            EngineProtocolError: The body is larger than any of the engine's own documents.
+            EngineProtocolError: The body is larger than any document that an engine sends.
         """
         return await self._control("GET", path, None, timeout_s)
 
     async def post(
         self, path: str, body: bytes, *, timeout_s: float = CONTROL_TIMEOUT_S, max_bytes: int = MAX_CONTROL_BYTES
     ) -> tuple[int, bytes]:
-        """Status and body of a short control POST; `max_bytes` bounds the answer's body. Raises as `get`."""
+        """Returns status and body of a short control POST; `max_bytes` limits the answer's body. Raises as `get` does."""
         return await self._control("POST", path, body, timeout_s, max_bytes)
 
     async def close(self) -> None:
@@ -89,7 +89,7 @@ class EngineClient:
             raise EngineUnavailable(f"engine {self.name} at {self.url}: {path}: {_reason(error)}") from error
 
     async def _ask(self, head: bytes, body: bytes) -> Exchange:
-        """Sends a request and returns when the answer's head is there; again where a kept connection turns out to be stale.
+        """Sends a request and returns when the answer's head has arrived; retries if a pooled connection turns out to be stale.
 
         Raises:
             EngineUnavailable: No head came.
@@ -116,14 +116,14 @@ class EngineClient:
                 return exchange
 
     def _head(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
-        """The request's head, from the line that names the path to the empty one.
+        """Builds the request's head, from the request line to the empty line.
 
         Raises:
-            EngineError: A header that would break out of its line.
+            EngineError: A header contains a line break.
         """
         prefix = self._prefixes.get((method, path))
         if prefix is None:
-            # Bodies are passed on as they are, so they must not come compressed.
+            # Answers are passed on unchanged, so the engine must not compress them.
             prefix = f"{method} {path} HTTP/1.1\r\nhost: {self._pool.authority}\r\nuser-agent: h-mas\r\naccept-encoding: identity\r\n"
             if len(self._prefixes) < MAX_PREFIXES:
                 self._prefixes[method, path] = prefix
@@ -146,12 +146,12 @@ class EngineClient:
 
 
 def _was_stale(connection: Connection, waited_s: float) -> bool:
-    """Whether the engine had closed it before the request arrived there: nothing came back, and that soon."""
+    """Whether the engine had closed the connection before the request arrived: it broke soon, and nothing was received."""
     return connection.requests > 1 and not connection.heard and waited_s < RETRY_WITHIN_S
 
 
 def _reason(error: Exception) -> str:
-    """What happened, in words: a time-out has no text of its own."""
+    """The text of an error; a time-out has none of its own."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
     return str(error) or type(error).__name__

@@ -1,4 +1,4 @@
-"""Finds out what an engine is, and again after it was away: an engine may be replaced while the gateway serves."""
+"""Detects an engine's kind at the start and after each outage, because an engine may be replaced while the gateway serves."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -19,10 +19,10 @@ ADAPTERS: Mapping[str, type[OpenAIEngine]] = {"openai": OpenAIEngine, "vllm": Vl
 
 
 class ConnectedEngine:
-    """One engine, through the adapter that fits what it is. See `hmas.engines.base.Engine`.
+    """One engine, used through the adapter of its kind. See `hmas.engines.base.Engine`.
 
-    Until the engine has answered it is taken for a plain OpenAI-compatible server; it is asked again with the first snapshot
-    after it was away. Responses in flight outlive a change of adapter, since all adapters share one client.
+    Until the engine has answered, it is treated as a plain OpenAI-compatible server. Its kind is detected again with the first snapshot
+    after an outage. A change of adapter does not disturb responses in flight, because all adapters share one client.
     """
 
     def __init__(self, client: EngineClient, kind: EngineKind, control: EngineClient | None = None) -> None:
@@ -48,7 +48,7 @@ class ConnectedEngine:
         return await self._adapter.abort(request_id)
 
     async def snapshot(self, now_s: float) -> EngineSnapshot:
-        """As `Engine.snapshot`; finds out first what the engine is where that is not known."""
+        """As `Engine.snapshot`; detects the engine's kind first if it is not known."""
         if not self._known:
             try:
                 kind = self._kind if self._kind != "auto" else await detect(self._client)
@@ -79,10 +79,10 @@ class ConnectedEngine:
 
 
 async def detect(client: EngineClient) -> Literal["openai", "vllm", "sglang", "sim"]:
-    """What an engine is, by its own word: the version it states, and the metrics or loads it has.
+    """Detects an engine's kind from the version that it reports and from its metrics or loads.
 
     Raises:
-        EngineUnavailable: It does not answer.
+        EngineUnavailable: The engine does not answer.
     """
     status, data = await client.get("/version")
     version = ""
@@ -114,16 +114,16 @@ async def connect_engine(
     connect_timeout_s: float = 5.0,
     idle_timeout_s: float = 120.0,
 ) -> ConnectedEngine:
-    """An engine, ready to use whether it answers yet or not.
+    """Makes an engine object, which is ready for use even if the engine does not answer yet.
 
     Args:
         name: The instance's name.
         url: Base address without a path.
-        kind: `auto` asks the engine what it is.
-        api_key: Bearer token towards it, empty for none.
-        control_token: Bearer token towards the engine's control plugin, empty for none.
-        connect_timeout_s: How long to wait for it to accept a connection.
-        idle_timeout_s: Silence in the middle of an answer after which it counts as broken.
+        kind: The kind of engine; `auto` detects it.
+        api_key: Bearer token for the engine, empty for none.
+        control_token: Bearer token for the engine's control plugin, empty for none.
+        connect_timeout_s: How long to wait for the engine to accept a connection.
+        idle_timeout_s: Silence in the middle of an answer after which the connection counts as broken.
     """
     client = EngineClient(name=name, url=url, api_key=api_key, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s)
     control = None

@@ -1,10 +1,10 @@
-"""The client's side of the control plugins: one HTTP dialect for every engine that has one (docs/engines.md).
+"""The client of the control plugins: one HTTP interface for every engine that has a plugin (docs/engines.md).
 
     GET  /hmas/v1/control  ->  engine, engine_version, plugin_version, knobs {name: {value, min, max, start}}, actions, absent
     POST /hmas/v1/control  {"knobs": {}, "priorities": {}, "evict": []}  ->  applied, refused, reprioritized, evicted
 
-A plugin does all of an order or, where it refuses a field (`knobs.n_run`, say), nothing of it. A knob's name is H-MAS's own
-(`hmas.engines.base.KnobName`); the plugin knows what its engine calls it.
+A plugin carries out the whole order, or nothing of it if it refuses a field such as `knobs.n_run`. Knobs have H-MAS's own names
+(`hmas.engines.base.KnobName`); the plugin maps them to the names of its engine.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,11 +17,11 @@ from hmas.engines.errors import EngineError
 
 CONTROL_PATH = "/hmas/v1/control"
 MAX_IDS = 1000
-"""Ids that a plugin takes in one call."""
+"""Request ids that a plugin accepts in one call."""
 
 
 class ControlKnob(msgspec.Struct, frozen=True):
-    """One live knob: its value in force, what it may be set to, and its start-up value."""
+    """One live knob: its active value, its allowed range, and its start-up value."""
 
     value: int
     min: int
@@ -30,12 +30,12 @@ class ControlKnob(msgspec.Struct, frozen=True):
 
 
 class ControlState(msgspec.Struct, frozen=True):
-    """What a plugin says about itself.
+    """What a plugin reports about itself.
 
     Attributes:
         knobs: The live knobs by name.
-        actions: Those of `reprioritize` and `evict` that it can do.
-        absent: Why a knob or an action is not there, by name.
+        actions: The supported actions, of `reprioritize` and `evict`.
+        absent: Why a knob or an action is missing, by name.
     """
 
     engine: str
@@ -47,7 +47,7 @@ class ControlState(msgspec.Struct, frozen=True):
 
 
 class ControlAnswer(msgspec.Struct, frozen=True):
-    """What became of an order: a field stands in exactly one of `applied` and `refused`."""
+    """The result of an order: each field is in exactly one of `applied` and `refused`."""
 
     applied: dict[str, int] = {}
     refused: dict[str, str] = {}
@@ -60,7 +60,7 @@ class _Refusal(msgspec.Struct, frozen=True):
 
 
 class ControlRoute:
-    """A plugin's route on one engine. Nothing here raises: an engine that does not answer has no live control for now.
+    """A plugin's route on one engine. Nothing here raises: an engine that does not answer has no live control meanwhile.
 
     Args:
         client: Connections that carry the plugin's token.
@@ -70,7 +70,7 @@ class ControlRoute:
         self._client = client
 
     async def read(self, timeout_s: float = CONTROL_TIMEOUT_S) -> ControlState | str:
-        """What the plugin can do, or in words why there is none to ask."""
+        """Reads what the plugin can do; if there is no usable plugin, returns the reason as text."""
         try:
             status, data = await self._client.get(CONTROL_PATH, timeout_s=timeout_s)
         except EngineError as error:
@@ -83,7 +83,7 @@ class ControlRoute:
             return f"{CONTROL_PATH} answers no control document: {error}"
 
     async def apply(self, knobs: Knobs) -> KnobReport:
-        """Sets live knobs. The plugin does all of an order or nothing: where it refuses some, the others go in a second one."""
+        """Sets live knobs. A plugin carries out an order as a whole, so if it refuses some knobs, the rest is sent as a second order."""
         order: dict[str, int] = msgspec.to_builtins(knobs)
         applied, refused = await self._apply(order)
         rest = {name: value for name, value in order.items() if name not in applied and name not in refused}
@@ -99,13 +99,13 @@ class ControlRoute:
             return {}, dict.fromkeys(order, answer)
         named = {field.removeprefix("knobs."): reason for field, reason in answer.refused.items()}
         if named and not named.keys() & order.keys():
-            # What is refused is no knob but the order itself.
+            # The plugin refused the order itself, not a knob.
             words = "; ".join(f"{field}: {reason}" for field, reason in named.items())
             return {}, dict.fromkeys(order, words)
         return {} if named else answer.applied, {name: reason for name, reason in named.items() if name in order}
 
     async def reprioritize(self, priorities: Mapping[str, int]) -> frozenset[str]:
-        """Ids whose priority in the engine's queue was changed. The values are the engine's own: its adapter has converted the sign."""
+        """Changes priorities, given in the engine's own sign (the adapter has converted them); returns the ids that were changed."""
         changed: list[str] = []
         for part in _parts(list(priorities)):
             answer = await self._post({"priorities": {name: priorities[name] for name in part}})
@@ -113,7 +113,7 @@ class ControlRoute:
         return frozenset(changed)
 
     async def evict(self, request_ids: Sequence[str]) -> frozenset[str]:
-        """Ids that were evicted."""
+        """Evicts requests and returns the ids that were evicted."""
         gone: list[str] = []
         for part in _parts(list(dict.fromkeys(request_ids))):
             answer = await self._post({"evict": part})
@@ -138,7 +138,7 @@ def _parts(names: list[str]) -> list[list[str]]:
 
 
 def _words(status: int, data: bytes) -> str:
-    """Why there is no answer to use, in words."""
+    """Why an answer cannot be used, as text."""
     if status in {404, 405}:
         return "no control plugin (`hmas engines plugin` has it)"
     if status in {401, 403}:

@@ -1,4 +1,4 @@
-"""Where the project's data files lie."""
+"""Locates the project's data files."""
 
 import os
 from pathlib import Path
@@ -7,6 +7,6 @@ DATASETS_ENV = "HMAS_DATASETS_DIR"
 
 
 def datasets_dir() -> Path:
-    """HMAS_DATASETS_DIR, else what the package brings: `hmas/data`, which is datasets/ in a source tree."""
+    """HMAS_DATASETS_DIR if set, else the package's own `hmas/data`, which is datasets/ in a source tree."""
     named = os.environ.get(DATASETS_ENV)
     return Path(named) if named else Path(__file__).parent.parent / "data"

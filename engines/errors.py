@@ -1,12 +1,12 @@
-"""The root of every error of H-MAS, and the errors of this floor."""
+"""The base class of all errors of H-MAS, and the errors of the engines package."""
 
 
 class HmasError(Exception):
-    """Root of every error that H-MAS raises on purpose. Its text names the field, the value and what is allowed."""
+    """Base class of every error that H-MAS raises on purpose. Its text names the field, the value and what is allowed."""
 
 
 class EngineError(HmasError):
-    """An engine cannot do what was asked of it."""
+    """An engine cannot do what it was asked to do."""
 
 
 class EngineUnavailable(EngineError):
@@ -14,8 +14,8 @@ class EngineUnavailable(EngineError):
 
 
 class EngineProtocolError(EngineError):
-    """The engine answered something that is not the protocol: HTML, broken JSON, half an SSE event."""
+    """The engine's answer does not follow the protocol: HTML, broken JSON, half an SSE event."""
 
 
 class ProfileError(EngineError):
-    """A performance profile that cannot be used."""
+    """A performance profile cannot be used."""

@@ -1,4 +1,4 @@
-"""What a model's public config.json says of its attention, and so of the KV cache: bytes per token."""
+"""Bytes per token of a model's KV cache, from the attention fields of its public config.json."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
@@ -26,13 +26,13 @@ class HasKvHeads(Protocol):
 
 
 class KvShape(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a model decides the size of its KV cache, in the names of Hugging Face's config.json.
+    """The parts of a model that determine the size of its KV cache, under the names of Hugging Face's config.json.
 
-    With `kv_lora_rank` the attention is multi-head latent attention (DeepSeek-V2, 2024, section 2.1): a layer keeps one compressed
-    vector of that width and one rotary key of `qk_rope_head_dim` per token, whatever the number of heads.
+    With `kv_lora_rank` the attention is multi-head latent attention (DeepSeek-V2, 2024, section 2.1): each layer keeps one compressed
+    vector of that width and one rotary key of `qk_rope_head_dim` per token, regardless of the number of heads.
 
     Attributes:
-        dtype: Type of the weights, which a KV cache of type `auto` has too.
+        dtype: Type of the weights; a KV cache of type `auto` has the same.
     """
 
     num_hidden_layers: _Positive
@@ -45,16 +45,16 @@ class KvShape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def kv_heads_per_gpu(model: HasKvHeads, tp: int) -> int:
-    """KV heads that one of `tp` GPUs holds: its share, or one that others hold too where there are fewer heads than GPUs."""
+    """KV heads that one of `tp` GPUs holds: its share; one, shared with other GPUs, if there are fewer heads than GPUs."""
     return max(1, model.num_key_value_heads // tp)
 
 
 def kv_bytes_per_token(shape: KvShape, *, tp: int = 1, dtype: KvDtype = "auto") -> int:
     """Bytes of one token in the KV cache on `tp` GPUs together.
 
-    Keys and values of every layer: 2 x layers x KV heads x head size x bytes per element. The latent vector of multi-head latent
-    attention is kept once, not as keys and values, and whole on every GPU. Layers with a window keep less; they are counted in full,
-    which holds requests back too early rather than too late.
+    Keys and values of every layer take 2 x layers x KV heads x head size x bytes per element. The latent vector of multi-head latent
+    attention is stored once, not as keys and values, and in full on every GPU. Layers with a sliding window store less, but are counted in
+    full: the estimate then holds requests back too early rather than too late.
     """
     name = shape.dtype if dtype == "auto" else dtype
     element = ELEMENT_BYTES[name.split("_")[0]]
@@ -64,15 +64,15 @@ def kv_bytes_per_token(shape: KvShape, *, tp: int = 1, dtype: KvDtype = "auto") 
 
 
 def model_names() -> list[str]:
-    """Names under which datasets/models/ has a model, sorted."""
+    """Names of the models in datasets/models/, sorted."""
     return sorted(path.stem for path in (datasets_dir() / "models").glob("*.json"))
 
 
 def read_document(name_or_path: str) -> tuple[dict[str, Any], str]:
-    """A decoded config.json and the file it came from: one of datasets/models/ by its name, or any by its path.
+    """Reads a config.json, by its name in datasets/models/ or by its path; returns the document and the file's path.
 
     Raises:
-        ProfileError: It is not there, or is no JSON object.
+        ProfileError: The file does not exist or is not a JSON object.
     """
     is_path = name_or_path.endswith(".json")
     path = Path(name_or_path) if is_path else datasets_dir() / "models" / f"{name_or_path}.json"
@@ -87,7 +87,7 @@ def read_document(name_or_path: str) -> tuple[dict[str, Any], str]:
 
 
 def with_heads(document: dict[str, Any]) -> dict[str, Any]:
-    """A copy in which heads that config.json may leave out are filled in: as many KV heads as heads, and the head size."""
+    """A copy with the fields that config.json may leave out: as many KV heads as attention heads, and the head size."""
     filled = dict(document)
     heads = document.get("num_attention_heads")
     if filled.get("num_key_value_heads") is None:
@@ -98,7 +98,7 @@ def with_heads(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_kv_shape(document: dict[str, Any], *, origin: str) -> KvShape:
-    """Checks a decoded config.json as far as the KV cache goes. Models that see and hear have theirs under `text_config`.
+    """Checks the fields of a config.json that concern the KV cache. Multimodal models have them under `text_config`.
 
     Raises:
         ProfileError: Names the file, the field, its value and what is allowed.
@@ -126,10 +126,10 @@ def parse_kv_shape(document: dict[str, Any], *, origin: str) -> KvShape:
 
 
 def model_kv_bytes(name_or_path: str, *, tp: int = 1, dtype: KvDtype = "auto") -> int:
-    """Bytes of one token in the KV cache of a model on `tp` GPUs together, from its config.json.
+    """Bytes of one token in a model's KV cache on `tp` GPUs together, from its config.json.
 
     Raises:
-        ProfileError: As `read_document` and `parse_kv_shape`; or tp and KV heads do not divide each other.
+        ProfileError: As `read_document` and `parse_kv_shape`; or neither of tp and KV heads divides the other.
     """
     document, origin = read_document(name_or_path)
     shape = parse_kv_shape(document, origin=origin)

@@ -1,4 +1,4 @@
-"""Any OpenAI-compatible server as an engine: passes requests on, and knows nothing of its inside."""
+"""The adapter of any OpenAI-compatible server: it passes requests on and assumes nothing else about the server."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,13 +14,13 @@ WINDOW_ONLY = "the gateway's window holds n_run, no other knob is live"
 
 
 class OpenAIEngine:
-    """The generic adapter, and the base of those that know more. See `hmas.engines.base.Engine`.
+    """The generic adapter, and the base class of the specific ones. See `hmas.engines.base.Engine`.
 
-    Closing a response before its end is all the abort there is here: `abort` reaches nothing and says so.
+    A request can only be aborted by closing its response before the end: `abort` returns False.
 
     Args:
         client: The connections; they may be shared with another adapter of the same engine.
-        control: Connections that carry the token of the engine's control plugin; None where it has none, then `client` does.
+        control: Connections that carry the token of the engine's control plugin; None to use `client`.
     """
 
     kind = "openai"
@@ -33,7 +33,7 @@ class OpenAIEngine:
         self._control = control or client
 
     async def send(self, path: str, body: bytes, headers: Mapping[str, str], *, request_id: str, priority: int = 0) -> HttpResponse:
-        """Posts `body` as it is; `priority` is written into it only for an engine that orders its queue by it."""
+        """Posts `body` unchanged; writes `priority` into it only for an engine that orders its queue by priority."""
         if priority and self.capabilities.priority:
             body = with_priority(body, priority)
         if not any(name.lower() == REQUEST_ID for name in headers):
@@ -41,7 +41,7 @@ class OpenAIEngine:
         return await self._client.send(path, body, headers)
 
     async def get(self, path: str) -> tuple[int, bytes]:
-        """Status and body of a GET on the engine.
+        """Returns status and body of a GET on the engine.
 
         Raises:
             EngineUnavailable: No answer came.
@@ -49,7 +49,7 @@ class OpenAIEngine:
         return await self._client.get(path)
 
     async def abort(self, request_id: str) -> bool:  # noqa: ARG002 - the protocol's parameter; other adapters use it
-        """False: such a server takes no such order."""
+        """Returns False: such a server cannot abort by request id."""
         return False
 
     async def snapshot(self, now_s: float) -> EngineSnapshot:
@@ -65,34 +65,34 @@ class OpenAIEngine:
         return KnobReport(refused=dict.fromkeys(msgspec.to_builtins(knobs), reason))
 
     async def reprioritize(self, priorities: Mapping[str, int]) -> frozenset[str]:  # noqa: ARG002 - other adapters use it
-        """None: such a server lets nobody reach into its queue."""
+        """Returns an empty set: such a server's queue cannot be changed."""
         return frozenset()
 
     async def evict(self, request_ids: Sequence[str]) -> frozenset[str]:  # noqa: ARG002 - other adapters use it
-        """None: such a server takes no such order."""
+        """Returns an empty set: such a server cannot evict requests."""
         return frozenset()
 
     async def close(self) -> None:
-        """Lets every connection go."""
+        """Closes every connection."""
         await self._client.close()
         if self._control is not self._client:
             await self._control.close()
 
     async def _read(self, now_s: float) -> EngineSnapshot:
-        """The state of an engine that answers.
+        """Reads the state of the engine.
 
         Raises:
-            EngineError: It does not answer, or not as it should.
+            EngineError: The engine does not answer, or not correctly.
         """
         await self._document("/v1/models")
         return EngineSnapshot(engine=self.name, taken_s=now_s, healthy=True)
 
     async def _document(self, path: str) -> dict[str, object]:
-        """A JSON object from a GET.
+        """Returns the JSON object of a GET.
 
         Raises:
-            EngineUnavailable: No answer, or not with status 200.
-            EngineProtocolError: The answer is something else.
+            EngineUnavailable: No answer came, or its status is not 200.
+            EngineProtocolError: The answer is not a JSON object.
         """
         status, data = await self._client.get(path)
         if status != 200:
@@ -107,7 +107,7 @@ class OpenAIEngine:
 
 
 def with_priority(body: bytes, priority: int) -> bytes:
-    """The body with the priority written into it; one that is no JSON object stays as it is, for the engine to refuse."""
+    """Writes the priority into the body; a body that is not a JSON object stays unchanged, and the engine refuses it."""
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError:

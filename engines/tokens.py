@@ -1,4 +1,4 @@
-"""Prompt length without a tokenizer: good enough to order and to fence requests, cheap enough for every one of them."""
+"""Estimates prompt length without a tokenizer: exact enough for queue order and KV fence, cheap enough for every request."""
 
 _LETTERS = bytes(range(65, 91)) + bytes(range(97, 123))
 _DIGITS = b"0123456789"
@@ -8,17 +8,17 @@ _LEAD_3 = bytes(range(0xE0, 0xF0))
 _LEAD_4 = bytes(range(0xF0, 0xF5))
 _SPACES = bytes(code for code in range(128) if chr(code).isspace())
 _MARKED = bytes(32 if code in _SPACES else 120 for code in range(256))
-"""Makes every ASCII space one kind of byte and everything else another: words can then be counted without being cut out."""
+"""Maps every ASCII space to one byte and everything else to another, so that words can be counted without splitting the text."""
 
 _SAMPLE_CHARS = 20_000
 
 
 def estimate_tokens(text: str) -> int:
-    """About how many tokens a modern BPE tokenizer makes of `text`; 0 for the empty text, else at least 1.
+    """Estimates how many tokens a modern BPE tokenizer makes of `text`; 0 for the empty text, else at least 1.
 
-    Counts words and classes of characters; the weights are a least-squares fit to 23,000 prompts with known token counts (cl100k),
-    where half of the estimates are within 5 % and nine of ten within 19 %. Chinese, Japanese and Korean characters count as one token
-    each, between older tokenizers (1.2) and newer ones (0.65). Beyond 60,000 characters three samples of the text speak for the whole.
+    The estimate counts words and classes of characters. Its weights are a least-squares fit to 23,000 prompts with known token counts
+    (cl100k); half of the estimates are within 5 % and nine of ten within 19 %. Chinese, Japanese and Korean characters count as one token
+    each, between older tokenizers (1.2) and newer ones (0.65). Beyond 60,000 characters the estimate is scaled up from three samples.
     """
     size = len(text)
     if size <= 3 * _SAMPLE_CHARS:
@@ -36,7 +36,7 @@ def _estimate(text: str) -> float:
         return size - len(data.translate(None, characters))
 
     letters = count(_LETTERS)
-    # A run of letters without spaces (base64, an identifier) is cut into pieces all the same.
+    # A tokenizer also splits a run of letters without spaces (base64, an identifier).
     tokens = max(0.78 * _words(text, data) + 0.06 * letters, 0.2 * letters)
     tokens += 0.35 * count(_DIGITS) + 0.98 * count(_PUNCTUATION) + 1.0 * data.count(b"\n")
     if size != len(text):
@@ -45,7 +45,7 @@ def _estimate(text: str) -> float:
 
 
 def _words(text: str, data: bytes) -> int:
-    """As many as `text.split()` has; `data` is its UTF-8."""
+    """The number of words, as `text.split()` counts them; `data` is the UTF-8 of `text`."""
     if len(data) != len(text):
         return len(text.split())
     marked = data.translate(_MARKED)

@@ -1,1 +1,1 @@
-"""Picks the queueing policy, guarded."""
+"""The agent that chooses the queueing policy, behind guards."""

@@ -1,4 +1,4 @@
-"""Meta on the bus: views in, policy decisions out; telemetry and features for its twin, whose replays run beside the loop."""
+"""Connects meta to the bus: views in, policy decisions out. Telemetry and features feed its twin, which replays off the event loop."""
 
 import logging
 import os
@@ -32,7 +32,7 @@ from hmas.controller.core.messages import (
 )
 
 REPLAY = 5_000
-"""Newest entries of a stream read at start."""
+"""Number of newest stream entries read at start."""
 REPORT_EVERY_S = 10.0
 log = logging.getLogger(__name__)
 
@@ -48,12 +48,12 @@ class MetaAgent:
     def __init__(self, meta: Meta) -> None:
         self.meta = meta
         self.model = meta.model
-        # Without a twin nobody needs the telemetry, which is most of what there is to read.
+        # Only the twin needs telemetry, which is the largest of the streams.
         self.follows: tuple[str, ...] = (TELEMETRY, FEATURES, ACTIONS) if meta.twin is not None else ()
         self._reported_s = float("-inf")
 
     async def recover(self, bus: Bus, now_s: float) -> None:
-        """Goes on from its own last decisions, and fills the twin's window."""
+        """Resumes from its own last decisions and fills the twin's window."""
         said = await bus.latest(DECISIONS, REPLAY)
         self.model.restore([message for message in said if isinstance(message, MetaDecision)], now_s)
         since_s = float("-inf")
@@ -62,14 +62,14 @@ class MetaAgent:
             if stream == TELEMETRY:
                 since_s = min((message.sent_s for message in heard if isinstance(message, Completion | SystemSnapshot)), default=since_s)
             for message in heard:
-                # Telemetry reaches less far back than features: of what came before it nobody would tell that it has ended.
+                # Telemetry reaches back less far than features: requests from before it would never be reported as ended.
                 if not isinstance(message, RequestFeatures) or message.sent_s >= since_s:
                     self._hear(message)
 
     def handle(self, messages: Sequence[Message], now_s: float) -> list[Message]:
-        """Takes views and returns the decisions that are due, and every few seconds how its trained model does, where it has one.
+        """Takes views and returns the decisions that are due, and every few seconds a report on its trained model, if it has one.
 
-        Without views it says nothing, and the gateway falls back.
+        Without views it posts nothing, and the gateway returns to its configured policy.
         """
         said: list[Message] = []
         for message in messages:
@@ -80,17 +80,17 @@ class MetaAgent:
         return said + self._reports(now_s)
 
     def on_tick(self, now_s: float) -> list[Message]:  # noqa: ARG002 - part of the protocol
-        """Never called."""
+        """Does nothing: `tick_s` is 0."""
         return []
 
     def beside(self, now_s: float) -> Deferred[Any] | None:  # noqa: ARG002 - part of the protocol
-        """What the model waits for: a replay, an answer."""
+        """Returns the work that the model waits for: a replay or an answer."""
         asking = self.model.asking
         return None if asking is None else Deferred(_guarded(asking), lambda found, at_s: self._answered(asking, found, at_s))
 
     def _answered(self, asking: PendingWork, found: "_Found", now_s: float) -> list[Message]:
         if self.model.asking is not asking:
-            # Given up meanwhile: an operator, a bypass, or it took too long.
+            # The model dropped this work: an operator intervened, the bypass went on, or it took too long.
             return []
         return list(asking.failed(found.fault, now_s) if found.fault else asking.finish(found.result, now_s))
 
@@ -117,7 +117,7 @@ class MetaAgent:
 
 
 class _Found:
-    """What a piece of work came to, or what went wrong: work that breaks must not be asked for again for ever."""
+    """The result of a piece of work, or its error. An error is a result, so that the work is not requested again forever."""
 
     __slots__ = ("fault", "result")
 
@@ -132,7 +132,7 @@ def _guarded(asking: PendingWork) -> Any:
             return _Found(asking.compute())
         except HmasError as error:
             return _Found(fault=str(error) or type(error).__name__)
-        except Exception as error:  # a user's own policy, an answer that nobody thought of: who stands in for it decides
+        except Exception as error:  # a user's own policy or an unforeseen answer; the fallback decides
             log.exception("meta: work that a decision waited for broke")
             return _Found(fault=f"{type(error).__name__}: {error}")
 

@@ -1,4 +1,4 @@
-"""What may be in force: a queueing policy with its parameters, the TPOT guard's share among them, and who sets the windows."""
+"""A candidate for meta's decision: a queueing policy, its parameters (with the TPOT guard's share), and the instances' windows."""
 
 from collections.abc import Mapping
 
@@ -8,14 +8,14 @@ from hmas.controller.core.messages import label_of
 from hmas.controller.scheduling.policies.registry import GUARD, POLICIES, own_parameters
 
 STEP = 2.5
-"""Factor between amounts that are tried: a policy whose order hardly changes hardly tells."""
+"""Factor between two tried values of a parameter: a smaller step changes the order too little to show a difference."""
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """An order of the queue and its windows.
+    """A queue order and its windows.
 
     Attributes:
-        parameters: Those that are not named are the policy's own.
+        parameters: Parameters of the policy; those that are not named keep the policy's defaults.
         n_run: Window of each instance, at most its ceiling; 0 leaves it to statera.
     """
 
@@ -25,19 +25,19 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """Name with parameters and window, such as `two-lane(threshold_ms=4000)` or `fcfs, window 48`."""
+        """The name with parameters and window, such as `two-lane(threshold_ms=4000)` or `fcfs, window 48`."""
         return label_of(self.policy, self.parameters, self.n_run)
 
     def window(self, n_run: int) -> "Candidate":
-        """The same with another window."""
+        """Returns the same candidate with another window."""
         return msgspec.structs.replace(self, n_run=n_run)
 
     def guarded(self, share: float | None) -> "Candidate":
-        """The same with another share of the TPOT guard, None for the configured one."""
+        """Returns the same candidate with another share of the TPOT guard; None for the configured share."""
         return msgspec.structs.replace(self, parameters=own_parameters(self.parameters) | ({} if share is None else {GUARD: share}))
 
     def neighbours(self) -> tuple["Candidate", ...]:
-        """The same with one amount among the policy's parameters a step up or down; shares, switches and what is off stay as they are."""
+        """Candidates with one parameter a step up or down. Shares, switches and parameters at 0 (off) keep their values."""
         policy = POLICIES[self.policy]
         amounts = {
             parameter: self.parameters.get(parameter, usual)
@@ -49,7 +49,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def _with(self, parameter: str, value: float) -> "Candidate":
-        """The same with another value of one parameter, not named where that is the policy's own."""
+        """Returns the same candidate with another value of one parameter; a value equal to the policy's default is left out."""
         policy = POLICIES[self.policy]
         low, high = policy.parameter_ranges[parameter]
         value = round(max(low, min(high, value)), 6)
@@ -59,10 +59,10 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def under(self, policy: str) -> "Candidate":
-        """Another policy, as it comes, with the same windows and guard."""
+        """Another policy with its default parameters, and the same windows and guard."""
         return msgspec.structs.replace(self, policy=policy, parameters={GUARD: self.parameters[GUARD]} if GUARD in self.parameters else {})
 
 
 def candidate(policy: str, parameters: Mapping[str, float] | None = None, n_run: int = 0) -> Candidate:
-    """A candidate of its own parameters: later changes of the mapping do not reach it."""
+    """Builds a candidate with a copy of the parameters, so later changes of the mapping do not affect it."""
     return Candidate(policy=policy, parameters=dict(parameters or {}), n_run=n_run)

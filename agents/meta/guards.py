@@ -1,11 +1,11 @@
-"""Meta's guards (H-MAS C.2): emergency bypass and the rollback window of Eq. 12. Pure.
+"""Meta's guards (H-MAS C.2): the emergency bypass and the rollback window of Eq. 12. Pure.
 
-Bypass is for a control loop that is broken, not for load. FCFS without bounds is the safe baseline when the figures that everything else
-stands on cannot be trusted; under plain overload it is the one policy under which nobody is served in time, so load alone never trips it.
-What does is `ShortView.anomalies`: counters that do not add up, requests waiting before idle engines, windows full of requests that no
-engine has, figures that cannot be. Engines that are down are no such thing either: there is nothing to bypass to, and a flood of the whole
-backlog is what an engine that has just come back needs least; decisions are held until one is there. Silence is handled at the other end:
-without fresh views meta says nothing, and the gateway returns to its configured policy.
+The bypass is for a broken control loop, not for load. FCFS without bounds is the safe baseline when the figures behind every decision cannot
+be trusted. Under plain overload it is the one policy that serves no request in time, so load alone never triggers the bypass.
+`ShortView.anomalies` trigger it: counters that do not add up, requests that wait before idle engines, windows full of requests that no
+engine has, impossible figures. Engines that are down do not trigger it: there is nothing to bypass to, and an engine that has just come
+back must not receive the whole backlog at once; decisions are held until an engine is healthy. The gateway handles missing decisions:
+without fresh views meta posts nothing, and the gateway returns to its configured policy.
 """
 
 from collections import deque
@@ -15,21 +15,21 @@ from dataclasses import dataclass
 from hmas.controller.core.messages import LongView, ShortView
 
 SAMPLES_MIN = 20
-"""Ended requests in a short view below which Eq. 12 is not evaluated."""
+"""Eq. 12 is not evaluated on a short view with fewer ended requests."""
 VIOLATION_FLOOR = 0.05
-"""Violation rates before a switch count as at least this: twice nothing is nothing."""
+"""Lower bound of the violation rate before a switch: a multiple of almost zero would be no limit."""
 TTFT_FLOOR_MS = 100.0
 STRIKES = 5
-"""Short views in a row that have to show a failure: about a second."""
+"""Consecutive short views that must show a failure: about one second."""
 LOAD_MAX = 3.0
-"""Most that a rise of the arrival rate excuses."""
+"""Upper bound of the factor by which a rise of the arrival rate relaxes the limits."""
 CLEAR_S = 10.0
-"""A bypass ends when no anomaly has been seen for this long."""
+"""A bypass ends after this long without an anomaly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """State right before a switch: TTFT p99, violation rate, arrival rate, age of the oldest waiting request."""
+    """The state right before a switch: TTFT p99, violation rate, arrival rate, age of the oldest waiting request."""
 
     ttft_ms_p99: float
     violation_rate: float
@@ -39,17 +39,17 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Why Eq. 12 asks for a rollback, with the figures."""
+    """Why Eq. 12 requires a rollback, with the figures."""
 
     reason: str
     evidence: dict[str, float]
 
 
 def baseline(short: Sequence[ShortView], long: LongView) -> Baseline:
-    """(TTFT99_pre, nu_pre) of Eq. 12: the worse of what the last short views and the long view say.
+    """Returns (TTFT99_pre, nu_pre) of Eq. 12: the worse of the recent short views and the long view.
 
-    A switch often comes in the lull after the burst that asked for it. Measured against the lull alone, the next burst would condemn any
-    policy; the long view has bursts in it.
+    A switch often happens in the lull after the burst that caused it. Measured against the lull alone, the next burst would condemn any
+    policy; the long view contains bursts.
     """
     judged = [view for view in short if view.ended >= SAMPLES_MIN]
     return Baseline(
@@ -61,13 +61,13 @@ def baseline(short: Sequence[ShortView], long: LongView) -> Baseline:
 
 
 class RollbackWindow:
-    """Watches a switch for a while.
+    """Watches the time after a switch.
 
     Args:
         before: State right before the switch.
         ratio: Rho of Eq. 12, more than 1.
-        from_s: When the short window holds nothing from before the switch any more.
-        until_s: When the switch counts as good.
+        from_s: Time from which the short window holds no requests from before the switch.
+        until_s: Time at which the switch counts as good.
     """
 
     def __init__(self, before: Baseline, *, ratio: float, from_s: float, until_s: float) -> None:
@@ -78,11 +78,11 @@ class RollbackWindow:
         self._strikes = 0
 
     def observe(self, view: ShortView, now_s: float) -> Verdict | None:
-        """Eq. 12 on one short view: TTFT99 > rho TTFT99_pre or nu > rho nu_pre, in STRIKES views in a row.
+        """Evaluates Eq. 12 on one short view: TTFT99 > rho TTFT99_pre or nu > rho nu_pre, in STRIKES views in a row.
 
-        Rho is scaled by how much more arrives than before the switch, up to LOAD_MAX: a switch just before a burst looks bad through no
-        fault of its own. The tail is scaled by the age of the oldest waiting request too, because what had waited long before the switch
-        ends after it. A longer tail with fewer misses is no failure: an order that puts some requests last does that by intent.
+        Rho grows with the arrival rate relative to before the switch, up to LOAD_MAX: a switch just before a burst looks bad for no fault
+        of its own. The tail limit also grows with the age of the oldest waiting request, because requests that had waited long before the
+        switch end after it. A longer tail with fewer misses is no failure: an order that puts some requests last does so on purpose.
         """
         if now_s < self._from_s or view.ended < SAMPLES_MIN:
             return None
@@ -111,7 +111,7 @@ class RollbackWindow:
 
 
 class BypassGuard:
-    """Emergency bypass xi: on while the control loop is broken."""
+    """The emergency bypass xi: on while the control loop is broken."""
 
     def __init__(self) -> None:
         self.active = False
@@ -119,7 +119,7 @@ class BypassGuard:
         self.names: tuple[str, ...] = ()
 
     def observe(self, view: ShortView, now_s: float) -> bool:
-        """Takes a short view; True where the bypass has just gone on or off."""
+        """Takes a short view; returns True if the bypass has just gone on or off."""
         if view.anomalies:
             self._seen_s = now_s
             self.names = tuple(sorted(view.anomalies))
@@ -129,11 +129,11 @@ class BypassGuard:
         return changed
 
     def resume(self, seen_s: float) -> None:
-        """A bypass from before a restart, last in force at `seen_s`, goes on until its time is up."""
+        """Resumes a bypass from before a restart, last active at `seen_s`, until its time is up."""
         self.active = True
         self._seen_s = seen_s
 
 
 def recent(views: deque[ShortView], now_s: float, span_s: float) -> list[ShortView]:
-    """Views of the last `span_s` seconds."""
+    """Returns the views of the last `span_s` seconds."""
     return [view for view in views if 0 <= now_s - view.sent_s <= span_s]

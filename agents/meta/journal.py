@@ -1,4 +1,4 @@
-"""What became of decisions: each is joined with what really happened after it, and with what would have been best. Pure, bounded."""
+"""Records outcomes: it joins each decision with what happened afterwards and with what would have been best. Pure, bounded."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from hmas.agents.meta.twin.evidence import Hindsight
 from hmas.controller.core.messages import DecisionOutcome, LongView, MetaDecision
 
 PENDING = (64, 4_096)
-"""Decisions that wait for their outcome: as many as twice the span asks for, within these."""
+"""Bounds of the number of open decisions; within them, there is room for twice the span."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,9 @@ class DecisionJournal:
     """Decisions whose span is not over yet.
 
     Args:
-        span_s: By what a decision is judged: what is settled so long after it. The long view's window, so that its figures are those of
-            the span.
-        hindsight: What replays say of a span: who was best in it, and how the chosen one did; None where nobody replays.
-        period_s: How often a decision is made, for how many are remembered.
+        span_s: Time after a decision over which it is judged. It is the long view's window, so that the view's figures cover the span.
+        hindsight: Returns from replays of a span which candidate was best and how the chosen one did; None without replays.
+        period_s: Time between two decisions; it determines how many are remembered.
     """
 
     def __init__(
@@ -40,15 +39,15 @@ class DecisionJournal:
         self._open: deque[_Open] = deque(maxlen=min(most, max(least, ceil(2.0 * span_s / period_s))))
 
     def made(self, decision: MetaDecision, candidate: Candidate) -> None:
-        """A decision of its own has been said."""
+        """Records one of meta's own decisions."""
         wanted = (candidate.policy, candidate.parameters, candidate.n_run)
         expected = next((one.good for one in decision.candidates if (one.policy, one.parameters, one.n_run) == wanted), -1.0)
         self._open.append(_Open(decision.decision_id, decision.sent_s, candidate, expected))
 
     def ended(self, view: LongView, in_force: Candidate, since_s: float, now_s: float) -> Sequence[DecisionOutcome]:
-        """Outcomes of decisions whose span ends with this view.
+        """Returns the outcomes of decisions whose span ends with this view.
 
-        A decision that something else has replaced within its span has no outcome of its own: what happened was not its doing alone.
+        A decision that was replaced within its span has no outcome of its own, because it did not cause all of what happened.
         """
         found = []
         while self._open and self._open[0].made_s + self._span_s <= now_s:
@@ -74,5 +73,5 @@ class DecisionJournal:
         return found
 
     def clear(self) -> None:
-        """An operator, a bypass or a restart has broken the spans."""
+        """Drops all open decisions: an operator, a bypass or a restart has interrupted their spans."""
         self._open.clear()

@@ -1,7 +1,7 @@
-"""The twin as judge of what another selector proposes: it passes only what it does not expect to be worse than what runs. Pure.
+"""Uses the twin to judge another selector's proposals: it passes those that it does not expect to be worse than what runs. Pure.
 
-Of a selector that is not trusted that is too little: where all serve alike nothing is worse, and whoever wants can change everything. Its
-proposals have to be better, beyond what chance gives to who asks again and again.
+For an untrusted selector that is too weak: when all policies serve alike, nothing is worse, and the selector could change anything. Its
+proposals must be better, by more than the chance that repeated attempts give.
 """
 
 from collections.abc import Callable
@@ -14,21 +14,21 @@ from hmas.agents.meta.twin.twin import MARGIN, Answer, Question, Twin
 from hmas.controller.core.messages import CandidateOutlook
 
 TOLERANCE = 0.005
-"""Share of requests by which a proposal may look worse and still pass: what the replay cannot tell."""
+"""Share of requests by which a proposal may look worse and still pass: the replay cannot resolve less."""
 
 SURE_OF_ALL = 3.2
-"""Standard errors that a proposal must win by which is not trusted. It may be made at every evaluation, and chance passes it some time:
-sixty windows an hour stand apart, and one in twenty such hours is to see a false one (0.05 / 60)."""
+"""Standard errors by which an untrusted proposal must win. It can be made at every evaluation, so chance alone would pass it at some point:
+an hour has sixty independent windows, and at most one in twenty such hours may pass a false proposal (0.05 / 60)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What the judge says.
+    """The judge's answer.
 
     Attributes:
-        passes: Whether it is not expected to be worse; None where the twin cannot say.
-        reason: Why, in words with figures.
-        outlooks: What is expected of what runs and of what is proposed.
+        passes: Whether the proposal is not expected to be worse; None if the twin cannot tell.
+        reason: The reason in words, with figures.
+        outlooks: Expected results of the running and of the proposed candidate.
     """
 
     passes: bool | None
@@ -40,7 +40,7 @@ class Judge:
     """Asks the twin about one proposal at a time.
 
     Args:
-        twin: Has to hear the telemetry from someone.
+        twin: The twin; the caller feeds it with telemetry.
         clock: As for `TwinSelector`.
     """
 
@@ -49,22 +49,22 @@ class Judge:
         self._clock = clock
 
     def case(self, current: Candidate, proposed: Candidate, since_s: float, now_s: float) -> Question | Ruling:
-        """What to replay, or a ruling at once where nothing can be."""
+        """Returns what to replay, or a ruling at once if nothing can be replayed."""
         question = self._twin.question((current, proposed), since_s, now_s)
         return Ruling(None, f"the twin is silent: {question}") if isinstance(question, str) else question
 
     def compute(self, question: Question) -> Callable[[], Any]:
-        """The long half."""
+        """Returns the slow part: the replays."""
         return lambda: question.answer(self._clock)
 
     def rule(self, current: Candidate, proposed: Candidate, answer: Answer, *, sure: bool = False) -> Ruling:
-        """The ruling of a replay, together with what earlier ones have said of both.
+        """Rules on a replay, together with earlier replays of both candidates.
 
         Args:
-            current: In force.
-            proposed: Instead of it.
-            answer: What the replay came to.
-            sure: Whether it has to be better, by the margin of the twin's own proposals and beyond chance (`SURE_OF_ALL`).
+            current: The active candidate.
+            proposed: The candidate to replace it.
+            answer: The result of the replay.
+            sure: Whether the proposal must be better, by the margin of the twin's own proposals and beyond chance (`SURE_OF_ALL`).
         """
         self._twin.take(answer)
         outlooks = outlooks_of(weigh(self._twin, [current, proposed], current), current)

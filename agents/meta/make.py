@@ -1,4 +1,4 @@
-"""Puts meta together as the configuration says: selector, twin, judge, journal. The same live and in simulation."""
+"""Builds meta from the configuration: selector, twin, judge, journal. Live operation and simulation use the same code."""
 
 import os
 from collections.abc import Callable
@@ -39,11 +39,11 @@ Seconds = Callable[[], float]
 
 @dataclass(slots=True)
 class Meta:
-    """Meta as it runs: what decides, and what it stands on.
+    """A running meta: its model and the parts that feed it.
 
     Attributes:
-        twin: Has to hear telemetry and features; None where nobody asks it.
-        classifier: The selector where a trained model proposes, so that it can be reported on; None where another does.
+        twin: The twin; the caller feeds it with telemetry and features. None if the configuration does not use it.
+        classifier: The selector if a trained model proposes, so that the agent can report on it; else None.
     """
 
     model: MetaModel
@@ -51,11 +51,11 @@ class Meta:
     classifier: ClassifierSelector | None = None
 
     def on_view(self, view: ShortView | LongView, now_s: float) -> Decisions:
-        """What a view leads to at once."""
+        """Returns the decisions that a view causes at once."""
         return self.model.on_short(view, now_s) if isinstance(view, ShortView) else self.model.on_long(view, now_s)
 
     def think(self, now_s: float) -> Decisions:
-        """Does what the model asks for right here: for a world whose time stands still meanwhile."""
+        """Does the model's pending work in place: for a simulation, where time stands still meanwhile."""
         said: Decisions = []
         while (asking := self.model.asking) is not None:
             try:
@@ -71,10 +71,10 @@ def make_meta(config: Config, *, admission: SchedulerSettings | None = None, rou
     """Builds meta from the configuration.
 
     Args:
-        config: All of it: the twin simulates the gateway and the engines that it describes.
-        admission: How the gateway admits, where it is not as configured. `routing`: likewise how it routes.
+        config: The whole configuration: the twin simulates the gateway and the engines that it describes.
+        admission: The gateway's admission settings, where they differ from the configuration. `routing`: likewise its routing.
         routing: See `admission`.
-        clock: Seconds of any origin, by which the twin learns what a replay costs; None where time stands still meanwhile.
+        clock: Clock in seconds with any origin, by which the twin measures what a replay costs; None if time stands still meanwhile.
 
     Raises:
         ConfigError: The selector's own settings cannot be used.
@@ -151,10 +151,10 @@ def _twin(config: Config, admission: SchedulerSettings | None, routing: str) -> 
 
 
 def _profiles(config: Config) -> dict[str, Profile]:
-    """Profiles by instance, as far as the configuration names any that tell how long a step takes."""
+    """Loads the profiles by instance, as far as the configuration names profiles with step times."""
     found = {}
     for engine in config.engines:
-        # A description from data sheets, which only prediction can read, is none: what the instance shows stands for it.
+        # Only prediction can read a description from data sheets; without a profile the twin uses what the instance shows.
         with suppress(ProfileError):
             found[engine.name] = load_profile(engine.profile)
     return found

@@ -1,9 +1,9 @@
 """Meta's model (H-MAS 3.4.1, C.1, C.2): long views in, policy decisions out, guarded by short views. Pure and bounded.
 
-A selector's proposal becomes a decision when it has been the same in two evaluations in a row, the policy in force has had its dwell time,
-the proposed one is in the pool and was not rolled back lately, the hour's budget of switches is not spent; and when the twin, where it is
-asked, does not expect it to be worse than what runs now. A switch is watched by Eq. 12 and undone where it made things worse. A decision
-that changes nothing is repeated at a slow pace, so that the gateway sees that someone is there.
+A proposal becomes a decision if all of these hold: it was the same in two evaluations in a row; the active policy has had its dwell time;
+the proposed policy is in the pool and was not rolled back recently; the hour's budget of switches is not spent; and the twin, if it is
+asked, does not expect it to be worse than what runs now. Eq. 12 watches each switch and undoes one that made things worse. Meta repeats
+a decision that changes nothing at a slow pace, so that the gateway sees that meta is alive.
 """
 
 from collections import deque
@@ -26,26 +26,26 @@ from hmas.controller.core.messages import LongView, MetaDecision, ShortView
 from hmas.controller.scheduling.policies.registry import BYPASS_POLICY, check_parameters
 
 AGREE = 2
-"""Evaluations in a row in which the same voice has to propose the same."""
+"""Evaluations in a row in which the same source must propose the same candidate."""
 SHORT_MAX = 256
 HOUR_S = 3_600.0
 ASKING_MOST_S = 60.0
-"""Time after which an answer that has not come is not waited for any more."""
+"""Time after which meta stops waiting for a pending answer."""
 
 
 class MetaModel:
-    """State of meta.
+    """The state of meta.
 
     Args:
-        start: The configured policy: where it begins and returns to.
-        pool: Names that may be chosen (the whitelist Omega).
+        start: The configured policy: meta starts with it and returns to it.
+        pool: Names of the policies that may be chosen (the whitelist Omega).
         limits: See `Limits`.
-        selector: Who proposes; the rule map by default.
-        judge: Who is asked before another's proposal is followed; None for nobody.
+        selector: The source of proposals; the rule map by default.
+        judge: Checks other selectors' proposals before they are followed; None for no check.
         journal: Joins decisions with their outcomes.
 
     Attributes:
-        asking: Work to be done for it, until its `finish` or `failed` is called; None where there is none.
+        asking: Work that the caller must do, until its `finish` or `failed` is called; None if there is none.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class MetaModel:
 
     @property
     def policy(self) -> str:
-        """The policy in force, bypass apart."""
+        """The active policy, not counting a bypass."""
         return self.current.policy
 
     @property
@@ -93,7 +93,7 @@ class MetaModel:
         return self._bypass.active
 
     def restore(self, decisions: Sequence[MetaDecision], now_s: float) -> None:
-        """Goes on from its own last decisions, the oldest first; dwell begins anew."""
+        """Resumes from its own last decisions, oldest first; the dwell time starts again."""
         past = past_of(decisions, self._pool, now_s, ban_s=self._limits.ban_s, span_s=HOUR_S)
         self._bans, self._switches = past.bans, deque(past.switches)
         if past.bypass_s is not None:
@@ -103,7 +103,7 @@ class MetaModel:
             self._switched_s = self._since_s = now_s
 
     def on_short(self, view: ShortView, now_s: float) -> Decisions:
-        """Guards: bypass and rollback; and the sign of life between long views."""
+        """Runs the guards (bypass and rollback), and repeats the decision between long views as a keep-alive."""
         self._short.append(view)
         if "policy" in view.forced:
             self._yield_to_operator(now_s)
@@ -122,15 +122,15 @@ class MetaModel:
         return self._keep_alive(now_s)
 
     def on_long(self, view: LongView, now_s: float) -> Decisions:
-        """The slow loop: evaluated once per Delta T_meta. What takes a while stands in `asking` afterwards."""
+        """Runs the slow loop once per Delta T_meta. Afterwards `asking` holds work that takes longer."""
         if now_s < self._evaluated_s:
-            # The clock has gone back: what is timed by it begins anew.
+            # The clock went back: all timers start again.
             self._evaluated_s = self._switched_s = now_s
             self._watch = self.asking = None
         if now_s - self._evaluated_s < self._limits.period_s * 0.95:
             return []
         if self.asking is not None and now_s - self.asking.asked_s < ASKING_MOST_S:
-            # Still being worked on: another question would only queue up behind it.
+            # The work still runs: another question would only queue behind it.
             return self._keep_alive(now_s)
         self.asking = None
         self._evaluated_s = now_s
@@ -171,7 +171,7 @@ class MetaModel:
         )
 
     def _await(self, compute: Callable[[], Any], finish: Then, failed: Then, now_s: float) -> None:
-        """Asks for work. It is over before its answer is looked at: what breaks over that is tried at the next evaluation, not at once."""
+        """Requests work. `asking` is cleared before the answer is used, so that work that fails is retried at the next evaluation."""
 
         def over(then: Then) -> Then:
             def call(found: Any, at_s: float) -> Decisions:
@@ -183,13 +183,13 @@ class MetaModel:
         self.asking = PendingWork(compute, over(finish), over(failed), now_s)
 
     def _answered(self, proposal: Proposal, situation: Situation, now_s: float) -> Decisions:
-        """A proposal that took a while has come: it counts where what it was made for is still so."""
+        """Takes a proposal that took a while; it counts only if the candidate that it was made for still runs."""
         if self._bypass.active or situation.current != self.current:
             return []
         return self._consider(proposal, situation, now_s)
 
     def _consider(self, proposal: Proposal, situation: Situation, now_s: float) -> Decisions:
-        """Follows a proposal, has it judged, or says why not."""
+        """Follows a proposal, has it judged, or reports why not."""
         probation = self._probation
         if probation is not None and self._judge is not None and self._is_settled(now_s) and probation.due(situation, now_s):
             reference = probation.reference
@@ -198,7 +198,7 @@ class MetaModel:
         word = DecisionText(proposal.reason, proposal.source, proposal.evidence, proposal.confidence, proposal.candidates)
         if fault:
             return self._keep(word, wanted, fault, now_s)
-        # Who speaks for another, while that one is silent, does not speak for it when it is not.
+        # A fallback's proposal does not confirm an earlier one of the selector itself, nor the reverse.
         again = self._agreed[:2] == (wanted, word.source)
         self._agreed = (wanted, word.source, self._agreed[2] + 1 if again else 1)
         if wanted == self.current:
@@ -207,12 +207,12 @@ class MetaModel:
         if held:
             return self._keep(word, wanted, held, now_s)
         if self._judge is None or proposal.source == "twin":
-            # The twin's own word needs no judge. Without one, only those are followed who need none.
+            # The twin's own proposal needs no judge. Without a judge, only trusted sources are followed.
             return self._switch(wanted, situation.view, word, now_s) if self._trusts(word) else self._unjudged(word, wanted, now_s)
         return self._have_judged(self._judge, wanted, situation, word, now_s)
 
     def _checked(self, proposal: Proposal) -> tuple[Candidate, str]:
-        """What is proposed, within what is allowed; and why it cannot be, where it cannot."""
+        """Returns the proposed candidate if it is allowed; else a candidate to keep and why the proposal cannot be followed."""
         wanted = proposal.candidate
         if proposal.bypass:
             return wanted, "the bypass is for telemetry that contradicts itself, and it does not"
@@ -225,7 +225,7 @@ class MetaModel:
         return wanted, ""
 
     def _held_back(self, wanted: Candidate, now_s: float) -> str:
-        """Why a proposal is not followed now, empty where it is."""
+        """Returns why a proposal is not followed now; empty if it is."""
         until_s = self._bans.until_s(wanted)
         if now_s < until_s:
             return f"it was rolled back and is left alone for another {until_s - now_s:.0f} s"
@@ -250,7 +250,7 @@ class MetaModel:
     def _ask_judge(
         self, judge: Judge, other: Candidate, now_s: float, then: Callable[[Ruling, float], Decisions], *, sure: bool = False
     ) -> Decisions:
-        """Has another candidate held against what runs, and does `then` with the ruling, if the same still runs by then."""
+        """Has another candidate compared with what runs, and calls `then` with the ruling if the same candidate still runs."""
         current = self.current
         case = judge.case(current, other, self._since_s, now_s)
         if isinstance(case, Ruling):
@@ -271,7 +271,7 @@ class MetaModel:
         return self._watch is None and now_s - self._switched_s >= self._limits.dwell_s
 
     def _held(self, ruling: Ruling, reference: Candidate, now_s: float) -> Decisions:
-        """What runs is on probation: it stays where the twin expects what the rule map would run to be worse."""
+        """Ends a probation: what runs stays only if the twin expects the rule map's choice to be worse."""
         if ruling.passes is False:
             return self._keep_alive(now_s)
         previous, was = self.policy, self.current.label
@@ -290,7 +290,7 @@ class MetaModel:
         return self._keep(judged, wanted, "it does not pass the judge", now_s)
 
     def _trusts(self, word: DecisionText) -> bool:
-        """Whether a word is followed unjudged: the rule map's is, in whosever place it speaks."""
+        """Whether a proposal is followed without a judge: a trusted selector's is, and the rule map's even as a fallback."""
         return self._selector.trusted or word.source == self._rules.name
 
     def _unjudged(self, word: DecisionText, wanted: Candidate, now_s: float) -> Decisions:
@@ -344,7 +344,7 @@ class MetaModel:
         return self._say(now_s, BYPASS_POLICY, DecisionText(reason, "bypass"), changed=True)
 
     def _yield_to_operator(self, now_s: float) -> None:
-        """Nothing is judged while an operator decides: what happens is not this policy's doing."""
+        """Suspends all judging while an operator holds the policy: meta's choice does not cause what happens then."""
         self._watch = self.asking = self._situation = None
         self._stable = self.current
         self._agreed = (self.current, "", 0)
@@ -362,7 +362,7 @@ class MetaModel:
         said = self._said
         word = DecisionText(reason or said.reason or f"keep: {self.policy}", said.source, said.evidence, said.confidence)
         decision = self._decision(now_s, self.policy, word, repeats=self._own_id)
-        # The first word after a start may be a sign of life: it is the one that the later ones repeat.
+        # After a start the first decision may be a keep-alive; later ones then repeat this one.
         self._own_id = self._own_id or decision.decision_id
         return [decision]
 

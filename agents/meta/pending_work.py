@@ -1,4 +1,4 @@
-"""What meta's model hands out: decisions, work that a decision waits for, and the words that stand in a decision. Pure."""
+"""What meta's model returns: decisions, work that a decision waits for, and the texts of a decision. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from hmas.controller.core.messages import CandidateOutlook, DecisionOutcome, Met
 
 Decisions = list[MetaDecision | DecisionOutcome]
 Then = Callable[[Any, float], Decisions]
-"""What follows from a result, or from an error in words, at a moment."""
+"""Turns a result, or an error text, at a given time into decisions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,10 +16,10 @@ class PendingWork:
     """Work that a decision waits for.
 
     Attributes:
-        compute: The long half; runs wherever.
-        finish: The short half, with the result and the time.
-        failed: Instead of it where `compute` raised: the error in words, and the time.
-        asked_s: When it was asked.
+        compute: The slow part; it may run anywhere.
+        finish: The fast part; takes the result and the time.
+        failed: Replaces `finish` if `compute` raised; takes the error text and the time.
+        asked_s: When the work was requested.
     """
 
     compute: Callable[[], Any]
@@ -30,7 +30,7 @@ class PendingWork:
 
 @dataclass(frozen=True, slots=True)
 class DecisionText:
-    """What stands in a decision beside the policy: why, on whose word, on what grounds."""
+    """The parts of a decision beside the policy: the reason, the source that set it, and the evidence."""
 
     reason: str
     source: str = "rules"

@@ -1,8 +1,9 @@
-"""What an untrusted selector has put in force stays only while the twin expects it to be better than what the rule map would run. Pure.
+"""Keeps an untrusted selector's choice active only while the twin expects it to beat the rule map's choice. Pure.
 
-Passing the judge once is not enough: in a lull every policy serves all, and one that was let in then would stay when the load comes, for
-nobody proposes to leave it. So the rule map goes on in the shadow, by its own word alone, and every dwell time what runs is held against
-what would run without the selector. Where the twin does not expect it to be better, or cannot say, the rule map's choice comes back.
+One pass by the judge is not enough: in a lull every policy serves all requests, and a policy that passed then would stay when the load
+rises, because nothing proposes to leave it. So the rule map continues in shadow mode, following only its own proposals. Once per dwell time
+what runs is compared with what would run without the selector. If the twin does not expect it to be better, or cannot tell, the rule map's
+choice returns.
 """
 
 from hmas.agents.meta.candidate import Candidate
@@ -11,14 +12,14 @@ from hmas.agents.meta.selectors.rules import RuleSelector
 
 
 class Probation:
-    """The rule map in the shadow.
+    """The rule map in shadow mode.
 
     Args:
         start: The configured policy.
-        every_s: Least time between two checks.
+        every_s: Shortest time between two checks.
 
     Attributes:
-        reference: What would run if the rule map alone spoke.
+        reference: The candidate that would run if the rule map alone decided.
     """
 
     def __init__(self, start: Candidate, every_s: float) -> None:
@@ -28,7 +29,7 @@ class Probation:
         self._checked_s = float("-inf")
 
     def follow(self, situation: Situation) -> None:
-        """Lets the rule map choose as if its last choice were in force."""
+        """Lets the rule map choose as if its last choice were active."""
         shadow = Situation(
             view=situation.view,
             current=self.reference,
@@ -41,7 +42,7 @@ class Probation:
         self.reference = self._rules.propose(shadow).candidate
 
     def due(self, situation: Situation, now_s: float) -> bool:
-        """Whether what runs is to be held against the reference now; begins the next span where it is."""
+        """Whether to compare what runs with the reference now; if so, the next interval begins."""
         if self.reference == situation.current or self.reference.policy not in situation.allowed:
             return False
         if 0.0 <= now_s - self._checked_s < self._every_s:

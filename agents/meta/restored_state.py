@@ -1,4 +1,4 @@
-"""What meta knows again after a restart, from its own decisions on the bus. Pure."""
+"""Restores meta's state after a restart from its own decisions on the bus. Pure."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -8,20 +8,20 @@ from hmas.agents.meta.cooldowns import Cooldowns
 from hmas.controller.core.messages import MetaDecision
 
 FRESH_S = 600.0
-"""Age beyond which its own last decision is not resumed: the workload it was made for has passed."""
+"""Age above which meta does not resume its own last decision: the workload it was made for has passed."""
 FREE = frozenset({"rollback", "bypass"})
-"""Sources whose changes are not on the hour's budget."""
+"""Sources whose changes do not count towards the hour's budget."""
 
 
 @dataclass(slots=True)
 class RestoredState:
-    """What is left of decisions.
+    """The state that decisions on the bus still determine.
 
     Attributes:
-        current: In force before, where it may be resumed.
-        bypass_s: When the bypass was last in force, None where the newest decision is no bypass.
-        switches: Changes that count towards the hour's budget, the oldest first.
-        bans: What was rolled back and for how long it stays away.
+        current: The previously active candidate, if it may be resumed.
+        bypass_s: When the bypass was last active; None if the newest decision is no bypass.
+        switches: Times of the changes that count towards the hour's budget, oldest first.
+        bans: The rolled-back candidates and the ends of their cooldowns.
     """
 
     current: Candidate | None = None
@@ -31,16 +31,16 @@ class RestoredState:
 
 
 def past_of(decisions: Sequence[MetaDecision], pool: Collection[str], now_s: float, *, ban_s: float, span_s: float) -> RestoredState:
-    """Reads its own decisions, signs of life among them, in the order in which they were said.
+    """Reads meta's own decisions, keep-alives included, in the order in which they were posted.
 
-    Only the newest says what is in force: a bypass that has ended since is over. A switch that was still being watched counts as good, for
-    what it was held against is gone.
+    Only the newest decision determines what is active: a bypass that has ended since is over. A switch that was still being watched counts
+    as good, because the baseline it was compared with is gone.
 
     Args:
-        decisions: What is older than the others counts for what is left of it.
+        decisions: Meta's decisions, oldest first; an old rollback counts for the remaining part of its cooldown.
         pool: Policies that may be resumed.
-        now_s: The moment of the restart.
-        ban_s: How long a rollback keeps its candidate away.
+        now_s: Time of the restart.
+        ban_s: Length of the cooldown after a rollback.
         span_s: Span of the budget of switches.
     """
     past = RestoredState()
@@ -54,7 +54,7 @@ def past_of(decisions: Sequence[MetaDecision], pool: Collection[str], now_s: flo
         if not decision.bypass:
             running = said
         elif running is None or running.policy != decision.previous:
-            # The bypass has put back what was stable; its decision tells the policy alone.
+            # The bypass restored the stable candidate; its decision names only the policy.
             running = candidate(decision.previous)
     if decisions and running is not None and now_s - decisions[-1].sent_s <= FRESH_S:
         past.current = running if running.policy in pool else None

@@ -1,1 +1,1 @@
-"""The process around an agent: reads its streams, calls it, posts its answers, stops cleanly."""
+"""The process around an agent: it reads the agent's streams, calls the agent, posts its answers and stops cleanly."""

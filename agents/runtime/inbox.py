@@ -1,4 +1,4 @@
-"""What has come in while a batch was being worked on."""
+"""Collects the messages that arrive while the agent works on a batch."""
 
 import asyncio
 from collections import deque
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from hmas.controller.bus.base import Delivery
 
 LIMIT = 100
-"""Messages gathered; beyond it reading waits. The stream itself is the queue: what one instance hoards, another cannot take."""
+"""Most messages an inbox holds; above it, reading pauses. Unread entries stay in the stream, where another instance can take them."""
 
 
 class Inbox:
-    """Gathers deliveries in order, each once while it is held: a reader that lost its connection is given its unfinished entries again."""
+    """Collects deliveries in order and drops duplicates of those it holds: after a reconnect, a reader receives unfinished entries again."""
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit
@@ -25,7 +25,7 @@ class Inbox:
         return len(self._waiting)
 
     async def put(self, deliveries: Sequence[Delivery]) -> None:
-        """Takes deliveries in, waiting first until there is room: the limit is passed by one batch at most."""
+        """Adds deliveries. It first waits until there is room, so the inbox exceeds its limit by one batch at most."""
         await self._room.wait()
         for delivery in deliveries:
             key = delivery.stream, delivery.entry_id
@@ -38,11 +38,11 @@ class Inbox:
             self._came.set()
 
     async def gathered(self, count: int, wait_s: float) -> list[Delivery]:
-        """Up to `count` of what has come, oldest first; [] where nothing came in `wait_s`."""
+        """Returns up to `count` deliveries, oldest first; [] if none arrives within `wait_s`."""
         if not self._waiting:
             self._came.clear()
             try:
-                # Not `wait_for`: before Python 3.12 it swallows a cancellation that comes together with the event.
+                # Not `wait_for`: before Python 3.12 it swallows a cancellation that arrives together with the event.
                 async with asyncio.timeout(wait_s):
                     await self._came.wait()
             except TimeoutError:
@@ -53,9 +53,9 @@ class Inbox:
         return batch
 
     def done(self, deliveries: Sequence[Delivery]) -> None:
-        """Forgets deliveries that are worked off."""
+        """Forgets deliveries that the agent has finished."""
         self._held.difference_update((delivery.stream, delivery.entry_id) for delivery in deliveries)
 
     def wake(self) -> None:
-        """Lets a waiting `gathered` return at once."""
+        """Makes a waiting `gathered` return at once."""
         self._came.set()

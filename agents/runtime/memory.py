@@ -1,11 +1,11 @@
-"""How much memory this process holds."""
+"""Measures how much memory this process uses."""
 
 import resource
 from pathlib import Path
 
 
 def resident_bytes() -> int:
-    """Resident memory now; where the system does not say (it is not Linux), the most there was."""
+    """Returns the resident memory in bytes; on a system without /proc, the peak since the start."""
     try:
         pages = int(Path("/proc/self/statm").read_bytes().split()[1])
     except (OSError, ValueError, IndexError):

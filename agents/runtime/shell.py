@@ -1,9 +1,10 @@
-"""Runs one agent process: reads its streams, calls the agent, posts the answers, stops cleanly. It contains no agent logic.
+"""Runs one agent process: it reads streams, calls the agent, posts the answers and stops cleanly. It contains no agent logic.
 
-An agent is a plain object (see `Agent`). The shell reads its streams as the consumer group named like the agent, gathers what comes while
-a batch is being worked on, hands it over, posts what the agent answers, acknowledges afterwards, and calls its tick. Delivery is at least
-once: a crash between posting and acknowledging brings the same messages again, so an agent recognises what it has already counted by the
-message's own id. Streams that an agent only learns from it follows by itself, so that every instance of it learns all there is.
+An agent is a plain object (see `Agent`). The shell reads the agent's streams in a consumer group with the agent's name. It collects messages
+while the agent works on a batch, hands over the next batch, posts the answers, then acknowledges the messages; it also calls `on_tick`.
+Delivery is at least once: after a crash between posting and acknowledging the same messages arrive again, so an agent recognises by the
+message id what it has already counted. Streams listed in `follows` are read without a group, so every instance of the agent sees all of
+their messages.
 """
 
 import asyncio
@@ -29,15 +30,15 @@ from hmas.controller.runtime.clock import Clock
 log = logging.getLogger(__name__)
 
 BATCH = 100
-"""Messages handed over at once, at most."""
+"""Most messages in one batch."""
 BLOCK_MS = 500
-"""How long one read waits: the longest time between two signs of life to the service manager."""
+"""How long one read waits; it bounds the time between two watchdog beats to the service manager."""
 SIDE_NICE = 5
-"""Niceness of what runs beside an agent's own work, on top of the process's."""
+"""Niceness of an agent's side work (see `WorksBeside`), added to the process's niceness."""
 STOP_WAIT_S = 5.0
-"""How long a stop waits for the batch under way; after it the batch comes back to the next start."""
+"""How long a stop waits for the current batch; a batch that does not finish is delivered again after the next start."""
 CONNECT_WAIT_S = 10.0
-"""How long a starting agent waits for the bus before it goes on with empty memory."""
+"""How long a starting agent waits for the bus before it continues without recovered state."""
 
 AGENTS: Mapping[str, str] = MappingProxyType(
     {
@@ -48,17 +49,17 @@ AGENTS: Mapping[str, str] = MappingProxyType(
         "statera": "hmas.agents.statera.agent",
     }
 )
-"""Each agent's module. It offers `make_agent(config: Config) -> Agent`, and is imported in that agent's own process only."""
+"""The module of each agent. It offers `make_agent(config: Config) -> Agent`; only that agent's own process imports it."""
 
 
 class Agent(Protocol):
-    """What the shell asks of an agent. Its methods do no I/O and read no clock; what takes long they hand back as `Deferred`.
+    """The interface between an agent and the shell. Its methods do no I/O and read no clock; they return slow work as `Deferred`.
 
     Attributes:
-        name: Its name on the bus: the consumer group and the `source` of its events.
-        streams: Streams it reads, every message once per group (a second instance of the agent shares the work).
-        tick_s: Seconds between two calls of `on_tick`, 0 for never.
-        max_age_s: By message type, the age (now - `sent_s`) beyond which a message is useless: acknowledged and counted, not handed over.
+        name: Name on the bus: the consumer group and the `source` of the agent's events.
+        streams: Streams that the agent reads; each message goes to one instance of the group, so instances share the work.
+        tick_s: Seconds between two calls of `on_tick`; 0 for never.
+        max_age_s: Largest useful age (now - `sent_s`) by message type. The shell acknowledges and counts older messages, but drops them.
     """
 
     name: str
@@ -67,19 +68,19 @@ class Agent(Protocol):
     max_age_s: Mapping[type[Message], float]
 
     async def recover(self, bus: Bus, now_s: float) -> None:
-        """Rebuilds memory once at start, from `bus.latest(...)` of its inputs and of its own outputs."""
+        """Rebuilds the agent's state once at start, from `bus.latest(...)` of its inputs and its own outputs."""
         ...
 
     def handle(self, messages: Sequence[Message], now_s: float) -> list[Message] | Deferred[Any]:
-        """Takes a batch in stream order and returns what to post, at once or as work. Types it has no use for are ignored.
+        """Takes a batch in stream order and returns what to post, directly or as deferred work. It ignores message types it does not use.
 
-        The next batch comes when this one is posted; ticks go on meanwhile. When it, or its work, raises, the shell hands the same
-        messages over again one at a time, logs and skips the one that raises alone.
+        The next batch arrives after the answers to this one are posted; ticks continue meanwhile. If the call or its deferred work raises,
+        the shell hands over the same messages one at a time, and logs and skips each message that raises.
         """
         ...
 
     def on_tick(self, now_s: float) -> list[Message]:
-        """Called every `tick_s`, whether messages came or not, also while the bus is away; returns what to post."""
+        """Runs every `tick_s`, with or without messages, and also while the bus is unreachable; returns what to post."""
         ...
 
 
@@ -88,7 +89,7 @@ class Follows(Protocol):
     """An agent that learns from streams whose messages all of its instances must see.
 
     Attributes:
-        follows: These streams. They are read without a group from the moment of the start on; `recover` has what was before.
+        follows: Names of these streams. The shell reads them without a group from the start on; `recover` reads the earlier messages.
     """
 
     follows: tuple[str, ...]
@@ -96,32 +97,32 @@ class Follows(Protocol):
 
 @runtime_checkable
 class WorksBeside(Protocol):
-    """An agent with work that may wait: loading another model, trying one in the shadow."""
+    """An agent with side work that is not urgent, such as loading another model or running one in shadow mode."""
 
     def beside(self, now_s: float) -> Deferred[Any] | None:
-        """The next piece of it, None where there is none. Asked after batches and ticks, when no other piece is under way."""
+        """Returns the next piece of side work, or None. The shell asks after batches and ticks, while no other piece runs."""
         ...
 
 
 class Notify(Protocol):
-    """The service manager's ear (systemd's sd_notify)."""
+    """The connection to the service manager (systemd's sd_notify)."""
 
     def ready(self) -> None:
-        """The agent serves."""
+        """Reports that the agent is ready."""
         ...
 
     def watchdog(self) -> None:
-        """A cycle has been finished."""
+        """Reports that the agent has finished a cycle."""
         ...
 
     def stopping(self) -> None:
-        """The agent is on its way out."""
+        """Reports that the agent is stopping."""
         ...
 
 
 @dataclass(slots=True)
 class ShellCounts:
-    """What passed through the shell since it started."""
+    """Counts of what the shell has processed since its start."""
 
     handled: int = 0
     posted: int = 0
@@ -132,10 +133,10 @@ class ShellCounts:
 
 @dataclass(slots=True)
 class AgentShell:
-    """Runs one agent on a bus until told to stop.
+    """Runs one agent on a bus until it is asked to stop.
 
     Attributes:
-        instance: Consumer name within the group. The same after a restart, so that unfinished entries come back to it.
+        instance: Consumer name within the group. It is the same after a restart, so the bus delivers unfinished entries again.
     """
 
     agent: Agent
@@ -154,13 +155,13 @@ class AgentShell:
     _follows: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Sets up what is the shell's own."""
+        """Creates the thread lanes and looks up the followed streams."""
         self._lane = Lane(f"{self.agent.name}-work")
         self._side_lane = Lane(f"{self.agent.name}-side", SIDE_NICE)
         self._follows = self.agent.follows if isinstance(self.agent, Follows) else ()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Recovers the agent's memory, then reads, handles, posts and ticks until `stop` is set. The bus stays open."""
+        """Recovers the agent's state, then reads, handles, posts and ticks until `stop` is set. The bus stays open."""
         await self.bus.start()
         self._post([self._event("agent_started", f"instance {self.instance}, pid {os.getpid()}")])
         await self._await_bus(stop)
@@ -181,7 +182,7 @@ class AgentShell:
             reading.append(asyncio.create_task(self._read(self._followed())))
         try:
             await asyncio.wait({stopping, working, *reading}, return_when=asyncio.FIRST_COMPLETED)
-            # The batch under way is not cut in two, but neither is it waited for for ever.
+            # The current batch may finish, but only within STOP_WAIT_S.
             self._ending = True
             self._inbox.wake()
             await asyncio.wait({working}, timeout=STOP_WAIT_S)
@@ -215,17 +216,17 @@ class AgentShell:
                     return
                 await self._inbox.put(batch)
         finally:
-            # A reader that is cancelled between two batches still has its connection to give back.
+            # A reader that is cancelled between two batches still has to return its connection.
             aclose = getattr(batches, "aclose", None)
             if aclose is not None:
                 await aclose()
 
     def _shared(self) -> AsyncIterator[list[Delivery]]:
-        """What the agent's instances divide among themselves; acknowledged once it is worked off."""
+        """Reads the streams whose messages the agent's instances share; messages are acknowledged after they are handled."""
         return self.bus.read(self.agent.streams, group=self.agent.name, consumer=self.instance, count=BATCH, block_ms=BLOCK_MS)
 
     def _followed(self) -> AsyncIterator[list[Delivery]]:
-        """What every instance sees."""
+        """Reads the streams that every instance sees in full."""
         return self.bus.follow(self._follows, count=BATCH, block_ms=BLOCK_MS)
 
     async def _work(self) -> None:
@@ -235,7 +236,7 @@ class AgentShell:
             self._tell_alive()
 
     def _tell_alive(self) -> None:
-        """Readiness after the first finished cycle, then a watchdog beat, at most one a second."""
+        """Reports readiness after the first finished cycle, then sends at most one watchdog beat per second."""
         now_s = self.clock.now_s()
         if self.notify is None or now_s - self._told_s < 1.0:
             return
@@ -255,7 +256,7 @@ class AgentShell:
         self._inbox.done(deliveries)
 
     def _fresh(self, deliveries: list[Delivery], now_s: float) -> list[Delivery]:
-        """Those that are not too old to be handled; says so where everything is, or comes from a time ahead."""
+        """Returns the deliveries within their age limit; warns if all are too old, or come from a clock that is ahead."""
         fresh: list[Delivery] = []
         ages_s: list[float] = []
         for delivery in deliveries:
@@ -274,7 +275,7 @@ class AgentShell:
     async def _handle(self, deliveries: list[Delivery], now_s: float) -> list[Message]:
         try:
             answers = await self._ask([delivery.message for delivery in deliveries], now_s)
-        except Exception:  # noqa: BLE001 - the second pass finds the message at fault and logs it; the others go on
+        except Exception:  # noqa: BLE001 - the second pass finds and logs the message at fault; the others are handled
             answers = await self._handle_singly(deliveries, now_s)
         self.counts.handled += len(deliveries)
         return answers
@@ -306,7 +307,7 @@ class AgentShell:
         while True:
             await asyncio.sleep(max(0.0, next_s - self.clock.now_s()))
             now_s = self.clock.now_s()
-            # Ticks missed while the machine was busy are not made up for.
+            # Ticks missed while the machine was busy are dropped.
             next_s = max(next_s + self.agent.tick_s, now_s)
             self.counts.ticks += 1
             try:
@@ -317,7 +318,7 @@ class AgentShell:
             self._look_beside()
 
     def _look_beside(self) -> None:
-        """Starts the next piece of work that may wait, where there is one and none is under way."""
+        """Starts the next piece of side work, if there is one and none is running."""
         if not isinstance(self.agent, WorksBeside) or (self._side is not None and not self._side.done()):
             return
         try:
@@ -338,7 +339,7 @@ class AgentShell:
 
     def _post(self, messages: Sequence[Message]) -> None:
         for message in messages:
-            # Which of its instances it is, only the shell knows.
+            # Only the shell knows the name of its instance.
             signed = msgspec.structs.replace(message, instance=self.instance) if isinstance(message, ModelReport) else message
             self.bus.post(signed)
         self.counts.posted += len(messages)
@@ -350,7 +351,7 @@ class AgentShell:
 
 
 async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    """Cancels tasks until all have ended: the bus's client library swallows a cancellation that meets it while it connects."""
+    """Cancels tasks until all have ended: the bus client can swallow a cancellation that arrives while it connects."""
     pending = {task for task in tasks if not task.done()}
     while pending:
         for task in pending:
@@ -359,10 +360,10 @@ async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:
 
 
 def make_agent(name: str, config: Config) -> Agent:
-    """Imports and builds the agent of that name.
+    """Imports and builds the agent with this name.
 
     Raises:
-        ConfigError: There is no such agent.
+        ConfigError: The name is unknown.
     """
     if name not in AGENTS:
         raise ConfigError(f"agent {name!r} is unknown; allowed: {', '.join(AGENTS)}")
@@ -371,7 +372,7 @@ def make_agent(name: str, config: Config) -> Agent:
 
 
 def instance_name(env: Mapping[str, str]) -> str:
-    """The stable consumer name of this process: `HMAS_INSTANCE`, else "0" (one instance of each agent per bus)."""
+    """Returns the stable consumer name of this process: `HMAS_INSTANCE`, else "0" (one instance of each agent per bus)."""
     return env.get("HMAS_INSTANCE", "") or "0"
 
 
@@ -385,10 +386,10 @@ async def run_agent(
     instance: str = "0",
     notify: Notify | None = None,
 ) -> None:
-    """Runs the named agent until `stop` is set (or the task is cancelled). Starts the bus, and leaves it open for its owner to close.
+    """Runs the named agent until `stop` is set or the task is cancelled. Starts the bus and leaves it open for its owner to close.
 
     Raises:
-        ConfigError: There is no such agent.
+        ConfigError: The name is unknown.
     """
     shell = AgentShell(agent=make_agent(name, config), bus=bus, clock=clock, instance=instance, notify=notify)
     await shell.run(stop or asyncio.Event())

@@ -1,34 +1,34 @@
-"""Tells an agent that hears nothing but the past, or the future, from one to which nobody speaks. Pure.
+"""Detects that an agent receives only messages that are too old, or dated in the future, because clocks differ. Pure.
 
-Every process counts its time from the wall clock at its own start. Where the machine's clock is set in between, what one process says is
-old to another that was started later: all of it is dropped, and the agent falls silent as if nobody were there.
+Every process derives its time from the wall clock at its own start. If the machine's clock is set between two starts, messages of one process
+look too old to the other. The agent then drops all of them and posts nothing, as if it received no messages.
 """
 
 SPAN_S = 10.0
-"""How long there has to be nothing else."""
+"""How long all messages must be outside their limits before a warning."""
 AHEAD_S = 5.0
-"""What was sent so much later than now comes from another clock."""
+"""A message sent more than this later than now comes from another clock."""
 AGAIN_S = 60.0
-"""Least time between two warnings."""
+"""Shortest time between two warnings."""
 
 
 class StaleWatch:
-    """Follows the ages of messages that may be too old."""
+    """Tracks the ages of messages that have an age limit."""
 
     def __init__(self) -> None:
         self._since_s: float | None = None
         self._told_s = float("-inf")
 
     def observe(self, ages_s: list[float], fresh: int, now_s: float) -> str:
-        """Takes a batch in.
+        """Takes the ages of one batch.
 
         Args:
-            ages_s: Of the messages that have an age limit.
-            fresh: How many of those are within it.
-            now_s: By this process's clock.
+            ages_s: Ages of the messages that have an age limit.
+            fresh: How many of these are within their limit.
+            now_s: Time of this process's clock.
 
         Returns:
-            What to warn of; empty where there is nothing new to say.
+            The warning; empty if there is nothing new to report.
         """
         if not ages_s:
             return ""

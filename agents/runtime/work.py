@@ -1,4 +1,4 @@
-"""Work that an agent hands to its shell: what takes longer than a moment runs in a thread of its own, and the agent goes on meanwhile."""
+"""Slow work that an agent hands to its shell: it runs in a separate thread while the agent continues."""
 
 import asyncio
 import inspect
@@ -14,19 +14,19 @@ from hmas.controller.core.messages import Message
 
 T = TypeVar("T")
 BRIEF_MS = 3.0
-"""Work that takes less is done on the loop: the way to the thread and back would cost as much again."""
+"""Work below this duration runs on the event loop: the handover to a thread and back would cost about as much."""
 SMOOTHED = 0.1
-"""Weight of the newest measurement in a pace that rises."""
+"""Weight of the newest measurement when the average duration rises."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deferred(Generic[T]):
-    """A piece of work in two halves.
+    """A piece of work in two parts.
 
     Attributes:
-        compute: The long half. A plain function runs in the lane's thread, one at a time, and touches nothing that the agent's other
-            methods touch; a coroutine function is awaited on the loop (an answer from a server).
-        finish: The short half, back on the loop, where nothing else of the agent runs: takes the result and the time, returns what to post.
+        compute: The slow part. A plain function runs in the lane's thread, one at a time, and touches no state that the agent's other
+            methods use. A coroutine function is awaited on the event loop (for example a request to a server).
+        finish: The fast part. It runs on the event loop, alone in the agent: it takes the result and the time and returns what to post.
     """
 
     compute: Callable[[], T | Awaitable[T]]
@@ -34,30 +34,30 @@ class Deferred(Generic[T]):
 
 
 class Pace:
-    """How long one piece of some work takes, to tell what is too brief for the thread.
+    """Tracks how long one piece of work takes, to decide what is too brief for a thread.
 
-    It falls at once and rises slowly: the first pieces of a model, and a pause of the machine, say little of the work.
+    The average falls at once and rises slowly, because the first pieces of a model and a pause of the machine say little about the work.
     """
 
     def __init__(self) -> None:
         self._piece_ms = math.inf
 
     def is_brief(self, pieces: int) -> bool:
-        """Whether so many pieces are done on the loop before they could be handed over and back; never before one was measured."""
+        """Whether `pieces` pieces are faster on the event loop than through a thread; False before the first measurement."""
         return self._piece_ms * pieces <= BRIEF_MS
 
     def took(self, pieces: int, took_ms: float) -> None:
-        """Takes in how long so many pieces took, milliseconds; at least one piece."""
+        """Records that `pieces` pieces (at least one) took `took_ms` milliseconds together."""
         each_ms = took_ms / pieces
         self._piece_ms = each_ms if each_ms < self._piece_ms else self._piece_ms + SMOOTHED * (each_ms - self._piece_ms)
 
 
 class Lane:
-    """One thread, started when it is first needed; work in it goes one after the other.
+    """One thread that starts when it is first needed and runs its work one piece after the other.
 
     Args:
-        name: Of the thread, as `top -H` shows it.
-        nice: Niceness added to that of the process: what may wait yields to what may not. 0 leaves it.
+        name: Name of the thread, as `top -H` shows it.
+        nice: Niceness added to the process's, so that work that is not urgent yields the CPU; 0 adds none.
     """
 
     def __init__(self, name: str, nice: int = 0) -> None:
@@ -66,7 +66,7 @@ class Lane:
         self._pool: ThreadPoolExecutor | None = None
 
     async def run(self, compute: Callable[[], T | Awaitable[T]]) -> T:
-        """The result of `compute`, which runs beside the loop; what it raises is raised here."""
+        """Runs `compute` without blocking the event loop and returns its result; exceptions of `compute` are raised here."""
         if inspect.iscoroutinefunction(compute):
             found: T = await compute()
             return found
@@ -77,12 +77,12 @@ class Lane:
         return result
 
     def close(self) -> None:
-        """Takes no more work. What runs now is not waited for here, but by the process before it ends."""
+        """Accepts no more work. It does not wait for running work; the process waits for it before it exits."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _yield(self) -> None:
         if self._nice:
-            # On Linux a thread has a niceness of its own.
+            # On Linux each thread has its own niceness.
             thread = threading.get_native_id()
             os.setpriority(os.PRIO_PROCESS, thread, min(19, os.getpriority(os.PRIO_PROCESS, thread) + self._nice))

@@ -1,1 +1,1 @@
-"""The OpenAI-compatible HTTP door and the life of a request."""
+"""The OpenAI-compatible HTTP gateway: the life of a request, the instances, and the control loop."""

@@ -1,4 +1,4 @@
-"""The gateway as a whole: its parts, its cycle, its way to a clean end."""
+"""The gateway as a whole: its parts, its cycle, and its shutdown."""
 
 import asyncio
 import logging
@@ -45,11 +45,11 @@ log = logging.getLogger(__name__)
 
 
 class Gateway:
-    """Everything of a gateway but its transport.
+    """All parts of a gateway except its transport.
 
     Attributes:
-        door: Serves the public port's requests.
-        desk, fleet, control, watch, journal, decisions, metrics, listener, model_reports: Its parts.
+        door: Serves the requests of the public port.
+        manager, fleet, control, watch, event_log, decisions, metrics, listener, model_reports: Its parts.
         draining: Whether it takes no new requests any more.
     """
 
@@ -63,15 +63,15 @@ class Gateway:
         on_cycle: Callable[[], None] | None = None,
         scheduler: Scheduler | None = None,
     ) -> None:
-        """Puts the parts together.
+        """Creates and connects the parts.
 
         Args:
             config: The whole configuration.
-            bus: Started by the caller, closed by the caller.
-            engines: Every configured engine with its adapter, closed by the caller.
-            clock: Tells the time.
+            bus: The bus; the caller starts and closes it.
+            engines: Every configured engine with its adapter; the caller closes it.
+            clock: The clock.
             on_cycle: Called after every finished cycle, for the service manager's watchdog.
-            scheduler: A fresh one from `make_scheduler` of the same configuration, such as one that keeps a log; None makes it here.
+            scheduler: A fresh one from `make_scheduler` with the same configuration, such as one that keeps a log; None creates it here.
         """
         self.config = config
         self.bus = bus
@@ -126,7 +126,7 @@ class Gateway:
         self.door = self._make_door()
 
     async def start(self) -> None:
-        """Takes up the last state, looks at every engine and override once, and starts the cycle."""
+        """Restores the last state, reads every engine and override once, and starts the cycle."""
         await self.watch.scan(announce=True)
         if self.config.agents.enabled:
             await self.listener.resume()
@@ -140,7 +140,7 @@ class Gateway:
         self._tasks = [asyncio.create_task(loop) for loop in loops]
 
     def reload(self, config: Config) -> None:
-        """Takes what it can of a configuration that was read again, and says what needs a restart."""
+        """Applies what it can of a reloaded configuration, and reports what needs a restart."""
         found = differences(self.config, config)
         live = [setting for setting, is_live in found if is_live]
         rest = [setting for setting, is_live in found if not is_live]
@@ -158,11 +158,11 @@ class Gateway:
         )
 
     def reload_refused(self, reason: str) -> None:
-        """A configuration that was read again is wrong; everything stays as it is."""
+        """Reports that a reloaded configuration is invalid; everything stays as it is."""
         self.event_log.note("config", "configuration", after="refused", reason=reason, severity="error", source="operator")
 
     async def drain(self, hurry: asyncio.Event | None = None) -> None:
-        """Takes nothing new and waits for what runs, `drain_s` at most or until `hurry`; what is left then is cut off with an error."""
+        """Takes no new requests and waits for running ones until `drain_s` or `hurry`; then ends the rest with an error."""
         self.draining = True
         self.event_log.note(
             "gateway", "gateway", before="serving", after="draining", reason=f"{len(self.manager.lives)} requests under way"
@@ -187,7 +187,7 @@ class Gateway:
             wait.cancel()
 
     async def close(self) -> None:
-        """Ends the cycle and everything that runs beside requests."""
+        """Stops the cycle and all background tasks."""
         pending: set[asyncio.Task[Any]] = {*self._tasks, *self._side_tasks}
         while pending:
             for task in pending:
@@ -195,7 +195,7 @@ class Gateway:
             _, pending = await asyncio.wait(pending, timeout=1.0)
 
     def readiness(self) -> list[str]:
-        """Reasons for not being ready; empty when ready."""
+        """Reasons for not being ready; empty if it is ready."""
         if self.draining:
             return ["draining: the gateway is shutting down"]
         if not any(instance.healthy for instance in self.fleet.instances.values()):
@@ -227,7 +227,7 @@ class Gateway:
         )
 
     async def _cycle(self) -> None:
-        """Every `tick_s`: deadlines, fallbacks for silent agents, one more look at the queue, and the snapshot for the agents."""
+        """Runs every `tick_s`: deadlines, fallbacks for silent agents, one more planning pass, and the snapshot for the agents."""
         tick_s = self.config.scheduler.tick_s
         stranded_s = 0.0
         while True:
@@ -237,7 +237,7 @@ class Gateway:
                 now_s = self.clock.now_s()
                 self.traces.tick(now_s)
                 if now_s - stranded_s >= STRANDED_EVERY_S and not all(instance.healthy for instance in self.fleet.instances.values()):
-                    # Where there are more than a handful, the next ones go with the next tick.
+                    # If there are more than one batch, the rest follows with the next tick.
                     stranded_s = 0.0 if self.manager.give_up_stranded() else now_s
                 self.control.tick()
                 self.manager.pump_soon()
@@ -249,23 +249,23 @@ class Gateway:
                 log.exception("a cycle of the gateway failed")
 
     def _judged(self, agent: str, answers: str, *, aside: bool) -> None:
-        """What an agent wants has been set aside or is used again. Later: a dispatch is under way."""
+        """Sets an agent's proposals aside or uses them again. This happens later in the loop, because a dispatch is in progress."""
         asyncio.get_running_loop().call_soon(partial(self.control.set_aside, agent, answers, aside=aside))
 
     def _applied(self) -> None:
-        """Control has put something else in force, or begun to."""
+        """Reacts to a change that control has applied or started."""
         self.traces.turned()
         self.manager.sliced_work.ask()
 
     def _sort_anew(self, instance: str, models: frozenset[str] | None) -> None:
-        """An instance serves other models now."""
+        """Sorts requests again after an instance has changed the models it serves."""
         self.scheduler.set_models(instance, models, self.clock.now_s())
         self.manager.sliced_work.ask()
 
     def _look_at_bus(self) -> None:
         """Reports loss and return of the bus, and publishes the active overrides again after a return.
 
-        A server that was away for less than a cycle may have lost them, too.
+        A bus server that was away for less than a cycle may have lost them, too.
         """
         health = self.bus.health
         if self._bus_up is None:
@@ -281,7 +281,7 @@ class Gateway:
             self.bus.post(msgspec.structs.replace(self.control.notice, sent_s=self.clock.now_s()))
 
     def _spawn(self, work: Coroutine[Any, Any, object]) -> None:
-        """Runs something beside the request that caused it. Bounded: beyond the limit it is left undone."""
+        """Runs work in the background of the request that caused it. Bounded: beyond the limit the work is dropped."""
         if len(self._side_tasks) >= MAX_SIDE_TASKS:
             work.close()
             return
@@ -306,10 +306,10 @@ class Gateway:
 
 
 def make_scheduler(config: Config, kind: Callable[..., Scheduler] = Scheduler) -> Scheduler:
-    """The scheduler that a configuration describes; `kind` makes it, and may make a subclass.
+    """The scheduler that a configuration describes; `kind` creates it, and may create a subclass.
 
     Raises:
-        HmasError: The policy, the router or two engine names do not fit.
+        HmasError: The policy, the router or the engine names are invalid.
     """
     settings = config.scheduler
     return kind(

@@ -1,4 +1,4 @@
-"""What a client is told when something is wrong: OpenAI's error JSON, as a body and as an event of a stream."""
+"""The errors that a client receives: OpenAI's error JSON, as a body and as an event of a stream."""
 
 import math
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ TYPE_OF_STATUS: Mapping[int, str] = MappingProxyType(
         504: "timeout_error",
     }
 )
-"""The `type` of an error object by status; what is not listed is a `server_error`."""
+"""The `type` of an error object by status; any other status is a `server_error`."""
 
 STREAM_END = b"data: [DONE]\n\n"
 
@@ -32,10 +32,10 @@ class ApiError(HmasError):
     """A refusal or failure as the client sees it.
 
     Attributes:
-        status: HTTP status where no byte of an answer has been sent yet.
+        status: HTTP status, used if no byte of an answer has been sent yet.
         code: Machine-readable name of the case.
-        param: The field or header at fault, None where there is none.
-        retry_after_s: When to come back; None leaves the header out.
+        param: The field or header at fault, None if there is none.
+        retry_after_s: When the client may retry; None omits the header.
         headers: Further response headers.
     """
 
@@ -63,11 +63,11 @@ class ApiError(HmasError):
         return orjson.dumps({"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}})
 
     def event(self) -> bytes:
-        """The same as an event of a stream, followed by `[DONE]` as vLLM does it: clients that wait for the mark end too."""
+        """The same as an event of a stream, followed by `[DONE]` as vLLM does, so that clients that wait for this mark end too."""
         return b"data: " + self.body() + b"\n\n" + STREAM_END
 
     def response_headers(self) -> dict[str, str]:
-        """Headers that belong to this error: content type and, where known, Retry-After in whole seconds, rounded up, 1 at least."""
+        """Headers of this error: content type and, if known, Retry-After in whole seconds, rounded up, at least 1."""
         headers = {"content-type": "application/json", **self.headers}
         if self.retry_after_s is not None:
             headers["retry-after"] = str(max(1, math.ceil(self.retry_after_s)))
@@ -75,5 +75,5 @@ class ApiError(HmasError):
 
 
 def bad_field(param: str, value: object, allowed: str, *, code: str = "invalid_value") -> ApiError:
-    """A 400 that names the field, what it held and what it may hold; long values are cut."""
+    """A 400 error that names the field, its value and the allowed values; long values are cut."""
     return ApiError(400, code, str(BodyError(param, value, allowed)), param=param)

@@ -1,4 +1,4 @@
-"""What operators see of a gateway and do to it: the `Operations` of the admin room, on this gateway."""
+"""The operators' view and controls of a gateway: implements the `Operations` of the admin API for it."""
 
 import contextlib
 from collections.abc import Sequence
@@ -24,9 +24,9 @@ from hmas.controller.scheduling.policies.registry import BUILT_IN, COMMON_PARAME
 from hmas.controller.scheduling.policy_base.queue_entry import QueuePolicy
 
 POSITION_UP_TO = 10_000
-"""Waiting requests up to which an exact position is worked out for whoever asks: 1 ms."""
+"""Number of waiting requests up to which an exact position is computed on request: 1 ms."""
 SHOWN_IDS = 3
-"""Decisions that are named where an id may mean several."""
+"""Most decisions that are listed if an id is ambiguous."""
 
 
 class GatewayOperations:
@@ -117,7 +117,7 @@ class GatewayOperations:
         trace = traces.find(request_id)
         if trace is None:
             raise AdminError(unknown(request_id, traces.kept, traces.kept_s))
-        # The one thing here that looks at all that wait: where they are too many, the loop is not held up for it.
+        # This alone looks at all waiting requests: if there are too many, it is skipped so that the event loop is not blocked.
         position = scheduler.position(trace.request.id) if scheduler.queued <= POSITION_UP_TO else None
         return trace_report(trace, traces, position=position, now_s=gateway.clock.now_s())
 
@@ -204,7 +204,7 @@ class GatewayOperations:
         }
 
     def _tenants(self, now_s: float) -> list[dict[str, Any]]:
-        """Tenants of whom configuration or operators say anything: what holds for them, what of it operators hold, what is left."""
+        """Tenants with a configuration or an override: their limits, which of them operators set, and what is left of the quotas."""
         control, scheduler = self._gateway.control, self._gateway.scheduler
         directives, notice = control.directives, control.notice
         return [
@@ -237,7 +237,7 @@ class GatewayOperations:
         }
 
     def _agents(self, now_s: float) -> dict[str, Any]:
-        """When each agent was last heard here, and how its answers do; qos speaks to other agents only."""
+        """When each agent's last message was received here, and the scores of its answers; qos sends messages to other agents only."""
         gateway = self._gateway
         agents: dict[str, Any] = {}
         for name in AGENT_NAMES:
@@ -288,7 +288,7 @@ class GatewayOperations:
 
 
 def described(policy: type[QueuePolicy]) -> dict[str, Any]:
-    """A policy as operators see it: what it is for, what it needs and what it promises."""
+    """A policy as shown to operators: its purpose, its inputs and its guarantees."""
     return {
         "name": policy.name,
         "summary": policy.summary,
@@ -312,7 +312,7 @@ def package_version() -> str:
 
 
 def _standing(one: Standing) -> dict[str, Any]:
-    """How some of an agent's answers do beside the default that they replace."""
+    """The score of one kind of an agent's answers, next to that of the default that they replace."""
     return {
         "answers": one.answers,
         "used": one.used,
@@ -325,7 +325,7 @@ def _standing(one: Standing) -> dict[str, Any]:
 
 
 def _quantiles(ordered: Sequence[float]) -> dict[str, float | None]:
-    """p50, p95 and p99 of an ordered sequence; None where it is empty."""
+    """p50, p95 and p99 of an ordered sequence; None if it is empty."""
     if not ordered:
         return {"p50": None, "p95": None, "p99": None}
     return {f"p{share}": ordered[min(len(ordered) - 1, share * len(ordered) // 100)] for share in (50, 95, 99)}

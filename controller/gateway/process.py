@@ -1,4 +1,4 @@
-"""One gateway process: engines, gateway, both ports, until it is told to stop."""
+"""One gateway process: engines, gateway and both ports, until it is stopped."""
 
 import asyncio
 import logging
@@ -22,14 +22,14 @@ from hmas.engines.base import Engine
 from hmas.engines.connect import connect_engine
 
 SPARE_FILES = 256
-"""Open files beside streams: engines' control calls, the bus, the operators' API, Python itself."""
+"""Open files reserved beside streams: control calls to engines, the bus, the operators' API, Python itself."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Where a gateway that has just started is found."""
+    """The addresses of a gateway that has just started, and the gateway itself."""
 
     url: str
     admin_url: str
@@ -48,22 +48,22 @@ async def serve(
     env: Mapping[str, str] | None = None,
     scheduler: Scheduler | None = None,
 ) -> None:
-    """Serves until `stop` is set, then drains and returns; cancelled, it ends without draining.
+    """Serves until `stop` is set, then drains and returns; if cancelled, it ends without draining.
 
     Args:
         config: The whole configuration.
-        bus: Started here, left open for its owner to close.
-        clock: Tells the time.
-        on_ready: Told the addresses once both ports listen.
+        bus: The bus; it is started here, and its owner closes it.
+        clock: The clock.
+        on_ready: Called with the addresses once both ports listen.
         on_cycle: Called after every finished cycle.
-        stop: Begins the drain.
+        stop: Starts the drain.
         hurry: Ends the drain early.
-        env: Where the engines' API keys are looked up; the process's own by default.
+        env: The environment with the engines' API keys; by default that of the process.
         scheduler: As for `Gateway`.
 
     Raises:
-        ConfigError: The gateway may not serve like this (no authentication beyond loopback, an engine's key is missing).
-        OSError: A port cannot be had.
+        ConfigError: The gateway must not serve with this configuration (no authentication beyond loopback, an engine's key is missing).
+        OSError: A port is not available.
     """
     keys = _check(config, os.environ if env is None else env)
     _make_room(config.gateway.max_connections)
@@ -101,7 +101,7 @@ async def serve(
 
 
 def _make_room(connections: int) -> None:
-    """Asks for two open files a connection; where the system allows fewer, that is said once."""
+    """Requests two open files per connection; logs a warning if the system allows fewer."""
     wanted = 2 * connections + SPARE_FILES
     allowed = lift_limit(wanted)
     if 0 <= allowed < wanted:
@@ -115,7 +115,7 @@ def _make_room(connections: int) -> None:
 
 
 def _check(config: Config, env: Mapping[str, str]) -> dict[tuple[str, str], str]:
-    """The engines' API keys and control tokens, by engine name and the setting that names the variable.
+    """Returns the engines' API keys and control tokens, by engine name and the setting that names the variable.
 
     Raises:
         ConfigError: See `serve`.
@@ -137,7 +137,7 @@ def _check(config: Config, env: Mapping[str, str]) -> dict[tuple[str, str], str]
 
 
 async def _connect(config: Config, keys: Mapping[tuple[str, str], str], stack: AsyncExitStack) -> list[tuple[EngineConfig, Engine]]:
-    """Every engine with its adapter; those that do not answer are waited for together, not one after the other."""
+    """Connects every engine with its adapter; engines that do not answer are waited for in parallel."""
 
     async def connect(engine: EngineConfig) -> tuple[EngineConfig, Engine]:
         adapter = await connect_engine(

@@ -1,1 +1,1 @@
-"""Which request runs next, and whether it may: pure decisions of the execution layer."""
+"""Decides which request runs next, and whether it may run. Pure decisions of the execution layer, without I/O."""

@@ -1,4 +1,4 @@
-"""The scheduler's books as the agents see them, and whether they balance."""
+"""The scheduler's accounts: the snapshot that agents read, and the check that the sums balance."""
 
 from collections.abc import Collection, Iterable, Sequence
 
@@ -13,7 +13,7 @@ from hmas.controller.scheduling.results import Counts
 def snapshot(
     room: WaitQueue, instances: Iterable[Instance], counts: Counts, *, now_s: float, gateway: str, forced: Sequence[str]
 ) -> SystemSnapshot:
-    """Queue and instances as they stand. O(running)."""
+    """The current state of the queue and the instances. O(running)."""
     oldest_s = room.oldest_s()
     return SystemSnapshot(
         sent_s=now_s,
@@ -35,10 +35,10 @@ def snapshot(
 
 
 def check(room: WaitQueue, instances: Iterable[Instance], running: Collection[Running], counts: Counts) -> None:
-    """Checks that nothing was lost or doubled. O(running).
+    """Checks that no request was lost or counted twice. O(running).
 
     Raises:
-        SchedulingError: A sum does not come out.
+        SchedulingError: A sum does not balance.
     """
     if counts.arrived != counts.queued + counts.running + sum(counts.ended.values()):
         raise SchedulingError(f"arrived {counts.arrived} is not queued {counts.queued} + running {counts.running} + {dict(counts.ended)}")

@@ -1,4 +1,4 @@
-"""Default estimates of a request from what its like has cost before: nothing ever waits for an agent."""
+"""Default estimates from the cost of similar past requests, so that a request never waits for an agent."""
 
 import math
 from bisect import bisect_left, insort
@@ -11,28 +11,28 @@ from hmas.controller.core.types import DEFAULT_IMPORTANCE, Estimates, OutcomeKin
 BUCKET_EDGES = (64, 256, 1024, 4096, 16_384)
 """Prompt lengths at which one bucket ends and the next begins."""
 TARGET_STEPS = 2
-"""Steps of the TTFT target, a factor of two apart in so many: who declares a nearer target mostly asks for something else."""
+"""Steps per factor of two of the TTFT target. A client that declares a tighter target usually sends a different kind of request."""
 _KEEP = 64
 _LEAST = 8
 _CELLS = 4096
 _UPPER_QUANTILE = 0.9
 _TARGET_MOST_MS = 1e9
 _Key = tuple[str | None, int, int | None]
-"""A tenant or all; a bucket or -1 for all; the step of the target or None for all."""
+"""Key of a cell: a tenant, or None for all; a bucket, or -1 for all; the step of the target, or None for all."""
 
 
 def bucket(prompt_tokens: int) -> int:
-    """Number of the prompt-length bucket, 0 for the shortest."""
+    """Index of the prompt-length bucket, 0 for the shortest prompts."""
     return sum(prompt_tokens >= edge for edge in BUCKET_EDGES)
 
 
 def target_step(ttft_ms: float) -> int:
-    """Number of the step that a TTFT target falls in."""
+    """Index of the step that a TTFT target falls into."""
     return math.floor(TARGET_STEPS * math.log2(min(_TARGET_MOST_MS, max(1.0, ttft_ms))))
 
 
 class _Window:
-    """The mean of the last 64 values, kept as they come: it is asked for with every request."""
+    """The mean of the last 64 values, updated with each value because every request reads it."""
 
     __slots__ = ("_since", "_total", "_values")
 
@@ -49,7 +49,7 @@ class _Window:
         self._total += value
         self._since += 1
         if self._since >= _KEEP:
-            # What rounding has left in the sum goes.
+            # Removes the rounding error that the running sum has collected.
             self._since = 0
             self._total = sum(values)
 
@@ -58,7 +58,7 @@ class _Window:
 
 
 class _Cell:
-    """The last 64 completions of one kind. `ordered` has the same lengths as `outputs`, the shortest first."""
+    """The last 64 completions of one key. `ordered` holds the lengths of `outputs`, sorted ascending."""
 
     __slots__ = ("ordered", "outputs", "tpots_ms", "ttfts_ms")
 
@@ -83,15 +83,15 @@ class _Cell:
 class History:
     """Estimates by tenant, prompt-length bucket and declared target, from the last 64 completions of each.
 
-    A client that declares its targets tells by them what kind of request it sends, without a word of the prompt being read: such
-    a request is taken for one of those with the same target, of its tenant, else of all. Where those are fewer than 8, and for one
-    without a target of its own, the tenant's bucket counts, then the bucket over all tenants, then all requests together, then the
-    fixed defaults of `Estimates`: H-MAS's historical prior for requests without usable semantics (3.2). The table keeps the 4096
-    cells last learned from.
+    The targets that a client declares indicate the kind of request, without any look at the prompt. So a request with declared targets is
+    estimated from requests with the same target: those of its tenant, else those of all tenants. With fewer than 8 of them, and for a
+    request without declared targets, the tenant's bucket counts, then the bucket over all tenants, then all requests together, then the
+    fixed defaults of `Estimates`. This is H-MAS's historical prior for requests without usable semantics (3.2). The table keeps the 4096
+    cells that were updated last.
     """
 
     def __init__(self, targets: TargetTable = TargetTable()) -> None:  # noqa: B008 - immutable
-        """`targets`: those of requests that declare none."""
+        """Starts empty. `targets`: the targets of requests that declare none."""
         self._slo = targets.target(TaskType.UNKNOWN, DEFAULT_IMPORTANCE)
         self._cells: OrderedDict[_Key, _Cell] = OrderedDict()
 
@@ -99,7 +99,7 @@ class History:
         return len(self._cells)
 
     def learn(self, completion: Completion) -> None:
-        """Takes a completion into account; what did not complete, or produced nothing, teaches nothing about cost."""
+        """Learns from a completion. A request that did not complete, or produced no output, is ignored: it shows nothing about cost."""
         if completion.outcome is not OutcomeKind.COMPLETED or completion.output_tokens < 1:
             return
         number = bucket(completion.prompt_tokens)
@@ -117,9 +117,9 @@ class History:
             self._cells.popitem(last=False)
 
     def estimate(self, request: Request) -> Estimates:
-        """What to believe about a request before any agent has spoken.
+        """The estimates of a request before any agent has answered.
 
-        A declared SLO is taken as it is, a cap on output bounds the lengths.
+        A declared SLO is used as it is; a cap on output bounds the lengths.
         """
         slo = request.declared_slo or self._slo
         prior = Estimates(slo=slo, importance=DEFAULT_IMPORTANCE)

@@ -1,4 +1,4 @@
-"""The walk down a queue for the first request that can go somewhere."""
+"""The planning pass: looks down a queue for the first request that can be dispatched to an instance."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,20 +16,20 @@ from hmas.controller.scheduling.queue.tenant_share import TenantShareLimiter
 from hmas.controller.scheduling.settings import SchedulerSettings
 
 LOOK_AHEAD = 8
-"""Entries that are held back (by fence or guard, or because they may not go where a slot is free) and may be passed in one walk."""
+"""Entries that one planning pass may pass because they are held back (by fence, guard, or because no free slot is allowed for them)."""
 KEPT_FREE, ALREADY_TRIED, LATE_SHARE = "instance reserved", "failed there before", "limit for overdue requests"
 ROUTER, FENCE, GUARD = "router", "KV cache full", "TPOT guard"
-"""Why an entry that was looked at could not go, where one reason stands for the last instance it was refused by."""
+"""Why an entry could not be dispatched. If several instances refused it, the reason of the last one counts."""
 PAST_FENCE = (
     "past the KV fence: full by forecast, not by the engine's report, and to wait would cost a preemption's time or the TTFT target"
 )
 PATIENCE = 16
-"""How often an entry may be passed; after that an instance is kept free for it."""
+"""How often an entry may be passed before an instance is kept free for it."""
 
 
 @dataclass(frozen=True)
 class PlannedDispatch:
-    """What a walk found: the entry, out of its queue now; its KV tokens at the upper length; where it goes; whether it was demoted."""
+    """The result of a planning pass: the entry, already out of its queue, its KV tokens at the upper length, its instance, and `late`."""
 
     entry: QueueEntry
     tokens: int
@@ -38,18 +38,18 @@ class PlannedDispatch:
 
 
 class DispatchPlanner:
-    """Takes the policy's next request that fence and guard let in and the router finds an instance for.
+    """Takes the policy's next request that fence and guard admit and the router finds an instance for.
 
-    Entries that are held back are passed, a bounded number of them. One that has been passed too often gets an instance
-    kept free: the one with the most KV room takes nobody else until it has room for that entry. That room only grows while
-    it is kept free, so the entry's turn comes.
+    Entries that are held back are passed, up to a bounded number. An entry that was passed too often gets an instance kept free: the one
+    with the most free KV cache takes no other request until it can hold that entry. Its free KV cache only grows meanwhile, so the entry is
+    dispatched in the end.
 
-    Demoted requests are looked at when no other that may go waits in their group, and then fill an instance up to a share only
-    (see `Instance.late_window`). Requests of a tenant at its share of the windows are looked at when none of another tenant waits
-    in front of them: in order, or demoted.
+    Demoted requests are considered only if no other request that may be dispatched waits in their group, and then fill an instance only up
+    to a share (see `Instance.late_window`). Requests of a tenant at its share of the windows are considered only if no request of another
+    tenant waits before them, in order or demoted.
 
     Attributes:
-        bounds: Conformal bounds in force, in the order of their buckets.
+        bounds: The active conformal bounds, in the order of their buckets.
         guard: The TPOT guard.
     """
 
@@ -65,7 +65,7 @@ class DispatchPlanner:
         self.bounds: tuple[LengthBound, ...] = ()
 
     def find(self, group: ModelQueue, now_s: float) -> PlannedDispatch | None:
-        """The next of a group, None where none can go. O(1) in the waiting requests where no instance has a slot."""
+        """The next dispatch of a group, None if no request can go. O(1) in the waiting requests if no instance has a free slot."""
         waiting = len(group.policy) or (self._serves_late and len(group.late))
         if not waiting:
             group.blocked = ""
@@ -79,7 +79,7 @@ class DispatchPlanner:
         return found
 
     def _search(self, source: QueuePolicy, group: ModelQueue, now_s: float, *, late: bool) -> tuple[bool, PlannedDispatch | None]:
-        """Whether there was anything to look at, and what can go."""
+        """Whether there was any entry to consider, and the dispatch that was found."""
         passed: list[QueueEntry] = []
         kept_free: set[str] = set()
         found: PlannedDispatch | None = None
@@ -105,11 +105,11 @@ class DispatchPlanner:
         return bool(passed) or found is not None, found
 
     def _place(self, entry: QueueEntry, tokens: int, group: ModelQueue, kept_free: set[str], now_s: float, *, late: bool) -> Choice | None:
-        """The router's choice among the instances with a slot; where fence or guard refuse it, its next one.
+        """The router's choice among the instances with a free slot; if fence or guard refuse it, the router's next choice.
 
-        Asked in this order, because fence and guard have to look at all that is in flight on an instance.
+        The router is asked first because fence and guard have to look at all requests in flight on an instance.
         """
-        # Mostly nothing is left out, and among hundreds of instances the look at each is what a dispatch costs.
+        # Usually no instance is excluded, and with hundreds of instances the check of each is the cost of a dispatch.
         candidates = list(group.open)
         if late or entry.tried or kept_free:
             candidates = [

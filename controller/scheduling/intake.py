@@ -1,4 +1,4 @@
-"""Whether a request is taken into the queue at all, and when one that is sent away may come back."""
+"""Decides whether a request is admitted to the queue, and when the client of a refused request may retry."""
 
 from hmas.controller.core.types import Estimates, Request
 from hmas.controller.scheduling import refusals as endings
@@ -14,10 +14,10 @@ RETRY_AFTER_MAX_S = 60.0
 
 
 class QueueAdmission:
-    """Asks in this order: can it ever be served, has its tenant the tokens, is there room in the queue for it.
+    """Checks in this order: whether the request can ever be served, whether its tenant has the quota, and whether the queue has a place.
 
-    A full queue has room for a request that ranks better than the worst that waits there: by the client's priority, then by importance,
-    then one that is in time before one that is overdue. Who waits in time is not given up for an equal that has only just come.
+    A full queue admits a request that ranks better than the worst waiting one. The rank is the client's priority, then importance, then in
+    time before overdue. A waiting request that is in time is not given up for a newcomer of equal rank.
     """
 
     __slots__ = ("_settings", "_tenancy", "_wait_queue")
@@ -28,7 +28,7 @@ class QueueAdmission:
         self._tenancy = tenancy
 
     def refusal(self, request: Request, estimates: Estimates, now_s: float) -> Refusal | None:
-        """Why a request is not taken in, None where it is; it is charged to its tenant then. O(instances)."""
+        """The refusal of a request, None if it is admitted; then it is charged to its tenant. O(instances)."""
         instances = self._wait_queue.group_of(request.model).instances
         tokens = least_tokens(request)
         for instance in instances:
@@ -49,25 +49,26 @@ class QueueAdmission:
         return None
 
     def _outranks(self, request: Request, estimates: Estimates) -> bool:
-        """Whether it ranks better than the worst that waits, which then has to go in its place."""
+        """Whether the request ranks better than the worst waiting one, which then has to leave."""
         worst = self._wait_queue.backlog.worst() if self._settings.evict_lower_ranked else None
         return worst is not None and rank_of(request, estimates.importance, overdue=False) < worst[0]
 
     def sample(self, now_s: float) -> None:
-        """Looks how much work has left each queue; to be called now and then. O(models)."""
+        """Samples how much work has left each queue. The caller does this at regular intervals. O(models)."""
         for group in self._wait_queue.groups:
             group.work.sample(now_s)
 
     def retry_after_s(self, model: str, now_s: float) -> float:
-        """When a client of this model that is sent away would have been served had it waited, 1 to 60 s.
+        """When a refused client of this model would have been served had its request waited, 1 to 60 s.
 
-        The queue of each model, or of those that the same instances serve, has a pace of its own (see `Work`): work leaves it when it is
-        dispatched, ends, or is overdue and makes way. Neither a long queue of another model nor the speed of its instances counts.
+        The queue of each group of models served by the same instances has a pace of its own (see `QueuedWork`): work leaves it when a
+        request is dispatched, ends, or becomes overdue and makes way. A long queue of another model, or the speed of its instances, does
+        not count.
         """
         return told_s(self._wait_queue.group_of(model).work.wait_s(now_s))
 
     def _place_s(self, now_s: float) -> float:
-        """How long until one of all that wait has left, whichever queue it is in: the limit on waiting requests is one for all."""
+        """Seconds until one of all waiting requests leaves, from any queue: the limit on waiting requests is global."""
         groups = self._wait_queue.groups
         pace = sum(group.work.per_second(now_s) for group in groups)
         mean_us = sum(group.work.ready_us for group in groups) / max(1, len(self._wait_queue))
@@ -75,5 +76,5 @@ class QueueAdmission:
 
 
 def told_s(wait_s: float) -> float:
-    """A wait as clients are told it, 1 to 60 s."""
+    """A wait as reported to clients, bounded to 1 to 60 s."""
     return min(RETRY_AFTER_MAX_S, max(RETRY_AFTER_MIN_S, wait_s))

@@ -1,4 +1,4 @@
-"""How a request's story is told when it ends or is refused."""
+"""Builds the result of a request that has ended or is refused."""
 
 from hmas.controller.core.messages import Completion
 from hmas.controller.core.objectives import slo_met
@@ -12,7 +12,7 @@ from hmas.controller.scheduling.results import Ended, Refusal
 
 
 def ended_waiting(entry: QueueEntry, kind: OutcomeKind, policy: str, now_s: float) -> Ended:
-    """The story of a request that was never dispatched, or was waiting for its second try."""
+    """The result of a request that was never dispatched, or was waiting for its second try."""
     return Ended(
         entry=entry,
         kind=kind,
@@ -32,7 +32,7 @@ def ended_waiting(entry: QueueEntry, kind: OutcomeKind, policy: str, now_s: floa
 
 
 def ended_running(run: Running, kind: OutcomeKind, now_s: float, output_tokens: int | None) -> Ended:
-    """The story of a request that was in flight; `output_tokens` is the engine's own count, None to take the one kept."""
+    """The result of a request that was in flight. `output_tokens`: the engine's own count, None to use the scheduler's count."""
     request, slo = run.entry.request, run.entry.estimates.slo
     tokens = run.tokens if output_tokens is None else output_tokens
     ttft_ms = service_ttft_ms = tpot_ms = -1.0
@@ -93,7 +93,7 @@ def completion_of(ended: Ended, now_s: float) -> Completion:
 
 
 def queue_full(queued: int, limit: int, retry_after_s: float) -> Refusal:
-    """429: too many wait already."""
+    """429: too many requests wait already."""
     return Refusal(
         kind=OutcomeKind.REJECTED,
         status=429,
@@ -104,7 +104,7 @@ def queue_full(queued: int, limit: int, retry_after_s: float) -> Refusal:
 
 
 def over_quota(request: Request, over: OverQuota) -> Refusal:
-    """429: the tenant has used up what it may take in a minute. The wait is when its bucket will hold enough, whatever that is."""
+    """429: the tenant has used up its quota per minute. The wait lasts until its bucket holds enough, however long that is."""
     return Refusal(
         kind=OutcomeKind.REJECTED,
         status=429,
@@ -118,7 +118,7 @@ def over_quota(request: Request, over: OverQuota) -> Refusal:
 
 
 def too_large(request: Request, instances: tuple[Instance, ...]) -> Refusal:
-    """400: what the request is certain to need passes the KV fence everywhere."""
+    """400: the KV tokens that the request certainly needs exceed every instance's fence."""
     largest = max(instance.fence.limit_tokens for instance in instances)
     asked = f" and asks for at least {request.min_output_tokens} more" if request.min_output_tokens > 1 else ""
     return Refusal(
@@ -133,7 +133,7 @@ def too_large(request: Request, instances: tuple[Instance, ...]) -> Refusal:
 
 
 def outranked(entry: QueueEntry, now_s: float, retry_after_s: float) -> Refusal:
-    """429: the queue is full and another matters more."""
+    """429: the queue is full and another request ranks higher."""
     return Refusal(
         kind=OutcomeKind.SHED,
         status=429,
@@ -159,7 +159,7 @@ def shed(entry: QueueEntry, now_s: float, retry_after_s: float) -> Refusal:
 
 
 def waited_out(entry: QueueEntry, now_s: float, retry_after_s: float) -> Refusal:
-    """503: overdue for so long that an answer is no use any more."""
+    """503: the request has been overdue for so long that an answer is of no use any more."""
     waited_s, target_ms = now_s - entry.request.arrival_s, entry.estimates.slo.ttft_ms
     return Refusal(
         kind=OutcomeKind.SHED,

@@ -1,4 +1,4 @@
-"""What the scheduler answers."""
+"""The results that the scheduler returns."""
 
 from collections.abc import Mapping
 
@@ -9,13 +9,13 @@ from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a request is not served, ready for the client.
+    """Why a request is not served, in a form that is ready for the client.
 
     Attributes:
         kind: The outcome.
         status: HTTP status.
         code: OpenAI error code.
-        message: What happened, in words.
+        message: A description of what happened.
         retry_after_s: When trying again makes sense; 0 where it never does.
     """
 
@@ -30,8 +30,8 @@ class Dispatch(msgspec.Struct, frozen=True, kw_only=True):
     """A request that goes to an instance now.
 
     Attributes:
-        reason: The policy and the router's grounds.
-        relieved: What held it back while the instance showed room, where it is dispatched in spite of that; else empty.
+        reason: The policy, and the reason for the router's choice.
+        relieved: The reason that held the request back while the instance had capacity, if it is dispatched despite it; else empty.
     """
 
     entry: QueueEntry
@@ -41,11 +41,11 @@ class Dispatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """One request's whole story; conventions as in `hmas.controller.core.messages.Completion` (-1 for what did not happen).
+    """The whole result of one request; conventions as in `hmas.controller.core.messages.Completion` (-1 for what did not happen).
 
     Attributes:
-        predicted: Estimates when the first token came, or the last ones where none came.
-        policy: Name of the policy that dispatched it; the one in force where it was never dispatched.
+        predicted: Estimates at the first token, or the last ones if none came.
+        policy: Name of the policy that dispatched it; the active one if it was never dispatched.
     """
 
     entry: QueueEntry
@@ -65,7 +65,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dropped(msgspec.Struct, frozen=True, kw_only=True):
-    """A waiting request that the scheduler gave up; it has ended already."""
+    """A waiting request that the scheduler gave up. It has already ended."""
 
     entry: QueueEntry
     refusal: Refusal

@@ -1,4 +1,4 @@
-"""The one queue that the gateway and the simulation both drive: which request runs next, and where."""
+"""The scheduler, driven by the gateway and the simulation alike: it decides which request runs next, and where."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
@@ -28,15 +28,15 @@ from hmas.controller.scheduling.steering import PolicyControl
 __all__ = ["Counts", "Dispatch", "Dropped", "Ended", "InstanceSpec", "Refusal", "Scheduler", "SchedulerSettings"]
 
 DROPPED_AT_ONCE = 32
-"""Requests that one call ends at most: to tell the client of each costs more than to find it."""
+"""Most requests that one call ends: to notify the client of each costs more than to find it."""
 
 
 class Scheduler(PolicyControl):
-    """Requests in, dispatches out. Pure: the time is handed in, and never goes back.
+    """Takes requests in and returns dispatches. Pure: the caller passes the time, which never goes back.
 
-    A request is waiting, running or ended, in exactly one of them, and ends exactly once (`check_conservation`). Every call
-    is O(log n) in the waiting requests unless it says otherwise; `dispatch` with every window full is O(1) in them. What has to
-    touch all of them is begun by the call that asks for it and carried on by `settle`, a bounded number with each call.
+    At any time a request is either waiting, running or ended, and it ends exactly once (`check_conservation`). Every call is O(log n) in
+    the waiting requests unless stated otherwise; `dispatch` with every window full is O(1). Work that has to touch all of them is started
+    by the call that needs it and continued by `settle`, a bounded number of requests per call.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Scheduler(PolicyControl):
         parameters: Mapping[str, float] | None = None,
         tenants: Mapping[str, TenantLimits] | None = None,
     ) -> None:
-        """Starts empty. `tenants`: limits of those that have any.
+        """Starts empty. `tenants`: the limits of tenants that have any.
 
         Raises:
             PolicyError: The policy or a parameter is not allowed.
@@ -94,15 +94,15 @@ class Scheduler(PolicyControl):
         self._dispatched = 0
         self._ended: dict[OutcomeKind, int] = dict.fromkeys(OutcomeKind, 0)
 
-    # -- one request's way ------------------------------------------------------------------------------------------------
+    # -- the path of one request ------------------------------------------------------------------------------------------------
 
     def submit(self, request: Request, estimates: Estimates, now_s: float, weight: float = 1.0) -> QueueEntry | Refusal:
-        """Takes a request in.
+        """Admits a request to the queue.
 
         Returns:
-            Its entry; or a refusal, with which it has ended as rejected: 429 where the queue is full or its tenant's quota is used
-            up, 400 where its prompt alone passes the KV fence of every instance that serves its model. A model that no instance
-            serves, or none that is healthy, is no ground: the request waits.
+            Its entry; or a refusal, and then the request has ended as rejected: 429 if the queue is full or its tenant's quota is used up,
+            400 if its prompt alone exceeds the KV fence of every instance that serves its model. If no instance serves the model, or none
+            is healthy, the request is not refused but waits.
 
         Raises:
             SchedulingError: A live request has the same id.
@@ -125,14 +125,14 @@ class Scheduler(PolicyControl):
         return entry
 
     def outranked(self) -> list[Dropped]:
-        """Those that had to make way for a request just taken in; told once, here or by `drop_due`."""
+        """Requests that had to make way for a newly admitted one; each is reported once, here or by `drop_due`."""
         given_up, self._given_up = self._given_up, []
         return given_up
 
     def revise(self, request_id: str, estimates: Estimates, now_s: float) -> bool:
-        """Gives a request new estimates; a waiting one is re-keyed (True). False where it is running, gone or unknown.
+        """Gives a request new estimates; a waiting one is re-keyed (True). False if it is running, gone or unknown.
 
-        A running one keeps the new estimates for its fence booking and for residuals by `Ended.entry`.
+        A running request keeps the new estimates for its fence booking and for the residuals in `Ended.entry`.
         """
         waiting = self._wait_queue.get(request_id)
         if waiting is not None:
@@ -150,7 +150,7 @@ class Scheduler(PolicyControl):
         return attainable(entry.request, estimates, self._wait_queue.group_of(entry.request.model).fastest(entry), headroom)
 
     def dispatch(self, now_s: float) -> list[Dispatch]:
-        """All that may go now, in order; each counts as in flight from here."""
+        """All requests that can be dispatched now, in order; each counts as in flight from now on."""
         self._wait_queue.sweep(now_s)
         sent: list[Dispatch] = []
         groups = self._wait_queue.queues.groups
@@ -168,8 +168,10 @@ class Scheduler(PolicyControl):
         return sent
 
     def expire(self, now_s: float) -> list[Dropped]:
-        """The gateway's tick: samples how fast the instances work, looks for requests that are held beside engines with room, and ends
-        waiting requests whose time is up (`drop_due`).
+        """Performs the gateway's tick and returns the requests that it ends.
+
+        The tick samples the speed of the instances, finds requests held back beside engines with spare capacity, and ends expired waiting
+        requests (`drop_due`).
         """
         for instance in self._instances.values():
             instance.sample(now_s)
@@ -178,11 +180,11 @@ class Scheduler(PolicyControl):
         return self.drop_due(now_s)
 
     def drop_due(self, now_s: float) -> list[Dropped]:
-        """Ends waiting requests whose time is up, `DROPPED_AT_ONCE` at most: where it returns any, there may be more.
+        """Ends expired waiting requests, at most `DROPPED_AT_ONCE`: if it returns any, there may be more.
 
-        Up is the time of those past their deadline (timed out), of demoted ones that have waited for `overdue_wait_s` beyond their target,
-        and of all overdue ones where `overdue` is `shed`.
-        Running requests are not touched: whoever streams them watches their deadline and calls `end`.
+        Expired are requests past their deadline (timed out), demoted ones that have waited for `overdue_wait_s` beyond their target, and
+        all overdue ones if `overdue` is `shed`. Running requests are not touched: the code that streams them watches their deadline and
+        calls `end`.
         """
         self._wait_queue.sweep(now_s)
         dropped = self.outranked()
@@ -199,15 +201,15 @@ class Scheduler(PolicyControl):
         return dropped
 
     def progress(self, request_id: str, tokens: int, now_s: float) -> None:
-        """A running request has produced `tokens` output tokens so far; the first call marks the first. No effect where it does not run."""
+        """Records that a running request has produced `tokens` output tokens; the first call marks its first token. Else no effect."""
         run = self._running.get(request_id)
         if run is not None:
             run.instance.progress(run, tokens, now_s)
 
     def retry(self, request_id: str, now_s: float) -> bool:
-        """Puts a running request that its instance failed back into the queue, at its old place and never to that instance again.
+        """Returns a running request that its instance failed to its old place in the queue; it never goes to that instance again.
 
-        False, and nothing changes, where it does not run, has produced tokens, was retried before, or has nowhere else to go.
+        Returns False, and changes nothing, if it does not run, has produced tokens, was retried before, or no other instance can take it.
         """
         run = self._running.get(request_id)
         if run is None or run.first_s is not None or run.entry.tried:
@@ -230,12 +232,12 @@ class Scheduler(PolicyControl):
         Args:
             request_id: Its id.
             kind: How it ended.
-            now_s: When.
+            now_s: The time.
             output_tokens: The engine's own count, None to take the last one given to `progress`.
-            cached_tokens: Prompt tokens that the engine found cached, None where it does not say.
+            cached_tokens: Prompt tokens that the engine found cached, None if it does not report them.
 
         Raises:
-            SchedulingError: No such request is live, or one that waits is said to have completed.
+            SchedulingError: No live request has this id, or a waiting one is reported as completed.
         """
         run = self._running.pop(request_id, None)
         if run is not None:
@@ -259,22 +261,22 @@ class Scheduler(PolicyControl):
     # -- accounts ---------------------------------------------------------------------------------------------------------
 
     def snapshot(self, now_s: float, gateway: str, forced: Sequence[str] = ()) -> SystemSnapshot:
-        """Queue and instances as the agents see them. O(running)."""
+        """Queue and instances as reported to the agents. O(running)."""
         self._wait_queue.sweep(now_s)
         return accounts.snapshot(self._wait_queue, self._instances.values(), self.counts(), now_s=now_s, gateway=gateway, forced=forced)
 
     @property
     def held_while_idle_s(self) -> Mapping[str, float]:
-        """Seconds for which requests waited beside an instance that showed room, by reason, since the start."""
+        """Seconds for which requests waited beside an instance with spare capacity, by reason, since the start."""
         return self._idle_holds.seconds
 
     @property
     def cost_threshold(self) -> float:
-        """The cost above which requests are put behind (see `Queues`). O(groups)."""
+        """The cost above which requests are put behind others (see `PolicySwitcher`). O(groups)."""
         return self._wait_queue.queues.cost_threshold
 
     def glance(self, model: str) -> tuple[int, int, int, int]:
-        """For requests of `model`: how many wait, dispatches so far, and looks that found all windows full and no engine there. O(1)."""
+        """Waiting requests, dispatches, and how often, for `model`, all windows were full or no engine was available. O(1)."""
         group = self._wait_queue.group_of(model)
         return len(self._wait_queue), self._dispatched, group.full, group.down
 
@@ -287,7 +289,7 @@ class Scheduler(PolicyControl):
         return self._instance(instance).in_flight
 
     def is_half_empty(self, instance: str, now_s: float) -> bool:
-        """Whether an instance is less than half full by what it shows (`room.is_half_empty`). O(in flight).
+        """Whether an instance is less than half full by its own figures (`room.is_half_empty`). O(in flight).
 
         Raises:
             SchedulingError: Unknown instance.
@@ -295,11 +297,11 @@ class Scheduler(PolicyControl):
         return is_half_empty(self._instance(instance), now_s)
 
     def heads(self) -> list[QueueEntry]:
-        """The oldest request of each group that the same instances serve. O(groups)."""
+        """The oldest request of each group of requests that the same instances serve. O(groups)."""
         return [group.first.entry for group in self._wait_queue.queues.all() if group.first is not None]
 
     def oldest(self, model: str, limit: int) -> list[QueueEntry]:
-        """The oldest of those that wait in the group of `model`, `limit` at most."""
+        """The oldest waiting requests in the group of `model`, at most `limit`."""
         return [waiting.entry for waiting in islice(self._wait_queue.group_of(model), limit)]
 
     def queued_ids(self) -> list[str]:
@@ -311,7 +313,7 @@ class Scheduler(PolicyControl):
         return list(self._running)
 
     def counts(self) -> Counts:
-        """The conservation sum's parts."""
+        """The parts of the conservation sum."""
         return Counts(
             arrived=self._arrived,
             queued=len(self._wait_queue),
@@ -321,31 +323,31 @@ class Scheduler(PolicyControl):
         )
 
     def check_conservation(self) -> None:
-        """Checks that nothing was lost or doubled. O(running).
+        """Checks that no request was lost or counted twice. O(running).
 
         Raises:
-            SchedulingError: A sum does not come out.
+            SchedulingError: A sum does not balance.
         """
         accounts.check(self._wait_queue, self._instances.values(), self._running.values(), self.counts())
 
     def position(self, request_id: str) -> int | None:
-        """How many would go before it as things stand, None where it does not wait. O(n); an estimate under two-lane and wfq."""
+        """How many requests would go before it now, None if it does not wait. O(n); an estimate under two-lane and wfq."""
         waiting = self._wait_queue.get(request_id)
         return None if waiting is None else waiting.group.rank(waiting)
 
     def retry_after_s(self, model: str, now_s: float) -> float:
-        """When a client of this model that is sent away may come back, 1 to 60 s (see `QueueAdmission`)."""
+        """When the client of a refused request for this model may retry, 1 to 60 s (see `QueueAdmission`)."""
         return self._admission.retry_after_s(model, now_s)
 
     def models(self, now_s: float) -> dict[str, tuple[int, float]]:
-        """By model that any instance names: how many wait for the same instances, and `retry_after_s`. O(models)."""
+        """By model that any instance names: how many requests wait for the same instances, and `retry_after_s`. O(models)."""
         return {
             model: (group.held, self._admission.retry_after_s(model, now_s))
             for model, group in sorted(self._wait_queue.queues.models().items())
         }
 
     def rates(self, tenant: str, now_s: float) -> dict[str, RateState]:
-        """A tenant's quotas as they stand, by `tokens` and `requests`; empty where it has none."""
+        """A tenant's current quotas, keyed by `tokens` and `requests`; empty if it has none."""
         return self._tenancy.rates(tenant, now_s)
 
     def _start(self, found: PlannedDispatch, now_s: float) -> Dispatch:

@@ -1,4 +1,4 @@
-"""What the scheduler is given at the start. The only place of the shipped defaults."""
+"""The scheduler's initial configuration. The shipped defaults are defined here only."""
 
 from typing import Literal
 
@@ -9,24 +9,26 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings that do not change while the scheduler lives.
 
     Attributes:
-        queue_limit: Waiting requests beyond which new ones are refused.
-        evict_lower_ranked: Whether a request that ranks better than the worst waiting one takes its place where the queue is full.
-        overdue: What becomes of a waiting request that can no longer meet its TTFT target: `keep` it in order, `demote` it
-            behind all that still can, or `shed` it.
+        queue_limit: Number of waiting requests beyond which new ones are refused.
+        evict_lower_ranked: Whether a request that ranks better than the worst waiting one takes its place if the queue is full.
+        overdue: What becomes of a waiting request that can no longer meet its TTFT target: `keep` it in order, `demote` it behind all that
+            still can, or `shed` it.
         fence: Whether Eq. 2 is enforced.
         fence_margin: delta_frag of Eq. 2, 0 to below 1.
-        fence_overcommit: Whether a full fence is passed once waiting has cost what a preemption costs (`scheduling.overcommit`).
+        fence_overcommit: Whether a request may pass a full fence once waiting has cost what a preemption costs
+            (`hmas.controller.scheduling.instances.overcommit`).
         fence_prefix_credit: Whether tokens that requests in flight are expected to share are booked once.
-        late_service_share: Share of the service TTFT that must still fit before the deadline, 0 to 1; of the prediction and what
-            the instances have shown, the shorter counts. 0: overdue means that the deadline has passed.
-        late_confidence: How sure it must be that a request sent now would have its first token in time for it not to be overdue, 0 to
-            below 1, as far as instances have shown it (see `hmas.controller.scheduling.instances.lateness`). 0: the share alone counts.
-        late_share: While requests come in time, demoted ones fill an instance only up to this share of what those in time have
-            lately filled, 0 to 1.
+        late_service_share: Share of the service TTFT that must still fit before the deadline, 0 to 1; the shorter of the prediction and the
+            measurements of the instances counts. 0: overdue means that the deadline has passed.
+        late_confidence: Required confidence that the first token of a request dispatched now would be in time, 0 to below 1; otherwise the
+            request is overdue. It needs measurements of the instances (see `hmas.controller.scheduling.instances.lateness`). 0: only
+            `late_service_share` counts.
+        late_share: While requests come in time, demoted ones fill an instance only up to this share of what those in time have recently
+            filled, 0 to 1.
         overdue_wait_s: How long after its TTFT target a demoted request waits at most; then it is shed.
-        tpot_guard: Share of the room of those in flight that a new prompt may take (see `hmas.controller.scheduling.admission.tpot_guard`),
-            0 to 1; 0 switches the guard off.
-        headroom: Least target of a request that declares none, over what an instance has shown to take for a request alone (see
+        tpot_guard: Share of the room of the requests in flight that a new prompt may take (see
+            `hmas.controller.scheduling.admission.tpot_guard`), 0 to 1; 0 switches the guard off.
+        headroom: Least target of a request that declares none, as a multiple of the measured time of a request alone on an instance (see
             `hmas.controller.scheduling.admission.assumed_targets`); 0 leaves targets as they are.
     """
 
@@ -46,8 +48,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 SHIPPED = SchedulerSettings(late_service_share=0.5, late_confidence=0.5, overdue_wait_s=15.0, tpot_guard=0.7, headroom=3.0)
-"""The settings of a gateway whose configuration says nothing else. Without any of them (`SchedulerSettings()`) nothing but the fence and
-deadlines bounds requests."""
+"""The settings of a gateway with an empty configuration. With `SchedulerSettings()` only the fence and deadlines limit requests."""
 
 
 class InstanceSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,11 +57,11 @@ class InstanceSpec(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: Unique name.
         capacity_n_run: Ceiling of its window, 1 or more; the window at the start.
-        kv_capacity_tokens: Tokens its KV cache holds; 0 takes what the engine says, and no fence where it says nothing.
+        kv_capacity_tokens: Tokens its KV cache holds; 0 uses what the engine reports, and no fence if it reports nothing.
         kv_bytes_per_token: KV bytes of one token.
         models: Models it serves, None for any.
-        fence_margin: delta_frag of this instance, None for that of the settings.
-        first_token_overhead_ms: What a first token takes beyond its prompt's own prefill, where known beforehand; else 0.
+        fence_margin: delta_frag of this instance, None for that in the settings.
+        first_token_overhead_ms: What a first token takes beyond its prompt's own prefill, if known beforehand; else 0.
     """
 
     name: str

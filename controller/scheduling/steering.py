@@ -1,4 +1,4 @@
-"""What agents and operators turn on a scheduler while it runs."""
+"""The controls of a running scheduler that agents and operators change."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,12 +16,12 @@ from hmas.engines.base import EngineSnapshot
 
 
 class PolicyControl:
-    """The half of a scheduler that is turned; the other half, which requests go through, is `Scheduler`."""
+    """The controls of a scheduler; the path of requests is in `Scheduler`."""
 
     def __init__(
         self, instances: Mapping[str, Instance], planner: DispatchPlanner, room: WaitQueue, weights: dict[str, float], tenancy: Tenancy
     ) -> None:
-        """Steers these parts. `weights`: tenants' weights, which the room reads too."""
+        """Controls these parts. `weights`: tenants' weights, which the wait queue reads too."""
         self._instances = instances
         self._planner = planner
         self._wait_queue = room
@@ -33,39 +33,40 @@ class PolicyControl:
 
     @property
     def policy(self) -> str:
-        """Name of the policy in force: the old one until `settle` has come to the end of a change."""
+        """Name of the active policy: the old one until `settle` has completed a change."""
         return self._wait_queue.queues.policy_name
 
     @property
     def next_policy(self) -> str:
-        """Name of the policy that is to follow, empty where the one in force is to stay."""
+        """Name of the policy that is to follow, empty if the active one is to stay."""
         return self._wait_queue.queues.next_policy
 
     @property
     def queued(self) -> int:
-        """How many wait."""
+        """Number of waiting requests."""
         return len(self._wait_queue)
 
     @property
     def parameters(self) -> Mapping[str, float]:
-        """Its parameters, defaults filled in, and those that go with any policy where they are given."""
+        """The active policy's parameters, defaults filled in, and the given ones of those that any policy accepts."""
         return {**self._wait_queue.queues.parameters, **self._guard}
 
     def set_policy(self, name: str, now_s: float, parameters: Mapping[str, float] | None = None) -> bool:
-        """Puts the queue under another policy or other parameters, losing nothing (H-MAS C.1). False where it is what was asked for last.
+        """Switches to another policy or other parameters without losing a request (H-MAS C.1). False if it is what was requested last.
 
-        At once where few wait (`waiting_room.AT_ONCE`), and for arrival order; else the old policy rules until `settle` has built the
-        new one's structure. Asked for again before that, the newest counts. The TPOT guard's share, a parameter of every policy, holds now.
+        The switch happens at once if few requests wait (`policy_switch.AT_ONCE`), and for arrival order; otherwise the old policy stays
+        active until `settle` has built the new one's structure. If another policy is requested before that, the newest counts. The TPOT
+        guard's share, a parameter of every policy, applies at once.
 
         Raises:
-            PolicyError: The policy or a parameter is not allowed; the old one stays in force.
+            PolicyError: The policy or a parameter is not allowed; the old one stays active.
         """
         complete = check_parameters(name, parameters)
         changed = self._wait_queue.queues.set_policy(name, own_parameters(complete), now_s)
         return self._hint_guard(complete) or changed
 
     def _hint_guard(self, parameters: Mapping[str, float]) -> bool:
-        """Takes the guard's share from parameters, the configured one where they have none; whether that is another."""
+        """Sets the guard's share from the parameters, or the configured one if they have none; returns whether it has changed."""
         before, self._guard = self._guard, {GUARD: parameters[GUARD]} if GUARD in parameters else {}
         self._planner.guard.share = self._guard.get(GUARD, self._configured_guard)
         for instance in self._instances.values():
@@ -74,10 +75,10 @@ class PolicyControl:
         return self._guard != before
 
     def settle(self, limit: int, now_s: float) -> bool:
-        """Carries on what touches all that wait, past `limit` of them at most; True while some of it is left.
+        """Continues work that touches all waiting requests, over at most `limit` of them; True while some is left.
 
         Raises:
-            SchedulingError: A policy has lost requests while its structure was built. The old one stays in force, with all of them.
+            SchedulingError: A policy has lost requests while its structure was built. The old one stays active, with all of them.
         """
         return self._wait_queue.settle(limit, now_s)
 
@@ -87,7 +88,7 @@ class PolicyControl:
         return self._wait_queue.settled
 
     def set_controls(self, instance: str, controls: Controls) -> None:
-        """Sets window, token budget and strictness of the TPOT guard of an instance; a smaller window evicts nobody.
+        """Sets window, token budget and TPOT guard factor of an instance; a smaller window evicts no request.
 
         Raises:
             SchedulingError: Unknown instance, or a value out of its range.
@@ -101,7 +102,7 @@ class PolicyControl:
         self._instance(instance).control(controls)
 
     def set_tpot_guard(self, share: float) -> None:
-        """Sets the configured share of `TpotGuard`; 0 switches it off. A parameter in force goes before it.
+        """Sets the configured share of `TpotGuard`; 0 switches it off. An active policy parameter takes precedence.
 
         Raises:
             SchedulingError: The share is not from 0 to 1.
@@ -112,13 +113,13 @@ class PolicyControl:
         self._hint_guard(self._guard)
 
     def set_length_bounds(self, bounds: Sequence[LengthBound]) -> None:
-        """Takes new conformal bounds (Eq. 4), for what waits and for what runs. O(running)."""
+        """Applies new conformal bounds (Eq. 4) to waiting and running requests. O(running)."""
         self._planner.bounds = tuple(sorted(bounds, key=lambda bound: (bound.prompt_tokens_below == 0, bound.prompt_tokens_below)))
         for run in self._running.values():
             run.instance.rebook(run, self._planner.bounds)
 
     def set_weight(self, tenant: str, weight: float, now_s: float = 0.0) -> None:
-        """Sets a tenant's weight under the fair policies, for those to come and, as `settle` gets to them, for those that wait.
+        """Sets a tenant's weight under the fair policies: for new requests at once, for waiting ones as `settle` reaches them.
 
         Raises:
             SchedulingError: The weight is not more than 0.
@@ -131,15 +132,15 @@ class PolicyControl:
     def set_limits(self, tenant: str, limits: TenantLimits, now_s: float) -> None:
         """Sets quotas, share and cap of a tenant, `NO_LIMITS` for none. O(running).
 
-        Quotas hold for requests to come; a quota that there was stays as used up as it was. Share and cap hold for those that wait as
-        `settle` gets to them; those in flight stay.
+        Quotas apply to new requests; an existing quota stays used up to the same degree. Share and cap apply to waiting requests as
+        `settle` reaches them; requests in flight stay.
         """
         running = sum(run.entry.request.tenant == tenant for run in self._running.values())
         if self._tenancy.set_limits(tenant, limits, running, now_s):
             self._wait_queue.sort_tenants(now_s)
 
     def set_draining(self, instance: str, draining: bool) -> None:
-        """Stops or resumes dispatches to an instance; those in flight stay.
+        """Stops or resumes dispatches to an instance; requests in flight stay.
 
         Raises:
             SchedulingError: Unknown instance.
@@ -147,7 +148,7 @@ class PolicyControl:
         self._instance(instance).drain(draining=draining)
 
     def set_probing(self, instance: str, probing: bool) -> None:
-        """Lets one request more go to an instance that may not serve, and no second one; or all again.
+        """Lets one more request go to an instance that may not serve, and no second one; or lifts that limit.
 
         Raises:
             SchedulingError: Unknown instance.
@@ -155,7 +156,7 @@ class PolicyControl:
         self._instance(instance).probe(probing=probing)
 
     def attach(self, instance: str, source: TokenSource | None) -> None:
-        """Names who is asked for the tokens of an instance, in place of a report of each by `progress`; None to end that.
+        """Sets the source of an instance's token counts, which replaces the reports by `progress`; None to end that.
 
         Raises:
             SchedulingError: Unknown instance.
@@ -163,9 +164,9 @@ class PolicyControl:
         self._instance(instance).source = source
 
     def set_models(self, instance: str, models: frozenset[str] | None, now_s: float) -> None:
-        """Says anew which models an instance serves, None for any.
+        """Changes which models an instance serves, None for any.
 
-        Requests whose instances are others now are sorted anew by `settle`; those that it has not got to are not dispatched meanwhile.
+        `settle` moves requests that other instances serve now; until it reaches them they are not dispatched.
 
         Raises:
             SchedulingError: Unknown instance.
@@ -174,7 +175,7 @@ class PolicyControl:
         self._wait_queue.queues.regroup(now_s)
 
     def observe(self, snapshot: EngineSnapshot) -> None:
-        """Takes an engine's word: an unhealthy one gets no dispatches; KV size and ceilings are noted.
+        """Takes an engine's report: an unhealthy engine gets no dispatches; KV size and ceilings are recorded.
 
         Raises:
             SchedulingError: Unknown instance.

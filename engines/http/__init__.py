@@ -1,1 +1,1 @@
-"""HTTP/1.1 towards an engine at the level of bytes: connections, and what reads an answer."""
+"""HTTP/1.1 to an engine at the level of bytes: connections, and the parsing of answers."""

@@ -1,4 +1,4 @@
-"""One connection to an engine: writes a request, reads its answer, and is free for the next."""
+"""One connection to an engine: it sends a request, reads the answer, and is then free for the next request."""
 
 import asyncio
 from typing import Protocol, cast
@@ -13,14 +13,14 @@ NO_BODY = frozenset({204, 304})
 
 
 class Owner(Protocol):
-    """Who keeps connections."""
+    """The object that keeps connections."""
 
     def freed(self, connection: "Connection") -> None:
         """The answer has ended; the connection may carry another request."""
         ...
 
     def lost(self, connection: "Connection") -> None:
-        """The connection is gone."""
+        """The connection has ended."""
         ...
 
 
@@ -28,12 +28,12 @@ class Connection(asyncio.Protocol):
     """A connection that carries one request at a time. A second answer to one request breaks it.
 
     Attributes:
-        transport: None before it stands and after it is gone.
-        exchange: The one under way.
-        requests: How many have been sent on it.
-        heard: Whether anything has come back to the last one.
-        awaited: Whether somebody waits for the body just now.
-        idle_since_s: When it became free, by the loop's clock. Kept by the owner.
+        transport: None before the connection is established and after it has ended.
+        exchange: The exchange in progress.
+        requests: How many requests have been sent on this connection.
+        heard: Whether any bytes of the answer to the last request have arrived.
+        awaited: Whether a reader is waiting for the body at this moment.
+        idle_since_s: When the connection became free, by the loop's clock. Set by the owner.
     """
 
     __slots__ = (
@@ -61,7 +61,7 @@ class Connection(asyncio.Protocol):
         self._owner = owner
         self._raw: dict[bytes, bytes] = {}
         self._parts: list[bytes] = []
-        # The parser calls these two most, and calling a method of a built-in object costs a tenth of calling a function of ours.
+        # The parser calls these two most often, and a call of a built-in method costs a tenth of a call of a Python function.
         self.on_header = self._raw.setdefault
         self.on_body = self._parts.append
         self._parser = httptools.HttpResponseParser(self)
@@ -80,14 +80,14 @@ class Connection(asyncio.Protocol):
 
     @property
     def usable(self) -> bool:
-        """Whether a request may be sent on it."""
+        """Whether a request may be sent on this connection."""
         return self.transport is not None and not self.transport.is_closing() and self.exchange is None
 
     def send(self, head: bytes, body: bytes) -> Exchange:
         """Sends one whole request.
 
         Raises:
-            ConnectionBroken: The connection is gone.
+            ConnectionBroken: The connection has ended.
         """
         transport = self.transport
         if transport is None:
@@ -104,20 +104,20 @@ class Connection(asyncio.Protocol):
         return exchange
 
     def pause(self) -> None:
-        """Reads nothing more."""
+        """Stops reading."""
         if not self._paused and self.transport is not None:
             self._paused = True
             self.transport.pause_reading()
 
     def resume(self) -> None:
-        """Reads on."""
+        """Continues reading."""
         if self._paused and self.transport is not None:
             self._paused = False
             self._quiet_rounds = 0
             self.transport.resume_reading()
 
     def drop(self, error: Exception | None = None) -> None:
-        """Ends the connection at once; an exchange under way is told `error`."""
+        """Ends the connection at once; an exchange in progress fails with `error`."""
         exchange, self.exchange = self.exchange, None
         if exchange is not None:
             exchange.broke(error or ConnectionBroken("the gateway closed the connection"))
@@ -125,7 +125,7 @@ class Connection(asyncio.Protocol):
             self.transport.abort()
 
     def watched(self) -> int:
-        """Rounds of the watch in a row, this one included, in which somebody waited for the body and nothing of it came."""
+        """Returns how many watch rounds in a row, this one included, a reader waited for the body and nothing of it came."""
         if self.exchange is None or self._paused or not self.awaited:
             self._quiet_rounds = 0
         else:
@@ -135,14 +135,14 @@ class Connection(asyncio.Protocol):
     # -- the event loop's calls ---------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It stands."""
+        """The connection is established."""
         self.transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of an answer."""
+        """Parses bytes of an answer and passes the body on."""
         exchange = self.exchange
         if exchange is None:
-            # Unasked for, so it is no answer to anything.
+            # No request is in progress, so these bytes answer nothing.
             self.drop()
             return
         self._quiet_rounds = 0
@@ -170,7 +170,7 @@ class Connection(asyncio.Protocol):
                 self._bound_head(len(data))
 
     def connection_lost(self, error: Exception | None) -> None:
-        """It is gone."""
+        """The connection has ended."""
         self.transport = None
         self._owner.lost(self)
         exchange, self.exchange = self.exchange, None
@@ -190,7 +190,7 @@ class Connection(asyncio.Protocol):
         self._raw.clear()
 
     def on_headers_complete(self) -> None:
-        """The head is there. An interim one (1xx) is passed over."""
+        """The head has arrived. An interim head (1xx) is ignored."""
         status = self._parser.get_status_code()
         exchange = self.exchange
         if status < 200 or exchange is None:

@@ -1,7 +1,7 @@
-"""What can go wrong below the level of requests."""
+"""The errors of connections to engines."""
 
 from hmas.engines.errors import EngineUnavailable
 
 
 class ConnectionBroken(EngineUnavailable):
-    """The connection to an engine ended before the answer did, or what came on it was no HTTP."""
+    """The connection to an engine ended before the answer did, or the received bytes are not HTTP."""

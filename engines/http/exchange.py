@@ -1,4 +1,4 @@
-"""One request to an engine and its answer, as whoever asked sees it."""
+"""One request to an engine and its answer, from the caller's side."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -7,23 +7,23 @@ from typing import Protocol
 from hmas.engines.http.errors import ConnectionBroken
 
 MAX_HELD_BYTES = 1 << 18
-"""Bytes of a body that are kept while nobody takes them; then the engine is held back."""
+"""Bytes of a body that are buffered while no reader takes them; above this, reading from the engine stops."""
 
 Take = Callable[[bytes], bool]
-"""Takes bytes of a body. False holds the engine back until `Exchange.resume`."""
+"""Takes bytes of a body. If it returns False, reading from the engine stops until `Exchange.resume`."""
 
 
 class Source(Protocol):
-    """What an exchange asks of its connection. `awaited` says whether somebody waits for the body just now."""
+    """The part of a connection that an exchange uses. `awaited` is True while a reader waits for the body."""
 
     awaited: bool
 
     def pause(self) -> None:
-        """Reads nothing more."""
+        """Stops reading."""
         ...
 
     def resume(self) -> None:
-        """Reads on."""
+        """Continues reading."""
         ...
 
     def drop(self) -> None:
@@ -32,16 +32,16 @@ class Source(Protocol):
 
 
 class Exchange:
-    """What has come of an answer so far; once its head is there, it is the `hmas.engines.base.EngineResponse`.
+    """The part of an answer received so far. Once its head has arrived, it is the `hmas.engines.base.EngineResponse`.
 
-    The connection tells by `arrived`, `took`, `ended` and `broke`.
+    The connection reports by calling `arrived`, `took`, `ended` and `broke`.
 
     Attributes:
-        status: 0 until the head is there.
-        headers: By lower-case name; of a field that came twice, the first.
+        status: 0 until the head has arrived.
+        headers: By lower-case name; if a field came twice, its first value.
         complete: Whether the whole body has been read from the connection.
-        error: Why there will be no more of it, None while there may be.
-        take: Whoever takes the body, None while it is kept.
+        error: Why the rest of the answer will not come, None while it may.
+        take: The function that takes the body, None while the body is buffered.
     """
 
     __slots__ = ("_held", "_held_bytes", "_source", "_waiter", "complete", "error", "headers", "status", "take")
@@ -58,10 +58,10 @@ class Exchange:
         self.error: Exception | None = None
 
     async def head(self) -> None:
-        """Returns when the answer's head is there.
+        """Returns when the answer's head has arrived.
 
         Raises:
-            ConnectionBroken: There will be none.
+            ConnectionBroken: The connection ended before the head.
         """
         while not self.status:
             if self.error is not None:
@@ -73,8 +73,8 @@ class Exchange:
         """See `hmas.engines.base.EngineResponse.relay`.
 
         Raises:
-            ConnectionBroken: The body has no end.
-            Exception: Whatever `take` raises; the connection is dropped.
+            ConnectionBroken: The connection ended before the body did.
+            Exception: Any error that `take` raises; the connection is dropped.
         """
         held, self._held = self._held, []
         keeps_up = True
@@ -95,14 +95,14 @@ class Exchange:
             await self._waiter
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """See `hmas.engines.base.EngineResponse.chunks`. Raises as `read`."""
+        """See `hmas.engines.base.EngineResponse.chunks`. Raises as `read` does."""
         return _Chunks(self)
 
     async def read(self) -> bytes:
-        """The next bytes of the body; empty at its end.
+        """Returns the next bytes of the body; empty at its end.
 
         Raises:
-            ConnectionBroken: The body has no end.
+            ConnectionBroken: The connection ended before the body did.
         """
         source = self._source
         if source is not None and not self._held:
@@ -122,12 +122,12 @@ class Exchange:
         return data
 
     def resume(self) -> None:
-        """Whoever takes keeps up again: reads on."""
+        """Continues reading once `take` can accept more."""
         if self._source is not None:
             self._source.resume()
 
     def drop(self) -> None:
-        """Lets go. Before the body's end this ends the connection, so that the engine sees its client leave."""
+        """Releases the connection. Before the body's end this closes it, so that the engine sees that its client disconnected."""
         source, self._source = self._source, None
         self.take = None
         if source is not None:
@@ -144,7 +144,7 @@ class Exchange:
         self._wake()
 
     def took(self, data: bytes) -> None:
-        """Bytes of the body have been read, and nobody takes them yet."""
+        """Bytes of the body have been read, and no `take` is set yet."""
         self._held.append(data)
         self._held_bytes += len(data)
         if self._held_bytes > MAX_HELD_BYTES and self._source is not None:
@@ -152,13 +152,13 @@ class Exchange:
         self._wake()
 
     def ended(self) -> None:
-        """The body has been read to its end; the connection goes its own way."""
+        """The body has been read to its end, and the connection no longer belongs to this exchange."""
         self.complete = True
         self._source = None
         self._wake()
 
     def broke(self, error: Exception) -> None:
-        """There will be no more."""
+        """The connection ended before the answer did."""
         if isinstance(error, ConnectionBroken) and self.status:
             error = ConnectionBroken(f"the engine broke off in the middle of its answer: {error}")
         self.error = error
@@ -172,7 +172,7 @@ class Exchange:
 
 
 class _Chunks:
-    """A body piece by piece. Written out, because mypyc compiles no asynchronous generators."""
+    """Iterates over a body piece by piece. It is a class because mypyc compiles no asynchronous generators."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange

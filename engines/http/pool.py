@@ -1,4 +1,4 @@
-"""The connections to one engine: opened when needed, kept while it is safe, watched for silence."""
+"""The connections to one engine: opened on demand, reused while that is safe, and watched for silence."""
 
 import asyncio
 import socket
@@ -9,21 +9,21 @@ from hmas.engines.http.connection import Connection
 from hmas.engines.http.errors import ConnectionBroken
 
 KEEPALIVE_S = 4.0
-"""Below the 5 s after which uvicorn (and so vLLM) closes an idle connection."""
+"""How long an idle connection may be reused: less than the 5 s after which uvicorn (and so vLLM) closes it."""
 
 ROUNDS = 4
-"""Rounds of the watch within the time of silence that is allowed."""
+"""Watch rounds within the allowed time of silence."""
 
 
 class Pool:
     """Connections to `url`, a base address without a path.
 
-    One timer watches over all of them, since one for each request would cost more than the rest of its accounting.
+    One timer watches all connections, because a timer for each request would cost more than the rest of its accounting.
 
     Args:
-        url: `http://` or `https://`, host, port where it is not the scheme's own.
-        connect_timeout_s: How long a connection may take to stand.
-        idle_timeout_s: Silence in the middle of a body, while somebody waits for it, after which the connection is dropped.
+        url: `http://` or `https://`, host, and the port if it is not the scheme's default.
+        connect_timeout_s: How long it may take to establish a connection.
+        idle_timeout_s: Silence in the middle of a body, while a reader waits for it, after which the connection is dropped.
     """
 
     def __init__(self, url: str, *, connect_timeout_s: float, idle_timeout_s: float) -> None:
@@ -42,11 +42,11 @@ class Pool:
 
     @property
     def open(self) -> int:
-        """Connections that stand."""
+        """The number of open connections."""
         return len(self._open)
 
     def free(self) -> Connection | None:
-        """A connection that carries no request, the one used last; None where there is none."""
+        """Returns the idle connection that was used last, None if there is none."""
         if self._idle:
             oldest_s = asyncio.get_running_loop().time() - KEEPALIVE_S
             while self._idle:
@@ -57,10 +57,10 @@ class Pool:
         return None
 
     async def connect(self) -> Connection:
-        """A new connection.
+        """Opens a new connection.
 
         Raises:
-            OSError: The engine cannot be reached (`TimeoutError` where that took too long).
+            OSError: The engine cannot be reached (`TimeoutError` if that took too long).
         """
         loop = asyncio.get_running_loop()
         if self._secure and self._tls is None:
@@ -76,7 +76,7 @@ class Pool:
         return connection
 
     async def close(self) -> None:
-        """Drops every connection and returns when they are gone."""
+        """Drops every connection and returns when all have ended."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -97,11 +97,11 @@ class Pool:
         self._open.discard(connection)
 
     def _watch(self) -> None:
-        """One round: drops connections whose engine has fallen silent, and those that were free for too long."""
+        """One watch round: drops connections whose engine is silent, and connections that were idle for too long."""
         loop = asyncio.get_running_loop()
         limit = round(self._idle_timeout_s / self._round_s)
         for connection in list(self._open):
-            # The round in which the engine was last heard counts as well, so one more has to pass.
+            # The round in which the last bytes arrived is counted too, so one more has to pass.
             if connection.watched() > limit:
                 connection.drop(ConnectionBroken(f"silent for {self._idle_timeout_s:g} s"))
         oldest_s = loop.time() - KEEPALIVE_S
@@ -112,7 +112,7 @@ class Pool:
 
 
 def _watch_peer(transport: asyncio.BaseTransport) -> None:
-    """Lets the kernel notice within half a minute that the engine's host is gone: nothing else would, before the head."""
+    """Makes the kernel detect within half a minute that the engine's host is down; before the head nothing else would detect it."""
     sock = transport.get_extra_info("socket")
     if sock is None:
         return

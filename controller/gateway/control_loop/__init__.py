@@ -1,1 +1,1 @@
-"""Receives what agents and operators set, asks `control` which of it applies, and applies that."""
+"""Receives the settings of agents and operators, lets `control` decide which of them apply, and applies those."""

@@ -1,4 +1,4 @@
-"""Uses of the agents' answers what has proven right, scores all of them, and reports when one is set aside or comes back."""
+"""Uses those answers of agents that have proven right, scores all of them, and reports when one is set aside or used again."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from hmas.controller.scheduling.results import Dispatch, Ended
 from hmas.controller.scheduling.scheduler import Scheduler
 
 RELIEVED_EVERY_S = 10.0
-"""A dispatch in spite of a hold is an event at most this often for each reason; the metric counts them all."""
+"""Shortest time between two events about relieved dispatches with the same reason; the metric counts all of them."""
 CAUSES: Mapping[str, str] = {
     WINDOW: "the window is too small",
     GUARD: "the TPOT guard expected targets to be missed that are kept with room to spare",
@@ -29,10 +29,10 @@ CAUSES: Mapping[str, str] = {
 
 @dataclass(slots=True)
 class Answers:
-    """What the agents and the gateway's own history answered about one request.
+    """The answers of the agents and of the gateway's own history about one request.
 
     Attributes:
-        shape: Of the request (`shape_of`).
+        shape: The shape of the request (`shape_of`).
         default: The history's estimate at its arrival.
         forecast: Perception's lengths, None before it answered.
         cost: Prediction's answer, None before it answered.
@@ -45,22 +45,22 @@ class Answers:
 
 
 class Judged(Protocol):
-    """Is called when windows or length bounds of an agent are set aside or used again; as `Control.set_aside`."""
+    """A callback for when windows or length bounds of an agent are set aside or used again; as `Control.set_aside`."""
 
     def __call__(self, agent: str, answers: str, *, aside: bool) -> None:
         """See the class."""
 
 
 class AgentWatch:
-    """One for all agents and requests.
+    """The scores of all agents, over all requests.
 
     Attributes:
-        scores: How the agents do.
+        scores: The scores of the agents.
         on_judged: See `Judged`.
     """
 
     def __init__(self, event_log: EventLog, control: Control, *, targets: TargetTable) -> None:
-        """`control` knows what agents want, in force or not; `targets` are those of requests that declare none."""
+        """`control` has the proposals of the agents, active or not; `targets` are the targets of requests that declare none."""
         self.scores = AgentScores()
         self.on_judged: Judged = control.set_aside
         self._event_log = event_log
@@ -69,9 +69,9 @@ class AgentWatch:
         self._reported_s: dict[str, float] = {}
 
     def with_features(self, now: Estimates, features: RequestFeatures, answers: Answers, request: Request, declared: Declared) -> Estimates:
-        """Estimates after perception's answer. Its lengths order the queue; they bind the KV fence only where they have proven right.
+        """The estimates after perception's answer. Its lengths order the queue; they bind the KV fence only once they have proven right.
 
-        Its targets are kept within what `TargetTable` can give.
+        Its targets are kept within the range that `TargetTable` allows.
         """
         features = within_targets(features, self._targets)
         answers.forecast = bounded_forecast(features, request.output_limit)
@@ -83,12 +83,12 @@ class AgentWatch:
         return with_features(now, features, declared, forecast.output_tokens, now.output_tokens_upper, proven=False)
 
     def with_cost(self, now: Estimates, cost: RequestCost, answers: Answers) -> Estimates:
-        """Estimates after prediction's answer; unchanged while its times are worse than the history's."""
+        """The estimates after prediction's answer; unchanged while its times are worse than the history's."""
         answers.cost = cost
         return now if self.scores.costs.aside else with_cost(now, cost)
 
     def dispatched(self, dispatch: Dispatch, scheduler: Scheduler, now_s: float) -> None:
-        """A request has been dispatched; the scheduler counts it as in flight."""
+        """Scores the agents after a dispatch; the scheduler already counts the request as in flight."""
         name = dispatch.instance
         for wanted in self._control.wanted(name):
             relieved = (dispatch.relieved == WINDOW and wanted.sets_window) or (dispatch.relieved == GUARD and wanted.tightens_guard)
@@ -105,7 +105,7 @@ class AgentWatch:
             )
 
     def ended(self, answers: Answers, ended: Ended, *, capped: bool) -> None:
-        """A request has ended. `capped`: its answer was cut at a limit, so that its own length is not known."""
+        """Scores the agents after a request has ended. `capped`: its output was cut at a limit, so its own length is unknown."""
         if ended.kind is not OutcomeKind.COMPLETED or ended.output_tokens < 1:
             return
         if not capped:
@@ -119,7 +119,7 @@ class AgentWatch:
             self._report(Standing("prediction", COSTS, self.scores.costs))
 
     def _length_known(self, answers: Answers, ended: Ended) -> None:
-        """Scores the forecast of a length, and the bound on it."""
+        """Scores the length forecast, and the bound on the length."""
         scores, tokens = self.scores, ended.output_tokens
         if answers.forecast is not None and scores.answered(answers.shape, answers.forecast, answers.default, tokens):
             self._report(Standing("perception", LENGTHS, scores.lengths))

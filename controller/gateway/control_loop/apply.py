@@ -1,4 +1,4 @@
-"""Keeps what is in force: hears agents and operators, resolves who is right, moves scheduler and engines, and says what changed."""
+"""Maintains the active settings: receives proposals and overrides, resolves them, and applies changes to scheduler and engines."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,24 +31,24 @@ from hmas.controller.scheduling.policies.registry import GUARD, make_policy
 from hmas.controller.scheduling.scheduler import Scheduler
 
 MAX_SKEW_S = 5.0
-"""A word from further ahead than this speaks of a wrong clock and is taken as said now."""
+"""A message with a timestamp further ahead than this comes from a wrong clock and counts as sent now."""
 
 
 @dataclass(slots=True)
 class Since:
-    """Since when something has been in force."""
+    """The times since when the settings have been active."""
 
     policy_s: float
     knobs_s: dict[tuple[str, str], float] = field(default_factory=dict)
 
 
 class Wanted(NamedTuple):
-    """What an agent wants for an instance.
+    """An agent's proposal for an instance.
 
     Attributes:
-        n_run: Its window; 0 for none of its own.
-        sets_window: Whether that is in force.
-        tightens_guard: Whether the TPOT guard is stricter than configured on its word.
+        n_run: The proposed window; 0 for none.
+        sets_window: Whether that window is active.
+        tightens_guard: Whether the agent makes the TPOT guard stricter than configured.
     """
 
     agent: str
@@ -58,9 +58,9 @@ class Wanted(NamedTuple):
 
 
 class Control:
-    """The gateway's one place where policy, windows, bounds, tenants' weights and limits, and draining are set.
+    """The only place in the gateway that sets policy, windows, bounds, draining, and the weights and limits of tenants.
 
-    `on_applied` is called after something was set: what touches all that wait has only been begun then.
+    `on_applied` is called after a change; work that touches all waiting requests has only been started by then.
     """
 
     def __init__(self, *, config: Config, scheduler: Scheduler, fleet: Fleet, event_log: EventLog, metrics: Metrics, clock: Clock) -> None:
@@ -77,7 +77,7 @@ class Control:
         self.since = Since(policy_s=clock.now_s())
         self._stale_s = float("inf")
         self._heard: set[str] = set()
-        # Length bounds may hold requests back: they count once they have proven right.
+        # Length bounds may hold requests back, so they are used only once they have proven right.
         self._aside: frozenset[tuple[str, str]] = frozenset({(STATERA, BOUNDS)})
         self.on_applied: Callable[[], None] = lambda: None
         self.directives = self._resolve()
@@ -85,11 +85,11 @@ class Control:
             self._apply_instance(name, self.directives.instances[name])
 
     def weight_of(self, tenant: str) -> float:
-        """The tenant's weight in force."""
+        """The tenant's active weight."""
         return self.directives.weights.get(tenant, 1.0)
 
     def on_decision(self, decision: MetaDecision) -> None:
-        """Meta has spoken. A policy or parameter outside the whitelist is refused and changes nothing."""
+        """Takes meta's decision. A policy or parameter outside the whitelist is refused and changes nothing."""
         if decision.n_run < 0:
             self._reject("meta", decision.decision_id, f"n_run is {decision.n_run}; allowed: 0 or more")
             return
@@ -103,7 +103,7 @@ class Control:
         self.apply()
 
     def on_action(self, action: ControlAction) -> None:
-        """Statera has spoken; `settle` puts it in force. Values that make no sense are refused and change nothing."""
+        """Takes statera's action; `settle` applies it. Invalid values are refused and change nothing."""
         if action.instance not in self._fleet.instances:
             self._reject("statera", action.instance, f"instance {action.instance!r} is not configured here")
             return
@@ -118,7 +118,7 @@ class Control:
         self._heard.add(action.instance)
 
     def settle(self) -> None:
-        """Puts in force what statera was heard to say. Only the instances that it spoke of are looked at, where no other word has ended."""
+        """Applies the actions received from statera. It resolves only the instances concerned, unless another message has become stale."""
         if not self._heard:
             return
         now_s, agents, names = self._clock.now_s(), self._config.agents, self._heard
@@ -146,7 +146,7 @@ class Control:
             self._put_in_force(after, names)
 
     def wanted(self, instance: str) -> list[Wanted]:
-        """What agents want for an instance, in force or set aside; nothing of those that are silent."""
+        """The proposals of agents for an instance, active or set aside; silent agents are left out."""
         agents, now_s, directives = self._config.agents, self._clock.now_s(), self.directives
         in_force = directives.instances[instance]
         found = []
@@ -161,7 +161,7 @@ class Control:
         return found
 
     def wanted_bounds(self) -> tuple[LengthBound, ...]:
-        """Length bounds that statera wants, in force or set aside; empty where it is silent."""
+        """The length bounds that statera proposes, active or set aside; empty if it is silent."""
         agents = self._config.agents
         return newest_bounds(self.statera, self._clock.now_s(), agents.stale_after_s) if agents.enabled else ()
 
@@ -172,7 +172,7 @@ class Control:
         self.apply()
 
     def resume(self, decisions: Sequence[MetaDecision], actions: Sequence[ControlAction]) -> None:
-        """Takes up the last good state of before a restart; what is stale is dropped by the resolver like any other silence."""
+        """Restores the last valid state from before a restart; the resolver drops stale messages as it does for silent agents."""
         stale_s = self._clock.now_s() - self._config.agents.stale_after_s
         for decision in decisions:
             if decision.sent_s >= stale_s:
@@ -183,27 +183,27 @@ class Control:
         self.settle()
 
     def hold(self, notice: OverrideNotice) -> None:
-        """Operators hold something else than before."""
+        """Applies a changed set of operator overrides."""
         self.notice = notice
         self.apply()
 
     def faults(self, override: Override) -> list[str]:
-        """What this gateway cannot apply of an otherwise well-formed override, each with its JSON path."""
+        """The parts of a well-formed override that this gateway cannot apply, each with its JSON path."""
         return override_faults(override, self._fleet.instances, self._configured.limits)
 
     def reload(self, config: Config) -> None:
-        """The configured policy, windows, weights and limits are others now; what agents and operators hold still goes before."""
+        """Applies a changed configuration of policy, windows, weights and limits; settings of agents and operators keep precedence."""
         self._config, self._configured = config, _configured(config)
         self.apply()
 
     def tick(self) -> None:
-        """Looks whether something was heard, or an agent has been silent for too long since it was."""
+        """Applies received actions, and resolves again if an agent has been silent for too long."""
         if self._clock.now_s() >= self._stale_s:
             self.apply()
         self.settle()
 
     def apply(self) -> None:
-        """Resolves anew and moves whatever is different."""
+        """Resolves all settings again and applies the differences."""
         self._heard = set()
         after = self._resolve()
         self._stale_s = self._next_stale_s()
@@ -211,7 +211,7 @@ class Control:
             self._put_in_force(after, after.instances)
 
     def _put_in_force(self, after: Directives, names: Collection[str]) -> None:
-        """Moves whatever is different. `names`: instances that alone may be."""
+        """Applies the differences. `names`: the only instances that may differ."""
         before, self.directives = self.directives, after
         now_s = self._clock.now_s()
         found = list(changes(before, after, names))
@@ -251,7 +251,7 @@ class Control:
         )
 
     def _next_stale_s(self) -> float:
-        """When the next word that is still believed loses its force."""
+        """When the next message that is still used becomes stale."""
         now_s, stale_after_s = self._clock.now_s(), self._config.agents.stale_after_s
         ends = [heard.said_s + stale_after_s for heard in (self.meta, *self.statera.values()) if heard is not None]
         return min((end for end in ends if end >= now_s), default=float("inf"))
@@ -296,7 +296,7 @@ def _configured(config: Config) -> Configured:
 
 
 def tenant_limits(config: Config) -> dict[str, TenantLimits]:
-    """Limits of the tenants that are configured; each goes by the same name on both sides."""
+    """Limits of the configured tenants; each limit has the same name on both sides."""
     return {
         name: TenantLimits(**{limit: getattr(tenant, limit) for limit in TenantLimits.__struct_fields__})
         for name, tenant in config.tenants.items()
@@ -304,7 +304,7 @@ def tenant_limits(config: Config) -> dict[str, TenantLimits]:
 
 
 def override_faults(override: Override, instances: Mapping[str, object], limits: Mapping[str, TenantLimits]) -> list[str]:
-    """What a gateway with these instances and configured limits cannot apply, each with its JSON path."""
+    """The parts of an override that a gateway with these instances and configured limits cannot apply, each with its JSON path."""
     faults: list[str] = []
     if override.policy is not None:
         try:

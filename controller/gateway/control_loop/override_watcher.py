@@ -1,4 +1,4 @@
-"""The override directory: read about twice a second, applied whole, its last good state kept."""
+"""Watches the override directory: reads it about twice a second, applies it as a whole, and keeps its last valid state."""
 
 import asyncio
 import logging
@@ -20,16 +20,16 @@ log = logging.getLogger(__name__)
 
 
 class OverrideWatch:
-    """Turns the directory's files into the notice in force.
+    """Turns the files of the directory into the active notice.
 
     A file that is well formed but cannot be applied here (an unknown engine, a parameter out of range) is treated like a broken one: its
-    last good version stays, and the reason is an event and part of `errors`.
+    last valid version stays active, and the reason is reported as an event and in `errors`.
 
     Attributes:
-        held: Overrides in force, by id.
-        errors: What is wrong with files, by file name.
+        held: The active overrides, by id.
+        errors: The faults of files, by file name.
         path: The directory.
-        on_held: Called when something else is in force than before: what waits may go now.
+        on_held: Called when the active overrides have changed, because waiting requests may be dispatched now.
     """
 
     def __init__(self, directory: Path, *, control: Control, bus: Bus, event_log: EventLog, clock: Clock) -> None:
@@ -54,7 +54,7 @@ class OverrideWatch:
                 log.exception("scanning the override directory failed")
 
     async def scan(self, *, announce: bool = False) -> None:
-        """One reading; what is different is applied at once. `announce` posts the notice even where nothing is."""
+        """Reads the directory once and applies differences at once. `announce` publishes the notice even without a difference."""
         async with self._lock:
             now_s = self._clock.now_s()
             result = await asyncio.to_thread(self._directory.scan, now_s)
@@ -77,10 +77,10 @@ class OverrideWatch:
                 self.on_held()
 
     def check(self, override: Override) -> None:
-        """Whether this gateway could apply it.
+        """Checks that this gateway could apply an override.
 
         Raises:
-            OverrideError: It cannot; names every JSON path at fault.
+            OverrideError: It cannot; the message names every JSON path at fault.
         """
         faults = self._control.faults(override)
         if faults:
@@ -90,7 +90,7 @@ class OverrideWatch:
         """Writes an override and applies it.
 
         Raises:
-            OverrideError: It cannot be applied here, or not written.
+            OverrideError: It cannot be applied here, or cannot be written.
         """
         self.check(override)
         before = self.held.get(override.id)
@@ -106,7 +106,7 @@ class OverrideWatch:
         await self.scan()
 
     async def remove(self, override_id: str) -> bool:
-        """Releases one override. False where there is none of this id.
+        """Removes one override. False if there is none with this id.
 
         Raises:
             OverrideError: The id is malformed or the file cannot be removed.
@@ -127,7 +127,7 @@ class OverrideWatch:
 
 
 def _same(one: OverrideNotice, other: OverrideNotice) -> bool:
-    """Whether two notices hold the same, whenever they were made."""
+    """Whether two notices have the same content, regardless of when they were created."""
     return _content(one) == _content(other)
 
 

@@ -1,4 +1,4 @@
-"""Hears the agents: perception and prediction change what is believed of a request, statera and meta what is in force."""
+"""Receives the agents' messages: perception and prediction change a request's estimates, statera and meta the active settings."""
 
 import asyncio
 import logging
@@ -37,7 +37,7 @@ class AgentSubscriber:
     """Follows the agents' streams.
 
     Attributes:
-        heard_s: When each agent last said something, by agent.
+        heard_s: Time of the last message from each agent, by agent.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class AgentSubscriber:
         self.heard_s: dict[str, float] = {}
 
     async def resume(self) -> None:
-        """Takes up what statera and meta last said before this process started."""
+        """Restores the last messages that statera and meta sent before this process started."""
         said = await self._bus.latest(DECISIONS, MAXLEN[DECISIONS])
         for message in said:
             if isinstance(message, MetaDecision | DecisionOutcome):
@@ -64,7 +64,7 @@ class AgentSubscriber:
         self._control.resume(decisions[-1:], list(actions.values()))
 
     async def run(self) -> None:
-        """Follows until cancelled; a bus that is away is waited for."""
+        """Follows the streams until cancelled; waits for a bus that is away."""
         while True:
             try:
                 async for deliveries in self._bus.follow(STREAMS):
@@ -78,7 +78,7 @@ class AgentSubscriber:
             await asyncio.sleep(RETRY_S)
 
     def hear(self, message: Message) -> None:
-        """Takes one message."""
+        """Processes one message."""
         now_s = self._clock.now_s()
         match message:
             case RequestFeatures():

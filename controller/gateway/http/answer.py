@@ -11,7 +11,7 @@ STATUS_LINES: Mapping[int, str] = {status.value: f"HTTP/1.1 {status.value} {stat
 
 
 class CommonHeaders:
-    """The fields that every answer ends with. The date in them is renewed by `renew`, once a second, and not for each answer."""
+    """The header fields at the end of every answer. `renew` updates their date once a second, not for each answer."""
 
     __slots__ = ("text",)
 
@@ -20,21 +20,21 @@ class CommonHeaders:
         self.renew()
 
     def renew(self) -> None:
-        """Takes the time from the system's clock."""
+        """Updates the date from the system's clock."""
         self.text = f"date: {formatdate(usegmt=True)}\r\nserver: {SERVER}\r\n"
 
 
 def answer_head(status: int, headers: Mapping[str, str], framing: str, stamp: CommonHeaders) -> bytes:
-    """Status line and fields, with the empty line.
+    """Returns status line and header fields, including the empty line.
 
     Args:
         status: The status.
-        headers: Names in lower case.
-        framing: Further lines, each with its end: how long the body is, and what becomes of the connection.
-        stamp: Date and server.
+        headers: Header fields, with names in lower case.
+        framing: Further lines, each with its line end: the length of the body, and whether the connection closes.
+        stamp: The common header fields.
 
     Raises:
-        ValueError: A header would break out of its line.
+        ValueError: A header contains a line break.
     """
     lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
     if lines.count("\n") != len(headers) or lines.count("\r") != len(headers):

@@ -1,16 +1,16 @@
-"""A request's body as it arrives."""
+"""Reads a request's body as it arrives."""
 
 from hmas.controller.gateway.http.chunked import ChunkDecoder
 from hmas.controller.gateway.http.head import RequestHead
 
 
 class BodyReader:
-    """Gathers one body of at most `limit` bytes.
+    """Collects one body of at most `limit` bytes.
 
     Attributes:
-        complete: Whether all of it is there.
-        too_large: Whether it is, or says it will be, larger than allowed; what it holds is let go then.
-        rest: Bytes that came behind it.
+        complete: Whether the whole body has arrived.
+        too_large: Whether the body is, or declares to be, larger than allowed; its bytes are dropped then.
+        rest: Bytes that arrived after the body.
     """
 
     __slots__ = ("_chunks", "_left", "_parts", "_size", "complete", "limit", "rest", "too_large")
@@ -27,14 +27,14 @@ class BodyReader:
 
     @property
     def begun(self) -> bool:
-        """Whether any of it has arrived."""
+        """Whether any part of the body has arrived."""
         return self._size > 0
 
     def feed(self, data: bytes) -> None:
         """Takes bytes that have arrived.
 
         Raises:
-            HttpError: 400, they are no chunked body.
+            HttpError: 400 if they are no valid chunked body.
         """
         if self._chunks is not None:
             self._take(self._chunks.feed(data))
@@ -49,7 +49,7 @@ class BodyReader:
             self._take(data)
 
     def whole(self) -> bytes:
-        """The body."""
+        """The whole body."""
         return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
 
     def _take(self, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The chunked transfer coding (RFC 9112, section 7.1), strictly: what two parsers could read in two ways is refused."""
+"""The chunked transfer coding (RFC 9112, section 7.1), strictly: input that two parsers could read differently is refused."""
 
 import re
 
@@ -6,18 +6,18 @@ from hmas.controller.gateway.http.errors import HttpError
 
 CRLF = b"\r\n"
 MAX_SIZE_LINE = 256
-"""Bytes of a chunk's size with its extensions, which are dropped."""
+"""Most bytes of a chunk's size line with its extensions, which are dropped."""
 MAX_TRAILER = 8192
 SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[\t ]*;[\t\x20-\x7e]*)?\r\n")
 TRAILER_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*")
 
 
 class ChunkDecoder:
-    """Takes a chunked body apart as it arrives, however it is cut.
+    """Decodes a chunked body as it arrives, in pieces of any size.
 
     Attributes:
-        done: Whether the body's end has been read.
-        rest: Bytes behind the end; they belong to the next message.
+        done: Whether the end of the body has been read.
+        rest: Bytes after the end; they belong to the next message.
     """
 
     __slots__ = ("_held", "_left", "done", "rest")
@@ -26,14 +26,14 @@ class ChunkDecoder:
         self.done = False
         self.rest = b""
         self._held = b""
-        # Bytes of the current chunk that are still to come, its CRLF included; 0 between two chunks, -1 inside the trailer.
+        # Bytes of the current chunk that are still to come, including its CRLF; 0 between two chunks, -1 inside the trailer.
         self._left = 0
 
     def feed(self, data: bytes) -> bytes:
-        """Takes bytes; returns those of the body among them.
+        """Takes bytes; returns the part of them that belongs to the body.
 
         Raises:
-            HttpError: 400, they are no chunked body.
+            HttpError: 400 if they are no valid chunked body.
         """
         if self._held:
             data = self._held + data
@@ -52,7 +52,7 @@ class ChunkDecoder:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _payload(self, data: bytes, at: int, parts: list[bytes]) -> int:
-        """Takes what is there of a chunk and of the CRLF behind it."""
+        """Takes the available part of a chunk and of the CRLF after it."""
         payload_left = self._left - 2
         if payload_left > 0:
             part = data[at : at + payload_left]

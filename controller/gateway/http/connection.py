@@ -1,4 +1,4 @@
-"""One connection of a client: requests in, one at a time and in their order, answers out."""
+"""One connection of a client: reads requests one at a time, in order, and writes their answers."""
 
 import asyncio
 import logging
@@ -17,15 +17,15 @@ BODY_TIMEOUT_S = 60.0
 HEAD_TIMEOUT_S = 30.0
 KEEPALIVE_S = 75.0
 LINGER_S = 2.0
-"""How long a client that is still sending may go on, unheard, after an answer that ends the connection: closing at once would reset it, and
-take the answer away from the client before it has read it."""
+"""How long a client that is still sending may continue, ignored, after an answer that ends the connection: closing at once would reset the
+connection, and the client would lose the answer before reading it."""
 
 MAX_HEAD_BYTES = 16_384
 MAX_TURNED_AWAY = 256
-"""Connections over the limit that still get a 503. Further ones are closed without an answer."""
+"""Connections over the limit that still get a 503. Any further ones are closed without an answer."""
 
 MAX_AHEAD_BYTES = 65_536
-"""Bytes of requests yet to come that are kept while one is served; then the client is held back."""
+"""Bytes of later requests that are buffered while one is served; beyond it, reading from the client is paused."""
 
 NEVER_S = float("inf")
 CRLF = b"\r\n"
@@ -35,14 +35,14 @@ Handler = Callable[[HttpRequest, Responder], Awaitable[None]]
 
 
 class ServerState:
-    """What all connections of a server share.
+    """State shared by all connections of a server.
 
     Attributes:
         handler: Serves a request.
-        max_body_bytes, max_connections: Bounds.
-        now_s: The loop's time as of the last round of the server's watch, which is exact enough for time-outs.
-        connections: All that are open.
-        closing: Whether every answer ends its connection from here on.
+        max_body_bytes, max_connections: The configured limits.
+        now_s: The loop's time at the last round of the server's watch, which is exact enough for time-outs.
+        connections: All open connections.
+        closing: Whether every answer ends its connection from now on.
     """
 
     def __init__(self, handler: Handler, *, max_body_bytes: int, max_connections: int) -> None:
@@ -56,13 +56,13 @@ class ServerState:
 
 
 class ClientConnection(asyncio.Protocol):
-    """See the module.
+    """One client connection; see the module.
 
     Attributes:
-        transport: None before it stands and once it is gone.
-        writing_paused: Whether the client does not keep up.
-        ending: Whether the connection ends with the answer under way.
-        due_s: When `expire` is to be called.
+        transport: The transport, None before the connection is made and after it is lost.
+        writing_paused: Whether the client reads too slowly.
+        ending: Whether the connection ends with the current answer.
+        due_s: When `expire` has to be called.
     """
 
     __slots__ = (
@@ -94,13 +94,13 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def task(self) -> "asyncio.Task[None] | None":
-        """Whoever serves the request under way."""
+        """The task that serves the current request."""
         return None if self._exchange is None else self._exchange.task
 
     # -- the event loop's calls -------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It stands; beyond the limit of connections it is told so and closed."""
+        """Registers the connection; beyond the limit of connections it is refused and closed."""
         self.transport = cast("asyncio.Transport", transport)
         house = self._house
         house.connections.add(self)
@@ -113,7 +113,7 @@ class ClientConnection(asyncio.Protocol):
             self._refuse(ApiError(503, "too_many_connections", text, retry_after_s=1))
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of a request, or of several."""
+        """Takes bytes of a request, or of several."""
         exchange = self._exchange
         if self._lingering:
             return
@@ -127,10 +127,10 @@ class ClientConnection(asyncio.Protocol):
             self._bound_ahead()
 
     def eof_received(self) -> bool:
-        """The client sends no more.
+        """Notes that the client sends no more.
 
-        A client that waits for an engine's answer has left, as far as anybody can tell: closing both directions looks the same from here.
-        Requests that need no engine, those without a body, are still answered.
+        A client that waits for an engine's answer counts as gone: closing one direction or both looks the same from here. Requests that
+        need no engine, those without a body, are still answered.
         """
         exchange = self._exchange
         self._half_closed = True
@@ -144,8 +144,8 @@ class ClientConnection(asyncio.Protocol):
             return False
         return True
 
-    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - however it went, it is gone
-        """It is gone, and so is whoever waited for an answer."""
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - the connection is lost either way
+        """Cancels the current request: the connection is lost."""
         self.transport = None
         self._house.connections.discard(self)
         exchange, self._exchange = self._exchange, None
@@ -153,11 +153,11 @@ class ClientConnection(asyncio.Protocol):
             exchange.left()
 
     def pause_writing(self) -> None:
-        """The client does not keep up."""
+        """Notes that the client reads too slowly."""
         self.writing_paused = True
 
     def resume_writing(self) -> None:
-        """It keeps up again."""
+        """Notes that the client keeps up again."""
         self.writing_paused = False
         if self._exchange is not None:
             self._exchange.drained()
@@ -165,7 +165,7 @@ class ClientConnection(asyncio.Protocol):
     # -- the server's watch -----------------------------------------------------------------------------------------------------
 
     def expire(self) -> None:
-        """`due_s` has passed: the client idles, dawdles over its request, or does not read its answer."""
+        """Acts once `due_s` has passed: the client is idle, is too slow with its request, or does not read its answer."""
         transport, exchange = self.transport, self._exchange
         if transport is None:
             return
@@ -185,7 +185,7 @@ class ClientConnection(asyncio.Protocol):
             transport.close()
 
     def retire(self) -> None:
-        """Closes a connection on which nothing is under way; one on which something is, ends with it."""
+        """Closes an idle connection; a busy one ends with its current request."""
         self.ending = True
         if self._exchange is None and self.transport is not None:
             self.transport.close()
@@ -197,10 +197,10 @@ class ClientConnection(asyncio.Protocol):
     # -- one request after the other --------------------------------------------------------------------------------------------
 
     def _next(self) -> None:
-        """Begins with the next request, if its head is there."""
+        """Starts the next request, if its head has arrived."""
         data = self._ahead
         if data.startswith(CRLF):
-            # One empty line before a request is to be ignored: old clients end their bodies with one.
+            # An empty line before a request is ignored: old clients end their bodies with one.
             data = self._ahead = data[2:]
         end = data.find(HEAD_END, 0, MAX_HEAD_BYTES)
         if end < 0 or not data[:1].isupper():
@@ -226,7 +226,7 @@ class ClientConnection(asyncio.Protocol):
         exchange.task = asyncio.get_running_loop().create_task(self._serve(exchange))
 
     def _await_head(self, data: bytes) -> None:
-        """There is no head yet, or none that could be one."""
+        """Handles input that has no head yet, or cannot become one."""
         if data and not data[:1].isupper() and data != b"\r":
             self._refuse(_malformed(HttpError(400, "a request begins with its method, in upper case")))
         elif len(data) >= MAX_HEAD_BYTES:
@@ -265,7 +265,7 @@ class ClientConnection(asyncio.Protocol):
                 self._served(exchange)
 
     def _served(self, exchange: ClientExchange) -> None:
-        """The handler has done with a request: on to the next, or to the end of the connection."""
+        """Continues with the next request, or ends the connection, after the handler has finished."""
         self._exchange = None
         transport = self.transport
         if transport is None:
@@ -289,7 +289,7 @@ class ClientConnection(asyncio.Protocol):
                 transport.close()
 
     def _refuse(self, error: ApiError) -> None:
-        """Answers what is no request, and ends the connection: where the next one would begin is anybody's guess."""
+        """Answers invalid input and ends the connection, because the start of the next request is unknown."""
         transport = self.transport
         if transport is None:
             return
@@ -299,7 +299,7 @@ class ClientConnection(asyncio.Protocol):
         self._linger()
 
     def _linger(self) -> None:
-        """Sends what is left to send, and hears the client out before the connection is closed."""
+        """Sends the remaining output, and reads on for a while before the connection is closed."""
         self._ahead = b""
         self._lingering = True
         self.due_s = self._house.now_s + LINGER_S

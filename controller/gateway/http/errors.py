@@ -1,10 +1,10 @@
-"""What is wrong with bytes that ought to be a request."""
+"""The error for bytes that are no valid request."""
 
 from hmas.controller.core.errors import HmasError
 
 
 class HttpError(HmasError):
-    """Bytes that are no HTTP/1.1, or HTTP that may not be accepted. `status` is what a server answers to them."""
+    """Input that is no valid HTTP/1.1, or HTTP that must not be accepted. `status`: the status of the answer."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""One request of a client and the way back to it. Implements both protocols of `hmas.controller.gateway.http.transport`."""
+"""One request of a client and its answer. Implements both protocols of `hmas.controller.gateway.http.transport`."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -13,12 +13,12 @@ NO_BODY = frozenset({204, 304})
 
 
 class Carrier(Protocol):
-    """What an exchange asks of its connection.
+    """The part of a connection that an exchange needs.
 
     Attributes:
-        transport: None once the client is gone.
-        writing_paused: Whether the client does not keep up.
-        ending: Whether the connection ends with the answer under way.
+        transport: The transport, None once the client is gone.
+        writing_paused: Whether the client reads too slowly.
+        ending: Whether the connection ends with the current answer.
     """
 
     transport: asyncio.Transport | None
@@ -26,18 +26,18 @@ class Carrier(Protocol):
     ending: bool
 
     def awaits_body(self) -> None:
-        """The time that a client may take for its body begins."""
+        """Starts the time limit for the client's body."""
         ...
 
 
 class ClientExchange:
-    """See the module.
+    """One request and its answer; see the module.
 
     Attributes:
         method, path, headers: As in `transport.HttpRequest`.
-        reader: The request's body.
-        task: Serves it.
-        started, ended: How far the answer is.
+        reader: The reader of the request's body.
+        task: The task that serves it.
+        started, ended: Whether the answer has started and ended.
     """
 
     __slots__ = (
@@ -93,7 +93,7 @@ class ClientExchange:
         return self._arrived_whole(reader)
 
     def _arrived_whole(self, reader: BodyReader) -> bytes:
-        # By itself: what a check has found before an await, mypy (and so mypyc) takes for true behind it.
+        # A separate function, because mypy (and so mypyc) assumes that a check made before an await still holds after it.
         if self._fault is not None:
             raise self._fault
         if reader.too_large:
@@ -104,19 +104,19 @@ class ClientExchange:
     async def _arrival(self, reader: BodyReader) -> None:
         transport = self._carrier.transport
         if self._expects and not reader.begun and transport is not None:
-            # Without it curl waits a second before it sends a large body.
+            # Without this, curl waits a second before it sends a large body.
             transport.write(CONTINUE)
         self._carrier.awaits_body()
         self._waiter = asyncio.get_running_loop().create_future()
         await self._waiter
 
     def arrived(self, fault: ApiError | None = None) -> None:
-        """The body is there, or will not be for the reason given."""
+        """Notes that the body has arrived, or will not arrive because of `fault`."""
         self._fault = self._fault or fault
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    # -- the way back ---------------------------------------------------------------------------------------------------------
+    # -- the answer ---------------------------------------------------------------------------------------------------------
 
     def start(self, status: int, headers: Mapping[str, str]) -> None:
         """See `transport.Responder.start`."""
@@ -163,7 +163,7 @@ class ClientExchange:
         if transport is None:
             raise ConnectionResetError("the client is gone")
         if self.started:
-            # An answer is under way: a second one would corrupt it, so the client sees the connection break instead.
+            # An answer has started: a second one would corrupt it, so the connection is broken instead.
             self.abandon()
             return
         self.started = self.ended = True
@@ -182,29 +182,29 @@ class ClientExchange:
         transport = self._carrier.transport
         return transport is None or transport.is_closing()
 
-    # -- the connection's word ------------------------------------------------------------------------------------------------
+    # -- calls from the connection ------------------------------------------------------------------------------------------------
 
     def drained(self) -> None:
-        """The client keeps up again."""
+        """Notes that the client keeps up again."""
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
         if self._resume is not None:
             self._resume()
 
     def left(self) -> None:
-        """The client is gone."""
+        """Cancels the task, because the client is gone."""
         if self.task is not None and not self.task.done():
             self.task.cancel()
 
     def _framed(self, data: bytes) -> bytes:
-        """`data` as it goes over the wire, with the head in front of it where that has not gone yet."""
+        """`data` as sent over the wire, preceded by the head if that has not been sent yet."""
         if data and self._chunked:
             data = b"%x\r\n%b\r\n" % (len(data), data)
         head, self._head = self._head, b""
         return head + data
 
     def _framing(self, length: str) -> str:
-        # A body that has not arrived cannot be told from the next request, so the connection has to end with this one.
+        # A body that has not arrived cannot be distinguished from the next request, so the connection has to end with this one.
         if not self.reader.complete:
             self._carrier.ending = True
         return length + "connection: close\r\n" if self._carrier.ending else length

@@ -1,7 +1,7 @@
-"""The head of a request: parsed by llhttp in its strict mode, then held to what that leaves open.
+"""The head of a request: parsed by llhttp in strict mode, then checked for what that leaves open.
 
-One head goes in at a time, up to and with its empty line. Where a message ends is then decided in one place, and nothing behind it is read
-before its turn, so that no two parsers can disagree about it.
+One head is parsed at a time, including its empty line. The end of a message is then decided in one place, and nothing after it is read
+before its turn, so no two parsers can disagree about it.
 """
 
 from urllib.parse import unquote, urlsplit
@@ -15,32 +15,31 @@ LENGTH_DIGITS = 15
 
 
 class RequestHead:
-    """One request's head.
+    """The head of one request.
 
     Attributes:
-        method: As it came; methods are upper case.
-        path: Without the query, percent-decoded.
-        headers: By lower-case name; of a field that came twice, the first.
+        method: The method as received; methods are upper case.
+        path: The path without the query, percent-decoded.
+        headers: Values by lower-case name; the first one if a field came twice.
         minor: 1 for HTTP/1.1, 0 for HTTP/1.0.
-        chunked: Whether the body is chunked; else it has `content_length` bytes.
-        keep_alive: Whether the client wants the connection to go on.
+        chunked: Whether the body is chunked; otherwise it has `content_length` bytes.
+        keep_alive: Whether the client wants to keep the connection open.
     """
 
     __slots__ = ("chunked", "content_length", "headers", "keep_alive", "method", "minor", "path")
 
     def __init__(self, head: bytes) -> None:
-        """Parses.
+        """Parses a head.
 
         Raises:
-            HttpError: 400 where it is malformed or could be read in two ways, 501 for a transfer coding other than chunked, 505 for
-                another version.
+            HttpError: 400 if it is malformed or ambiguous, 501 for a transfer coding other than chunked, 505 for another version.
         """
         fields = _Fields()
         parser = httptools.HttpRequestParser(fields)
         try:
             parser.feed_data(head)
         except httptools.HttpParserUpgrade:
-            # An offer to change the protocol is declined by going on as if it had not been made.
+            # An offer to change the protocol is declined by ignoring it.
             pass
         except httptools.HttpParserError as error:
             raise HttpError(400, str(error)) from None
@@ -71,7 +70,7 @@ class RequestHead:
 
 
 class _Fields:
-    """Takes what the parser finds. A method of a built-in object, as `on_header` is one, costs it a tenth of a function of ours."""
+    """Collects what the parser finds. Calling a built-in method, as `on_header` is, takes a tenth of the time of a Python function."""
 
     __slots__ = ("on_header", "raw", "url")
 
@@ -85,10 +84,10 @@ class _Fields:
 
 
 def path_of(target: bytes) -> str:
-    """The path of a request's target, whichever of the four forms it has (RFC 9112, section 3.2).
+    """The path of a request's target, in any of its four forms (RFC 9112, section 3.2).
 
     Raises:
-        HttpError: It is no target.
+        HttpError: It is no valid target.
     """
     text = target.decode("latin-1")
     if not text.startswith("/") and "://" in text:

@@ -1,4 +1,4 @@
-"""The public port: raw connections, parsed by httptools, bounded in number and in what each may hold."""
+"""The public port: raw connections, parsed by httptools, with limits on their number and on the memory of each."""
 
 import asyncio
 
@@ -11,9 +11,9 @@ ROUND_S = 1.0
 
 
 class HttpServer:
-    """Listens on one address and hands requests to `handler`; a client that leaves cancels its handler.
+    """Listens on one address and passes requests to `handler`; if a client leaves, its handler is cancelled.
 
-    One timer watches over all connections: a timer for each request would cost more than the rest of its keeping.
+    One timer serves all connections: a timer for each request would cost more than the rest of the bookkeeping.
     """
 
     def __init__(self, handler: Handler, *, host: str, port: int, max_body_bytes: int, max_connections: int) -> None:
@@ -32,14 +32,14 @@ class HttpServer:
 
     @property
     def connections(self) -> int:
-        """Connections that are open."""
+        """Number of open connections."""
         return len(self._house.connections)
 
     async def start(self) -> None:
-        """Begins to listen.
+        """Starts to listen.
 
         Raises:
-            OSError: The address cannot be had.
+            OSError: The address is not available.
         """
         loop = asyncio.get_running_loop()
         self._house.now_s = loop.time()
@@ -47,12 +47,12 @@ class HttpServer:
         self._timer = loop.call_later(ROUND_S, self._watch)
 
     def stop_listening(self) -> None:
-        """Takes no new connections; those that are open go on."""
+        """Accepts no new connections; open ones continue."""
         if self._server is not None:
             self._server.close()
 
     async def close(self, grace_s: float = 1.0) -> None:
-        """Ends all connections; handlers under way get `grace_s`."""
+        """Ends all connections; running handlers get `grace_s`."""
         self.stop_listening()
         house = self._house
         house.closing = True
@@ -65,7 +65,7 @@ class HttpServer:
             if connection.transport is not None:
                 connection.transport.abort()
         if tasks:
-            # Cancelled by now, all of them.
+            # All of them are cancelled by now.
             await asyncio.wait(tasks, timeout=grace_s)
         if self._timer is not None:
             self._timer.cancel()

@@ -1,16 +1,16 @@
-"""The seam between a request's life and whatever speaks HTTP: a request that has been read, and the way back to its client."""
+"""The interface between a request's life and its HTTP transport: a request that has been read, and the answer to its client."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
 
 class HttpRequest(Protocol):
-    """One request whose head has been parsed.
+    """One request with a parsed head.
 
     Attributes:
-        method: Upper case.
-        path: Without the query.
-        headers: By lower-case name.
+        method: The method, in upper case.
+        path: The path without the query.
+        headers: Values by lower-case name.
     """
 
     method: str
@@ -18,26 +18,26 @@ class HttpRequest(Protocol):
     headers: Mapping[str, str]
 
     async def body(self) -> bytes:
-        """The whole body; without a pause where it is there already.
+        """The whole body; returns at once if it has already arrived.
 
         Raises:
-            ApiError: 413 where it is larger than configured, 408 where it did not arrive in time, 400 where it is malformed.
+            ApiError: 413 if it is larger than configured, 408 if it did not arrive in time, 400 if it is malformed.
         """
         ...
 
 
 class Responder(Protocol):
-    """The way back to the client. The transport cancels the task that serves a request as soon as its client is gone.
+    """The answer to a client. The transport cancels the task that serves a request as soon as its client is gone.
 
-    Nothing here waits but `drain`: a piece of a stream goes from the engine's connection to the client's in one callback.
+    Only `drain` waits: a piece of a stream passes from the engine's connection to the client's in one callback.
     """
 
     def start(self, status: int, headers: Mapping[str, str]) -> None:
-        """Begins a streamed answer; its head is held until the first bytes of the body."""
+        """Starts a streamed answer; its head is held until the first bytes of the body."""
         ...
 
     def write(self, data: bytes) -> bool:
-        """Passes bytes on, some at least. False: the client does not keep up, and nothing more is to be written until it does.
+        """Sends at least one byte. False: the client reads too slowly, and the caller has to stop writing until it keeps up.
 
         Raises:
             ConnectionError: The client is gone.
@@ -45,7 +45,7 @@ class Responder(Protocol):
         ...
 
     def when_drained(self, resume: Callable[[], None]) -> None:
-        """Names who is told each time the client keeps up again after a `write` that was False."""
+        """Sets the callback for each time the client keeps up again after a `write` that returned False."""
         ...
 
     async def drain(self) -> None:
@@ -57,11 +57,11 @@ class Responder(Protocol):
         ...
 
     def finish(self, data: bytes = b"") -> None:
-        """Ends a streamed answer, with its last bytes where they have not been written."""
+        """Ends a streamed answer, with its last bytes if they have not been written."""
         ...
 
     def send(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
-        """A whole answer at once. Where one is under way already, the connection breaks instead.
+        """Sends a whole answer at once. If an answer has already started, the connection is broken instead.
 
         Raises:
             ConnectionError: The client is gone.
@@ -69,7 +69,7 @@ class Responder(Protocol):
         ...
 
     def abandon(self) -> None:
-        """Drops the connection: the answer cannot be ended properly."""
+        """Drops the connection, because the answer cannot be ended properly."""
         ...
 
     @property

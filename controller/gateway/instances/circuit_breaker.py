@@ -1,32 +1,33 @@
-"""Whether an engine that answers its health check serves too: a circuit breaker for each (Nygard, Release It!, 2007). Pure."""
+"""A circuit breaker per engine: an engine that answers its health check may still fail requests (Nygard, Release It!, 2007). Pure."""
 
 from typing import Literal
 
 FAILURES = 5
-"""Different requests that fail one after the other before no more are sent."""
+"""Different requests that fail in a row before the breaker opens."""
 FIRST_WAIT_S = 1.0
-"""How long none is sent at first; twice as long after each probe that fails, up to `LONGEST_WAIT_S`."""
+"""How long no request is sent at first; doubled after each failed probe, up to `LONGEST_WAIT_S`."""
 LONGEST_WAIT_S = 15.0
 KNOWN = 64
-"""Failed requests that are told from others while a breaker is not closed."""
+"""Most failed requests that are remembered while a breaker is not closed."""
 
 State = Literal["closed", "open", "half-open"]
 
 
 class Breaker:
-    """Counts what became of the requests that an engine was given.
+    """Tracks the outcomes of the requests that an engine was given.
 
-    Closed, all go. After `FAILURES` in a row it opens and none goes. After a while it is half open: one goes as a probe, and what becomes
-    of it decides. What was sent before it opened last says nothing of how the engine is now, neither good nor bad.
+    While the breaker is closed, all requests are sent. After `FAILURES` in a row it opens, and no request is sent. After a while it is half
+    open: one request is sent as a probe, and its outcome decides. The outcome of a request that was sent before the breaker last opened
+    does not count, because it shows nothing about the engine's current state.
 
-    The same request again, by its fingerprint, counts once: a client that keeps on sending what the engine cannot serve neither opens a
-    breaker nor keeps it open.
+    The same request, identified by its fingerprint, counts once: a client that keeps sending a request that the engine cannot serve neither
+    opens a breaker nor keeps it open.
 
     Attributes:
-        state: As above.
-        failures: Different requests that failed in a row.
+        state: The state described above.
+        failures: Number of different requests that failed in a row.
         reason: How the last one failed.
-        until_s: When it is half open again, while it is open.
+        until_s: When it becomes half open again, while it is open.
     """
 
     __slots__ = ("_known", "_opened_s", "_wait_s", "reason", "state", "until_s")
@@ -46,11 +47,11 @@ class Breaker:
 
     @property
     def detail(self) -> str:
-        """Why no request goes, in words."""
+        """Describes why no request is sent."""
         return f"{self.failures} requests in a row have failed, the last one: {self.reason}"
 
     def served(self, sent_s: float) -> bool:
-        """A request that was sent at `sent_s` has been answered. True where the state is another now."""
+        """Records that a request sent at `sent_s` was answered. True if the state has changed."""
         if sent_s < self._opened_s:
             return False
         changed = self.state != "closed"
@@ -59,7 +60,7 @@ class Breaker:
         return changed
 
     def failed(self, fingerprint: int, sent_s: float, reason: str, now_s: float) -> bool:
-        """A request that was sent at `sent_s` has failed. True where the state is another now."""
+        """Records that a request sent at `sent_s` has failed. True if the state has changed."""
         if sent_s < self._opened_s or fingerprint in self._known:
             return False
         if len(self._known) < KNOWN:
@@ -73,7 +74,7 @@ class Breaker:
         return True
 
     def look(self, now_s: float) -> bool:
-        """Half opens when it is time. True where the state is another now."""
+        """Becomes half open when it is time. True if the state has changed."""
         if self.state != "open" or now_s < self.until_s:
             return False
         self.state, self._opened_s = "half-open", now_s

@@ -1,4 +1,4 @@
-"""The engines behind the gateway: their health, their models, their ceilings and their live knobs."""
+"""The engines behind the gateway: their health, models, ceilings and live knobs."""
 
 import asyncio
 import logging
@@ -21,12 +21,12 @@ from hmas.engines.base import SNAPSHOT_EVERY_S, Engine, EngineSnapshot, Knobs
 from hmas.engines.errors import EngineError
 
 MODELS_KNOWN = 4096
-"""Models whose context is kept at hand; the names come from clients."""
+"""Most models with a cached context length; the names come from clients."""
 MODELS_EVERY_S = 10.0
 ACCEPT_GRACE_S = 2.0
-"""An instance that has just stopped answering still counts for new requests this long: most such gaps are one lost connection."""
+"""How long an instance that has just stopped answering still counts for new requests: most such gaps are one lost connection."""
 RETRY_REFUSED_S = 10.0
-"""A knob that was refused is tried again after this long: the engine may only have been too busy to answer."""
+"""Seconds after which a refused knob is tried again: the engine may only have been too busy to answer."""
 MAX_MODELS_SHOWN = 20
 log = logging.getLogger(__name__)
 
@@ -38,14 +38,14 @@ class Instance:
     Attributes:
         snapshot: The last reading, None before the first.
         down_since_s: Since when it does not answer; None while it does.
-        models: What it serves; None where it does not say, then any model may be tried.
+        models: The models it serves; None if it does not report them, and then any model may be tried.
         entries: Its entries of `/v1/models`, passed on as they are.
-        context: Tokens of one sequence, prompt and output, by model, of the models for which it says that.
-        ceiling: What it can take at most.
-        wanted: Controls in force for it.
-        applied: Knobs as the engine last took them. `refused`: what it refused last, and why, since `refused_s`.
-        passing: Pass-through requests (embeddings) on their way.
-        breaker: Whether it serves what it is sent; while that is open it counts as one that does not answer.
+        context: Most tokens of one sequence, prompt and output, by model, for the models that report it.
+        ceiling: The most it can take.
+        wanted: The active controls for it.
+        applied: Knobs as the engine last accepted them. `refused`: the knobs it refused last, with the reason, since `refused_s`.
+        passing: Pass-through requests (embeddings) in progress.
+        breaker: Its circuit breaker; while that is open, the instance counts as one that does not answer.
     """
 
     config: EngineConfig
@@ -73,23 +73,23 @@ class Instance:
 
     @property
     def healthy(self) -> bool:
-        """Whether it answered when last asked."""
+        """Whether the last reading found it healthy."""
         return self.down_since_s is None
 
     def serves(self, model: str) -> bool:
-        """Whether it may be asked for this model."""
+        """Whether it may get a request for this model."""
         return self.models is None or model in self.models
 
     def down_for_s(self, now_s: float) -> float:
-        """How long it has not answered; 0 while it does."""
+        """Seconds for which it has not answered; 0 while it does."""
         return 0.0 if self.down_since_s is None else now_s - self.down_since_s
 
 
 class Fleet:
-    """Polls every engine and keeps its knobs where the directives want them.
+    """Polls every engine and sets its knobs as the directives require.
 
-    `on_snapshot` is called with every reading, `on_ceiling` when what an instance can take at most has changed, `on_models` when the models
-    it serves have, `on_probing` when an instance is to be tried with one request, or has passed.
+    `on_snapshot` is called with every reading, `on_ceiling` when an instance's ceiling has changed, `on_models` when its models have
+    changed, `on_probing` when an instance is to be probed with one request, or has passed the probe.
     """
 
     def __init__(self, instances: Iterable[tuple[EngineConfig, Engine]], clock: Clock, event_log: EventLog) -> None:
@@ -106,18 +106,18 @@ class Fleet:
 
     @property
     def ceilings(self) -> dict[str, Ceiling]:
-        """What each instance can take at most."""
+        """The ceiling of each instance."""
         return {name: instance.ceiling for name, instance in self.instances.items()}
 
     def now_s(self) -> float:
-        """The time by which instances are judged."""
+        """The time used for the state of instances."""
         return self._clock.now_s()
 
     def require_model(self, model: str) -> None:
-        """Lets a request for `model` in.
+        """Checks that a request for `model` can be served.
 
         Raises:
-            ApiError: 404 where no instance serves it, 503 where those that do are down or drained.
+            ApiError: 404 if no instance serves it, 503 if the instances that serve it are down or drained.
         """
         now_s = self._clock.now_s()
         servers = [instance for instance in self.instances.values() if instance.serves(model)]
@@ -131,14 +131,14 @@ class Fleet:
             raise ApiError(503, "engines_draining", f"every engine that serves this model is being drained: {names}", retry_after_s=30)
 
     def down_for_s(self, model: str, tried: Iterable[str] = ()) -> float:
-        """How long no instance that serves `model` has answered, those that failed it already left out; 0 while one does."""
+        """Seconds for which no instance for `model` has answered, except those in `tried`; 0 while one does."""
         now_s = self._clock.now_s()
         left_out = frozenset(tried)
         servers = [instance for name, instance in self.instances.items() if name not in left_out and instance.serves(model)]
         return min((instance.down_for_s(now_s) for instance in servers), default=float("inf"))
 
     def candidates(self, model: str, tried: Iterable[str] = ()) -> list[Instance]:
-        """Instances that could take a request for `model` now, without those that failed it already."""
+        """Instances that could take a request for `model` now, except those in `tried`, which have already failed it."""
         left_out = frozenset(tried)
         return [
             instance
@@ -147,7 +147,7 @@ class Fleet:
         ]
 
     def context_tokens(self, model: str) -> int:
-        """Most tokens of one sequence that any instance which serves `model` holds; 0 where one does not say."""
+        """Largest context, in tokens, of any instance that serves `model`; 0 if one of them does not report it."""
         known = self._contexts.get(model)
         if known is None:
             found = [instance.context.get(model, 0) for instance in self.instances.values() if instance.serves(model)]
@@ -165,13 +165,13 @@ class Fleet:
         return list(merged.values())
 
     def failed(self, name: str, reason: str) -> None:
-        """An instance did not answer a request: no more go there until a poll, which starts at once, has found it well."""
+        """Marks an instance that did not answer a request as down until a poll, which starts at once, finds it healthy."""
         instance = self.instances[name]
         self._record(instance, EngineSnapshot(engine=name, taken_s=self._clock.now_s(), healthy=False, detail=reason))
         instance.poke.set()
 
     def served(self, name: str, sent_s: float) -> None:
-        """An instance has answered a request that it was sent at `sent_s`, be it with an error of the client's."""
+        """Records that an instance answered a request sent at `sent_s`, even if with an error that the client caused."""
         breaker = self.instances[name].breaker
         if breaker.failures:
             before = breaker.state
@@ -179,7 +179,7 @@ class Fleet:
                 self._turned(self.instances[name], before, "a request was served")
 
     def fault(self, name: str, sent_s: float, reason: str, body: bytes) -> None:
-        """An instance has failed a request that it was sent at `sent_s`, in whatever way; `body` tells it from others."""
+        """Records that an instance failed a request sent at `sent_s`, in any way; `body` identifies the request."""
         instance = self.instances[name]
         before = instance.breaker.state
         if instance.breaker.failed(hash(body), sent_s, reason, self._clock.now_s()):
@@ -194,14 +194,14 @@ class Fleet:
             self.on_probing(instance.name, state == "half-open")
 
     def set_controls(self, name: str, controls: Controls) -> None:
-        """What the directives want of an instance; its live knobs follow at once."""
+        """Sets the controls that the directives require; the live knobs of the instance follow at once."""
         instance = self.instances[name]
-        # The guard's factor and who set the window concern the gateway alone: the engine has no such knobs.
+        # The guard's factor and the source of the window concern only the gateway: the engine has no such knobs.
         controls = msgspec.structs.replace(controls, guard=1.0, advised=False)
         before = instance.wanted
         if before != controls:
             instance.wanted = controls
-            # What was refused was one value of one knob: that another one moves is no reason to ask for it again.
+            # The engine refused one value of one knob: a change of another knob is no reason to try that value again.
             for knob in [knob for knob in instance.refused if getattr(before, knob, None) != getattr(controls, knob, None)]:
                 del instance.refused[knob]
             instance.poke.set()
@@ -213,11 +213,11 @@ class Fleet:
                 group.create_task(self._watch(instance), name=f"poll {instance.name}")
 
     async def poll_all(self) -> None:
-        """One reading of every instance."""
+        """Reads every instance once."""
         await asyncio.gather(*(self._poll(instance) for instance in self.instances.values()))
 
     async def _watch(self, instance: Instance) -> None:
-        """Polls at even times, and in between when something is to be found out at once."""
+        """Polls at regular times, and in between when `poke` is set."""
         loop = asyncio.get_running_loop()
         due_s = loop.time()
         while True:
@@ -226,7 +226,7 @@ class Fleet:
                 await self._poll(instance)
             except Exception:
                 log.exception("polling engine %s failed", instance.name)
-            # Timers may ring a little early, by the clock's resolution.
+            # Timers may fire a little early, by the clock's resolution.
             if (now_s := loop.time()) >= due_s - 1e-3:
                 due_s = max(due_s + SNAPSHOT_EVERY_S, now_s)
             try:
@@ -278,7 +278,7 @@ class Fleet:
         live = instance.engine.capabilities.live_knobs
         n_run = snapshot.max_num_seqs_ceiling
         budget = snapshot.max_num_batched_tokens_ceiling
-        # Where a knob cannot be moved live, what is in force is the ceiling.
+        # If a knob cannot be changed live, its active value is the ceiling.
         if n_run is None and "n_run" not in live:
             n_run = snapshot.max_num_seqs
         if budget is None and "token_budget" not in live:
@@ -301,7 +301,7 @@ class Fleet:
             self.on_models(instance.name, models)
 
     async def _keep_knobs(self, instance: Instance, snapshot: EngineSnapshot) -> None:
-        """Moves the engine's live knobs where they should be; also after an engine has restarted with its own values."""
+        """Sets the engine's live knobs to the wanted values, also after an engine has restarted with its own values."""
         wanted = self._wanted_knobs(instance, snapshot)
         if wanted == Knobs():
             return
@@ -343,13 +343,13 @@ def _detail(instance: Instance) -> str:
 
 
 def _context_of(entry: dict[str, Any]) -> int:
-    """What a model's entry says of its context, as vLLM and SGLang do; 0 for nothing."""
+    """The context length in a model's entry, as vLLM and SGLang report it; 0 if there is none."""
     length = entry.get("max_model_len")
     return length if isinstance(length, int) and not isinstance(length, bool) and length > 0 else 0
 
 
 def _model_entries(body: bytes) -> list[dict[str, Any]]:
-    """Entries with a usable id; an answer that is no list of models counts as none, so that any model may be tried."""
+    """Entries with a usable id. An answer that is no list of models yields none, so that any model may be tried."""
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError:

@@ -1,18 +1,18 @@
-"""What the scheduler is told of a configured engine."""
+"""The scheduler's description of a configured engine."""
 
 from hmas.controller.config.schema import EngineConfig
 from hmas.controller.scheduling.settings import InstanceSpec
 from hmas.engines.model_shape import model_kv_bytes
 
 KV_BYTES_PER_TOKEN = 131_072
-"""Of Llama 3 8B in 16 bit: where nothing is known. It weighs instances against each other and changes nothing of what fits into one."""
+"""The value of Llama 3 8B in 16 bit, used if nothing is known. It only weighs instances against each other; capacities are unaffected."""
 
 
 def instance_spec(engine: EngineConfig) -> InstanceSpec:
-    """One engine's window and KV budget.
+    """Returns the window and KV budget of one engine.
 
     Raises:
-        ProfileError: The model's config.json cannot be used; names the file and the field.
+        ProfileError: The model's config.json cannot be used; the message names the file and the field.
     """
     per_token = engine.kv_bytes_per_token
     if not per_token and engine.model_config:

@@ -1,4 +1,4 @@
-"""Who is asking: API keys to tenants, and what a tenant may claim."""
+"""Identifies clients: maps API keys to tenants, and checks what a tenant may claim."""
 
 import hashlib
 import re
@@ -17,7 +17,7 @@ MAX_ANONYMOUS_TENANTS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who asks. `flow` is the client's own label inside its tenant; it grants nothing."""
+    """The identity of a client. `flow` is its own label inside its tenant; it grants nothing."""
 
     tenant: str
     limits: TenantConfig
@@ -27,8 +27,8 @@ class Identity:
 class Authenticator:
     """Maps `Authorization: Bearer KEY` to a tenant by the key's SHA-256.
 
-    Without authentication the fairness header, or `default`, names the tenant; names that are not configured get the default
-    limits and are bounded in number, those beyond share the default tenant.
+    Without authentication the fairness header, or `default`, names the tenant. Names that are not configured get the default limits; their
+    number is bounded, and any further ones share the default tenant.
     """
 
     def __init__(self, tenants: Mapping[str, TenantConfig], *, no_auth: bool) -> None:
@@ -37,18 +37,18 @@ class Authenticator:
         self.reload(tenants)
 
     def reload(self, tenants: Mapping[str, TenantConfig]) -> None:
-        """Takes other tenants and keys; requests that came before stay who they were."""
+        """Replaces tenants and keys; earlier requests keep their identity."""
         self._tenants = dict(tenants)
-        # Looking a hash up in a dict leaks nothing useful by its timing: an attacker cannot steer SHA-256's output towards a stored one.
+        # The timing of a dict lookup by hash leaks nothing useful: an attacker cannot steer SHA-256's output towards a stored hash.
         self._by_hash = {digest: name for name, tenant in tenants.items() for digest in tenant.key_sha256}
         self._plain = {name: Identity(name, limits) for name, limits in tenants.items()}
 
     def identify(self, headers: Mapping[str, str]) -> Identity:
-        """Who sent these headers.
+        """The identity of the client that sent these headers.
 
         Raises:
-            ApiError: 401 without a key or with an unknown one, 403 where the fairness header names another configured tenant, 400
-                where it is malformed.
+            ApiError: 401 without a key or with an unknown one, 403 if the fairness header names another configured tenant, 400 if it is
+                malformed.
         """
         flow = _flow(headers)
         if self._no_auth:

@@ -1,4 +1,4 @@
-"""The life of one completion request, from its bytes to its one ending. Knows no transport and no engine kind."""
+"""The life of one completion request, from its bytes to its ending. Independent of the transport and the kind of engine."""
 
 import asyncio
 import logging
@@ -24,14 +24,14 @@ from hmas.controller.runtime.clock import Clock
 from hmas.engines.errors import EngineError, EngineUnavailable
 
 ERROR_WRITE_S = 2.0
-"""How long a client that does not read is waited for when all that is left to send is an error."""
+"""How long a slow client is waited for if only an error is left to send."""
 CLIENT_LEFT = 499
-"""Status under which logs and telemetry file a request whose client left, as nginx does; nobody is sent it."""
+"""Status in logs and telemetry for a request that its client abandoned, as in nginx; it is never sent."""
 log = logging.getLogger(__name__)
 
 
 class CompletionHandler:
-    """Serves completion requests: reads, admits, waits, sends, relays, retries once, and books the ending."""
+    """Serves completion requests: reads, admits, waits, sends, relays, retries once, and records the ending."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class CompletionHandler:
         """Serves one request to its end.
 
         Raises:
-            ApiError: It was refused before it was queued; nothing has been sent yet.
+            ApiError: The request was refused before it was queued; nothing has been sent yet.
             asyncio.CancelledError: The client left.
         """
         identity = self._auth.identify(http.headers)
@@ -78,7 +78,7 @@ class CompletionHandler:
             self._admit(live)
             await self._see_through(live, out)
         finally:
-            # Whatever went wrong on the way, no request stays behind without an outcome.
+            # Whatever failed before, no request is left without an outcome.
             self._manager.end(live, OutcomeKind.FAILED, 500, "the gateway failed on this request")
 
     def _admit(self, live: ActiveRequest) -> None:
@@ -141,7 +141,7 @@ class CompletionHandler:
             if live.cut is None:
                 self._client_left(live)
                 raise
-            # The gateway's own cancellation: the client is still there and is told.
+            # The gateway itself cancelled the task: the client is still connected and receives the ending.
             live.task.uncancel()
             self._stop_engine(live)
             await self._tell(live, live.cut, answer, out)
@@ -153,7 +153,7 @@ class CompletionHandler:
             await self._tell(live, Ending(OutcomeKind.FAILED, 500, "internal_error", "the gateway failed on this request"), answer, out)
 
     async def _ask(self, live: ActiveRequest, answer: Answer, out: Responder) -> EngineError | None:
-        """One engine's try at the request: None with the ending booked and the client served, else how the engine failed."""
+        """Sends the request to one engine. None if the ending is recorded and the client served, otherwise how the engine failed."""
         clock, request = self._clock, live.request
         sent_s = clock.now_s()
         report, now_s, request_id = self._manager.scheduler.progress, clock.now_s, request.id
@@ -176,7 +176,7 @@ class CompletionHandler:
         return None
 
     def _deliver(self, live: ActiveRequest, answer: Answer, out: Responder, sent_s: float) -> None:
-        """The engine has answered to the end: books it, frees the slot, and sends what the client has not got yet."""
+        """Records an answer that the engine has completed, frees the slot, and sends the rest of it to the client."""
         manager = self._manager
         tokens, cached = answer.output_tokens, answer.cached_tokens
         if answer.engine_error:
@@ -204,7 +204,7 @@ class CompletionHandler:
             self._fleet.failed(live.instance, str(error))
 
     async def _give_up(self, live: ActiveRequest, answer: Answer, error: EngineError, out: Responder) -> None:
-        """No second try: the client gets the engine's own error document where it sent one, else ours."""
+        """Ends the request without a second try: the client gets the engine's own error document if it sent one, otherwise ours."""
         if isinstance(error, EngineFault) and error.body and not answer.started:
             self._manager.end(live, OutcomeKind.FAILED, error.status, str(error))
             out.send(error.status, {"content-type": "application/json", **self._headers(live)}, error.body)
@@ -216,7 +216,7 @@ class CompletionHandler:
         await self._tell(live, ending, answer, out)
 
     async def _tell(self, live: ActiveRequest, ending: Ending, answer: Answer, out: Responder) -> None:
-        """Books an early end and tells the client, inside the stream where one has begun. A client that does not read is dropped."""
+        """Records an early end and sends it to the client, inside the stream if one has started. A client that does not read is dropped."""
         self._manager.end(live, ending.kind, ending.status, ending.message, output_tokens=answer.output_tokens)
         try:
             async with asyncio.timeout(ERROR_WRITE_S):
@@ -235,7 +235,7 @@ class CompletionHandler:
         self._manager.end(live, OutcomeKind.CANCELLED, CLIENT_LEFT, "the client left")
 
     def _stop_engine(self, live: ActiveRequest) -> None:
-        """Tells the engine to drop the request: closing the connection alone can take seconds to be noticed."""
+        """Aborts the request in the engine: closing the connection alone can take seconds to be noticed."""
         if live.instance:
             self._spawn(self._fleet.instances[live.instance].engine.abort(live.request.id))
 

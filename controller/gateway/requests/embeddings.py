@@ -1,4 +1,4 @@
-"""Requests that are not queued under the policy: embeddings go straight to the least busy engine that serves their model."""
+"""Requests that bypass the queue: embeddings go straight to the least busy engine that serves their model."""
 
 import asyncio
 import os
@@ -18,9 +18,9 @@ MAX_PASSING = 1024
 
 
 class PassThrough:
-    """Forwards a request unchanged to the instance with the fewest such requests under way; one retry elsewhere.
+    """Forwards a request unchanged to the instance with the fewest such requests in progress; retries once on another one.
 
-    Authentication, the model check and the time limit are those of scheduled requests; the number under way is bounded.
+    Authentication, the model check and the time limit are those of scheduled requests; the number in progress is bounded.
     """
 
     def __init__(self, *, fleet: Fleet, auth: Authenticator, metrics: Metrics, timeout_s: float) -> None:
@@ -34,7 +34,7 @@ class PassThrough:
         """Serves one request to its end.
 
         Raises:
-            ApiError: It was refused or no engine could answer; nothing has been sent.
+            ApiError: The request was refused or no engine could answer; nothing has been sent.
         """
         identity = self._auth.identify(http.headers)
         claims = read_claims(http.headers, identity.limits)
@@ -50,10 +50,10 @@ class PassThrough:
         out.send(answer.status, headers, answer.body)
 
     async def _served(self, model: str, path: str, body: bytes, forward: dict[str, str], out: Responder) -> tuple[Instance, Answer]:
-        """An engine's answer, counted.
+        """Gets an engine's answer and counts it.
 
         Raises:
-            ApiError: There is none.
+            ApiError: No engine could answer.
         """
         arrival_s = self._fleet.now_s()
         self._fleet.require_model(model)

@@ -1,4 +1,4 @@
-"""What an engine says is wrong: its error document, in the forms that vLLM, SGLang and OpenAI-compatible servers write. Pure."""
+"""Error documents of engines, in the forms that vLLM, SGLang and OpenAI-compatible servers use. Pure."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +8,7 @@ import orjson
 from hmas.controller.gateway.errors import TYPE_OF_STATUS
 
 MAX_MESSAGE = 500
-"""Characters of an engine's message that logs and telemetry keep; the client gets all of it."""
+"""Characters of an engine's message that logs and telemetry keep; the client gets the whole message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +16,8 @@ class Complaint:
     """One error document of an engine.
 
     Attributes:
-        error: The error object as the engine wrote it: `message`, `type`, `param`, `code` and whatever else it holds.
-        status: HTTP status that its `code` stands for, 400 to 599; 0 where it has none that can be read.
+        error: The error object as the engine wrote it: `message`, `type`, `param`, `code` and any other fields.
+        status: HTTP status that its `code` stands for, 400 to 599; 0 if it has no readable one.
     """
 
     error: dict[str, Any]
@@ -25,24 +25,26 @@ class Complaint:
 
     @property
     def message(self) -> str:
-        """The engine's message, cut."""
+        """The engine's message, cut to `MAX_MESSAGE` characters."""
         return str(self.error.get("message", self.error))[:MAX_MESSAGE]
 
     @property
     def blames_request(self) -> bool:
-        """Whether the code says that the request is wrong (4xx): any engine would refuse it, and nothing is wrong with this one."""
+        """Whether the code blames the request (4xx): any engine would refuse it, and this engine is healthy."""
         return 400 <= self.status < 500
 
     def body(self) -> bytes:
-        """The document in OpenAI's form, `{"error": {"message", "type", "param", "code"}}`, with the engine's own words in it."""
+        """The document in OpenAI's form, `{"error": {"message", "type", "param", "code"}}`, with the engine's own fields in it."""
         own = {name: value for name, value in self.error.items() if name != "object"}
         kind = own.get("type") or TYPE_OF_STATUS.get(self.status, "server_error")
         return orjson.dumps({"error": {"message": self.message, "param": None, "code": self.status or None, **own, "type": kind}})
 
 
 def read_complaint(document: dict[str, Any]) -> Complaint | None:
-    """Reads an error document: an object under `error` (vLLM, OpenAI), the same without that wrapper (SGLang: `object` is `error`), or
-    a text under `error`. None where the document is no error, also where it holds `"error": null`.
+    """Reads an error document, None if the document is no error.
+
+    An error document has an object under `error` (vLLM, OpenAI), the same fields without that wrapper (SGLang: `object` is `error`), or a
+    text under `error`. A document with `"error": null` is no error.
     """
     error = document.get("error")
     if isinstance(error, dict):
@@ -55,7 +57,7 @@ def read_complaint(document: dict[str, Any]) -> Complaint | None:
 
 
 def _status(code: object) -> int:
-    """Reads numbers, and texts of three digits; OpenAI's named codes (`context_length_exceeded`) stand for no status."""
+    """Reads numbers, and texts of three digits; OpenAI's named codes (`context_length_exceeded`) have no status."""
     if isinstance(code, str) and len(code) == 3 and code.isdecimal():
         code = int(code)
     return code if isinstance(code, int) and 400 <= code <= 599 else 0

@@ -1,4 +1,4 @@
-"""A stream of events from an engine's connection to the client's, in one callback for each piece."""
+"""Relays a stream of events from an engine's connection to the client's, with one callback per piece."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ JSON = "application/json"
 
 
 class EngineFault(EngineError):
-    """The engine answered that it failed. `body` is its own error document, empty where it sent none that is JSON."""
+    """The engine answered that it failed. `body` is its own error document, empty if it sent none in JSON."""
 
     def __init__(self, status: int, message: str, body: bytes = b"") -> None:
         super().__init__(message)
@@ -25,7 +25,7 @@ class EngineFault(EngineError):
 
 
 class EngineRefused(EngineError):
-    """The engine refused the request inside a stream that had not begun: its answer is that error, and the engine is well."""
+    """The engine refused the request in a stream before its first token: that error is the answer, and the engine is healthy."""
 
     def __init__(self, complaint: Complaint) -> None:
         super().__init__(complaint.message)
@@ -34,17 +34,17 @@ class EngineRefused(EngineError):
 
 @dataclass(slots=True)
 class Answer:
-    """What became of one engine's answer.
+    """The state of one engine's answer.
 
     Attributes:
-        status: HTTP status passed on; that of the error's code where the engine refused the request in its first event.
+        status: HTTP status passed on; that of the error's code if the engine refused the request in its first event.
         started: Whether the client has been sent anything.
-        output_tokens: By the engine's `usage`, else counted; None where nothing tells.
-        body: The whole answer where it did not come as a stream.
-        engine_error: The engine's own error inside the stream, empty where there was none.
-        engine_well: Whether the engine did what it should; so it did, too, where its error blames the request (a code of 4xx).
-        refusal: The engine's message where it refused the request, empty where it did not.
-        tail: The end of a stream, from the read that brought `[DONE]` on: it leaves together with the end of the answer.
+        output_tokens: By the engine's `usage`, otherwise counted; None if neither is known.
+        body: The whole answer, if it did not come as a stream.
+        engine_error: The engine's own error inside the stream, empty if there was none.
+        engine_well: Whether the engine worked correctly; this includes an error that blames the request (a code of 4xx).
+        refusal: The engine's message if it refused the request, empty otherwise.
+        tail: The end of a stream, from the read that contained `[DONE]` on: it is sent together with the end of the answer.
     """
 
     status: int = 0
@@ -84,14 +84,14 @@ class EventRelay:
 
     @property
     def done(self) -> bool:
-        """Whether the stream has said that it ends."""
+        """Whether the stream has announced its end."""
         return self._scanner.done
 
     def finish(self) -> None:
-        """The stream has ended.
+        """Records the end of the stream.
 
         Raises:
-            EngineProtocolError: In the middle of the answer.
+            EngineProtocolError: The stream ended in the middle of the answer.
         """
         answer, scanner = self._answer, self._scanner
         output, answer.cached_tokens = usage_figures(scanner.usage)
@@ -106,12 +106,12 @@ class EventRelay:
             raise EngineProtocolError("the engine's stream ended in the middle of the answer")
 
     def take(self, chunk: bytes) -> bool:
-        """Takes bytes of the stream; False where the client does not keep up.
+        """Takes bytes of the stream; False if the client reads too slowly.
 
         Raises:
             EngineRefused: The engine refused the request before its first token.
             EngineFault: The engine failed before its first token.
-            EngineProtocolError: What it sends is no stream of events, or has no end.
+            EngineProtocolError: The input is no stream of events, or has no end.
             ConnectionError: The client is gone.
         """
         scanner, answer = self._scanner, self._answer

@@ -1,4 +1,4 @@
-"""What a client says about its own request in headers, checked and clamped by what its tenant is allowed.
+"""The claims that a client makes about its own request in headers, checked and limited to what its tenant may have.
 
 `x-llm-d-inference-objective` names a class that only llm-d knows; it is accepted and has no effect here.
 """
@@ -22,12 +22,12 @@ TRACESTATE_LIMIT = 512
 
 @dataclass(slots=True)
 class Claims:
-    """Headers of one request that H-MAS understands.
+    """The headers of one request that H-MAS evaluates.
 
     Attributes:
-        ttft_ms: Declared TTFT target after clamping, None where none was declared. Likewise `tpot_ms`.
-        request_id: The client's own id, empty where it sent none or one that cannot be echoed.
-        session: Conversation, empty where unknown.
+        ttft_ms: Declared TTFT target after clamping, None if none was declared. Likewise `tpot_ms`.
+        request_id: The client's own id, empty if it sent none, or one that cannot be echoed.
+        session: The conversation, empty if unknown.
         forward: Trace headers for the engine.
     """
 
@@ -41,10 +41,10 @@ class Claims:
 def read_claims(headers: Mapping[str, str], limits: TenantConfig) -> Claims:
     """Reads the claims of one request.
 
-    A target below the tenant's minimum is raised to it: a claim may ask for less than anybody may have, but does not get it.
+    A target below the tenant's minimum is raised to it: no request gets a tighter target than its tenant may have.
 
     Raises:
-        ApiError: 400 where an SLO header is not a number in its range, or the session id has characters it may not have.
+        ApiError: 400 if an SLO header is no number in its range, or the session id has characters that are not allowed.
     """
     ttft_ms = _target(headers, *TTFT_HEADERS)
     tpot_ms = _target(headers, *TPOT_HEADERS)
@@ -61,13 +61,13 @@ def read_claims(headers: Mapping[str, str], limits: TenantConfig) -> Claims:
 
 
 def client_request_id(headers: Mapping[str, str]) -> str:
-    """The client's `x-request-id` where it can be echoed safely, else an empty text."""
+    """The client's `x-request-id` if it can be echoed safely, else an empty text."""
     value = headers.get("x-request-id", "")
     return value if value and REQUEST_ID.fullmatch(value) else ""
 
 
 def clamp_priority(claimed: int, limits: TenantConfig) -> int:
-    """The priority in force: the lower goes first, and nobody goes before the tenant's best."""
+    """The effective priority: lower goes first, and no request goes before the tenant's best priority."""
     return max(claimed, limits.best_priority)
 
 

@@ -1,4 +1,4 @@
-"""Ids of requests: 32 random hexadecimal digits, all of one length so that an engine's `abort` can name them."""
+"""Ids of requests: 32 random hexadecimal digits, all of one length so that an engine's `abort` can match them."""
 
 import os
 
@@ -7,7 +7,7 @@ _AT_ONCE = 64
 
 
 class Ids:
-    """Makes ids. Random bytes are asked for by the kilobyte: one call to the kernel serves 64 requests."""
+    """Creates ids. Random bytes are read by the kilobyte: one call to the kernel serves 64 requests."""
 
     __slots__ = ("_at", "_digits")
 
@@ -16,7 +16,7 @@ class Ids:
         self._at = 0
 
     def new(self) -> str:
-        """An id that nobody can foresee."""
+        """Returns an unpredictable id."""
         at = self._at
         if at >= len(self._digits):
             self._digits = os.urandom(_BYTES * _AT_ONCE).hex()

@@ -1,4 +1,4 @@
-"""The one place that talks to the scheduler: takes requests in, wakes those whose turn has come, and books exactly one ending for each."""
+"""The request manager, the only user of the scheduler: it admits requests, wakes dispatched ones, and records one ending for each."""
 
 import asyncio
 from collections.abc import Callable
@@ -29,14 +29,14 @@ from hmas.controller.scheduling.policy_base.sharded_dict import ShardedDict
 from hmas.controller.scheduling.scheduler import Dispatch, Dropped, Refusal, Scheduler
 
 STRANDED_AFTER_S = 30.0
-"""How long a waiting request outlives the last engine that could serve it: an engine that restarts gets the chance to."""
+"""How long a waiting request outlives the last engine that could serve it: this gives an engine time to restart."""
 STRANDED_AT_ONCE = 32
 CUT_AT_ONCE = 32
-"""Endings that one call makes at most; to tell a client of its ending takes longer than to find it."""
+"""Most endings that one call makes; to notify a client of its ending takes longer than to find it."""
 
 
 class Ending(ApiError):
-    """An early end of an admitted request: what the client is told, and how it is counted."""
+    """An early end of an admitted request: the error that the client gets, and how it is counted."""
 
     def __init__(self, kind: OutcomeKind, status: int, code: str, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(status, code, message, retry_after_s=retry_after_s)
@@ -45,18 +45,18 @@ class Ending(ApiError):
 
 @dataclass(slots=True)
 class ActiveRequest:
-    """One admitted request until its ending is booked.
+    """One admitted request until its ending is recorded.
 
     Attributes:
-        client_request_id: The id the client sees: its own, else the internal one.
-        declared: Targets the client declared.
-        body: What goes to the engine.
+        client_request_id: The id that the client sees: its own, or the internal one.
+        declared: The targets that the client declared.
+        body: The body that is sent to the engine.
         forward: Trace headers for the engine.
-        turn: Resolves to the dispatch, or raises the `Ending` that takes the request out of the queue.
+        turn: Resolves to the dispatch, or raises the `Ending` that removes the request from the queue.
         task: The task that serves the client.
         cut: Set before the task is cancelled by the gateway itself; a cancellation without it means that the client left.
-        queued_s: When the scheduler had taken it.
-        answers: What the agents and the gateway's history answered about it; None before it is admitted.
+        queued_s: When the scheduler admitted it.
+        answers: The answers of the agents and of the gateway's history about it; None before it is admitted.
     """
 
     request: Request
@@ -76,7 +76,7 @@ class ActiveRequest:
 
 
 class RequestManager:
-    """Admits, wakes, revises and ends. All calls are synchronous: between two awaits the books always balance."""
+    """Admits, wakes, revises and ends requests. All calls are synchronous, so the accounts always balance between two awaits."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class RequestManager:
         """Queues a request; it may be dispatched before this returns.
 
         Raises:
-            ApiError: The scheduler refuses it. Its ending is booked already.
+            ApiError: The scheduler refuses it. Its ending is already recorded.
         """
         request = live.request
         estimates = self._history.estimate(request)
@@ -137,7 +137,7 @@ class RequestManager:
         self.pump(now_s)
 
     def pump(self, now_s: float | None = None) -> None:
-        """Wakes every request that may go now. Called, here or by `pump_soon`, whenever something has changed."""
+        """Wakes every request that can be dispatched now. Called, here or by `pump_soon`, after every change."""
         if not self.scheduler.queued:
             return
         for place, dispatch in enumerate(self.scheduler.dispatch(self._clock.now_s() if now_s is None else now_s)):
@@ -153,14 +153,14 @@ class RequestManager:
             if place == 0:
                 _wake(live.turn, dispatch)
             else:
-                # Whoever is being admitted just now goes on without a pause and would overtake those before it on the way to the engine.
+                # The request that is being admitted continues without a pause and would reach the engine before those dispatched earlier.
                 asyncio.get_running_loop().call_soon(_wake, live.turn, dispatch)
 
     def pump_soon(self) -> None:
-        """Asks for one `pump` after everything that has come in by now is booked.
+        """Schedules one `pump` after all events that have come in so far are recorded.
 
-        The tokens and endings of one engine step come together; a slot that is given away in between would be given on figures
-        that are half of one step and half of the next.
+        The tokens and endings of one engine step arrive together; a slot that is filled in between would be filled on mixed figures of two
+        steps.
         """
         if not self._pumping:
             self._pumping = True
@@ -171,12 +171,12 @@ class RequestManager:
         self.pump()
 
     def expire(self) -> None:
-        """The tick: takes out what waited too long and cuts what ran too long; what is more than a handful follows in slices."""
+        """Performs the tick: ends requests that waited or ran too long; anything beyond one batch follows in slices."""
         self._refuse(self.scheduler.expire(self._clock.now_s()))
         self.sliced_work.ask(ends=self._end_due())
 
     def _end_due(self) -> bool:
-        """Ends some of those whose time is up; True while there may be more."""
+        """Ends some of the expired requests; True while there may be more."""
         now_s = self._clock.now_s()
         dropped = self.scheduler.drop_due(now_s)
         self._refuse(dropped)
@@ -194,7 +194,7 @@ class RequestManager:
         return True
 
     def _refuse(self, dropped: list[Dropped]) -> None:
-        """Tells those that the scheduler has given up."""
+        """Notifies the clients of the requests that the scheduler has given up."""
         now_s = self._clock.now_s()
         for one in dropped:
             live = self.lives[one.entry.request.id]
@@ -208,9 +208,10 @@ class RequestManager:
                 live.turn.set_exception(ending)
 
     def give_up_stranded(self) -> bool:
-        """Ends waiting requests that no instance could take any more, a bounded number; True while there are more.
+        """Ends a bounded number of waiting requests that no instance can take any more; True while there are more.
 
-        These are retried ones whose only other instances are gone, and those whose instances have all been down for longer than the grace.
+        These are retried requests that have lost their only other instances, and requests without any running instance for longer than the
+        grace period.
         """
         stranded: list[ActiveRequest] = []
         for live in list(self._retried.values())[:STRANDED_AT_ONCE]:
@@ -228,19 +229,19 @@ class RequestManager:
         return len(stranded) >= STRANDED_AT_ONCE
 
     def drop(self, live: ActiveRequest, ending: Ending) -> None:
-        """Takes a waiting request out of the queue; its task tells the client."""
+        """Removes a waiting request from the queue; its task notifies the client."""
         self.end(live, ending.kind, ending.status, ending.message)
         if not live.turn.done():
             live.turn.set_exception(ending)
 
     def cut(self, live: ActiveRequest, ending: Ending) -> None:
-        """Ends a request by the gateway's own will; its task tells the client."""
+        """Ends a request by the gateway's own decision; its task notifies the client."""
         if live.cut is None:
             live.cut = ending
             live.task.cancel()
 
     def requeue(self, live: ActiveRequest, reason: str) -> bool:
-        """Puts a request whose instance failed back to its place in the queue. False where it has been retried already."""
+        """Returns a request to its place in the queue after its instance failed. False if it has already been retried."""
         if not self.scheduler.retry(live.request.id, self._clock.now_s()):
             return False
         self._metrics.retries.inc()
@@ -254,7 +255,7 @@ class RequestManager:
         return True
 
     def progress(self, live: ActiveRequest, tokens: int, now_s: float) -> None:
-        """Output tokens so far; the first call marks the first token."""
+        """Records the output tokens so far; the first call marks the first token."""
         self.scheduler.progress(live.request.id, tokens, now_s)
 
     def end(
@@ -267,7 +268,7 @@ class RequestManager:
         output_tokens: int | None = None,
         cached_tokens: int = 0,
     ) -> None:
-        """Books the ending of a request. The first ending stands; later calls do nothing."""
+        """Records the ending of a request. The first ending counts; later calls do nothing."""
         if self.lives.take(live.request.id) is None:
             return
         self._deadlines.discard(live.request.id)
@@ -282,7 +283,7 @@ class RequestManager:
         self.pump_soon()
 
     async def wait_idle(self) -> None:
-        """Returns when no request is under way."""
+        """Returns when no request is in progress."""
         await self._idle.wait()
 
     def _settle(self) -> None:
@@ -290,11 +291,11 @@ class RequestManager:
             self._idle.set()
 
     def retry_after_s(self, live: ActiveRequest) -> float:
-        """When a client that is sent away may come back."""
+        """When the client of a refused request may retry."""
         return self.scheduler.retry_after_s(live.request.model, self._clock.now_s())
 
     def on_features(self, features: RequestFeatures) -> None:
-        """Perception has spoken of a request; what is malformed is counted and changes nothing."""
+        """Applies perception's answer about a request; a malformed one is counted and changes nothing."""
         fault = fault_of_features(features)
         if fault:
             self._metrics.agent_faults.labels("perception").inc()
@@ -305,7 +306,7 @@ class RequestManager:
         self._believe(live, self._agents.with_features(live.entry.estimates, features, live.answers, live.request, live.declared))
 
     def on_cost(self, cost: RequestCost) -> None:
-        """Prediction has spoken of a request."""
+        """Applies prediction's answer about a request."""
         fault = fault_of_cost(cost)
         if fault:
             self._metrics.agent_faults.labels("prediction").inc()
@@ -321,7 +322,7 @@ class RequestManager:
         self._traces.believed(live.request.id, estimates, now_s)
 
     def recent(self) -> Recent:
-        """Figures over the last minute."""
+        """The figures of the last minute."""
         return self._recorder.recent()
 
     def fairness(self) -> Fairness:
@@ -347,6 +348,6 @@ def _cost(live: ActiveRequest) -> RequestCost | None:
 
 
 def _wake(turn: "asyncio.Future[Dispatch]", dispatch: Dispatch) -> None:
-    # A task that was cancelled this very moment has a cancelled future; it books its own ending when it wakes.
+    # A task that was cancelled at this moment has a cancelled future; it records its own ending when it wakes.
     if not turn.done():
         turn.set_result(dispatch)

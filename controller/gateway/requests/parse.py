@@ -1,4 +1,4 @@
-"""A request's body as it comes from the client. It is parsed once for what the control plane reads and goes to the engine as it came."""
+"""Parsing of request bodies. A body is parsed once for the control plane and sent to the engine as it came."""
 
 from typing import Any
 
@@ -11,10 +11,10 @@ from hmas.controller.gateway.errors import ApiError
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
-    """The body as a JSON object.
+    """Returns the body as a JSON object.
 
     Raises:
-        ApiError: 400 where it is not JSON, not UTF-8 or not an object; the message says where.
+        ApiError: 400 if it is not JSON, not UTF-8 or not an object; the message names the place.
     """
     try:
         document = orjson.loads(body)
@@ -29,7 +29,7 @@ def parse_call(path: str, body: bytes) -> Call:
     """Reads a completion request.
 
     Raises:
-        ApiError: 400 that names the field, its value and what is allowed.
+        ApiError: 400; the message names the field, its value and the allowed values.
     """
     document = parse_object(body)
     try:
@@ -39,10 +39,10 @@ def parse_call(path: str, body: bytes) -> Call:
 
 
 def read_model(document: dict[str, Any]) -> str:
-    """The `model` field.
+    """Returns the `model` field.
 
     Raises:
-        ApiError: 400 where it is no name.
+        ApiError: 400 if it is no valid name.
     """
     try:
         return read_model_field(document)
@@ -51,7 +51,7 @@ def read_model(document: dict[str, Any]) -> str:
 
 
 def with_priority(call: Call, priority: int) -> bytes:
-    """The body with its priority replaced: the one case in which it does not go out byte for byte, because the claim was clamped."""
+    """The body with its priority replaced. Only then is it not sent byte for byte, because the claimed priority was limited."""
     return orjson.dumps({**call.document, "priority": priority})
 
 

@@ -1,4 +1,4 @@
-"""A tenant's quotas as OpenAI's rate limit headers tell them."""
+"""A tenant's quotas as OpenAI's rate limit headers."""
 
 from collections.abc import Mapping
 
@@ -6,9 +6,9 @@ from hmas.controller.scheduling.admission.quotas import RateState
 
 
 def ratelimit_headers(rates: Mapping[str, RateState]) -> dict[str, str]:
-    """`x-ratelimit-limit-*`, `-remaining-*` and `-reset-*` for each quota by its name (`tokens`, `requests`); empty without any.
+    """Returns `x-ratelimit-limit-*`, `-remaining-*` and `-reset-*` for each quota by name (`tokens`, `requests`); empty without any.
 
-    Reset is the time until the whole quota is free again, written as OpenAI writes it: `1m12.5s`, `850ms`.
+    Reset is the time until the whole quota is free again, in OpenAI's format: `1m12.5s`, `850ms`.
     """
     headers = {}
     for what, rate in rates.items():
@@ -19,7 +19,7 @@ def ratelimit_headers(rates: Mapping[str, RateState]) -> dict[str, str]:
 
 
 def _span(span_s: float) -> str:
-    """Hours, minutes and seconds, rounded up to what is told: nobody is asked to come too early."""
+    """Formats hours, minutes and seconds, rounded up so that no client retries too early."""
     if span_s < 1.0:
         return f"{-int(-span_s * 1000.0 // 1)}ms" if span_s > 0.0 else "0s"
     tenths = -int(-span_s * 10.0 // 1)

@@ -1,4 +1,4 @@
-"""From an engine's answer to the client: bytes unchanged, tokens counted, nothing sent before the answer has proven to be one."""
+"""Relays an engine's answer to the client: bytes unchanged, tokens counted, and nothing sent before the answer has proven valid."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,8 +16,8 @@ __all__ = ["STREAM_HEADERS", "Answer", "EngineFault", "relay"]
 
 MAX_ANSWER_BYTES = 64 << 20
 PLAIN_REFUSALS = frozenset({400, 413, 422})
-"""Statuses that blame the request even where no JSON comes with them, as from a web server between gateway and engine that finds a body too
-large. Others without JSON (a 404 page, say) mean that what answers is no engine."""
+"""Statuses that blame the request even without JSON, such as those of a web server between gateway and engine that finds a body too large.
+Others without JSON (a 404 page, say) mean that the answer does not come from an engine."""
 STREAM_HEADERS = {"content-type": f"{SSE}; charset=utf-8", "cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
@@ -29,17 +29,17 @@ async def relay(
     head: Callable[[], Mapping[str, str]],
     progress: Callable[[int], None],
 ) -> None:
-    """Passes a stream on as it comes, or gathers a whole answer into `answer.body` for the caller to send.
+    """Passes a stream on as it arrives, or collects a whole answer in `answer.body` for the caller to send.
 
     Args:
         response: The engine's answer.
         out: The client.
-        answer: Filled in as the answer goes by, also where this raises.
-        head: Makes the response headers, called when the first whole event is there.
-        progress: Told the output tokens so far, whenever more have come.
+        answer: Filled in as the answer arrives, even if this raises.
+        head: Creates the response headers; called when the first whole event has arrived.
+        progress: Called with the output tokens so far, whenever more have come.
 
     Raises:
-        EngineError: The engine broke off, failed, or sent what is no answer; `answer.started` says whether the client has seen anything.
+        EngineError: The engine broke off, failed, or sent no valid answer; `answer.started` shows whether the client has received anything.
         ConnectionError: The client is gone.
     """
     answer.status = response.status
@@ -80,18 +80,18 @@ async def relay(
 
 
 async def _relay_events(events: EventRelay, response: EngineResponse) -> None:
-    """Returns when the stream has ended as it should. Raises as `relay`."""
+    """Relays the events; returns when the stream has ended properly. Raises as `relay`."""
     try:
         await response.relay(events.take)
     except EngineUnavailable:
-        # After its last event an engine may end as it likes.
+        # After its last event an engine may end the connection in any way.
         if not events.done:
             raise
     events.finish()
 
 
 def _refusal(status: int, kind: str, document: dict[str, Any] | None, body: bytes) -> Complaint | None:
-    """What a whole answer says against the request where it does not say so as a JSON document under its own status; else None."""
+    """The refusal in a whole answer that is not a JSON document with the right status of its own; else None."""
     if document is None:
         said = excerpt(body) if body else "nothing more"
         return Complaint({"message": f"the engine answered {status} and said {said}"}, status) if status in PLAIN_REFUSALS else None
@@ -104,7 +104,7 @@ def _refusal(status: int, kind: str, document: dict[str, Any] | None, body: byte
 
 
 def _refuse(answer: Answer, complaint: Complaint) -> None:
-    """Makes the engine's error document the answer, under the status that its code stands for."""
+    """Makes the engine's error document the answer, with the status of its code."""
     answer.status = complaint.status
     answer.content_type = JSON
     answer.body = complaint.body()
@@ -123,7 +123,7 @@ async def _read_whole(response: EngineResponse) -> bytes:
 
 
 def _document(kind: str, body: bytes) -> dict[str, Any] | None:
-    """The JSON object that a whole body is, or its first event where an error comes in the form of a stream."""
+    """The JSON object of a whole body, or of its first event if an error comes in the form of a stream."""
     if kind == SSE:
         return _json_object(body.removeprefix(b"data:").partition(b"\n\n")[0])
     return _json_object(body) if kind == JSON or kind.endswith("+json") or not kind else None

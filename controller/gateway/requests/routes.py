@@ -1,4 +1,4 @@
-"""Which path does what. Everything that goes wrong before a request is admitted becomes OpenAI's error JSON here."""
+"""The public routes. Every error before a request is admitted becomes OpenAI's error JSON here."""
 
 import logging
 import os
@@ -26,9 +26,9 @@ class PublicRoutes:
     """Serves every request of the public port.
 
     Args:
-        complete: Serves scheduled requests; `embed` those that pass through.
-        readiness: Reasons for not being ready, empty when ready.
-        refusal: A reason to take no new work at all (draining), None while there is none.
+        complete: Serves scheduled requests; `embed` serves those that pass through.
+        readiness: Reasons for not being ready, empty if ready.
+        refusal: A reason to accept no new work at all (draining), None if there is none.
         exposition: The metrics page and its content type.
     """
 
@@ -61,7 +61,7 @@ class PublicRoutes:
         }
 
     async def handle(self, http: HttpRequest, out: Responder) -> None:
-        """Serves one request. Never raises but for a client that left (`asyncio.CancelledError`)."""
+        """Serves one request. Raises only if the client leaves (`asyncio.CancelledError`)."""
         try:
             await self._endpoint(http.path, http.method)(http, out)
         except ApiError as error:
@@ -74,10 +74,10 @@ class PublicRoutes:
             self._answer_error(ApiError(500, "internal_error", "the gateway failed on this request"), http, out)
 
     def _endpoint(self, path: str, method: str) -> Endpoint:
-        """Who serves a request.
+        """The endpoint that serves a request.
 
         Raises:
-            ApiError: 404 or 405, or a reason to take no new work.
+            ApiError: 404 or 405, or a reason to accept no new work.
         """
         endpoint = self._posts.get(path)
         if endpoint is not None:

@@ -1,4 +1,4 @@
-"""Work that would hold the loop for too long in one go, done in slices between everything else."""
+"""Work that would block the event loop for too long at once, done in slices between other callbacks."""
 
 import asyncio
 import logging
@@ -10,28 +10,28 @@ from hmas.controller.runtime.clock import Clock
 from hmas.controller.scheduling.scheduler import Scheduler
 
 SLICE_S = 0.001
-"""How long a slice lasts before the loop serves everybody else; one batch more at most."""
+"""Length of a slice before the loop runs other callbacks; one batch may exceed it."""
 BATCH = 32
-"""Requests that are touched between two looks at the time: 0.1 to 0.3 ms."""
+"""Requests processed between two checks of the time: 0.1 to 0.3 ms."""
 log = logging.getLogger(__name__)
 
 
 class SlicedWork:
-    """Settles the scheduler and works off bursts whose time has come, a slice with each turn of the loop.
+    """Settles the scheduler and ends bursts of expired requests, one slice per turn of the event loop.
 
     Attributes:
-        worst_s: The longest slice so far, seconds; for measurements.
-        on_slice: Called after each slice: slices make and drop more objects than anything else here.
+        worst_s: The longest slice so far, in seconds; for measurements.
+        on_slice: Called after each slice, because slices create and drop more objects than anything else here.
     """
 
     def __init__(self, scheduler: Scheduler, clock: Clock, *, ends: Callable[[], bool], pump: Callable[[], None]) -> None:
-        """Puts the work together.
+        """Connects the parts.
 
         Args:
-            scheduler: What `settle` is called on.
-            clock: Tells the time.
-            ends: Ends a bounded number of requests whose time is up, first in each slice; True while there may be more.
-            pump: Called after each slice: what was put in order may be dispatched.
+            scheduler: The scheduler to settle.
+            clock: The clock.
+            ends: Ends a bounded number of expired requests, first in each slice; True while there may be more.
+            pump: Called after each slice: requests that were settled may be dispatched.
         """
         self._scheduler = scheduler
         self._clock = clock
@@ -43,7 +43,7 @@ class SlicedWork:
         self.on_slice: Callable[[], None] = lambda: None
 
     def ask(self, *, ends: bool = False) -> None:
-        """Asks for slices as long as anything is left. `ends`: requests whose time is up are left too."""
+        """Schedules slices until nothing is left. `ends`: expired requests are left too."""
         self._overdue = self._overdue or ends
         if not self._asked and (self._overdue or not self._scheduler.settled):
             self._asked = True

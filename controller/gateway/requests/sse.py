@@ -1,4 +1,4 @@
-"""Server-sent events as engines send them: cut at event boundaries, counted, and passed on byte for byte."""
+"""Server-sent events of engines: cut at event boundaries, counted, and passed on byte for byte."""
 
 import re
 from typing import Any
@@ -10,28 +10,28 @@ from hmas.engines.errors import EngineProtocolError
 
 MAX_EVENT_BYTES = 8 << 20
 ABORTED = "abort"
-"""Finish reason of vLLM, SGLang and the embedded engine for a request that somebody made them drop."""
+"""Finish reason of vLLM, SGLang and the embedded engine for a request that was aborted on demand."""
 FIELDS = (b"data:", b":", b"event:", b"id:", b"retry:")
 NOT_PLAIN = re.compile(rb'["\\\n]')
-"""What a JSON text that stands for itself does not hold."""
+"""Characters that a JSON text without escapes does not contain."""
 
 
 class EventScanner:
-    """Takes the bytes of one stream and gives back those that make whole events.
+    """Takes the bytes of one stream and returns those that form whole events.
 
-    Half an event is held back until its rest arrives, so that an engine that breaks off in the middle of one leaves the client with
-    whole events only. Tokens are counted as events with content; `usage`, where the engine sends it, is the truth.
+    Half an event is held back until its rest arrives, so that an engine that breaks off in the middle of one leaves the client with whole
+    events only. Tokens are counted as events with content; if the engine sends `usage`, that count is exact.
 
-    The token events of one stream differ in one JSON text alone, the token's. Once one of them has been parsed, what stands before and
-    behind that text is known, and an event with both ends and a text without quotes, escapes and line ends between them is the same
-    document with another token: it counts as the parsed one did, and need not be parsed. Where the forms differ, it is.
+    The token events of one stream differ only in one JSON text, that of the token. Once one of them has been parsed, the bytes before and
+    after that text are known. An event with the same beginning and end, and with a text without quotes, escapes and line ends between them,
+    is the same document with another token: it counts like the parsed one and need not be parsed. Events of another form are parsed.
 
     Attributes:
         tokens: Events with content so far.
         done: Whether `[DONE]` has been seen.
         finished: Whether a finish reason has been seen.
         aborted: Whether that reason was the engine's own `abort`.
-        error: The engine's own error event, None where there was none.
+        error: The engine's own error event, None if there was none.
     """
 
     __slots__ = (
@@ -59,29 +59,29 @@ class EventScanner:
         self._gap = b"\n\n"
         self._usage: dict[str, Any] | None = None
         self._before = self._behind = self._between = b""
-        # Length of what stands around a token; longer than any chunk until it is known.
+        # Length of the bytes around a token; longer than any chunk until it is known.
         self._frame = MAX_EVENT_BYTES << 8
 
     @property
     def usage(self) -> dict[str, Any]:
-        """The last `usage` object seen, empty where there was none."""
+        """The last `usage` object seen, empty if there was none."""
         return self._usage or {}
 
     @property
     def complete(self) -> bool:
-        """Whether the stream may end here: it said so, or every choice gave its reason."""
+        """Whether the stream may end here: `[DONE]` has been seen, or every choice has given its finish reason."""
         return self.done or (self.finished and not self._held)
 
     def feed(self, chunk: bytes) -> bytes:
         """Takes a chunk; returns the bytes that may be passed on, empty while an event is incomplete.
 
         Raises:
-            EngineProtocolError: What arrived is not an event stream, or one event is larger than 8 MiB.
+            EngineProtocolError: The input is not an event stream, or one event is larger than 8 MiB.
         """
         if self._held:
             chunk = self._held + chunk
             self._held = b""
-        # Nearly every chunk of a stream that flows is one token.
+        # Nearly every chunk of a flowing stream is one token.
         if self._is_plain(chunk, 0, len(chunk)):
             self.tokens += 1
             return chunk
@@ -93,11 +93,11 @@ class EventScanner:
         return chunk
 
     def _count(self, block: bytes) -> None:
-        """Takes whole events in."""
+        """Counts the tokens of whole events."""
         gap, start, in_one = self._gap, 0, True
         while start < len(block):
             if in_one and self._before:
-                # Once a block, so that no block is gone through more than twice.
+                # Once per block, so that no block is scanned more than twice.
                 block, start, in_one = self._count_run(block[start:]), 0, False
                 continue
             end = block.index(gap, start) + len(gap)
@@ -108,7 +108,7 @@ class EventScanner:
             start = end
 
     def _count_run(self, block: bytes) -> bytes:
-        """Counts the events of the learned form that `block` begins with, if it is much of it, and returns what is left to count."""
+        """Counts the events of the learned form at the beginning of `block`, and returns what is left to count."""
         before, behind = self._before, self._behind
         if not block.startswith(before):
             return block
@@ -169,7 +169,7 @@ class EventScanner:
             self._learn_form(event, document)
 
     def _learn_form(self, event: bytes, document: dict[str, Any]) -> None:
-        """Takes what stands around the token of an event that counts as one, has no finish reason and no usage."""
+        """Learns the bytes around the token of an event that counts as one token and has no finish reason and no usage."""
         text = _only_text(document)
         quoted = b'"' + text.encode() + b'"'
         at = event.rfind(b":" + quoted) + 1 or event.rfind(b": " + quoted) + 2
@@ -197,7 +197,7 @@ class EventScanner:
 
 
 def usage_figures(usage: dict[str, Any]) -> tuple[int | None, int]:
-    """Output tokens (None where not said) and cached prompt tokens of an OpenAI `usage` object; anything odd counts as not said."""
+    """Output tokens (None if missing) and cached prompt tokens of an OpenAI `usage` object; invalid values count as missing."""
     output = usage.get("completion_tokens")
     details = usage.get("prompt_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, dict) else None
@@ -208,13 +208,13 @@ def usage_figures(usage: dict[str, Any]) -> tuple[int | None, int]:
 
 
 def excerpt(data: bytes, limit: int = 80) -> str:
-    """The beginning of what an engine sent, safe to show."""
+    """The beginning of an engine's bytes, safe to show."""
     text = data[:limit].decode("utf-8", "replace")
     return repr(text) + ("..." if len(data) > limit else "")
 
 
 def _only_text(document: dict[str, Any]) -> str:
-    """The one text that the only choice of a document brings, empty where there is not exactly one."""
+    """The only text of the only choice of a document, empty if there is not exactly one."""
     choices = document["choices"]
     if len(choices) != 1:
         return ""

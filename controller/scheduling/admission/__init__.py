@@ -1,1 +1,1 @@
-"""Whether a request may run now: TPOT guard, tenant quotas, targets that nobody declared."""
+"""Decides whether a request may run now: TPOT guard, tenant quotas, targets for requests that declare none."""

@@ -1,7 +1,7 @@
-"""Targets that a request did not declare, brought within what its engines can do. Pure.
+"""Raises assumed targets to what the engines can reach. An assumed target is one that the request did not declare. Pure.
 
-Table 6 is calibrated to one installation (H-MAS E.5). On an engine that takes 60 ms a token with nothing else to do, an assumed TPOT
-target of 90 ms leaves no room for a batch: the TPOT guard would hold everything back for the sake of a target that no client asked for.
+Table 6 is calibrated to one installation (H-MAS E.5). On an engine that needs 60 ms a token when idle, an assumed TPOT target of 90 ms
+leaves no room for a batch: the TPOT guard would hold everything back to protect a target that no client asked for.
 """
 
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ from hmas.controller.scheduling.instances.instance import Instance
 
 
 def attainable(request: Request, estimates: Estimates, instances: Sequence[Instance], headroom: float) -> Estimates:
-    """Estimates whose assumed targets are at least `headroom` times what the request would take alone. O(instances).
+    """Raises assumed targets to at least `headroom` times what the request would take alone. O(instances).
 
     Args:
-        request: One that declares no targets.
-        estimates: What is believed of it.
-        instances: Those that may serve it. One that has shown nothing yet says nothing; of the others the fastest counts.
+        request: A request that declares no targets.
+        estimates: Its current estimates.
+        instances: The instances that may serve it. An instance without measurements is ignored; of the others the fastest counts.
         headroom: 0 leaves all targets as they are.
     """
     tpot_ms = min((one.pace.floor_ms for one in instances if one.pace.floor_ms is not None), default=0.0)

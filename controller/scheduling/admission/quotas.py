@@ -1,4 +1,4 @@
-"""What a tenant may take: tokens and requests by rate, slots by share."""
+"""What a tenant may use: tokens and requests per minute, and a share of the slots."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,14 +12,14 @@ _MINUTE_S = 60.0
 
 
 class TenantLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of one tenant; the defaults limit nothing.
+    """Limits of one tenant; the defaults set no limit.
 
     Attributes:
         tokens_per_minute: Prompt and output tokens per minute, 0 for no quota.
-        burst_tokens: Tokens that may be used at once after a pause, 0 for a minute's worth.
-        requests_per_minute: Requests taken in per minute, and at once after a pause; 0 for no quota.
-        concurrency_share: Greatest share of the fleet's windows that it may hold while others wait, more than 0 to 1; 1 for no limit.
-        max_running: Most requests it may have in flight in any case, 0 for no limit.
+        burst_tokens: Tokens that the tenant may use at once after a pause, 0 for a minute's worth.
+        requests_per_minute: Requests admitted per minute, and at once after a pause; 0 for no quota.
+        concurrency_share: Largest share of the fleet's windows that it may hold while others wait, above 0 to 1; 1 for no limit.
+        max_running: Most requests that it may ever have in flight, 0 for no limit.
     """
 
     tokens_per_minute: int = 0
@@ -30,21 +30,21 @@ class TenantLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bounded(self) -> bool:
-        """Whether it limits slots."""
+        """Whether these limits bound the tenant's slots."""
         return self.concurrency_share < 1.0 or self.max_running > 0
 
     @property
     def metered(self) -> bool:
-        """Whether it limits a rate."""
+        """Whether these limits bound a rate."""
         return self.tokens_per_minute > 0 or self.requests_per_minute > 0
 
 
 NO_LIMITS = TenantLimits()
-"""Of a tenant of whom nothing is said."""
+"""The limits of a tenant that has none configured."""
 
 
 class RateState(msgspec.Struct, frozen=True, kw_only=True):
-    """One quota as a client is told it: limit per minute, what is left now, and seconds until it is full again."""
+    """One quota as reported to a client: the limit per minute, what is left now, and the seconds until it is full again."""
 
     limit: int
     remaining: int
@@ -52,7 +52,7 @@ class RateState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OverQuota(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a tenant has to wait: which quota (`tokens` or `requests`), its limit per minute, and when it will hold enough."""
+    """Why a tenant has to wait: the quota (`tokens` or `requests`), its limit per minute, and the seconds until it holds enough."""
 
     what: str
     limit: int
@@ -60,7 +60,7 @@ class OverQuota(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Meter:
-    """The two buckets of one tenant; one that is not limited has none."""
+    """The two token buckets of one tenant; a rate without a limit has no bucket."""
 
     __slots__ = ("requests", "tokens")
 
@@ -70,13 +70,13 @@ class _Meter:
         self.adjust(limits, now_s)
 
     def adjust(self, limits: TenantLimits, now_s: float) -> None:
-        """Takes the limits as they are now; a bucket that there was stays as full as it was, a new one starts full."""
+        """Applies the current limits. An existing bucket keeps its fill level, a new one starts full."""
         self.tokens = _bucket(self.tokens, limits.tokens_per_minute, limits.burst_tokens, now_s)
         self.requests = _bucket(self.requests, limits.requests_per_minute, 0, now_s)
 
 
 def _bucket(before: TokenBucket | None, per_minute: int, burst: int, now_s: float) -> TokenBucket | None:
-    """The bucket of a rate, None where there is none; without a burst of its own it holds a minute's worth."""
+    """The bucket of a rate, None without a rate. Its default burst is one minute's worth."""
     if not per_minute:
         return None
     capacity, per_s = burst or per_minute, per_minute / _MINUTE_S
@@ -87,17 +87,17 @@ def _bucket(before: TokenBucket | None, per_minute: int, burst: int, now_s: floa
 
 
 class Tenancy:
-    """The accounts of all tenants. O(1) a request; nothing is kept of tenants without limits but how many they have in flight.
+    """The quota and slot accounts of all tenants. O(1) a request; a tenant without limits costs no memory.
 
-    A request is charged its prompt and predicted output when it is taken in, and the difference to what it really took when it
-    ends; one that never ran costs nothing but its place among the requests per minute. So what is in flight counts, and a
-    prediction that is wrong is put right within one request's life.
+    A request is charged its prompt and its predicted output when it is admitted. When it ends, the charge is corrected to the tokens it
+    really used. A request that never ran costs no tokens, only its place among the requests per minute. So requests in flight count, and a
+    wrong prediction is corrected within the lifetime of one request.
 
     Attributes:
-        bounded: Tenants whose slots are limited.
+        bounded: Tenants with limited slots.
         metered: Tenants that have a quota.
-        running: Requests in flight by tenant, of those only.
-        version: Grows whenever the answer of `closed` may have changed.
+        running: Requests in flight by tenant, for the tenants in `bounded` only.
+        version: A counter that grows whenever the result of `closed` may have changed.
     """
 
     __slots__ = ("_charged", "_instances", "_limits", "_meters", "_windows", "bounded", "metered", "running", "version")
@@ -114,20 +114,20 @@ class Tenancy:
         self.version = 0
 
     def limits(self, tenant: str) -> TenantLimits:
-        """What holds for a tenant."""
+        """The limits of a tenant."""
         return self._limits.get(tenant, NO_LIMITS)
 
     def set_limits(self, tenant: str, limits: TenantLimits, running: int, now_s: float) -> bool:
-        """Puts other limits in force. Quotas hold from the next request on; what is in flight was charged, or not, when it came.
+        """Replaces a tenant's limits. Quotas apply from the next request on; charges already made for requests in flight stay as they are.
 
         Args:
-            tenant: Whose.
-            limits: What holds from now on, `NO_LIMITS` for none.
-            running: How many it has in flight.
-            now_s: When.
+            tenant: The tenant.
+            limits: The new limits, `NO_LIMITS` for none.
+            running: How many requests the tenant has in flight.
+            now_s: The time.
 
         Returns:
-            Whether its slots were limited and are not any more, or are now and were not: those that wait have to be sorted anew then.
+            Whether the tenant's slots became limited or stopped being limited. Then its waiting requests have to be sorted again.
         """
         was_bounded = tenant in self.bounded
         if limits == NO_LIMITS:
@@ -151,7 +151,7 @@ class Tenancy:
     # -- rates ------------------------------------------------------------------------------------------------------------
 
     def over_quota(self, request: Request, estimates: Estimates, now_s: float) -> OverQuota | None:
-        """Which of its tenant's quotas does not let this request in now, the longer wait of the two; None where both do."""
+        """The quota that does not admit this request now, None if both do. If neither does, the one with the longer wait."""
         meter = self._meter(request.tenant, now_s)
         if meter is None:
             return None
@@ -166,7 +166,7 @@ class Tenancy:
         return longest if longest.wait_s > 0.0 else None
 
     def charge(self, request: Request, estimates: Estimates, now_s: float) -> None:
-        """Charges a request that is taken in."""
+        """Charges a request that is admitted."""
         meter = self._meter(request.tenant, now_s)
         if meter is None:
             return
@@ -178,15 +178,15 @@ class Tenancy:
             self._charged[request.id] = expected
 
     def settle(self, request: Request, tokens: int, now_s: float) -> None:
-        """A request has ended and took so many tokens, 0 where it never ran: gives back what it was charged too much, or takes the rest."""
-        # Its quota may have come or gone since.
+        """Corrects the charge of a request that has ended: gives back the excess, or takes the rest. `tokens` is 0 if it never ran."""
+        # The tenant's quota may have been added or removed since.
         expected = self._charged.pop(request.id, None) if self._charged else None
         meter = self._meters.get(request.tenant)
         if expected is not None and meter is not None and meter.tokens is not None:
             meter.tokens.take(tokens - expected, now_s)
 
     def rates(self, tenant: str, now_s: float) -> dict[str, RateState]:
-        """Its quotas as clients are told them, by `tokens` and `requests`; empty where it has none."""
+        """A tenant's quotas as reported to clients, keyed by `tokens` and `requests`; empty without quotas."""
         meter = self._meter(tenant, now_s)
         if meter is None:
             return {}
@@ -210,43 +210,43 @@ class Tenancy:
     # -- slots ------------------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Takes the fleet's windows as they are now. O(instances)."""
+        """Reads the current windows of the fleet. O(instances)."""
         windows = sum(instance.n_run for instance in self._instances if instance.available)
         if windows != self._windows:
             self._windows = windows
             self.version += 1
 
     def started(self, tenant: str) -> None:
-        """One of its requests has been dispatched."""
+        """Records that one of the tenant's requests was dispatched."""
         if tenant in self.bounded:
             self.running[tenant] += 1
             self.version += 1
 
     def stopped(self, tenant: str) -> None:
-        """One of its requests is no longer in flight."""
+        """Records that one of the tenant's requests is no longer in flight."""
         if tenant in self.bounded:
             self.running[tenant] -= 1
             self.version += 1
 
     def fill(self, tenant: str) -> float:
-        """What a tenant holds over its share of the windows: 1 or more at its share. One slot is always its own."""
+        """Slots that a tenant holds over its share of the windows: 1 or more means that it is at its share. It may always hold one slot."""
         share = self.limits(tenant).concurrency_share
         if share >= 1.0:
             return 0.0
         return self.running[tenant] / max(1, int(share * self._windows + 1e-9))
 
     def capped(self, tenant: str) -> bool:
-        """Whether a tenant is at its absolute limit: nothing of it may go, whoever else waits."""
+        """Whether a tenant is at its absolute limit: none of its requests may be dispatched, even if no other tenant waits."""
         most = self.limits(tenant).max_running
         return most > 0 and self.running[tenant] >= most
 
     def closed(self, tenant: str) -> bool:
-        """Whether a tenant has to let others go first: at its share, or at its absolute limit."""
+        """Whether a tenant has to let others go first: it is at its share or at its absolute limit."""
         return self.capped(tenant) or self.fill(tenant) >= 1.0
 
 
 def expected_tokens(request: Request, estimates: Estimates) -> float:
-    """Prompt and predicted output, the latter no longer than the client's own cap."""
+    """Prompt tokens plus predicted output tokens, the latter bounded by the client's own cap."""
     output = estimates.output_tokens
     output = min(output, request.output_limit)
     return request.prompt_tokens + max(1.0, output)

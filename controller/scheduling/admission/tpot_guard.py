@@ -1,4 +1,4 @@
-"""Holds a dispatch back while its prefill would cost requests in flight their TPOT target."""
+"""Holds a dispatch back while its prefill would make requests in flight miss their TPOT target."""
 
 from hmas.controller.scheduling.instances.instance import Instance
 from hmas.controller.scheduling.instances.lateness import is_last_chance
@@ -9,26 +9,26 @@ _OWN_MARGIN = 1.2
 
 _GIVE_WAY_S = 3.0
 _WAITED_S = 1.0
-"""Time without a denial after which nobody has waited for the instance meanwhile: while one waits it is asked with every tick."""
+"""Seconds without a denial after which a wait counts as over: while a request waits for the instance, the guard is asked at every tick."""
 
 
 class TpotGuard:
-    """A window counts requests and treats them alike; the guard looks at what each has left.
+    """Admits a request to an instance only if the requests in flight there can bear its prefill. A window only counts requests.
 
-    A prompt's prefill stops everybody else's decoding for its length. A request in flight that has produced n of about L
-    tokens can bear a stop of `SLO_tpot (L - 1) - elapsed - (L - n) pace`, its room. A new request may join an instance where
-    its prefill fits into a share of the least room of those there, and where it would keep its own target. Those that
-    cannot keep their target any more are not protected.
+    A prefill stops the decoding of all other requests for its duration. A request in flight that has produced n of about L tokens can bear
+    a stop of `SLO_tpot (L - 1) - elapsed - (L - n) pace`; this is its room. A new request may join an instance if its prefill fits into a
+    share of the smallest room there, and if it would keep its own target. Requests that cannot keep their target any more are not
+    protected.
 
-    Three rules keep it from doing harm. An instance with nothing in flight takes every request. The guard gives way once
-    it has kept an instance from every dispatch for 3 s while requests in time waited for it: else one long answer with a
-    tight target could hold up all others to its end. And while overdue requests are served in the end, a request at the last
-    moment for its TTFT target joins where its prefill costs nobody a target: held on, it would be late for certain, and its
-    work would still have to be done (see `GivenUp`). Whether it then keeps its own TPOT target is a forecast; that it would be late is not.
+    Three rules keep the guard from doing harm. An instance with nothing in flight takes every request. The guard gives way once it has
+    blocked every dispatch to an instance for 3 s while requests in time waited for it: otherwise one long answer with a tight target could
+    hold up all others until it ends. And while overdue requests are served in the end, a request at the last moment for its TTFT target
+    joins if its prefill makes no other request miss its target: held back, it would certainly be late, and its work would still have to be
+    done (see `GivenUp`). Whether it then keeps its own TPOT target is a forecast; that it would be late is certain.
 
     Attributes:
-        share: Share of the least room that a prefill may take, above 0 to 1; 0 switches the guard off. Each instance has a factor of its
-            own on it (`Instance.guard`), unless someone has named the share.
+        share: Share of the smallest room that a prefill may take, above 0 to 1; 0 switches the guard off. Each instance multiplies it by a
+            factor of its own (`Instance.guard`), unless the share was set explicitly.
     """
 
     __slots__ = ("_denied", "_least", "share")
@@ -43,10 +43,10 @@ class TpotGuard:
 
         Args:
             entry: The request.
-            instance: Where to.
+            instance: The instance.
             now_s: The time.
-            late: It has missed its own targets, so only the others count.
-            spares_work: Whether a request that becomes late is mostly never served (`GivenUp`).
+            late: Whether it has missed its own targets, so that only the others count.
+            spares_work: Whether most requests that become late are never served (`GivenUp`).
         """
         if self.share <= 0.0 or not instance.in_flight:
             return True
@@ -66,7 +66,7 @@ class TpotGuard:
         return now_s - since_s > _GIVE_WAY_S
 
     def dispatched(self, instance: Instance) -> None:
-        """A request has been sent to the instance."""
+        """Records that a request was sent to the instance."""
         self._denied.pop(instance.name, None)
 
     def _keeps_own(self, entry: QueueEntry, instance: Instance) -> bool:
@@ -74,19 +74,20 @@ class TpotGuard:
         needed_ms = entry.estimates.slo.tpot_ms / _OWN_MARGIN
         if token_ms is None or token_ms <= needed_ms:
             return True
-        # A target below the instance's best pace is lost whenever it goes: no reason to wait. That pace has to have been seen: else an
-        # instance that was flooded once passes for a slow one, takes everybody that it cannot serve in time, and never recovers.
+        # A target below the instance's best pace is missed whenever the request goes, so waiting gains nothing. That pace has to be
+        # measured first: otherwise an instance that was once flooded looks slow, takes every request that it cannot serve in time, and
+        # never recovers.
         return floor_ms is not None and floor_ms > needed_ms
 
     def _least_room_ms(self, instance: Instance, now_s: float) -> float:
-        """Least room of those in flight that have any; O(in flight), once for each state of the instance."""
+        """Smallest room of the requests in flight that have any. O(in flight), once per state of the instance."""
         cached = self._least.get(instance.name)
         if cached is not None and cached[0] == now_s and cached[1] == instance.version:
             return cached[2]
         instance.refresh(now_s)
         token_ms, pending_ms = instance.pace.token_ms, instance.pending_prefill_ms(now_s)
         least = float("inf")
-        # Written out in one place, without calls: with 2,000 in flight this is what a dispatch costs.
+        # Inlined on purpose: with 2,000 requests in flight this loop is the cost of a dispatch.
         for run in instance.running.values():
             if not run.streams:
                 continue
@@ -100,7 +101,7 @@ class TpotGuard:
             if run.first_s is None:
                 room_ms = (slo_ms - pace_ms) * (length - 1.0)
             else:
-                # Others' prefill that has begun has to be sat through in any case.
+                # The prefill of other requests that has begun delays this one in any case.
                 room_ms = slo_ms * (length - 1.0) - 1000.0 * (now_s - run.first_s) - (length - tokens) * pace_ms - pending_ms
             if 0.0 <= room_ms < least:
                 least = room_ms

@@ -1,1 +1,1 @@
-"""The account of each instance: window, KV fence, requests in flight, speed."""
+"""The scheduler's account of each instance: window, KV fence, requests in flight, speed."""

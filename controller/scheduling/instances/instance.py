@@ -18,39 +18,39 @@ from hmas.controller.scheduling.settings import InstanceSpec
 from hmas.engines.base import EngineSnapshot
 
 _UNCONTENDED_SHARE = 0.5
-"""Share of the window that demoted requests may fill where those in time are dispatched at once."""
+"""Share of the window that demoted requests may fill while requests in time are dispatched at once."""
 _PRESSURE_QUANTILE = 0.9
 _LULL_S = 5.0
 _AT_ONCE_S = 0.05
-"""A request that is dispatched so soon after it came has not waited for a place."""
+"""A request that is dispatched within this time after its arrival counts as not having waited for a slot."""
 _BUSY_DECAY = 0.99
 _SAMPLE_TOKENS = 8
-"""Tokens that a sample of the pace needs: a read of a stream may bring several at once, or a part of one."""
+"""Tokens that a pace sample needs: one read of a stream may bring several tokens at once, or part of one."""
 
 
 class Instance:
-    """One instance: window, fence, health, and what is in flight. Satisfies `hmas.controller.core.placement.InstanceState`.
+    """The state of one instance: window, fence, health and requests in flight. Satisfies `hmas.controller.core.placement.InstanceState`.
 
     Attributes:
         name: The spec's name.
-        spec: What was configured. `models`: those it serves now, None for any.
-        n_run: Window in force. `token_budget`: tokens per step in force, None for the engine's own.
-        advised: Whether an agent has set the window, not an operator or the configuration.
-        guard: Factor on the TPOT guard's share. `guard_overridden`: whether someone has named the share, so that it holds for all alike.
-            `guarded`: whether the TPOT guard is on.
-        capacity_n_run: Ceiling of the window: what the engine states, the spec's until it states something.
-        max_token_budget: Ceiling of tokens per step as the engine states it, 0 until then.
-        running: In flight, by request id.
+        spec: Its configuration. `models`: the models that it serves now, None for any.
+        n_run: The active window. `token_budget`: the active tokens per step, None for the engine's own.
+        advised: Whether an agent has set the window, rather than an operator or the configuration.
+        guard: Factor on the TPOT guard's share. `guard_overridden`: whether the share was set explicitly, so that it applies to all
+            instances alike. `guarded`: whether the TPOT guard is on.
+        capacity_n_run: Ceiling of the window: the one that the engine reports, and the spec's until it reports one.
+        max_token_budget: Ceiling of tokens per step as the engine reports it, 0 until then.
+        running: Requests in flight, by request id.
         in_flight, in_flight_tokens, prefill_tokens: As in `InstanceState`.
-        source: Who is asked for tokens, None where each is reported by `progress`.
-        pace: How fast it works.
-        lead: What a first token takes here beyond the prompt's own prefill, None where nobody asks for it.
-        preemptions: What dispatches beyond the fence have brought about.
-        prefixes: What requests have been found to share, None where the fence gives no credit for it.
-        version: Grows with every start, first token and end.
-        probe_limit: Most in flight while it is tried whether it serves again, None where that is not in question.
-        draining: Takes no new requests. `engine`: the engine's last snapshot.
-        slots: Who is told when it opens or closes.
+        source: Where token counts are read from, None if `progress` reports each.
+        pace: The measured speed of the instance.
+        lead: What a first token takes here beyond the prompt's own prefill, None if it is not needed.
+        preemptions: The preemptions caused by dispatches beyond the fence.
+        prefixes: The tokens that requests were found to share, None if the fence gives no credit for them.
+        version: A counter that grows with every start, first token and end.
+        probe_limit: Most requests in flight while the instance is probed for recovery, None if it is not being probed.
+        draining: Whether it takes no new requests. `engine`: the engine's last snapshot.
+        slots: The lists of open instances that are updated when this instance opens or closes.
     """
 
     __slots__ = (
@@ -144,37 +144,37 @@ class Instance:
 
     @property
     def available(self) -> bool:
-        """Whether it may be given requests at all: not draining, and not known to be unhealthy."""
+        """Whether it may take requests at all: it is not draining, and not known to be unhealthy."""
         return not self.draining and (self.engine is None or self.engine.healthy)
 
     @property
     def open(self) -> bool:
-        """Whether it may be given one more now."""
+        """Whether it may take one more request now."""
         return self.in_flight < self.n_run and (self.probe_limit is None or self.in_flight < self.probe_limit) and self.available
 
     def drain(self, *, draining: bool) -> None:
-        """Takes no new requests any more, or takes them again."""
+        """Stops taking new requests, or takes them again."""
         self.draining = draining
         self._turn()
 
     def probe(self, *, probing: bool) -> None:
-        """Takes one more than it has, or as many as its window lets in again."""
+        """Limits the instance to one request more than it has, or lifts that limit."""
         self.probe_limit = self.in_flight + 1 if probing else None
         self._turn()
 
     def _turn(self) -> None:
-        """Tells who asked for it where it has opened or closed. After everything that `open` depends on."""
+        """Updates `slots` if the instance has opened or closed. Called after every change that `open` depends on."""
         if self._was_open is not (is_open := self.open):
             self._was_open = is_open
             for slots in self.slots:
                 slots.turned(self, is_open=is_open)
 
     def late_window(self, share: float, now_s: float) -> float:
-        """Requests in flight up to which a demoted one may join.
+        """Number of requests in flight up to which a demoted request may join.
 
-        Where requests in time had to wait within the last 5 s: `share` of what they have lately filled, so that a burst finds slots free
-        and an engine that is not slowed down. Where they came and went at once: half of the window, since nobody else wants it. Where none
-        has come: the whole window.
+        If requests in time had to wait within the last 5 s: `share` of what they have recently filled, so that a burst finds free slots and
+        an engine that is not slowed down. If they were dispatched at once: half of the window, since no other request needs it. If no
+        request in time has come: the whole window.
         """
         if now_s - self._on_time_s > _LULL_S:
             return self.n_run
@@ -182,21 +182,21 @@ class Instance:
         return contended if now_s - self._contended_s <= _LULL_S else max(contended, _UNCONTENDED_SHARE * self.n_run)
 
     def wanted(self, now_s: float) -> None:
-        """A request in time would have come, and was held back for its own TPOT target or those of others in flight.
+        """Records that a request in time was held back for its own TPOT target or for those of requests in flight.
 
-        To demoted requests it leaves their share of the window as if it had come. Else they would fill an instance that they themselves
-        have slowed down, and those in time would be held back until they are late, too.
+        For the limit on demoted requests this counts like a dispatch. Otherwise demoted requests would fill an instance that they have
+        slowed down themselves, and the requests in time would be held back until they are late, too.
         """
         self._on_time_s = self._contended_s = now_s
 
     @property
     def awaiting(self) -> int:
-        """Requests with a stream that were sent and have no first token yet."""
+        """Streaming requests that were sent and have no first token yet."""
         return len(self._awaiting)
 
     @property
     def kv_committed(self) -> float:
-        """Share of the KV fence taken."""
+        """Share of the KV fence that is committed."""
         return self.fence.share
 
     def serves(self, model: str) -> bool:
@@ -204,7 +204,7 @@ class Instance:
         return self.models is None or model in self.models
 
     def control(self, controls: Controls) -> None:
-        """Takes new controls; those in flight stay."""
+        """Applies new controls; requests in flight stay."""
         self.n_run = controls.n_run
         self.token_budget = controls.token_budget
         self.guard = controls.guard
@@ -213,10 +213,10 @@ class Instance:
         self._turn()
 
     def observe(self, snapshot: EngineSnapshot) -> None:
-        """Takes the engine's word: health, KV size where none is configured, and the ceilings of its knobs.
+        """Reads the engine's report: health, KV size if none is configured, and the ceilings of its knobs.
 
-        An engine that states only the values in force is taken at the highest stated so far, because a knob that was turned
-        down is no new ceiling.
+        If an engine reports only the active values, the highest reported so far counts as the ceiling: a knob that was turned down does not
+        lower it.
         """
         self.engine = snapshot
         if snapshot.kv_capacity_tokens and self._fenced and self.spec.kv_capacity_tokens == 0:
@@ -232,21 +232,21 @@ class Instance:
         self._turn()
 
     def fence_admits(self, request: Request, tokens: int) -> bool:
-        """Whether the fence lets a request of so many tokens at its upper length join now."""
+        """Whether the fence admits a request of `tokens` KV tokens at its upper length now."""
         return self.fence.admits(tokens, *self._shared(request))
 
     def learn_cached(self, request: Request, cached_tokens: int) -> None:
-        """The engine has said how many of a request's prompt tokens it found cached."""
+        """Records how many of a request's prompt tokens the engine found cached."""
         if self.prefixes is not None:
             self.prefixes.learn(request, cached_tokens)
 
     def _shared(self, request: Request) -> tuple[Hashable, int]:
-        """What a request shares with others in flight here, and how many tokens."""
+        """The prefix that a request shares with others in flight here, and its number of tokens."""
         shared = self.prefixes.expected(request) if self.prefixes is not None else 0
         return (prefix_key(request), shared) if shared else (None, 0)
 
     def start(self, entry: QueueEntry, tokens: int, policy: str, now_s: float, *, late: bool = False) -> Running:
-        """Books a request that is dispatched; `tokens` are those at its upper length, `late` says that it was demoted."""
+        """Books a dispatched request. `tokens`: its KV tokens at the upper length; `late`: whether it was demoted."""
         usage = self.engine.kv_usage if self.engine is not None else None
         if usage is None:
             usage = self.fence.share if self.fence.capacity_tokens else -1.0
@@ -275,7 +275,7 @@ class Instance:
         return run
 
     def progress(self, run: Running, tokens: int, now_s: float) -> None:
-        """A running request has produced `tokens` output tokens so far."""
+        """Records that a running request has produced `tokens` output tokens so far."""
         request = run.entry.request
         if run.first_s is None:
             run.first_s = now_s
@@ -293,7 +293,7 @@ class Instance:
             self.fence.outgrow(request.id, request.prompt_tokens + tokens)
 
     def refresh(self, now_s: float) -> None:
-        """Brings the tokens of all in flight up to date, where they are not reported one by one. O(in flight), once a moment."""
+        """Updates the token counts of all requests in flight, unless `progress` reports each. O(in flight), once per point in time."""
         if self.source is None or (self._fresh_s == now_s and self._fresh_version == self.version):
             return
         self._fresh_s, self._fresh_version = now_s, self.version
@@ -305,7 +305,7 @@ class Instance:
                 outgrow(request_id, run.entry.request.prompt_tokens + tokens)
 
     def sample(self, now_s: float) -> None:
-        """Learns the pace from what has been decoded since the last sample: sequence-seconds over tokens."""
+        """Learns the pace from the tokens decoded since the last sample: sequence-seconds divided by tokens."""
         self._tally(now_s)
         decoded = self._decoded if self.source is None else self.source.generated(now_s) - self._first_tokens
         tokens = decoded - self._sampled
@@ -319,7 +319,7 @@ class Instance:
         self._since_s = now_s
 
     def finish(self, run: Running, now_s: float) -> None:
-        """Takes a request out of the books."""
+        """Removes a request that is no longer in flight from the accounts."""
         request = run.entry.request
         del self.running[request.id]
         self._awaiting.pop(request.id, None)
@@ -335,16 +335,16 @@ class Instance:
         self.version += 1
 
     def prefill_ms(self, entry: QueueEntry) -> float:
-        """How long the request's prompt would take here, and so hold up those that decode."""
+        """How long the request's prefill would take here, and so delay the requests that decode."""
         return self.pace.prefill_ms(entry.request.prompt_tokens, entry.estimates.ttft_ms)
 
     def first_token_ms(self, entry: QueueEntry) -> float | None:
-        """Within what time its first token would mostly come if it were sent here, None where nothing is known."""
+        """Time within which the request's first token would usually come if it were sent here, None if nothing is known."""
         first_token_overhead_ms = None if self.lead is None else self.lead.ms
         return None if first_token_overhead_ms is None else self.prefill_ms(entry) + first_token_overhead_ms
 
     def pending_prefill_ms(self, now_s: float) -> float:
-        """Prefill still to come of what has been sent, by estimate; 0 once all have their first token."""
+        """Estimated prefill time that is still to come for the requests sent; 0 once all have their first token."""
         return 1000.0 * max(0.0, self._prefill_until_s - now_s)
 
     def _prefilled(self, run: Running, now_s: float) -> None:
@@ -360,18 +360,18 @@ class Instance:
             self._prefill_until_s = now_s
 
     def rebook(self, run: Running, bounds: Sequence[LengthBound]) -> None:
-        """Books a running request at the upper length that is believed now, and at no less than it holds already."""
+        """Books a running request again at its currently estimated upper length, and at no less than it holds already."""
         tokens = max(upper_tokens(run.entry, bounds), run.entry.request.prompt_tokens + run.tokens)
         self.fence.commit(run.entry.request.id, tokens)
 
     def tpot_pressure(self, now_s: float) -> float:
-        """90 % quantile over those decoding of mean TPOT so far over its target, 0 with none. O(in flight)."""
+        """The 90 % quantile, over the decoding requests, of mean TPOT so far divided by its target; 0 if none decodes. O(in flight)."""
         self.refresh(now_s)
         ratios = sorted(ratio for run in self.running.values() if (ratio := run.tpot_over_slo(now_s)) is not None)
         return ratios[min(len(ratios) - 1, int(_PRESSURE_QUANTILE * len(ratios)))] if ratios else 0.0
 
     def view(self, now_s: float) -> InstanceView:
-        """The account as it goes to the agents. O(in flight)."""
+        """The account as it is sent to the agents. O(in flight)."""
         self.refresh(now_s)
         return InstanceView(
             name=self.name,

@@ -1,8 +1,8 @@
-"""When a waiting request is too late: whether its first token would still be in time if it were sent now. Pure.
+"""Decides when a waiting request is too late: its first token would miss the target even if it were sent now. Pure.
 
-Under overload, deadline order dispatches each request at the last moment, so a small error in "too late" wastes the prefill: 30 ms too
-late, and a third of what is prefilled misses its target by those 30 ms. So the limit follows what instances have shown:
-`FirstTokenOverhead` is what a first token takes beyond the prompt's own prefill (the step that is under way, the prompts that were sent
+Under overload, deadline order dispatches each request at the last moment, so a small error in this limit wastes prefills: if the limit is
+30 ms too late, a third of the requests that are prefilled miss their target by those 30 ms. So the limit follows what instances have shown:
+`FirstTokenOverhead` is what a first token takes beyond the prompt's own prefill (the step that is running, and the prompts that were sent
 just before it).
 """
 
@@ -11,15 +11,15 @@ import math
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 
 LEAST = 16
-"""Requests after which what an instance has shown is believed."""
+"""Requests after which the measurements of an instance are used."""
 MOST = 0.25
-"""Share of its TTFT target at which a request counts as too late at the earliest for what instances have shown.
+"""Largest share of its TTFT target that measurements of instances may require to be left.
 
-A quantile of the time to a first token may pass a tight target itself. Drawn there, all requests of that target would be too late as
-they come.
+A quantile of the time to a first token may exceed a tight target itself. Without this bound, all requests with that target would count as
+too late on arrival.
 """
 _LAST_CHANCE_MS, _LAST_CHANCE_SHARE = 100.0, 0.5
-"""How long before it is too late for its TTFT target a request has its last chance: one tick, a share of a shorter target at most."""
+"""Length of the last chance before a request is too late for its TTFT target: one tick, or a share of a shorter target."""
 _STEP = 0.1
 _LEAST_MS = 10.0
 
@@ -27,13 +27,14 @@ _LEAST_MS = 10.0
 class FirstTokenOverhead:
     """Online quantile of what a first token takes beyond the prompt's own prefill, on one instance.
 
-    In the logarithm, a step up by a tenth of the quantile for a value above it, and one down by a tenth of the rest for any other. Whatever
-    comes and in whatever order, the share of values above it is off the wanted one after n of them by at most 10 (R + 0.1) / n, with R the
-    range of the logarithms: adaptive conformal inference (Gibbs and Candès 2021, proposition 4.1) on the score itself.
+    The quantile is tracked in the logarithm: a value above it moves it up by a tenth of the quantile level, any other value moves it down
+    by a tenth of the rest. In any order of values, after n of them the share above the tracked quantile differs from the wanted share by at
+    most 10 (R + 0.1) / n, where R is the range of the logarithms. This is adaptive conformal inference (Gibbs and Candès 2021, proposition
+    4.1) on the score itself.
 
     Args:
-        quantile: Above 0 to below 1.
-        ms: What is known of it beforehand, 0 for nothing.
+        quantile: The quantile level, above 0 and below 1.
+        ms: A value that is known beforehand, 0 for none.
 
     Attributes:
         ms: The quantile in milliseconds, None before 16 values.
@@ -48,7 +49,7 @@ class FirstTokenOverhead:
         self._log_ms = math.log(max(_LEAST_MS, ms))
 
     def shown(self, beyond_ms: float) -> None:
-        """A first token took so much longer than the prompt's own prefill; what is below 10 ms counts as 10."""
+        """Records that a first token took `beyond_ms` longer than the prompt's own prefill; values below 10 ms count as 10."""
         value = math.log(max(_LEAST_MS, beyond_ms))
         if not self._seen:
             self._log_ms = value
@@ -62,23 +63,23 @@ class FirstTokenOverhead:
 
 
 def needed_ms(least_ms: float, shown_ms: float | None, target_ms: float) -> float:
-    """What must be left before a TTFT deadline for a request to count as in time.
+    """Time that must be left before a TTFT deadline for a request to count as in time.
 
     Args:
-        least_ms: What any first token takes.
-        shown_ms: Within what it has mostly come (`FirstTokenOverhead` and the prompt's own prefill), None where nothing is known.
+        least_ms: The least time that a first token takes.
+        shown_ms: Time within which it has usually come (`FirstTokenOverhead` plus the prompt's own prefill), None if nothing is known.
         target_ms: The TTFT target.
     """
     return least_ms if shown_ms is None else max(least_ms, min(shown_ms, MOST * target_ms))
 
 
 def first_look_s(deadline_s: float, least_ms: float, target_ms: float) -> float:
-    """Before this a request cannot count as too late, whatever instances show meanwhile."""
+    """The earliest time at which a request can count as too late, whatever the instances show until then."""
     return deadline_s - max(least_ms, MOST * target_ms) / 1000.0
 
 
 def is_last_chance(entry: QueueEntry, shown_ms: float | None, now_s: float) -> bool:
-    """Whether a request that is in time now, and does not go, is too late at the next tick; `shown_ms` as in `needed_ms`."""
+    """Whether a request that is in time now would be too late at the next tick if it is not dispatched; `shown_ms` as in `needed_ms`."""
     target_ms = entry.estimates.slo.ttft_ms
     left_ms = 1000.0 * (entry.ttft_deadline_s - now_s) - needed_ms(0.0, shown_ms, target_ms)
     return 0.0 <= left_ms <= min(_LAST_CHANCE_MS, _LAST_CHANCE_SHARE * target_ms)

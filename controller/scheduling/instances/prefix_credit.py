@@ -1,4 +1,4 @@
-"""How many of a request's prompt tokens it will share with others in flight, learned from what engines said was cached."""
+"""Estimates how many prompt tokens a request will share with others in flight, from the cached tokens that engines report."""
 
 from collections import OrderedDict, deque
 
@@ -10,12 +10,12 @@ _KEYS = 4096
 
 
 class PrefixCredit:
-    """Per prefix key: the least that was found in the cache of the last 8 requests with that key, once there are two.
+    """Per prefix key: the smallest number of cached tokens among the last 8 requests with that key, once there are two.
 
-    The key is what the client says belongs together (session or `prompt_cache_key`), within its tenant and model; prompts are
-    never looked at. The least, because a request that found less shows that the others' prefix is not all shared or not kept:
-    one that found nothing ends the credit until it has passed out of the window. So it is never more than was seen. One table for
-    each instance: a cache is the instance's own. The 4096 keys last learned are kept.
+    The key is what the client declares as belonging together (session or `prompt_cache_key`), within its tenant and model; the prompt is
+    never read. The minimum counts because a request that found less shows that the prefix is not fully shared or not kept in the cache: a
+    request that found nothing ends the credit until it leaves the window. So the credit never exceeds what was measured. Each instance has
+    its own table, because the cache belongs to the instance. The 4096 keys that were updated last are kept.
     """
 
     __slots__ = ("_seen",)
@@ -27,7 +27,7 @@ class PrefixCredit:
         return len(self._seen)
 
     def learn(self, request: Request, cached_tokens: int) -> None:
-        """A request has ended, and so many of its prompt's tokens came from the cache, as the engine says."""
+        """Records how many prompt tokens of an ended request came from the cache, as the engine reports."""
         if not request.session:
             return
         key = prefix_key(request)
@@ -40,7 +40,7 @@ class PrefixCredit:
         seen.append(max(0, cached_tokens))
 
     def expected(self, request: Request) -> int:
-        """Prompt tokens that it will find cached; one at least is always computed."""
+        """Prompt tokens that the request is expected to find cached; the engine always computes at least one."""
         seen = self._seen.get(prefix_key(request)) if request.session else None
         if seen is None or len(seen) < _LEAST:
             return 0
@@ -48,5 +48,5 @@ class PrefixCredit:
 
 
 def prefix_key(request: Request) -> tuple[str, str, str]:
-    """What requests with the same prefix have in common."""
+    """The key that requests with the same prefix have in common."""
     return request.tenant, request.model, request.session

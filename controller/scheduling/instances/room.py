@@ -1,4 +1,4 @@
-"""What an engine's own figures say of the room that it has. Pure; each call is O(in flight) at most."""
+"""Whether an engine has capacity to spare by its own figures. Pure; each call is at most O(in flight)."""
 
 from typing import TYPE_CHECKING
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from hmas.controller.scheduling.instances.instance import Instance
 
 KV_FULL = 0.9
-"""Share of the KV cache in use from which on an engine has none to spare."""
+"""Share of the KV cache in use from which on an engine counts as having no cache to spare."""
 PRESSURE_LOW = 0.75
-"""TPOT over its target, 90 % quantile of those that decode, below which targets are met with room to spare."""
+"""TPOT over its target (90 % quantile of the decoding requests) below which targets are met with a margin."""
 HALF = 0.5
 BLOCK_TOKENS = 64
-"""What an engine's account may differ by for each request: it counts whole blocks, and a step later or earlier."""
+"""Tokens per request by which an engine's count may differ: it counts whole blocks, and a step later or earlier."""
 
 
 def shows_room(instance: "Instance") -> bool:
-    """Whether the engine takes requests, has a free place by its own ceiling, nothing in a queue of its own, and cache to spare."""
+    """Whether the engine takes requests, has a free place by its own ceiling, an empty internal queue, and cache to spare."""
     engine = instance.engine
     return _has_place(instance) and (engine is None or engine.kv_usage is None or engine.kv_usage < KV_FULL)
 
@@ -37,13 +37,13 @@ def _has_place(instance: "Instance") -> bool:
 
 
 def _window_fills(instance: "Instance", engine: EngineSnapshot) -> bool:
-    """Whether requests queue inside the engine only because an agent's window has lowered how many it runs."""
+    """Whether requests queue inside the engine only because an agent's window has lowered how many requests it runs."""
     limit = engine.max_num_seqs
     return instance.advised and limit is not None and limit < instance.capacity_n_run and engine.running >= limit
 
 
 def is_half_empty(instance: "Instance", now_s: float) -> bool:
-    """Whether it is less than half full by what it shows: places, cache, and TPOT of those that decode."""
+    """Whether the instance is less than half full by its own figures: places, cache, and TPOT of the decoding requests."""
     kv_usage = None if instance.engine is None else instance.engine.kv_usage
     return (
         shows_room(instance)
@@ -54,21 +54,21 @@ def is_half_empty(instance: "Instance", now_s: float) -> bool:
 
 
 def has_cache_for(instance: "Instance", request: Request) -> bool:
-    """Whether the request's prompt fits into the fence beside what those in flight hold for certain."""
+    """Whether the request's prompt fits into the fence beside the tokens that the requests in flight certainly hold."""
     fence = instance.fence
     held = sum(run.entry.request.prompt_tokens + max(1, run.tokens) for run in instance.running.values())
     return not fence.capacity_tokens or held + least_tokens(request) <= fence.limit_tokens
 
 
 def may_pass_fence(entry: QueueEntry, tokens: int, instance: "Instance", now_s: float, *, spares_work: bool) -> bool:
-    """Whether a request that the fence holds back by forecast goes all the same (`overcommit`). Never where the engine reports no room.
+    """Whether a request that the fence holds back by forecast may join (`overcommit`). Never if the engine reports no cache to spare.
 
     Args:
         entry: The request.
         tokens: KV tokens that it takes at its upper length.
-        instance: Where to.
+        instance: The instance.
         now_s: The time.
-        spares_work: Whether a request that becomes late is mostly never served (`GivenUp`).
+        spares_work: Whether most requests that become late are never served (`GivenUp`).
     """
     engine = instance.engine
     if engine is None or engine.kv_usage is None or not instance.in_flight:
@@ -79,14 +79,15 @@ def may_pass_fence(entry: QueueEntry, tokens: int, instance: "Instance", now_s: 
     has_waited = now_s - entry.request.arrival_s >= instance.preemptions.price_s(redone_ms, instance.in_flight, usage)
     if not has_waited and (spares_work or not is_last_chance(entry, instance.first_token_ms(entry), now_s)):
         return False
-    # One for each report may count on others' ending early, while less than nine tenths are in use; any more have to fit into what is free.
+    # Per report, one request may rely on others ending early, while less than nine tenths are in use; any more have to fit into the free
+    # cache.
     free_tokens = (1.0 - engine.kv_usage) * instance.fence.capacity_tokens
     spared = unreported + tokens <= free_tokens or (not unreported and engine.kv_usage < KV_FULL)
     return spared and _has_place(instance) and has_cache_for(instance, entry.request)
 
 
 def correct_fence(instance: "Instance", snapshot: EngineSnapshot) -> None:
-    """Corrects the fence by the engine's use of its cache. Not where shared tokens are booked once: the report has that already."""
+    """Corrects the fence by the engine's reported cache use. Skipped with prefix credit: the report counts shared tokens once already."""
     fence = instance.fence
     if snapshot.kv_usage is None or not fence.capacity_tokens or instance.prefixes is not None:
         return

@@ -13,16 +13,16 @@ class Running:
     """A request in flight.
 
     Attributes:
-        predicted: Estimates when the first token came; the latest ones before it.
-        running: Requests in flight on the instance when this one came; `kv_usage` likewise, -1 where nothing is known.
-        tokens: Output tokens so far.
-        first_s: When the first token came, None before it. `last_s`: when the latest came.
-        alone: Whether no other prompt was waiting for its first token beside this one.
+        predicted: Estimates at the first token; before it, the latest ones.
+        running: Requests in flight on the instance at dispatch; `kv_usage`: its cache use then, -1 if unknown.
+        tokens: Output tokens produced so far.
+        first_s: Time of the first token, None before it. `last_s`: time of the latest token.
+        alone: Whether no other prompt was waiting for its first token at the same time.
         expected_tokens: Prompt and expected output at dispatch.
         streams, tpot_slo_ms, tpot_ms, length: Whether it streams, its TPOT target, predicted TPOT and predicted output length.
     """
 
-    # Written out, not a dataclass: compiled, that would want the class of `instance` before its module is there.
+    # Written out instead of a dataclass: mypyc would need the class of `instance` before its module is loaded.
     __slots__ = (
         "alone",
         "dispatched_s",
@@ -59,17 +59,17 @@ class Running:
         self.believe(entry.estimates)
 
     def believe(self, estimates: Estimates) -> None:
-        """Takes new estimates. What the guard reads of them stands by itself: it reads it for all in flight at every dispatch."""
+        """Takes new estimates. The values that the guard needs are copied: it reads them for all requests in flight at every dispatch."""
         self.entry.estimates = estimates
         if self.first_s is None:
-            # Agents answer a few milliseconds after a dispatch on a quiet gateway: nothing of the answer is known before its first token.
+            # On a quiet gateway agents answer a few milliseconds after the dispatch; nothing of the output is known before its first token.
             self.predicted = estimates
         self.tpot_slo_ms = estimates.slo.tpot_ms
         self.tpot_ms = estimates.tpot_ms
         self.length = estimates.output_tokens
 
     def tpot_over_slo(self, now_s: float) -> float | None:
-        """Mean TPOT so far over its target, None before two tokens. A stream that has stopped counts as slow while it stands."""
+        """Mean TPOT so far over its target, None before two tokens. A stalled stream counts as slow while it stalls."""
         if self.first_s is None or self.tokens < 2:
             return None
         mean_s = max((self.last_s - self.first_s) / (self.tokens - 1), (now_s - self.first_s) / self.tokens)

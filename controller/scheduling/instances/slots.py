@@ -1,4 +1,4 @@
-"""Which of a group's instances have a slot free, known without asking them all."""
+"""Tracks which instances of a group have a free slot, without asking all of them."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Slotted(Protocol):
-    """An instance, as far as this goes."""
+    """The part of an instance that `Slots` needs."""
 
     @property
     def name(self) -> str:
@@ -15,7 +15,7 @@ class Slotted(Protocol):
 
     @property
     def open(self) -> bool:
-        """Whether it may be given one more now."""
+        """Whether it may take one more request now."""
         ...
 
 
@@ -23,10 +23,10 @@ Engine = TypeVar("Engine", bound=Slotted)
 
 
 class Slots(Generic[Engine]):
-    """Those of some instances that are open, in the order of the configuration. They tell it when one opens or closes: O(log n) each.
+    """The open ones of some instances, in the order of the configuration. Instances report when they open or close: O(log n) each.
 
     Attributes:
-        open: Those with a slot. To be read, not to be kept.
+        open: Instances with a free slot. Callers may read this list, but not keep it.
     """
 
     __slots__ = ("_numbers", "_places", "open")
@@ -37,7 +37,7 @@ class Slots(Generic[Engine]):
         self._numbers = [self._places[instance.name] for instance in self.open]
 
     def turned(self, instance: Engine, *, is_open: bool) -> None:
-        """One has opened or closed."""
+        """Records that an instance has opened or closed."""
         number = self._places[instance.name]
         place = bisect_left(self._numbers, number)
         known = place < len(self._numbers) and self._numbers[place] == number

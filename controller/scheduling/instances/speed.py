@@ -1,18 +1,18 @@
-"""How fast an instance works, learned from its own tokens: no profile and no prediction is needed."""
+"""The speed of an instance, learned from the tokens that it produces: it needs no profile and no prediction."""
 
 _SAMPLE_STEP = 0.8
-"""A tick's sample is already a mean over all that decode: smoothing it much would only make the pace lag behind the batch."""
+"""A tick's sample is already a mean over all decoding requests; more smoothing would only make the pace lag behind the batch."""
 _FLOOR_STEP = 0.05
 _PREFILL_DECAY = 0.98
 
 
 class InstanceSpeed:
-    """Speed of one instance as it is loaded now.
+    """Speed of one instance under its current load.
 
     Attributes:
         token_ms: Time per output token over recent samples, None before the first.
-        floor_ms: About the 5 % quantile of the samples into which no prompt fell, the instance's pace when it has little to do; None
-            before the first of those.
+        floor_ms: About the 5 % quantile of the samples without any prefill: the instance's pace under little load. None before the first
+            such sample.
     """
 
     __slots__ = ("_prefill_ms", "_prefill_tokens", "floor_ms", "token_ms")
@@ -24,29 +24,29 @@ class InstanceSpeed:
         self._prefill_tokens = 0.0
 
     def decoded(self, ms_per_token: float, *, quiet: bool = True) -> None:
-        """Those that decode got their tokens at this pace since the last sample, on average.
+        """Records the mean time per token of the decoding requests since the last sample.
 
-        `quiet`: no prompt was being read meanwhile. An instance that is never without prompts shows nothing of its best pace.
+        `quiet`: no prompt was prefilled meanwhile. An instance that always has prompts to prefill does not show its best pace.
         """
         self.token_ms = ms_per_token if self.token_ms is None else self.token_ms + _SAMPLE_STEP * (ms_per_token - self.token_ms)
-        # Below what was known, it is a better pace whoever else was there.
+        # A value below the known floor is a better pace even if prompts were prefilled.
         if not quiet and (self.floor_ms is None or ms_per_token >= self.floor_ms):
             return
         if self.floor_ms is None:
             self.floor_ms = ms_per_token
             return
-        # A step down for values below it and a 19 times smaller one up for values above: settles at the 5 % quantile.
+        # One step down for lower values and a step 19 times smaller up for higher ones: this converges to the 5 % quantile.
         self.floor_ms += _FLOOR_STEP * self.floor_ms * (0.05 if ms_per_token > self.floor_ms else -0.95)
 
     def prefilled(self, ttft_ms: float, prompt_tokens: int) -> None:
-        """A request that had the prefill to itself got its first token after so long."""
+        """Records the time to first token of a request that had the prefill to itself."""
         self._prefill_ms = _PREFILL_DECAY * self._prefill_ms + ttft_ms
         self._prefill_tokens = _PREFILL_DECAY * self._prefill_tokens + max(1, prompt_tokens)
 
     def prefill_ms(self, prompt_tokens: int, predicted_ms: float) -> float:
-        """How long a prompt holds up those that decode; the prediction where nothing has been learned yet.
+        """How long a prompt's prefill delays the decoding requests; the prediction if nothing has been learned yet.
 
-        The ratio of the sums, not the mean of the ratios: long prompts, which hold up the most, count the most.
+        It uses the ratio of the sums, not the mean of the ratios, so that long prompts, which delay the most, count the most.
         """
         if self._prefill_tokens <= 0.0:
             return predicted_ms

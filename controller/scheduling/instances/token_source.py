@@ -1,20 +1,20 @@
-"""Where the tokens of an instance are read from when nobody reports each."""
+"""Where the token counts of an instance are read from if they are not reported one by one."""
 
 from collections.abc import Sequence
 from typing import Protocol
 
 
 class TokenSource(Protocol):
-    """Who knows how many tokens an instance has produced, where nobody reports each: an engine model in virtual time."""
+    """A source of an instance's token counts for cases where tokens are not reported one by one: an engine model in virtual time."""
 
     def tokens(self, now_s: float) -> Sequence[tuple[str, int]]:
-        """Id and output tokens so far of each request that is past its first token."""
+        """Id and output tokens so far of each request that has its first token."""
         ...
 
     def last_step_s(self, now_s: float) -> float:
-        """When they had the latest of them."""
+        """Time of the latest token of these requests."""
         ...
 
     def generated(self, now_s: float) -> int:
-        """Output tokens of all its requests since the start."""
+        """Output tokens of all requests since the start."""
         ...

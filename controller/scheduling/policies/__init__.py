@@ -1,1 +1,1 @@
-"""Queueing disciplines, one a file."""
+"""Queueing disciplines, one per file."""

@@ -18,18 +18,18 @@ NICE_LIMIT = 20
 class Cfs(FlowPolicy):
     """The session that has had the least service goes first, after Linux's completely fair scheduler.
 
-    Each session has a virtual runtime, the service time it was given over its weight; the lowest of those with somebody
-    waiting goes. A session that wakes is placed at the lowest virtual runtime among those that wait, which never falls: it
-    neither pays for its pause nor saves it up. A session not seen before starts `debit_ms` behind that, as Linux debits a new
-    task: so the lowest virtual runtime rises as new sessions are served, and a stream of them cannot hold back an old one. Nice
-    levels are client priorities: a step makes a request weigh 1.25 times
-    less, up to 20 steps, as in Linux. A dispatch is charged the predicted T_tot and corrected by the true length at the end.
+    Each session has a virtual runtime: the service time it was given over its weight. Among the sessions with waiting requests the one with
+    the lowest virtual runtime goes next. A session that wakes is placed at the lowest virtual runtime among the waiting sessions, which
+    never falls: it neither pays for its pause nor gains from it. A session not seen before starts `debit_ms` behind that, as Linux debits a
+    new task: so the lowest virtual runtime rises as new sessions are served, and a stream of new sessions cannot hold back an old one. Nice
+    levels are client priorities: each step makes a request weigh 1.25 times less, up to 20 steps, as in Linux. A dispatch is charged the
+    predicted T_tot and corrected by the true length at the end.
 
-    Unlike under `wfq` it is sessions that share, so a tenant gets more by opening more of them, and a quiet moment levels
-    nothing.
+    Unlike under `wfq`, sessions share, so a tenant gets more service by opening more sessions, and an idle moment does not reset the
+    accounts.
 
-    Parameters: `debit_ms`: where a new session starts, milliseconds of service at weight 1; `by`: 1 sessions (within their tenant; the
-    tenant where a request names none), 0 tenants.
+    Parameters: `debit_ms`: where a new session starts, in milliseconds of service at weight 1; `by`: 1 for sessions (within their tenant; a
+    request without a session counts for its tenant), 0 for tenants.
     """
 
     name: ClassVar[str] = "cfs"

@@ -14,11 +14,11 @@ from hmas.controller.scheduling.policy_base.subclassing import mypyc_attr
 class Edf(KeyedPolicy):
     """By deadline. Parameter `key`: 0 the TTFT deadline a_r + SLO_ttft, 1 the whole D_r = a_r + SLO_ttft + SLO_tpot * l_pred (H-MAS 3.5).
 
-    The order of dispatch decides when a request's first token comes; how fast the rest follows depends on how many run at
-    once, which the window governs. D_r grows with the predicted length, so ordering by it puts a long answer with an urgent
-    first token behind a short one with time to spare. Therefore the TTFT deadline is the default, and D_r is there on demand.
+    The order of dispatch decides when a request's first token comes; how fast the rest follows depends on how many requests run at once,
+    which the window controls. D_r grows with the predicted length, so ordering by it puts a long answer with an urgent first token behind a
+    short one with time to spare. Therefore the TTFT deadline is the default and D_r is an option.
 
-    Client priority moves the deadline by one second a step.
+    Client priority moves the deadline by one second per step.
     """
 
     name: ClassVar[str] = "edf"

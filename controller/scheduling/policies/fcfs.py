@@ -12,7 +12,7 @@ from hmas.controller.scheduling.policy_base.subclassing import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Fcfs(KeyedPolicy):
-    """By arrival alone: no estimate, no deadline, no priority counts. The plain baseline and the fallback of the bypass (H-MAS C.2)."""
+    """By arrival alone: estimates, deadlines and priorities do not count. The plain baseline and the fallback of the bypass (H-MAS C.2)."""
 
     name: ClassVar[str] = "fcfs"
     summary: ClassVar[str] = "first come, first served; needs no estimates, the safe fallback"

@@ -12,17 +12,17 @@ from hmas.controller.scheduling.policy_base.subclassing import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Llf(KeyedPolicy):
-    """By the time left before a request must start, or its first token comes late: a_r + SLO_ttft - t - ttft.
+    """By the latest time at which a request must start for its first token to be in time: a_r + SLO_ttft - t - ttft.
 
-    Laxity is what remains of the time to the deadline once the service still needed is taken off (Mok, 1983). The order of
-    dispatch decides when the first token comes, so the deadline is that of the first token and the service that up to it: a
-    long prompt goes before a short one that is due at the same moment, where EDF sees no difference. While requests wait the
-    laxity of all shrinks alike, so the latest start a_r + SLO_ttft - ttft orders the same at every moment and the key stays
-    fixed; LLF's known fault, switching to and fro between two running jobs, needs pre-emption and cannot occur here.
+    Laxity is the time to the deadline minus the service still needed (Mok, 1983). The order of dispatch decides when the first token comes,
+    so the deadline is that of the first token, and the service is the time up to it: of two requests due at the same moment, the one with
+    the longer prompt goes first; EDF treats them alike. While requests wait, the laxity of all shrinks equally, so the latest start a_r +
+    SLO_ttft - ttft gives the same order at every moment and the key stays fixed. LLF's known fault, switching back and forth between two
+    running jobs, needs pre-emption and cannot occur here.
 
-    `slack` is the same thought on the whole answer, D_r and T_tot.
+    `slack` applies the same idea to the whole answer, with D_r and T_tot.
 
-    Client priority moves the laxity by one second a step.
+    Client priority moves the laxity by one second per step.
     """
 
     name: ClassVar[str] = "llf"

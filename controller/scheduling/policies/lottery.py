@@ -17,7 +17,7 @@ _MASK = (1 << 64) - 1
 
 
 def drawn(seed: int, number: int) -> int:
-    """The `number`-th draw: 64 bits that look random and depend on seed and number alone (Steele et al., 2014, SplitMix64)."""
+    """The `number`-th draw: 64 pseudo-random bits that depend only on seed and number (Steele et al., 2014, SplitMix64)."""
     bits = (seed * 0xD1342543DE82EF95 + number * 0x9E3779B97F4A7C15) & _MASK
     bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     bits = ((bits ^ (bits >> 27)) * 0x94D049BB133111EB) & _MASK
@@ -26,18 +26,18 @@ def drawn(seed: int, number: int) -> int:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Lottery(FlowPolicy):
-    """Each dispatch is drawn among the tenants that wait, by their tickets (Waldspurger and Weihl, 1994).
+    """Draws each dispatch among the waiting tenants by their tickets (Waldspurger and Weihl, 1994).
 
-    Shares of dispatches follow tickets in the mean only, and deviate by the square root of the draws; `stride` gives the same
-    shares evenly. What the draw has for it: there is no account to carry, so tenants come, go and change their weight without
-    any rule for it, and nobody can time their requests to the order. Draws come from the policy's own seeded generator: the
-    same calls give the same order. A tenant whose request could not go anywhere, while one drawn after it did, keeps its win: it
-    goes first the next time. The clock counts the draws.
+    Shares of dispatches follow the tickets only in the mean, and deviate by the square root of the number of draws; `stride` gives the same
+    shares evenly. The advantage of a draw is that there is no account to keep: tenants may come, go and change their weight without any
+    rule for it, and no client can time its requests to the order. Draws come from the policy's own seeded generator: the same calls give
+    the same order. If the drawn tenant's request cannot be dispatched while one drawn later can, the tenant keeps its win and goes first
+    the next time. The clock counts the draws.
 
-    Tickets are the tenant's weight times a factor for the client's priority of its next request: ten steps double or halve it.
-    Within a tenant the client's priority comes first, then arrival.
+    A tenant's tickets are its weight times a factor for the client priority of its next request: ten steps double or halve it. Within a
+    tenant the client priority comes first, then arrival.
 
-    Parameter `seed`: of the generator.
+    Parameter `seed`: the seed of the generator.
     """
 
     name: ClassVar[str] = "lottery"
@@ -67,16 +67,16 @@ class Lottery(FlowPolicy):
         return float(tickets_of(entry))
 
     def _wake(self, flow: Flow, entry: QueueEntry, now_s: float) -> None:
-        """There is no account."""
+        """Does nothing: a lottery keeps no account."""
 
     def _take(self, flow: Flow, amount: float, now_s: float) -> None:
-        """There is no account."""
+        """Does nothing: a lottery keeps no account."""
 
     def _correct(self, flow: Flow, charge: Charge, more: float, now_s: float) -> None:
-        """There is no account."""
+        """Does nothing: a lottery keeps no account."""
 
     def _undone(self, flow: Flow, charge: Charge) -> None:
-        """The draw is taken back; a win stays one where it came without a draw, or others have been drawn since."""
+        """Takes the draw back. A win is kept if it came without a draw, or if others have been drawn since."""
         if charge.clock_before == charge.clock_after or self._clock != charge.clock_before:
             self._won.append(flow)
 

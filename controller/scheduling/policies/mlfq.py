@@ -27,19 +27,19 @@ LEVELS = 5
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Mlfq(FlowPolicy):
-    """Sessions sink through levels by the service they have had, and a boost lifts all of them again (Corbato et al., 1962).
+    """Sessions sink through levels by the service they have had, and a periodic boost lifts all of them again (Corbato et al., 1962).
 
-    A session starts on the top level and sinks when its tokens, prompt and output over its weight, fill the level's quantum,
-    which doubles from level to level; one long request can take it down several. The highest level with somebody waiting
-    goes, within a level in turn. As a gateway cannot take a request back, the service is the session's, over all its
-    requests, and not the single request's. A dispatch is charged its predicted length and corrected by the true one at the
-    end, so a level stands on what was used.
+    A session starts on the top level and sinks when its tokens (prompt and output, over its weight) fill the level's quantum, which doubles
+    from level to level; one long request can take it down several levels. The highest level with waiting requests goes first; within a
+    level, sessions take turns. As a gateway cannot take a request back, the service counts for the session over all its requests, not for a
+    single request. A dispatch is charged its predicted length and corrected by the true one at the end, so a level reflects what was really
+    used.
 
-    Every `boost_s` seconds of the clock all accounts are cleared: who waits then stands on the top level in the order it had,
-    before all that comes later.
+    Every `boost_s` seconds all accounts are cleared: the sessions that wait then move to the top level in their current order, before all
+    that come later.
 
-    Parameters: `quantum_tokens`: of the top level; `boost_s`; `by`: 1 sessions (within their tenant; the tenant where a request
-    names none), 0 tenants.
+    Parameters: `quantum_tokens`: quantum of the top level; `boost_s`: seconds between boosts; `by`: 1 for sessions (within their tenant; a
+    request without a session counts for its tenant), 0 for tenants.
     """
 
     name: ClassVar[str] = "mlfq"
@@ -62,7 +62,7 @@ class Mlfq(FlowPolicy):
         self._turn = 0
 
     def level(self, used: float) -> int:
-        """The level of a flow that has used so many tokens since the last boost; 0 is the top."""
+        """The level of a flow that has used `used` tokens since the last boost; 0 is the top."""
         return bisect_right(self._ends, used)
 
     def _cost(self, entry: QueueEntry, output_tokens: float) -> float:
@@ -86,8 +86,8 @@ class Mlfq(FlowPolicy):
     def _line_up(self, flow: Flow, more: float, now_s: float) -> None:
         """Adds to what the flow has used and puts it at the end of its level.
 
-        The higher part of a tag is the number of boosts so far. So whoever was placed before the last boost comes before all
-        who have been placed since, in the order they had: that is what lifting them to the top level does.
+        The higher part of a tag is the number of boosts so far. So flows placed before the last boost come before all flows placed since,
+        in the order they had: this is what lifts them to the top level.
         """
         boosts = self._boosts(now_s)
         flow.used = more + (flow.used if boosts == flow.tag // LEVELS else 0.0)
@@ -96,6 +96,6 @@ class Mlfq(FlowPolicy):
         flow.turn = self._turn
 
     def _boosts(self, now_s: float) -> float:
-        """Boosts up to now; they are not taken back."""
+        """Number of boosts up to now; it never falls."""
         self._clock = max(self._clock, now_s // self._boost_s)
         return self._clock

@@ -12,17 +12,17 @@ from hmas.controller.scheduling.policy_base.subclassing import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Priority(KeyedPolicy):
-    """Strictly by the client's priority, first come first served within a class; who has waited long enough moves up a class.
+    """Strictly by client priority, first come first served within a class; a request that has waited long enough moves up a class.
 
-    Head-of-the-line priorities with jumps: a request that has stood in its class for `aging_s` joins the end of the next
-    better one (Lim and Kobza, 1990). Of two requests the one goes first whose arrival plus `aging_s` for each class is
-    earlier: before a jump, whoever is in the better class has come less than that before; after it, both stand in one class by
-    when they joined it. So the order is that of a number that never changes, and no request needs moving.
+    Head-of-the-line priorities with jumps: a request that has been in its class for `aging_s` joins the end of the next better one (Lim and
+    Kobza, 1990). Of two requests the one with the earlier arrival plus `aging_s` per class goes first: before a jump, the request in the
+    better class has arrived less than that time after the other; after the jump, both are in one class, ordered by when they joined it. So
+    the key is a number that never changes, and no request needs to be moved.
 
-    No class is shut out by a better one: the requests of a better class that pass a given one are those that come within
-    `aging_s` times the classes between them after it. Lower numbers are better; beyond 100 either way counts as 100.
+    A better class never shuts out a worse one: a request is passed only by those requests of a better class that arrive within `aging_s`
+    times the number of classes between them. Lower numbers are better; values beyond 100 either way count as 100.
 
-    Parameter `aging_s`: seconds in a class before the next better one, the price of a class.
+    Parameter `aging_s`: seconds in a class before a request joins the next better one, the price of a class.
     """
 
     name: ClassVar[str] = "priority"
@@ -39,6 +39,6 @@ class Priority(KeyedPolicy):
         self._aging_s = parameters["aging_s"]
 
     def key(self, entry: QueueEntry) -> float:
-        """When it joins the middle class (or left it, in better ones), seconds since the epoch."""
+        """When the request joins the middle class (or left it, in better classes), seconds since the epoch."""
         request = entry.request
         return request.arrival_s + self._aging_s * max(-PRIORITY_LIMIT, min(PRIORITY_LIMIT, request.priority))

@@ -1,4 +1,4 @@
-"""The policy pool Omega (H-MAS C.2): every queueing discipline by its name, and the change from one to another."""
+"""The policy pool Omega (H-MAS C.2): every queueing discipline by name, and the change from one to another."""
 
 from collections.abc import Mapping
 from operator import attrgetter
@@ -42,30 +42,30 @@ BUILT_IN: tuple[type[QueuePolicy], ...] = (
     Cfs,
     Mlfq,
 )
-"""The project's own: by deadline, by length, by class, fair. One more is one line here."""
+"""The built-in policies: by deadline, by length, by class, fair. A new one takes one line here."""
 
 BYPASS_POLICY = Fcfs.name
-"""What orders the queue while the control loop is bypassed (H-MAS C.2), and requests of models that have just appeared."""
+"""The policy that orders the queue while the control loop is bypassed (H-MAS C.2), and requests of models that have just appeared."""
 DEFAULT_POLICY = RobustEdf.name
-"""The order that is shipped: where all can be in time that of deadlines, and in an overload the most of them are."""
+"""The shipped policy: deadline order while all requests can be in time; in an overload it serves the most of them in time."""
 
 _pool: dict[str, type[QueuePolicy]] = {policy.name: policy for policy in BUILT_IN}
 POLICIES: Mapping[str, type[QueuePolicy]] = MappingProxyType(_pool)
-"""Policies by the name that configuration, operators and meta use: the project's own, then a user's in the order of registration."""
+"""Policies by the name that configuration, operators and meta use: the built-in ones, then a user's in the order of registration."""
 
 
 GUARD = "tpot_guard"
 COMMON_PARAMETERS: Mapping[str, tuple[float, float]] = MappingProxyType({GUARD: (0.0, 1.0)})
-"""Parameters that go with any policy, and their ranges; where one is not given, what is configured stays."""
+"""Parameters that any policy accepts, and their ranges; if one is not given, the configured value stays."""
 
 
 def register(policy: type[QueuePolicy]) -> None:
     """Adds a user's own policy to the pool. Registering the same class again changes nothing.
 
-    Called at the start of a process only, before anything asks for a policy by name (`hmas.controller.config.plugins`).
+    This is called only at the start of a process, before a policy is looked up by name (`hmas.controller.config.plugins`).
 
     Raises:
-        PolicyError: Something of the contract is missing or wrong, or the name is taken; the pool has not changed then.
+        PolicyError: Part of the contract is missing or wrong, or the name is taken; the pool has not changed then.
     """
     check_policy(policy)
     if taken := COMMON_PARAMETERS.keys() & policy.default_parameters.keys():
@@ -76,12 +76,12 @@ def register(policy: type[QueuePolicy]) -> None:
 
 
 def named(text: str) -> tuple[str, ...]:
-    """Policies as a setting names them, with commas between; none for an empty text. Whether the pool has them is not asked."""
+    """Splits a setting that lists policies, separated by commas; empty for an empty text. Does not check that the pool has them."""
     return tuple(name for name in (part.strip() for part in text.split(",")) if name)
 
 
 def check_parameters(name: str, parameters: Mapping[str, float] | None) -> dict[str, float]:
-    """The complete parameters of a policy: those given, its own by default, and those of `COMMON_PARAMETERS` that are given.
+    """The complete parameters of a policy: the given ones, its own defaults, and those of `COMMON_PARAMETERS` that are given.
 
     Raises:
         PolicyError: The policy is unknown, it does not take one of the parameters, or a value is out of range.
@@ -94,7 +94,7 @@ def check_parameters(name: str, parameters: Mapping[str, float] | None) -> dict[
         if parameter not in ranges:
             raise PolicyError(f"parameter {parameter!r} is unknown to policy {name!r}; allowed: {', '.join(ranges)}")
         low, high = ranges[parameter]
-        if isinstance(value, bool) or not low <= value <= high:  # NaN compares false and is refused too
+        if isinstance(value, bool) or not low <= value <= high:  # comparisons with NaN are false, so NaN is refused too
             raise PolicyError(f"parameter {parameter!r} of policy {name!r} is {value!r}; allowed: a number from {low:g} to {high:g}")
         complete[parameter] = float(value)
     return complete
@@ -111,11 +111,11 @@ def make_policy(name: str, parameters: Mapping[str, float] | None = None) -> Que
 
 
 def own_parameters(complete: Mapping[str, float]) -> dict[str, float]:
-    """Those of complete parameters that the policy itself takes."""
+    """The part of complete parameters that the policy itself takes."""
     return {parameter: value for parameter, value in complete.items() if parameter not in COMMON_PARAMETERS}
 
 
 def rebuild(old: QueuePolicy, new: QueuePolicy, now_s: float) -> QueuePolicy:
-    """Moves every waiting entry from one policy to another, in the order of arrival, in place of a restart (H-MAS C.1)."""
+    """Moves every waiting entry from one policy to another, in the order of arrival, without a restart (H-MAS C.1)."""
     new.load(sorted(old.entries(), key=attrgetter("seq")), now_s)
     return new

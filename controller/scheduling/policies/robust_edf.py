@@ -1,4 +1,4 @@
-"""Earliest deadline first that gives up the costliest first while not all can be served in time."""
+"""Earliest deadline first that gives up the costliest requests first while not all can be served in time."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,26 +13,26 @@ from hmas.controller.scheduling.policy_base.signals import ARRIVAL, OUTPUT_LENGT
 from hmas.controller.scheduling.policy_base.subclassing import mypyc_attr
 
 _MOVES = 64
-"""Requests that one pop moves at most because the threshold has moved."""
+"""Most requests that one pop moves because the threshold has moved."""
 COST_THRESHOLD_MOST = 1e9
-"""The highest cost that a parameter may begin with."""
+"""The highest cost at which the threshold may start."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class RobustEdf:
-    """By TTFT deadline over those that are affordable; behind them the others, the cheapest first.
+    """By TTFT deadline among the affordable requests; behind them the others, the cheapest first.
 
-    Deadline order serves all in time where that can be done, and is blind where it cannot: whoever comes too late first is given up,
-    however much or little serving it would have taken. Robust earliest deadline (RED, Buttazzo and Stankovic 1993) keeps the order and
-    chooses whom to reject; here by cost, as Moore (1968) has it for the fewest late jobs, and rejecting means to let all others go first.
-    What is affordable follows the share that comes too late (`CostThreshold`); without an overload that is everything, and the order is
-    that of `edf`.
+    Deadline order serves all requests in time if that is possible, and is blind if it is not: then the requests with the earliest missed
+    deadlines are given up, however much or little work they need. Robust earliest deadline (RED, Buttazzo and Stankovic 1993) keeps the
+    order and chooses which requests to reject. Here it chooses by cost, as Moore (1968) does for the fewest late jobs, and a rejected
+    request lets all others go first. The affordable cost follows the share of requests that become too late (`CostThreshold`); without an
+    overload every request is affordable, and the order is that of `edf`.
 
     Cost: (prompt tokens + `output_weight` * predicted output tokens) / the tenant's weight. `late_share`: share of arrivals that may be
     affordable and late all the same; the lower, the more is given up beforehand, and the less in vain. `cost_threshold`: where the
-    threshold begins, 0 for off.
+    threshold starts, 0 for off.
 
-    Client priority moves the deadline by one second a step.
+    Client priority moves the deadline by one second per step.
     """
 
     name: ClassVar[str] = "robust-edf"
@@ -57,16 +57,16 @@ class RobustEdf:
 
     @property
     def cost_threshold(self) -> float:
-        """The highest cost that is affordable now, tokens; infinite where all are."""
+        """The highest cost that is affordable now, in tokens; infinite if all requests are affordable."""
         return self._cost_threshold.value
 
     def push(self, entry: QueueEntry, now_s: float) -> None:
-        """Takes a waiting entry in."""
+        """Adds a waiting entry."""
         self._cost_threshold.arrived(self._cost(entry), now_s)
         self._put(entry)
 
     def load(self, entries: Iterable[QueueEntry], now_s: float) -> None:  # noqa: ARG002  the protocol's argument
-        """Takes many in at once."""
+        """Adds many entries at once."""
         in_turn: list[tuple[str, float, int, QueueEntry]] = []
         costly: list[tuple[str, float, int, QueueEntry]] = []
         for entry in entries:
@@ -80,35 +80,35 @@ class RobustEdf:
         self._costly.load(costly)
 
     def pop(self, now_s: float) -> QueueEntry | None:  # noqa: ARG002  the protocol's argument
-        """Takes the next entry out, None when empty."""
+        """Takes the next entry out, None if empty."""
         self._sort()
         entry = self._in_turn.pop()
         return self._costly.pop() if entry is None else entry
 
     def undo_pop(self, entry: QueueEntry, now_s: float) -> None:  # noqa: ARG002  the protocol's argument
-        """Returns a popped entry: deadline, cost and arrival give it the place it had."""
+        """Returns a popped entry: deadline, cost and arrival give it its former place."""
         self._put(entry)
 
     def discard(self, request_id: str) -> QueueEntry | None:
-        """Takes an entry out by id, None where it is not here."""
+        """Takes an entry out by id, None if it is not here."""
         entry = self._in_turn.discard(request_id)
         return self._costly.discard(request_id) if entry is None else entry
 
     def rekey(self, entry: QueueEntry, now_s: float) -> None:  # noqa: ARG002  the protocol's argument
-        """Gives the entry the place its new estimates ask for."""
+        """Moves the entry to the place of its new estimates."""
         self.discard(entry.request.id)
         self._put(entry)
 
     def on_overdue(self, entry: QueueEntry, now_s: float) -> None:  # noqa: ARG002  the protocol's argument
-        """An entry that waits here has become too late: where it stood in turn, less is affordable."""
+        """Records that a waiting entry has become too late: if it was affordable, the threshold falls."""
         if entry.request.id in self._in_turn:
             self._cost_threshold.on_overdue(self._cost(entry))
 
     def on_finished(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
-        """Nothing to correct: nobody is charged."""
+        """Does nothing: this policy keeps no charges."""
 
     def rank(self, request_id: str) -> int | None:
-        """How many stand before it by the threshold as it is now, None where it is not here."""
+        """How many entries stand before it under the current threshold, None if it is not here."""
         entry = self._in_turn.get(request_id)
         entry = self._costly.get(request_id) if entry is None else entry
         if entry is None:
@@ -140,7 +140,7 @@ class RobustEdf:
             self._costly.push(entry.request.id, cost, entry.seq, entry)
 
     def _sort(self) -> None:
-        """Moves those at either head that the threshold has come past; those behind are moved when they come up."""
+        """Moves entries at the head of either heap that the threshold has passed; the others move when they reach the head."""
         value = self._cost_threshold.value
         for _ in range(_MOVES):
             first = self._in_turn.peek()

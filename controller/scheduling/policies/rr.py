@@ -16,11 +16,11 @@ from hmas.controller.scheduling.policy_base.subclassing import mypyc_attr
 class RoundRobin(FlowPolicy):
     """Tenants in turn, one request each (Nagle, 1987).
 
-    Who gets somebody waiting joins the end of the round, and so does who was served and has more. A turn is a request,
-    whatever its length, and weights do not count: it needs no estimate, and shares badly where lengths differ. Within a
-    tenant the client's priority comes first, then arrival.
+    A tenant that starts to wait joins the end of the round, and so does one that was served and has more waiting. A turn is one request of
+    any length, and weights do not count: it needs no estimate, and shares badly if lengths differ. Within a tenant the client priority
+    comes first, then arrival.
 
-    Parameter `by`: 0 tenants, 1 sessions (within their tenant; the tenant where a request names none).
+    Parameter `by`: 0 for tenants, 1 for sessions (within their tenant; a request without a session counts for its tenant).
     """
 
     name: ClassVar[str] = "rr"
@@ -50,4 +50,4 @@ class RoundRobin(FlowPolicy):
         flow.tag = self._clock
 
     def _correct(self, flow: Flow, charge: Charge, more: float, now_s: float) -> None:
-        """A turn that was followed by another of the same flow cannot be given back."""
+        """Does nothing: a turn that was followed by another turn of the same flow cannot be given back."""

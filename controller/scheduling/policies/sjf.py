@@ -12,13 +12,13 @@ from hmas.controller.scheduling.policy_base.subclassing import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Sjf(KeyedPolicy):
-    """By predicted service time T_tot (H-MAS 3.2), less an allowance for having waited.
+    """By predicted service time T_tot (H-MAS 3.2), minus an allowance for time waited.
 
-    Parameter `aging_ms_per_s`: milliseconds of service time that a second of waiting makes up for. With A of it, a request of
-    T_tot is passed only by shorter ones that come within (T_tot - T_tot') / A seconds after it, so none waits for ever; 0 is
-    pure SJF. As the allowance grows alike for all, T_tot + A * arrival orders the same at every moment and the key stays fixed.
+    Parameter `aging_ms_per_s`: milliseconds of service time that one second of waiting makes up for. With a value A, a request with T_tot
+    is passed only by shorter ones that come within (T_tot - T_tot') / A seconds after it, so no request waits forever; 0 is pure SJF. As
+    the allowance grows equally for all, T_tot + A * arrival gives the same order at every moment and the key stays fixed.
 
-    Client priority moves the service time by one second a step.
+    Client priority moves the service time by one second per step.
     """
 
     name: ClassVar[str] = "sjf"
@@ -35,5 +35,5 @@ class Sjf(KeyedPolicy):
         self._aging_ms_per_s = parameters["aging_ms_per_s"]
 
     def key(self, entry: QueueEntry) -> float:
-        """Milliseconds of service, later arrivals being charged for their lateness."""
+        """Milliseconds of service, plus a charge that grows with the arrival time."""
         return entry.estimates.total_ms + 1000.0 * priority_offset_s(entry) + self._aging_ms_per_s * entry.request.arrival_s

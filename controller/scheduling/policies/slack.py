@@ -11,22 +11,22 @@ from hmas.controller.scheduling.policy_base.subclassing import mypyc_attr
 
 
 def slack_key_s(entry: QueueEntry) -> float:
-    """S_r of Eq. 5 without V_sys, seconds, with the client priority's offset: what orders, at any moment."""
+    """S_r of Eq. 5 without V_sys, in seconds, with the client priority's offset: it gives the same order at any moment."""
     return entry.deadline_s - entry.estimates.total_ms / 1000.0 + priority_offset_s(entry)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Slack(KeyedPolicy):
-    """By S_r = D_r - V_sys - T_tot (Eq. 5), the lowest first, over all that wait; `two-lane` does it within each lane.
+    """By S_r = D_r - V_sys - T_tot (Eq. 5), the lowest first, over all waiting requests; `two-lane` does it within each lane.
 
-    D_r = a_r + SLO_ttft + SLO_tpot * l_pred and T_tot = ttft + tpot * l_pred belong to the request. V_sys, in the text the
-    current delay estimate of the system, in the paper's Table 3 its virtual time, is one number for all that wait at a
-    moment, under either reading. So it drops out of every comparison, and D_r - T_tot orders the same at every moment. Written
-    out that is a_r + (SLO_ttft - ttft) + (SLO_tpot - tpot) * l_pred: the laxity of the first token, as `llf` has it, and for
-    each token to come what its pace has to spare. A long answer at a pace with room has much slack; one whose predicted pace
-    is slower than its target has the less the longer it is, and is put first.
+    D_r = a_r + SLO_ttft + SLO_tpot * l_pred and T_tot = ttft + tpot * l_pred belong to the request. V_sys is the current delay estimate of
+    the system in the paper's text and its virtual time in the paper's Table 3; under either reading it is one number for all waiting
+    requests at any moment. So it drops out of every comparison, and D_r - T_tot gives the same order at every moment. Written out that is
+    a_r + (SLO_ttft - ttft) + (SLO_tpot - tpot) * l_pred: the laxity of the first token, as in `llf`, plus the time that the predicted pace
+    has to spare for each token to come. A long answer with a predicted pace faster than its target has much slack; if its pace is slower
+    than its target, a longer answer has less slack and goes first.
 
-    Client priority moves the slack by one second a step.
+    Client priority moves the slack by one second per step.
     """
 
     name: ClassVar[str] = "slack"

@@ -12,17 +12,16 @@ from hmas.controller.scheduling.policy_base.subclassing import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Srtf(KeyedPolicy):
-    """By the service still needed, with nothing off for having waited.
+    """By the service still needed, with no allowance for time waited.
 
-    A gateway takes no request back from an engine that works on it, so the remaining time of one that waits is its whole
-    T_tot, and the order is that of SJF without aging: the lowest mean time there is (Schrage, 1968), and long requests starve
-    while shorter ones keep coming. The one request that comes back has been failed by its instance before its first token.
-    What is left of it is its T_tot less what need not be done again: nothing where each engine keeps its KV cache to itself,
-    up to its whole prefill where engines share one.
+    A gateway cannot take a request back from an engine that works on it, so the remaining time of a waiting request is its whole T_tot, and
+    the order is that of SJF without aging: it gives the lowest possible mean time (Schrage, 1968), and long requests starve while shorter
+    ones keep coming. A request comes back only if its instance failed it before its first token. Its remaining time is then T_tot minus
+    what need not be done again: nothing if each engine has its own KV cache, up to the whole prefill if engines share one.
 
     Parameter `kept_prefill`: the share of the predicted time to the first token that a request which comes back is spared.
 
-    Client priority moves the remaining time by one second a step.
+    Client priority moves the remaining time by one second per step.
     """
 
     name: ClassVar[str] = "srtf"

@@ -17,14 +17,14 @@ from hmas.controller.scheduling.policy_base.tickets import tickets_of
 class Stride(FlowPolicy):
     """Tenants share the dispatches in proportion to their tickets, evenly spaced (Waldspurger and Weihl, 1995).
 
-    Each tenant has a pass; the lowest of those with somebody waiting goes, and its pass grows by its stride, 1 / tickets. The
-    global pass grows by 1 / all tickets that compete with each dispatch. A tenant that stops waiting takes with it how far
-    its pass was from the global one, and comes back at that distance: by leaving and coming back it neither escapes what it
-    had in advance nor loses what it was owed, of which there is one stride at most.
+    Each tenant has a pass. Among the tenants with waiting requests the one with the lowest pass goes next, and its pass grows by its
+    stride, 1 / tickets. With each dispatch the global pass grows by 1 / the sum of tickets that compete. A tenant that stops waiting keeps
+    the distance of its pass to the global one, and comes back at that distance: by leaving and coming back it neither escapes what it had
+    in advance nor loses what it was owed, which is one stride at most.
 
-    What is shared is dispatches, not tokens as under `wfq`: no estimate is needed, and long requests are not charged for.
-    Tickets are the tenant's weight times a factor for the client's priority of its next request: ten steps double or halve it.
-    Within a tenant the client's priority comes first, then arrival.
+    Tenants share dispatches, not tokens as under `wfq`: no estimate is needed, and long requests cost no more. A tenant's tickets are its
+    weight times a factor for the client priority of its next request: ten steps double or halve it. Within a tenant the client priority
+    comes first, then arrival.
     """
 
     name: ClassVar[str] = "stride"

@@ -14,11 +14,11 @@ from hmas.controller.scheduling.policy_base.subclassing import mypyc_attr
 
 FAST, SLOW = "fast", "slow"
 _KEEP = 64
-"""Pops that can be undone: more than any look-ahead past entries that are held back."""
+"""Pops that can be undone: more than any planning pass looks ahead."""
 
 
 class Turn:
-    """One pop: the lane, its start tag and the virtual time before it."""
+    """One pop: its lane, the lane's start tag, and the virtual time before it."""
 
     __slots__ = ("lane", "start", "virtual")
 
@@ -30,19 +30,19 @@ class Turn:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class TwoLane:
-    """Short requests do not stand behind long ones, and long ones get a share of their own (H-MAS 3.5).
+    """Short requests do not wait behind long ones, and long ones get a share of their own (H-MAS 3.5).
 
-    A request goes to the slow lane when its T_tot is above the threshold, and stays in its lane until it is re-keyed. Within
-    a lane the least slack S_r = D_r - V_sys - T_tot (Eq. 5) goes first; V_sys is the same for all waiting requests at any
-    moment, so the order is that of D_r - T_tot and the key stays fixed. A gate shares the dispatches out while both lanes
-    wait, by start-time fair queueing: a lane's start tag grows by 1 / share with each of its dispatches and the lower tag goes
-    first, so in any run of dispatches each lane gets its share to within one or two, and neither starves. A lane that was
-    empty starts level, with no claim to what it did not use; when nobody waits any more, both do.
+    A request goes to the slow lane if its T_tot is above the threshold, and stays in its lane until it is re-keyed. Within a lane the least
+    slack S_r = D_r - V_sys - T_tot (Eq. 5) goes first; V_sys is the same for all waiting requests at any moment, so the order is that of
+    D_r - T_tot and the key stays fixed. While both lanes have waiting requests, start-time fair queueing divides the dispatches: a lane's
+    start tag grows by 1 / share with each of its dispatches, and the lane with the lower tag goes first. So in any run of dispatches each
+    lane gets its share to within one or two, and neither starves. A lane that was empty starts level, with no claim to what it did not use;
+    once both lanes are empty, both start level.
 
-    Parameters: `threshold_ms`: the split on T_tot, 0 to follow the traffic; `slow_quantile`: the quantile of recent T_tot that the
-    split follows; `fast_share`: the fast lane's share of dispatches while both wait.
+    Parameters: `threshold_ms`: the split on T_tot, 0 to follow the traffic; `slow_quantile`: the quantile of recent T_tot that the split
+    follows; `fast_share`: the fast lane's share of dispatches while both lanes wait.
 
-    Client priority moves the slack by one second a step.
+    Client priority moves the slack by one second per step.
     """
 
     name: ClassVar[str] = "two-lane"
@@ -69,11 +69,11 @@ class TwoLane:
 
     @property
     def threshold_ms(self) -> float:
-        """The split in force, milliseconds of T_tot; infinite while there is no picture of the traffic yet."""
+        """The active split, in milliseconds of T_tot; infinite until enough requests have been seen."""
         return self._split.threshold_ms
 
     def push(self, entry: QueueEntry, now_s: float) -> None:  # noqa: ARG002  the protocol's argument
-        """Takes a waiting entry into the lane that its T_tot asks for."""
+        """Adds a waiting entry to the lane of its T_tot."""
         total_ms = entry.estimates.total_ms
         self._split.learn(total_ms)
         lane = SLOW if self._split.is_long(total_ms) else FAST
@@ -81,7 +81,7 @@ class TwoLane:
         self._lanes[lane].push(entry.request.id, slack_key_s(entry), entry.seq, entry)
 
     def load(self, entries: Iterable[QueueEntry], now_s: float) -> None:  # noqa: ARG002  the protocol's argument
-        """Takes many in at once; the split is learned from the last 512 before the first is placed."""
+        """Adds many entries at once; the split is learned from the last 512 before the first is placed."""
         waiting = [(entry, entry.estimates.total_ms) for entry in entries]
         self._split.learn_all([total_ms for _, total_ms in waiting])
         lanes: dict[str, list[tuple[str, float, int, QueueEntry]]] = {FAST: [], SLOW: []}
@@ -94,7 +94,7 @@ class TwoLane:
             self._lanes[lane].load(items)
 
     def pop(self, now_s: float) -> QueueEntry | None:  # noqa: ARG002  the protocol's argument
-        """Takes the next entry out of the lane whose turn it is, None when both are empty."""
+        """Takes the next entry out of the lane that has the turn, None if both are empty."""
         fast, slow = self._lanes[FAST], self._lanes[SLOW]
         lane = SLOW if slow and (not fast or self._start[SLOW] < self._start[FAST]) else FAST
         entry = self._lanes[lane].pop()
@@ -107,7 +107,7 @@ class TwoLane:
         return entry
 
     def undo_pop(self, entry: QueueEntry, now_s: float) -> None:
-        """Returns a popped entry to the lane it came from, and the turn with it."""
+        """Returns a popped entry to the lane it came from, and takes its turn back."""
         turn = self._recall.take(entry.request.id)
         if turn is None:
             self.push(entry, now_s)
@@ -119,23 +119,23 @@ class TwoLane:
             self._virtual = turn.virtual
 
     def discard(self, request_id: str) -> QueueEntry | None:
-        """Takes an entry out by id, None where it is not here."""
+        """Takes an entry out by id, None if it is not here."""
         entry = self._lanes[FAST].discard(request_id)
         return self._lanes[SLOW].discard(request_id) if entry is None else entry
 
     def rekey(self, entry: QueueEntry, now_s: float) -> None:
-        """Places the entry anew, in the other lane if its T_tot now asks for it."""
+        """Places the entry again, in the other lane if its T_tot now belongs there."""
         self.discard(entry.request.id)
         self.push(entry, now_s)
 
     def on_overdue(self, entry: QueueEntry, now_s: float) -> None:
-        """Nothing to learn from it: turns go by dispatches."""
+        """Does nothing: turns depend on dispatches only."""
 
     def on_finished(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
-        """Nothing to correct: a lane's turn counts as one, however long the request was."""
+        """Does nothing: a lane's turn counts as one, however long the request was."""
 
     def rank(self, request_id: str) -> int | None:
-        """An estimate: those before it in its lane, and what the other lane gets dispatched in the meantime."""
+        """An estimate: the entries before it in its lane, plus what the other lane dispatches meanwhile."""
         for lane, other in ((FAST, SLOW), (SLOW, FAST)):
             rank = self._lanes[lane].rank(request_id)
             if rank is not None:
@@ -151,7 +151,7 @@ class TwoLane:
         return len(self._lanes[FAST]) + len(self._lanes[SLOW])
 
     def _enter(self, lane: str) -> None:
-        """Someone is about to join the lane: gives it its place in the turns if it was empty."""
+        """Gives an empty lane its place in the turns before an entry joins it."""
         if self._lanes[lane]:
             return
         if not len(self):

@@ -24,18 +24,17 @@ from hmas.controller.scheduling.policy_base.subclassing import mypyc_attr
 class Vtc(FlowPolicy):
     """Tenants by the tokens they have been served, the fewest per weight first (Sheng et al., 2024).
 
-    Each tenant has a counter of prompt tokens plus `output_weight` times output tokens, over its weight. The variant with
-    length prediction: a dispatch is charged its predicted output at once, and corrected to the true one when the request has
-    ended. The plain variant, which charges each token as it is made, would decide by what only the live gateway knows at
-    that moment.
+    Each tenant has a counter of prompt tokens plus `output_weight` times output tokens, over its weight. This is the variant with length
+    prediction: a dispatch is charged its predicted output at once, and corrected to the true one when the request has ended. The plain
+    variant, which charges each token as it is produced, would depend on data that only the live gateway has at that moment.
 
-    A tenant that comes back is lifted to the lowest counter of those that wait, or, with none waiting, to the counter of the
-    tenant that stopped waiting last: a pause earns no credit. Unlike under `wfq` a quiet moment does not level the counters:
-    who is further ahead than that stays ahead.
+    A tenant that comes back is lifted to the lowest counter of the waiting tenants or, if none waits, to the counter of the tenant that
+    stopped waiting last: a pause earns no credit. Unlike under `wfq`, an idle moment does not level the counters: a higher counter stays as
+    it is.
 
-    Within a tenant the client's priority comes first, then arrival.
+    Within a tenant the client priority comes first, then arrival.
 
-    Parameter `output_weight`: what an output token costs in prompt tokens.
+    Parameter `output_weight`: the cost of an output token in prompt tokens.
     """
 
     name: ClassVar[str] = "vtc"

@@ -25,14 +25,13 @@ from hmas.controller.scheduling.policy_base.subclassing import mypyc_attr
 class Wfq(FlowPolicy):
     """Tenants share the service by weight, by start-time fair queueing (Goyal, Vin and Cheng, 1996).
 
-    Each tenant has a start tag; of those with somebody waiting the lowest goes, and its tag grows by cost / weight of the
-    request taken. Virtual time is the start tag last served; a tenant that comes back after a pause starts there, with no
-    claim to what it did not use. When nobody waits any more, all start level again. While two tenants wait, the service that
-    they get, per unit of weight, differs by no more than one request of each, and by what predictions were wrong for those
-    still running. Start tags, unlike finish tags, do not depend on the cost of the next request, so re-keying moves nothing
-    between tenants.
+    Each tenant has a start tag. Among the tenants with waiting requests the one with the lowest tag goes next, and its tag grows by cost /
+    weight of the request taken. Virtual time is the start tag last served; a tenant that comes back after a pause starts there, with no
+    claim to what it did not use. Once no request waits, all tenants start level again. While two tenants wait, the service that they get
+    per unit of weight differs by no more than one request of each, plus the prediction error of the requests still running. Start tags,
+    unlike finish tags, do not depend on the cost of the next request, so re-keying moves nothing between tenants.
 
-    A weight counts from the next dispatch on. Within a tenant the client's priority comes first (it harms nobody else), then
+    A changed weight applies from the next dispatch on. Within a tenant the client priority comes first (it affects no other tenant), then
     the order of arrival.
 
     Parameter `cost`: what is shared: 0 tokens (prompt and output), 1 service time T_tot in milliseconds.

@@ -1,1 +1,1 @@
-"""What policies are made of: their contract, heaps, keyed and fair bases, the cost threshold."""
+"""The building blocks of policies: their contract, heaps, base classes for keyed and fair policies, the cost threshold."""

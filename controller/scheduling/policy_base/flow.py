@@ -1,4 +1,4 @@
-"""A flow: those of one tenant or session that wait, and the account of what it has had."""
+"""A flow: the waiting requests of one tenant or session, and the account of the service it has had."""
 
 import heapq
 from collections.abc import Mapping
@@ -10,22 +10,22 @@ from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 LEAST_WEIGHT = 1e-6
 
 State = tuple[float, float, int]
-"""An account: tag, used, turn."""
+"""The account of a flow: tag, used, turn."""
 
 
 class Flow:
     """One tenant or session: a heap of its waiting entries, and its account.
 
-    The client's priority orders within a flow, which harms nobody outside it, then arrival.
+    Within a flow the client priority orders first, which affects no other flow, then arrival.
 
     Attributes:
-        name: Its own.
-        size: How many wait.
-        tag: Where it stands among the flows: the lowest goes first.
-        used: Service taken that the tag does not show, as the discipline counts it.
-        turn: Breaks ties of tags, or says that the flow was here before, as the discipline has it.
-        tickets: Its claim while it stands in the turns, for disciplines that add claims up; 0 when it does not.
-        stands: Its place in the turns; None when it has none.
+        name: The name of the flow.
+        size: How many entries wait.
+        tag: Its position among the flows: the lowest goes first.
+        used: Service taken that the tag does not show, as the policy counts it.
+        turn: Breaks ties of tags, or marks that the flow was seen before, depending on the policy.
+        tickets: Its claim while it takes part in the turns, for policies that add claims up; 0 otherwise.
+        stands: Its place in the turns; None if it has none.
     """
 
     __slots__ = ("_heap", "name", "size", "stands", "tag", "tickets", "turn", "used")
@@ -41,54 +41,54 @@ class Flow:
         self._heap = IndexedHeap()
 
     def state(self) -> State:
-        """Its account as it stands."""
+        """The current account."""
         return self.tag, self.used, self.turn
 
     def push(self, place: Place) -> bool:
-        """Takes one in: priority, arrival number, stamp, entry. Whether it is the next now."""
+        """Adds a place: priority, arrival number, stamp, entry. Returns whether it is the next one now."""
         self.size += 1
         self._heap.put(place)
         return bool(self._heap.lowest()[0][STAMP] == place[STAMP])
 
     def load(self, places: list[Place]) -> None:
-        """Takes many in: O(n)."""
+        """Adds many places: O(n)."""
         self.size += len(places)
         self._heap.put_all(places)
 
     def first(self) -> Place | None:
-        """The place of the next, None when empty."""
+        """The place of the next entry, None if empty."""
         heap = self._heap.lowest()
         return heap[0] if heap else None
 
     def pop(self) -> QueueEntry:
-        """Takes the next out; there must be one."""
+        """Takes the next entry out; there must be one."""
         self.size -= 1
         entry: QueueEntry = heapq.heappop(self._heap.lowest())[WHO]
         return entry
 
     def drop(self, place: Place) -> None:
-        """Takes one out that stands anywhere."""
+        """Takes out a place anywhere in the flow."""
         self.size -= 1
         self._heap.drop(place[STAMP])
 
     def rank(self, place: Place) -> int:
-        """How many of the flow stand before that place. O(n)."""
+        """How many places of the flow come before that place. O(n)."""
         return sum(1 for other in self._heap.standing() if other < place)
 
 
 def flow_name(entry: QueueEntry, *, sessions: bool) -> str:
-    """The tenant; or its session, where sessions count and the request names one."""
+    """The flow of an entry: its tenant, or its session if sessions count and the request names one."""
     request = entry.request
     return f"{request.tenant}\0{request.session}" if sessions and request.session else request.tenant
 
 
 def by_session(parameters: Mapping[str, float]) -> bool:
-    """What the parameter `by` of several disciplines says: 0 tenants, 1 sessions."""
+    """Reads the parameter `by` of several policies: 0 tenants, 1 sessions."""
     return parameters["by"] >= 0.5
 
 
 def order_within(entry: QueueEntry) -> float:
-    """The order within a flow: the client's priority, lower first."""
+    """The order within a flow: the client priority, lower first."""
     priority = entry.request.priority
     return float(max(-PRIORITY_LIMIT, min(PRIORITY_LIMIT, priority))) if priority else 0.0
 

@@ -1,4 +1,4 @@
-"""The common part of disciplines that share service out among flows: tenants, or sessions."""
+"""The base of policies that share service among flows: tenants or sessions."""
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
@@ -14,19 +14,19 @@ from hmas.controller.scheduling.policy_base.subclassing import mypyc_attr
 from hmas.controller.scheduling.policy_base.turns import Turns
 
 IDLE_KEEP = 4096
-"""Flows with nobody waiting whose accounts are kept; beyond it the one longest idle is forgotten and starts anew."""
+"""Number of idle flows with a kept account; beyond it the flow idle for the longest is forgotten and starts anew."""
 CHARGES_KEEP = 16_384
 """Pops remembered until their requests end: more than the windows of a fleet let run at once."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class FlowPolicy(ABC):
-    """A queue for each flow and a heap of the flows that have somebody waiting, lowest tag first.
+    """One queue for each flow, and a heap of the flows with waiting entries, lowest tag first.
 
-    A discipline says what a request costs (`_cost`), where a flow stands that has somebody waiting again (`_wake`) and what a
-    dispatch does to its account (`_take`). Push and pop are O(log n + log f) with n entries in f flows, re-keying and removal
-    O(1) amortised: new estimates change the charge to come, not the place, so a wrong one costs its own flow only. When a
-    request has ended the prediction in its charge is replaced by the truth.
+    A subclass defines what a request costs (`_cost`), where a flow is placed that starts to wait again (`_wake`) and what a dispatch does
+    to its account (`_take`). Push and pop are O(log n + log f) with n entries in f flows, re-keying and removal O(1) amortised: new
+    estimates change the charge to come, not the place, so a wrong one costs its own flow only. When a request has ended, the prediction in
+    its charge is replaced by the true length.
     """
 
     def __init__(self, parameters: Mapping[str, float], *, sessions: bool = False) -> None:
@@ -44,54 +44,54 @@ class FlowPolicy(ABC):
 
     @abstractmethod
     def _cost(self, entry: QueueEntry, output_tokens: float) -> float:
-        """What a request costs with so many output tokens, before its weight counts."""
+        """The cost of a request with `output_tokens` output tokens, before its weight counts."""
 
     @abstractmethod
     def _wake(self, flow: Flow, entry: QueueEntry, now_s: float) -> None:
-        """The flow had nobody waiting and gets `entry`: says where it stands."""
+        """Places a flow that had no waiting entry and now gets `entry`."""
 
     def _weight(self, entry: QueueEntry) -> float:
-        """By what its cost is divided."""
+        """The weight that the cost of a request is divided by."""
         return max(LEAST_WEIGHT, entry.weight)
 
     def _claim(self, entry: QueueEntry) -> float:
-        """The claim of a flow whose next it is, beside others, for the estimate of `rank`."""
+        """The claim of the flow that has this as its next entry, relative to other flows, for the estimate of `rank`."""
         return self._weight(entry)
 
-    def _take(self, flow: Flow, amount: float, now_s: float) -> None:  # noqa: ARG002  some count by time
-        """The flow's next goes: moves its account, and the clock to the tag that was served."""
+    def _take(self, flow: Flow, amount: float, now_s: float) -> None:  # noqa: ARG002  some policies count by time
+        """Updates the accounts when the flow's next entry is taken: advances its tag, and the clock to the tag that was served."""
         self._clock = max(self._clock, flow.tag)
         flow.tag += amount
 
-    def _correct(self, flow: Flow, charge: Charge, more: float, now_s: float) -> None:  # noqa: ARG002  some ask when that was
-        """The charge was `more` too little; too much, where that is below 0."""
+    def _correct(self, flow: Flow, charge: Charge, more: float, now_s: float) -> None:  # noqa: ARG002  some policies need the time
+        """Corrects the account for a charge that was `more` too low; too high if `more` is negative."""
         flow.tag += more
 
-    def _undone(self, flow: Flow, charge: Charge) -> None:  # noqa: B027  for most nothing follows from it
-        """A pop has been undone: account and clock are what they were, where nothing has moved them since."""
+    def _undone(self, flow: Flow, charge: Charge) -> None:  # noqa: B027  most policies need nothing here
+        """Called after a pop was undone: account and clock are restored, unless something has changed them since."""
 
-    def _sleep(self, flow: Flow) -> None:  # noqa: B027  for most nothing follows from it
-        """The flow has nobody waiting any more."""
+    def _sleep(self, flow: Flow) -> None:  # noqa: B027  most policies need nothing here
+        """Called when the flow has no waiting entry any more."""
 
-    def _restart(self) -> None:  # noqa: B027  for most nothing follows from it
-        """Somebody comes and nobody waits."""
+    def _restart(self) -> None:  # noqa: B027  most policies need nothing here
+        """Called when an entry comes while none waits."""
 
     def _next(self) -> Flow | None:
-        """The flow whose turn it is, None when nobody waits."""
+        """The flow that has the next turn, None if no entry waits."""
         return self._turns.first()
 
-    def _stand(self, flow: Flow, first: QueueEntry, seq: int) -> None:  # noqa: ARG002  some ask who is first
-        """Puts a flow, whose next is `first` of that arrival number, in its place among the flows; of equal tags the earlier goes first."""
+    def _stand(self, flow: Flow, first: QueueEntry, seq: int) -> None:  # noqa: ARG002  some policies need the first entry
+        """Places a flow among the flows. `first`: its next entry, `seq`: the arrival number of that; it breaks ties of tags."""
         self._turns.stand(flow, seq)
 
     def _leave(self, flow: Flow) -> None:
-        """The flow stands in the turns no longer."""
+        """Removes the flow from the turns."""
         self._turns.leave(flow)
 
     # -- the contract of a policy -----------------------------------------------------------------------------------------
 
     def push(self, entry: QueueEntry, now_s: float) -> None:
-        """Takes a waiting entry into its flow. One that comes back was not served: its charge is dropped."""
+        """Adds a waiting entry to its flow. One that comes back was not served: its charge is dropped."""
         charge = self._charges.take(entry.request.id)
         if charge is not None and self._knows(charge.flow):
             self._amend(charge, -charge.amount, now_s)
@@ -100,7 +100,7 @@ class FlowPolicy(ABC):
             self._place(flow)
 
     def load(self, entries: Iterable[QueueEntry], now_s: float) -> None:
-        """Takes many in at once; flows that had nobody waiting wake in the order of their first arrival."""
+        """Adds many entries at once; flows that were idle wake in the order of their first arrival."""
         flows: dict[str, tuple[Flow, list[Place]]] = {}
         for entry in entries:
             name = flow_name(entry, sessions=self._sessions)
@@ -113,7 +113,7 @@ class FlowPolicy(ABC):
             self._place(flow)
 
     def pop(self, now_s: float) -> QueueEntry | None:
-        """Takes the next entry of the flow whose turn it is, None when empty."""
+        """Takes the next entry of the flow that has the next turn, None if empty."""
         clock = self._clock
         flow = self._next()
         if flow is None:
@@ -130,7 +130,7 @@ class FlowPolicy(ABC):
         return entry
 
     def undo_pop(self, entry: QueueEntry, now_s: float) -> None:
-        """Returns a popped entry to its place and takes the charge back."""
+        """Returns a popped entry to its place and takes its charge back."""
         charge = self._charges.take(entry.request.id)
         if charge is None or not self._knows(charge.flow):
             self.push(entry, now_s)
@@ -150,7 +150,7 @@ class FlowPolicy(ABC):
         self._undone(flow, charge)
 
     def discard(self, request_id: str) -> QueueEntry | None:
-        """Takes an entry out by id, None where it is not here."""
+        """Takes an entry out by id, None if it is not here."""
         place = self._live.take(request_id)
         if place is None:
             return None
@@ -160,20 +160,20 @@ class FlowPolicy(ABC):
         self._place(flow)
         return entry
 
-    def rekey(self, entry: QueueEntry, now_s: float) -> None:  # noqa: B027  a place by account has no key
-        """New estimates change the charge to come, not the place."""
+    def rekey(self, entry: QueueEntry, now_s: float) -> None:  # noqa: B027  the place depends on the account, not on a key
+        """Does nothing: new estimates change the charge to come, not the place."""
 
-    def on_overdue(self, entry: QueueEntry, now_s: float) -> None:  # noqa: B027  no share depends on it
-        """Nothing to learn from it: shares go by service."""
+    def on_overdue(self, entry: QueueEntry, now_s: float) -> None:  # noqa: B027  no share depends on lateness
+        """Does nothing: shares depend on service only."""
 
     def on_finished(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
-        """Corrects the flow's account by what its charge was wrong; nothing where the pop is not remembered."""
+        """Corrects the flow's account by the error of its charge; does nothing if the pop is no longer remembered."""
         charge = self._charges.take(entry.request.id)
         if charge is not None and self._knows(charge.flow):
             self._amend(charge, self._cost(entry, output_tokens) / charge.weight - charge.amount, now_s)
 
     def rank(self, request_id: str) -> int | None:
-        """An estimate: those before it in its flow, and as many of each other flow as get served meanwhile by their weights."""
+        """An estimate: the entries before it in its flow, plus those that other flows get served meanwhile by their weights."""
         place = self._live.get(request_id)
         if place is None:
             return None
@@ -194,10 +194,10 @@ class FlowPolicy(ABC):
     def __len__(self) -> int:
         return len(self._live)
 
-    # -- flows that wait, and flows that do not ---------------------------------------------------------------------------
+    # -- waiting flows and idle flows ---------------------------------------------------------------------------
 
     def _entered(self, entry: QueueEntry, now_s: float) -> Flow:
-        """The entry's flow, awake."""
+        """The entry's flow, woken if it was idle."""
         name = flow_name(entry, sessions=True) if self._sessions else entry.request.tenant
         flow = self._busy.get(name)
         if flow is None:
@@ -209,7 +209,7 @@ class FlowPolicy(ABC):
         return flow
 
     def _flow(self, entry: QueueEntry) -> Flow:
-        """The flow of an entry that waits."""
+        """The flow of a waiting entry."""
         return self._busy[flow_name(entry, sessions=self._sessions)]
 
     def _new_place(self, entry: QueueEntry) -> Place:
@@ -219,7 +219,7 @@ class FlowPolicy(ABC):
         return place
 
     def _place(self, flow: Flow) -> None:
-        """Puts a flow where its tag and its next ask for, or among the idle."""
+        """Places a flow by its tag and its next entry, or moves it to the idle ones."""
         first = flow.first()
         if first is not None:
             self._stand(flow, first[WHO], first[1])
@@ -238,5 +238,5 @@ class FlowPolicy(ABC):
                 self._place(charge.flow)
 
     def _knows(self, flow: Flow) -> bool:
-        """Whether its account is still kept."""
+        """Whether the flow's account is still kept."""
         return (self._busy.get(flow.name) or self._idle.get(flow.name)) is flow

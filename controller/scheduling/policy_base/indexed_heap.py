@@ -1,13 +1,13 @@
-"""A heap some of whose places no longer count, cleared of them a few at a time."""
+"""A heap with stale places, which are removed a few at a time."""
 
 import heapq
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 Place = tuple[Any, ...]
-"""Key, tie, a stamp that no other place of the heap has, what stands there, and what else its owner likes."""
+"""Key, tie, a stamp that is unique in the heap, the value, and anything else that the owner of the heap needs."""
 STAMP, WHO = 2, 3
-"""Where in a place stand its stamp and what stands there."""
+"""Positions of the stamp and the value in a place."""
 
 _SLACK = 64
 _STEP = 4
@@ -15,13 +15,13 @@ _STEP = 4
 
 
 class IndexedHeap:
-    """Places, lowest first. Who leaves or moves only makes its place stale (`drop`).
+    """A heap of places, lowest first. Removing or moving a value only makes its place stale (`drop`).
 
-    The stamps of stale places are kept until they are gone, and they are few: so whether a place counts is asked of a small set.
-    Stale places are skipped when they come up. When they outnumber the others they are swept out, a few places with every
-    call: the array is set aside and emptied from its end, which leaves the rest of it a heap, into a fresh one, and until
-    that is done the lower of the two heads is the lowest. So no single call costs O(n), and there are never more than three
-    times as many places as count, plus a constant.
+    The stamps of stale places are kept in a set until the places are gone. There are few of them, so checking whether a place is live is
+    cheap. Stale places are skipped when they reach the top. When they outnumber the live ones they are swept out, a few places with every
+    call: the array is set aside and emptied from its end (the rest of it stays a heap) into a new one; until that is done, the lower of the
+    two heads is the lowest. So no single call costs O(n), and there are never more than three times as many places as live ones, plus a
+    constant.
 
     Attributes:
         moves: Places written or taken since the start, each O(log n); for tests of complexity.
@@ -37,11 +37,11 @@ class IndexedHeap:
 
     @property
     def places(self) -> int:
-        """Places, stale ones too."""
+        """Number of places, including stale ones."""
         return len(self._heap) + len(self._old)
 
     def standing(self) -> Iterator[Place]:
-        """The places that count, in no particular order."""
+        """The live places, in no particular order."""
         stale = self._stale
         for heap in (self._heap, self._old):
             for place in heap:
@@ -56,7 +56,7 @@ class IndexedHeap:
             self._sweep()
 
     def put_all(self, places: Iterable[Place]) -> None:
-        """Adds many: O(n)."""
+        """Adds many places: O(n)."""
         self._heap = [*self.standing(), *places]
         self._old = []
         self._stale = set()
@@ -64,14 +64,14 @@ class IndexedHeap:
         self.moves += len(self._heap)
 
     def drop(self, stamp: int) -> None:
-        """The place of that stamp does not count any more. The lowest is taken out at once: no later call is to find many in its way."""
+        """Makes the place of that stamp stale. The lowest place is removed at once, so that no later call has to skip many."""
         self._stale.add(stamp)
         self.lowest()
         if self._old or 2 * len(self._stale) > len(self._heap) + _SLACK:
             self._sweep()
 
     def replace(self, stamp: int, place: Place) -> None:
-        """Moves who stands at that stamp to another place."""
+        """Moves the value at that stamp to another place."""
         heap = self._heap
         if heap and heap[0][STAMP] == stamp:
             heapq.heapreplace(heap, place)
@@ -81,7 +81,7 @@ class IndexedHeap:
             self.put(place)
 
     def lowest(self) -> list[Place]:
-        """The array whose first place is the lowest of all that count; an empty one where none does."""
+        """The array that starts with the lowest live place; an empty array if there is none."""
         heap, old = self._heap, self._old
         if self._stale:
             self._skip(heap)
@@ -95,7 +95,7 @@ class IndexedHeap:
             self.moves += 1
 
     def _sweep(self) -> None:
-        """One step of sweeping."""
+        """Performs one step of sweeping."""
         if not self._old:
             self._old, self._heap = self._heap, []
         old, heap, stale = self._old, self._heap, self._stale

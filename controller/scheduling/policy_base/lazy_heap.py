@@ -13,9 +13,8 @@ T = TypeVar("T")
 class LazyHeap(Generic[T]):
     """Values by id, lowest key first, ties by `tie` (lowest first).
 
-    Removal and re-keying only leave a stale place behind (see `IndexedHeap`). Push, pop, discard and re-key are O(log n)
-    amortised, and no single one of them costs O(n): what it costs at most is the skipping of stale places that a pop has laid
-    bare.
+    Removal and re-keying only leave a stale place behind (see `IndexedHeap`). Push, pop, discard and re-key are O(log n) amortised, and no
+    single call costs O(n): at most it skips the stale places that a pop has exposed.
     """
 
     __slots__ = ("_heap", "_live", "_stamp")
@@ -33,7 +32,7 @@ class LazyHeap(Generic[T]):
 
     @property
     def places(self) -> int:
-        """Heap places, stale ones too."""
+        """Number of heap places, including stale ones."""
         return self._heap.places
 
     @property
@@ -42,7 +41,7 @@ class LazyHeap(Generic[T]):
         return self._heap.moves
 
     def push(self, item_id: str, key: float, tie: int, value: T) -> None:
-        """Puts a value in, or gives the one of that id a new key."""
+        """Adds a value, or gives the value of that id a new key."""
         self._stamp += 1
         place = (key, tie, self._stamp, value, item_id)
         before = self._live.put(item_id, place)
@@ -52,7 +51,7 @@ class LazyHeap(Generic[T]):
             self._heap.replace(before[STAMP], place)
 
     def load(self, items: Iterable[tuple[str, float, int, T]]) -> None:
-        """Puts many in at once: O(n) instead of O(n log n), with those that are here already."""
+        """Adds many values at once: O(n) instead of O(n log n), where n includes those already here."""
         fresh: dict[str, Place] = {}
         for item_id, key, tie, value in items:
             self._stamp += 1
@@ -63,12 +62,12 @@ class LazyHeap(Generic[T]):
         self._heap.put_all(fresh.values())
 
     def peek(self) -> tuple[float, T] | None:
-        """Key and value of the lowest, None when empty."""
+        """Key and value of the lowest, None if empty."""
         heap = self._heap.lowest()
         return (heap[0][0], heap[0][WHO]) if heap else None
 
     def pop(self) -> T | None:
-        """Takes the lowest out, None when empty."""
+        """Takes the lowest out, None if empty."""
         heap = self._heap.lowest()
         if not heap:
             return None
@@ -79,7 +78,7 @@ class LazyHeap(Generic[T]):
         return value
 
     def get(self, item_id: str) -> T | None:
-        """The value of that id, None where there is none."""
+        """The value of that id, None if there is none."""
         place = self._live.get(item_id)
         if place is None:
             return None
@@ -87,7 +86,7 @@ class LazyHeap(Generic[T]):
         return value
 
     def discard(self, item_id: str) -> T | None:
-        """Takes a value out by id, None where there is none."""
+        """Takes a value out by id, None if there is none."""
         place = self._live.take(item_id)
         if place is None:
             return None
@@ -96,7 +95,7 @@ class LazyHeap(Generic[T]):
         return value
 
     def rank(self, item_id: str) -> int | None:
-        """How many stand before that id, None where it is not here. O(n)."""
+        """How many values come before that id, None if it is not here. O(n)."""
         mine = self._live.get(item_id)
         if mine is None:
             return None

@@ -1,4 +1,4 @@
-"""Whether a class is a queueing policy: everything that the contract asks for, before it may enter the pool."""
+"""Checks whether a class fulfils the whole contract of a queueing policy, before it may enter the pool."""
 
 import inspect
 import math
@@ -24,14 +24,14 @@ METHODS: Mapping[str, int] = {
     "entries": 0,
     "__len__": 0,
 }
-"""Methods of `QueuePolicy` and how many arguments each gets."""
+"""The methods of `QueuePolicy` and the number of arguments of each."""
 
 
 def check_policy(policy: object) -> None:
-    """Checks a class against the contract of `QueuePolicy`, whole.
+    """Checks a class against the whole contract of `QueuePolicy`.
 
     Raises:
-        PolicyError: Names the class and every member that is missing or wrong, with what is allowed.
+        PolicyError: The contract is broken; the message names the class and every missing or wrong member, with what is allowed.
     """
     label = f"{getattr(policy, '__module__', '?')}.{getattr(policy, '__qualname__', repr(policy))}"
     if not isinstance(policy, type):
@@ -87,16 +87,16 @@ def _methods(policy: type) -> Iterator[str]:
         except TypeError as error:
             yield f"{member} does not take {arguments} arguments: {error}"
         except ValueError:
-            continue  # compiled, and without a signature to look at
+            continue  # a compiled method has no signature to check
 
 
 def _instance(policy: type) -> Iterator[str]:
-    """What shows only on an empty policy with its default parameters."""
+    """Checks what shows only on an empty policy with its default parameters."""
     defaults: dict[str, float] = dict(getattr(policy, "default_parameters", {}))
     try:
         made = policy(defaults)
         parameters, waiting, popped = getattr(made, "parameters", None), len(made), made.pop(0.0)
-    except Exception as error:  # noqa: BLE001  a stranger's code, at the door: whatever it raises is its fault and is told
+    except Exception as error:  # noqa: BLE001  user code: whatever it raises is reported as its fault
         yield f"an empty one with its default parameters failed: {type(error).__name__}: {error}"
         return
     if not isinstance(parameters, Mapping) or dict(parameters) != defaults:

@@ -10,17 +10,17 @@ from hmas.controller.scheduling.policy_base.signals import Signal
 
 @dataclass
 class QueueEntry:
-    """One waiting or running request with what is believed about it.
+    """One waiting or running request with its current estimates.
 
     Attributes:
-        request: What the gateway was asked.
-        estimates: What is believed; replaced as agents answer.
+        request: The request as the gateway received it.
+        estimates: The current estimates; replaced when agents answer.
         seq: Arrival order, unique; every policy breaks its ties by it, so runs are deterministic.
         weight: The tenant's weight for fair policies.
         tried: Instances that have already failed this request.
-        skipped: How often the fence let others pass it.
-        held: How often it was looked at and left where it is, by reason; None before the first time.
-        blocked: The reason of the last of these times.
+        skipped: How often other requests passed it while it was held back.
+        held: How often a planning pass held it back, by reason; None before the first time.
+        blocked: The most recent of these reasons.
     """
 
     request: Request
@@ -33,7 +33,7 @@ class QueueEntry:
     blocked: str = ""
 
     def hold(self, reason: str) -> None:
-        """It was looked at and could not go, for a reason out of a fixed few."""
+        """Records that a planning pass could not dispatch it, for one of a fixed set of reasons."""
         self.blocked = reason
         if self.held is None:
             self.held = {}
@@ -56,74 +56,75 @@ class QueuePolicy(Protocol):
 
     Every entry is in the policy at most once, by `request.id`. Costs are per call with n entries waiting.
 
-    A policy that puts costly requests behind others has a property `cost_threshold` besides: the highest cost in tokens that is served in
-    turn, infinite where all are. Operators see it, and the twin's replays begin with it.
+    A policy that puts costly requests behind others also has a property `cost_threshold`: the highest cost in tokens that is served in
+    turn, infinite if all are. Operators see it, and the twin's replays begin with it.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
-    """One line for operators: what it is for."""
+    """One line for operators: the purpose of the policy."""
     default_parameters: ClassVar[Mapping[str, float]]
-    """Parameters it takes, with their defaults. Names not listed are refused."""
+    """Parameters that the policy takes, with their defaults. Names not listed are refused."""
     parameter_ranges: ClassVar[Mapping[str, tuple[float, float]]]
     """Lowest and highest value of each parameter."""
     signals: ClassVar[tuple[Signal, ...]]
-    """What it orders by, and what stands in where that is not known."""
+    """The signals that the policy orders by, and what replaces an unknown one."""
     starvation: ClassVar[str]
-    """The bound on how long or how often a request may be passed; or "starves: " and who, and when."""
+    """The bound on how long or how often a request may be passed; or "starves: " with which requests starve, and when."""
     complexity: ClassVar[str]
-    """What its calls cost with n requests in f flows waiting."""
+    """The cost of its calls with n requests in f flows waiting."""
     source: ClassVar[str]
-    """Where it comes from: paper and section."""
+    """Its origin: paper and section."""
     parameters: Mapping[str, float]
-    """Parameters in force, defaults filled in."""
+    """The active parameters, defaults filled in."""
 
     def __init__(self, parameters: Mapping[str, float]) -> None:
-        """Takes parameters that are already checked and complete: see `hmas.controller.scheduling.policies.registry.make_policy`."""
+        """Takes checked and complete parameters: see `hmas.controller.scheduling.policies.registry.make_policy`."""
         ...
 
     def push(self, entry: QueueEntry, now_s: float) -> None:
-        """Takes a waiting entry in."""
+        """Adds a waiting entry."""
         ...
 
     def load(self, entries: Iterable[QueueEntry], now_s: float) -> None:
-        """Takes many in at once, in linear time; for a rebuild."""
+        """Adds many entries at once, in linear time; used for a rebuild."""
         ...
 
     def pop(self, now_s: float) -> QueueEntry | None:
-        """Takes the next entry out, None when empty."""
+        """Takes the next entry out, None if empty."""
         ...
 
     def undo_pop(self, entry: QueueEntry, now_s: float) -> None:
-        """Returns an entry that was just popped but could not be dispatched, to the place it had, with no charge."""
+        """Returns an entry that was just popped but could not be dispatched to its former place, without a charge."""
         ...
 
     def discard(self, request_id: str) -> QueueEntry | None:
-        """Takes an entry out by id, None where it is not here."""
+        """Takes an entry out by id, None if it is not here."""
         ...
 
     def rekey(self, entry: QueueEntry, now_s: float) -> None:
-        """The entry's estimates have changed: gives it the place they ask for."""
+        """Moves an entry to the place of its changed estimates."""
         ...
 
     def on_overdue(self, entry: QueueEntry, now_s: float) -> None:
-        """An entry that stands here has become too late for its TTFT target (`hmas.controller.scheduling.instances.lateness`).
+        """Notes that a waiting entry has become too late for its TTFT target (`hmas.controller.scheduling.instances.lateness`).
 
-        Told once, while it still stands here. What becomes of it is not the policy's to decide: where late requests are put behind all
-        others, or dropped, it is discarded next.
+        This is called once, while the entry is still here. The policy does not decide what becomes of it: if late requests are put behind
+        all others, or dropped, it is discarded next.
         """
         ...
 
     def on_finished(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
-        """A request that ran has ended with so many output tokens: the truth, where the charge at `pop` was a prediction.
+        """Notes that a request has ended with `output_tokens` output tokens: the true length, where the charge at `pop` was a prediction.
 
-        Told to the policy in force for the request's group, whichever policy handed it out: one that did not has nothing to
-        correct. Nothing is told of a request's single tokens, so that simulation and gateway decide on the same knowledge.
+        This goes to the active policy of the request's group, whichever policy handed the request out: a policy that did not hand it out
+        has nothing to correct. Policies do not see single tokens of a request, so that simulation and gateway decide on the same
+        information.
         """
         ...
 
     def rank(self, request_id: str) -> int | None:
-        """How many would go before it as things stand, None where it is not here. O(n); an estimate where lanes or tenants interleave."""
+        """How many entries would go before it now, None if it is not here. O(n); an estimate if lanes or tenants interleave."""
         ...
 
     def entries(self) -> Iterator[QueueEntry]:

@@ -1,4 +1,4 @@
-"""What a policy noted about the entries it handed out, so that a pop can be undone and a charge corrected."""
+"""Notes of a policy about the entries it handed out, so that a pop can be undone and a charge corrected."""
 
 from collections import OrderedDict
 from typing import Generic, TypeVar
@@ -9,7 +9,7 @@ T = TypeVar("T")
 class Recall(Generic[T]):
     """Notes on the last pops, by request id; the oldest are forgotten first.
 
-    Whose pop is forgotten is treated as newly come when it is put back, and keeps its charge when it ends.
+    Once its pop is forgotten, an entry counts as new when it is put back, and keeps its charge when it ends.
     """
 
     __slots__ = ("_keep", "_notes")

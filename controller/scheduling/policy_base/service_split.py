@@ -4,9 +4,9 @@ from collections import deque
 from collections.abc import Sequence
 
 FOLLOWS_TRAFFIC = 0.0
-"""The threshold in milliseconds that stands for none: the split follows a quantile."""
+"""The threshold in milliseconds that means no fixed threshold: the split follows a quantile."""
 SLOW_QUANTILE = 0.8
-"""Quantile of recent total times above which a request counts as long, where nobody says otherwise."""
+"""Default quantile of recent total times above which a request counts as long."""
 _KEEP = 512
 _REFRESH = 32
 _LEAST = 32
@@ -15,12 +15,12 @@ _LEAST = 32
 class ServiceSplit:
     """The threshold on T_tot between the fast and the slow side (H-MAS 3.5).
 
-    A fixed one where given; else a quantile of the last 512 requests, brought up to date every 32. Until 32 have been seen,
-    nothing counts as long: with no picture of the mix yet, no request is put on the slow side.
+    The threshold is fixed if one is given; otherwise it is a quantile of the last 512 requests, updated every 32. Until 32 requests have
+    been seen, no request counts as long, because nothing is known about the traffic yet.
 
     Attributes:
-        parameters: What it was made from: the fixed threshold in milliseconds, 0 for none, and the quantile.
-        threshold_ms: The split in force.
+        parameters: The configuration: the fixed threshold in milliseconds, 0 for none, and the quantile.
+        threshold_ms: The active split.
     """
 
     __slots__ = ("_fixed", "_quantile", "_recent", "_since", "parameters", "threshold_ms")
@@ -34,7 +34,7 @@ class ServiceSplit:
         self.threshold_ms = threshold_ms if self._fixed else float("inf")
 
     def learn(self, total_ms: float) -> None:
-        """Takes one request's T_tot into account."""
+        """Learns from one request's T_tot."""
         if self._fixed:
             return
         self._recent.append(total_ms)
@@ -43,7 +43,7 @@ class ServiceSplit:
             self._refresh()
 
     def learn_all(self, totals_ms: Sequence[float]) -> None:
-        """Takes many into account at once: the last 512 of them."""
+        """Learns from many at once: the last 512 of them."""
         if self._fixed:
             return
         self._recent.extend(totals_ms[-_KEEP:])

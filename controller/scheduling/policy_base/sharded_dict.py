@@ -11,8 +11,8 @@ _SHARDS = 16
 class ShardedDict(Generic[V]):
     """Values by id, in sixteen tables instead of one.
 
-    A Python table that is full is copied into a larger one at once: 2 to 5 ms at 87,381 entries, in the middle of one insertion. Each of
-    these grows by itself, at a sixteenth of that. In no particular order, and in another one in each process.
+    A full Python table is copied into a larger one at once: 2 to 5 ms at 87,381 entries, in the middle of one insertion. Each of these
+    tables grows by itself, at a sixteenth of that. The order of values is arbitrary, and differs between processes.
     """
 
     __slots__ = ("_count", "_tables")
@@ -41,11 +41,11 @@ class ShardedDict(Generic[V]):
         self._count -= 1
 
     def get(self, item_id: str) -> V | None:
-        """The value of that id, None where there is none."""
+        """The value of that id, None if there is none."""
         return self._tables[hash(item_id) % _SHARDS].get(item_id)
 
     def put(self, item_id: str, value: V) -> V | None:
-        """Sets the value of that id and returns the one that it replaces, None where there was none."""
+        """Sets the value of that id and returns the one that it replaces, None if there was none."""
         table = self._tables[hash(item_id) % _SHARDS]
         before = table.get(item_id)
         table[item_id] = value
@@ -54,7 +54,7 @@ class ShardedDict(Generic[V]):
         return before
 
     def take(self, item_id: str) -> V | None:
-        """Takes the value of that id out, None where there is none."""
+        """Takes the value of that id out, None if there is none."""
         value = self._tables[hash(item_id) % _SHARDS].pop(item_id, None)
         if value is not None:
             self._count -= 1

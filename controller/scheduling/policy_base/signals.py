@@ -1,15 +1,15 @@
-"""What queueing policies order by: each signal with how fresh it is and what stands in for it where it is missing."""
+"""The signals that policies order by: for each, how fresh it is and what replaces it if it is missing."""
 
 import msgspec
 
 
 class Signal(msgspec.Struct, frozen=True):
-    """One thing that a policy looks at, in words for operators.
+    """One signal that a policy reads, described for operators.
 
     Attributes:
-        name: What it is.
-        freshness: As of when.
-        fallback: What counts where it is not known.
+        name: The name of the signal.
+        freshness: When the value was obtained.
+        fallback: What counts if the value is unknown.
     """
 
     name: str

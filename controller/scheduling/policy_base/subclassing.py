@@ -1,4 +1,4 @@
-"""Leave for a user's own classes to derive from ours where ours are compiled: without it mypyc refuses an interpreted subclass."""
+"""Permits a user's own classes to derive from compiled ones: without it mypyc refuses an interpreted subclass."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,5 +12,5 @@ if TYPE_CHECKING:
 else:
 
     def mypyc_attr(**_: Any) -> Callable[[T], T]:
-        """Says something to the compiler; nothing to the interpreter, which has no need of its package then."""
+        """Does nothing; the attribute only concerns the compiler, and this keeps its package from being a dependency."""
         return lambda decorated: decorated

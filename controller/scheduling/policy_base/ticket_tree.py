@@ -8,11 +8,11 @@ T = TypeVar("T")
 class TicketTree(Generic[T]):
     """Holders with whole numbers of tickets, in a binary indexed tree of partial sums (Fenwick, 1994).
 
-    A holder keeps its slot until it is removed; freed slots are given out again, the last freed first. Setting, removing and
-    drawing are O(log f) with f slots.
+    A holder keeps its slot until it is removed; freed slots are reused, the last freed first. Setting, removing and drawing are O(log f)
+    with f slots.
 
     Attributes:
-        total: All tickets.
+        total: Sum of all tickets.
     """
 
     __slots__ = ("_free", "_held", "_holders", "_slot_of", "_sums", "total")
@@ -26,7 +26,7 @@ class TicketTree(Generic[T]):
         self.total = 0
 
     def set(self, name: str, tickets: int, holder: T) -> None:
-        """Gives a holder so many tickets, 1 or more."""
+        """Sets the number of tickets of a holder, 1 or more."""
         slot = self._slot_of.get(name)
         if slot is None:
             if not self._free:
@@ -36,7 +36,7 @@ class TicketTree(Generic[T]):
         self._add(slot, tickets - self._held[slot])
 
     def remove(self, name: str) -> None:
-        """Takes a holder out, if it is in."""
+        """Removes a holder, if it is present."""
         slot = self._slot_of.pop(name, None)
         if slot is not None:
             self._add(slot, -self._held[slot])
@@ -44,7 +44,7 @@ class TicketTree(Generic[T]):
             self._free.append(slot)
 
     def holder(self, ticket: int) -> T | None:
-        """Whose the ticket of that number is, from 0 to `total` - 1, slots in order."""
+        """The holder of ticket number `ticket`, from 0 to `total` - 1, slots in order."""
         sums, size = self._sums, len(self._held)
         before = 0
         step = size
@@ -65,7 +65,7 @@ class TicketTree(Generic[T]):
             position += position & -position
 
     def _grow(self) -> None:
-        """Doubles the slots, of which there are always a power of two: O(f), and seldom."""
+        """Doubles the number of slots, which is always a power of two: O(f), and rare."""
         size = len(self._held)
         self._free = list(range(2 * size - 1, size - 1, -1))
         self._held += [0] * size

@@ -1,11 +1,11 @@
-"""Whose turn it is: the flows that have somebody waiting, lowest tag first."""
+"""The turns of the flows with waiting entries, lowest tag first."""
 
 from hmas.controller.scheduling.policy_base.flow import Flow
 from hmas.controller.scheduling.policy_base.indexed_heap import STAMP, WHO, IndexedHeap
 
 
 class Turns:
-    """Flows by tag, ties by a number of the discipline's choice. Standing, moving and leaving are O(log f) amortised."""
+    """Flows by tag; the policy chooses the number that breaks ties. Placing, moving and leaving are O(log f) amortised."""
 
     __slots__ = ("_heap", "_stamp")
 
@@ -14,7 +14,7 @@ class Turns:
         self._stamp = 0
 
     def first(self) -> Flow | None:
-        """The flow with the lowest tag, None with none; it stays where it is."""
+        """The flow with the lowest tag, None if there is none; it keeps its place."""
         heap = self._heap.lowest()
         if not heap:
             return None
@@ -22,12 +22,12 @@ class Turns:
         return flow
 
     def lowest_tag(self) -> float | None:
-        """The lowest tag, None with no flow."""
+        """The lowest tag, None if there is no flow."""
         heap = self._heap.lowest()
         return float(heap[0][0]) if heap else None
 
     def stand(self, flow: Flow, tie: int) -> None:
-        """Puts a flow where its tag asks for, or moves it there."""
+        """Places a flow by its tag, or moves it there."""
         before = flow.stands
         if before is not None and before[0] == flow.tag and before[1] == tie:
             return
@@ -39,7 +39,7 @@ class Turns:
             self._heap.replace(before[STAMP], place)
 
     def leave(self, flow: Flow) -> None:
-        """Takes a flow out, if it is in."""
+        """Removes a flow, if it is present."""
         if flow.stands is not None:
             self._heap.drop(flow.stands[STAMP])
             flow.stands = None

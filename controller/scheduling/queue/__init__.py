@@ -1,1 +1,1 @@
-"""All queued requests, in the order of the policy in force, and how that policy is changed."""
+"""All queued requests in the order of the active policy, and the change to another policy."""

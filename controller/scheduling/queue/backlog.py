@@ -1,4 +1,4 @@
-"""What waits, by how much it matters and by how much work it is: who is outranked, and how long the queue is in service time."""
+"""The waiting requests by rank and by amount of work: which one is given up first, and how long the queue is in service time."""
 
 from hmas.controller.core.types import Request
 from hmas.controller.scheduling.policy_base.keyed import PRIORITY_LIMIT
@@ -7,10 +7,10 @@ from hmas.controller.scheduling.policy_base.sharded_dict import ShardedDict
 from hmas.controller.scheduling.queue.drain_rate import DrainRate
 
 _IMPORTANCE_STEPS = 20
-"""Importance is told apart in steps of 1/20: a hair's breadth is no reason to give up a request that waits."""
+"""Importance counts in steps of 1/20: a tiny difference is no reason to give up a waiting request."""
 
 Rank = tuple[int, int, bool]
-"""Priority (lower goes first), steps below full importance, and whether it is overdue: the greater, the sooner it is given up."""
+"""Priority (lower goes first), steps below full importance, and whether it is overdue: the greatest rank is given up first."""
 
 
 def rank_of(request: Request, importance: float, *, overdue: bool) -> Rank:
@@ -22,13 +22,13 @@ def rank_of(request: Request, importance: float, *, overdue: bool) -> Rank:
 
 
 class QueuedWork:
-    """What those that wait for the same instances come to, and how fast it leaves. Kept by `Backlog`.
+    """The work of all requests that wait for the same instances, and how fast it leaves. `Backlog` updates it.
 
-    Work is the service-time proxy T_tot, in whole microseconds, so that sums come out exactly.
+    Work is the service-time proxy T_tot, in whole microseconds, so that sums are exact.
 
     Attributes:
-        ready_us: Work that one who comes now has to wait for: of those that wait in time, and of overdue ones where those keep their place.
-        left_us: Work that has left since the start: dispatched, ended or, where that makes way, become overdue. It never falls.
+        ready_us: Work ahead of a request that comes now: that of requests in time, and that of overdue ones if those keep their place.
+        left_us: Work that has left since the start: dispatched, ended or, if overdue requests make way, become overdue. It never falls.
     """
 
     __slots__ = ("_pace", "left_us", "ready_us")
@@ -39,15 +39,15 @@ class QueuedWork:
         self._pace = DrainRate()
 
     def sample(self, now_s: float) -> None:
-        """Looks how much has left; to be called now and then, and after each dispatch."""
+        """Samples how much work has left; called at regular intervals and after each dispatch."""
         self._pace.sample(now_s, self.left_us, waiting=self.ready_us > 0)
 
     def per_second(self, now_s: float) -> float:
-        """The pace at which it has lately left, microseconds of work a second."""
+        """The recent rate at which work left, in microseconds of work per second."""
         return self._pace.per_second(now_s, self.left_us)
 
     def wait_s(self, now_s: float) -> float:
-        """How long one that comes now would wait: what is in front of it, over the pace. Infinite where some waits and none leaves."""
+        """How long a request that comes now would wait: the work ahead of it, over the rate. Infinite if work waits and none leaves."""
         if not self.ready_us:
             return 0.0
         rate = self.per_second(now_s)
@@ -55,7 +55,7 @@ class QueuedWork:
 
 
 class _Place:
-    """A request in the line of its rank: what was counted of it, and its neighbours, the older and the newer one."""
+    """A request in the list of its rank: the values it was counted with, and its older and newer neighbours."""
 
     __slots__ = ("newer", "older", "rank", "request_id", "work", "work_us")
 
@@ -69,12 +69,12 @@ class _Place:
 
 
 class Backlog:
-    """Every waiting request in the line of its rank. O(1) a call; `worst` is O(ranks in use)."""
+    """Every waiting request, in a list per rank. O(1) a call; `worst` is O(ranks in use)."""
 
     __slots__ = ("_makes_way", "_newest", "_places")
 
     def __init__(self, *, makes_way: bool = True) -> None:
-        """Starts empty. `makes_way`: whether those that become overdue let all others go first."""
+        """Starts empty. `makes_way`: whether requests that become overdue let all others go first."""
         self._makes_way = makes_way
         self._newest: dict[Rank, _Place] = {}
         self._places: ShardedDict[_Place] = ShardedDict()
@@ -83,7 +83,7 @@ class Backlog:
         return len(self._places)
 
     def put(self, entry: QueueEntry, work: QueuedWork, *, overdue: bool) -> None:
-        """Takes a request in, or gives it the place that its estimates now ask for. `work`: of those that wait for the same instances."""
+        """Adds a request, or moves it to the rank of its current estimates. `work`: that of the requests waiting for the same instances."""
         request_id = entry.request.id
         rank = rank_of(entry.request, entry.estimates.importance, overdue=overdue)
         work_us = max(1, int(1000.0 * entry.estimates.total_ms))
@@ -98,7 +98,7 @@ class Backlog:
             work.ready_us += work_us
 
     def move(self, request_id: str, work: QueuedWork) -> None:
-        """It waits for other instances now; no effect where it is not here."""
+        """Counts the request for other instances from now on; no effect if it is not here."""
         place = self._places.get(request_id)
         if place is None or place.work is work:
             return
@@ -108,13 +108,13 @@ class Backlog:
             work.ready_us += place.work_us
 
     def discard(self, request_id: str) -> None:
-        """A request waits no more; no effect where it is not here."""
+        """Removes a request that no longer waits; no effect if it is not here."""
         place = self._places.take(request_id)
         if place is not None:
             self._take(place, left=True)
 
     def worst(self) -> tuple[Rank, str] | None:
-        """The one that would be given up first: of the greatest rank, the newest; None when nobody waits."""
+        """The request that would be given up first: the newest one of the greatest rank; None if none waits."""
         if not self._newest:
             return None
         rank = max(self._newest)

@@ -1,4 +1,4 @@
-"""How fast a queue is worked off."""
+"""How fast the work of a queue leaves it."""
 
 from collections import deque
 
@@ -8,10 +8,11 @@ _LEAST_S = 1.0
 
 
 class DrainRate:
-    """Work that left a queue per second, over the last 30 s: from samples of a sum that only grows, twice a second at most.
+    """Work that left a queue per second over the last 30 s, from samples of a growing sum, at most two per second.
 
-    While nobody waits, work leaves as fast as it comes, which says nothing of how fast it could leave. So time in which somebody waited
-    is counted apart, with what left in it; where there is too little of that, what left in all the time is what the pace was at least.
+    While no request waits, work leaves as fast as it comes, which does not show how fast it could leave. So the time in which a request
+    waited is counted separately, with the work that left in it. If there is too little such time, the rate over all the time is used as a
+    lower bound.
     """
 
     __slots__ = ("_at_s", "_busy_left", "_busy_s", "_left", "_samples", "_waiting")
@@ -25,7 +26,7 @@ class DrainRate:
         self._busy_left = 0
 
     def sample(self, now_s: float, left: int, *, waiting: bool) -> None:
-        """Takes the sum as it is now, and whether anybody waits from here on. To be called now and then, and whenever work leaves."""
+        """Records the current sum and whether a request waits from now on. Called at regular intervals and whenever work leaves."""
         if self._waiting:
             self._busy_s += now_s - self._at_s
             self._busy_left += left - self._left
@@ -34,7 +35,7 @@ class DrainRate:
             self._samples.append((now_s, left, self._busy_s, self._busy_left))
 
     def per_second(self, now_s: float, left: int) -> float:
-        """Work per second over the window, or over the time since the first sample where that is shorter; 0 before there is one."""
+        """Work per second over the window, or over the time since the first sample if that is shorter; 0 before the first sample."""
         first = next((sample for sample in self._samples if now_s - sample[0] <= _WINDOW_S), None)
         if first is None:
             return 0.0

@@ -1,7 +1,7 @@
-"""Whether overdue requests are served in the end, or given up. Pure.
+"""Tracks whether overdue requests are served in the end or given up. Pure.
 
-To make a request wait until it is late has a price, its target; and a gain only where its work is then never done. Where engines can do
-all the work that comes, overdue requests are served in the next lull, and nothing is gained.
+To let a request wait until it is late has a price, its missed target, and a gain only if its work is then never done. If engines can do all
+the work that comes, overdue requests are served in the next lull, and nothing is gained.
 """
 
 from collections import deque
@@ -11,10 +11,10 @@ _SHARE = 0.2
 
 
 class GivenUp:
-    """What became of a queue's newest overdue requests.
+    """The outcomes of a queue's newest overdue requests.
 
     Attributes:
-        spares_work: Whether more than a fifth of the newest 32 were dropped: engines then have more to do than they can.
+        spares_work: Whether more than a fifth of the newest 32 were dropped: then the engines have more work than they can do.
     """
 
     __slots__ = ("_dropped", "spares_work")
@@ -24,6 +24,6 @@ class GivenUp:
         self.spares_work = False
 
     def ended(self, *, dropped: bool) -> None:
-        """An overdue request was dispatched, or was dropped unserved."""
+        """Records that an overdue request was dispatched, or was dropped unserved."""
         self._dropped.append(dropped)
         self.spares_work = sum(self._dropped) > _SHARE * len(self._dropped)

@@ -1,9 +1,9 @@
-"""Requests that wait beside an engine that shows room: for how long, for which reason, and when they are dispatched all the same. Pure.
+"""Requests that wait beside an engine with spare capacity: for how long, why, and when they are dispatched anyway. Pure.
 
-What holds a request back is mostly a forecast: a length that fills the KV fence, a window, a target that seems out of reach. An engine's
-own figures outrank it. Where an instance takes requests, has free places and free cache, and keeps its targets with room to spare, a
-request is held back for `HELD_MOST_S` at most, and for `WINDOW_HELD_MOST_S` where nothing but an agent's window holds it: by then so few
-have gathered that they do not slow those in flight when they go together.
+A request is mostly held back by a forecast: a length that fills the KV fence, a window, a target that seems out of reach. An engine's own
+figures take precedence. If an instance takes requests, has free places and free cache, and keeps its targets with a margin, a request is
+held back for `HELD_MOST_S` at most, and for `WINDOW_HELD_MOST_S` if only an agent's window holds it: in so short a time only a few requests
+collect, too few to slow down the requests in flight when they are dispatched together.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,19 +16,19 @@ from hmas.controller.scheduling.queue.model_queue import WINDOW, ModelQueue, Que
 HELD_MOST_S = 1.0
 """How long a request may be held back beside an instance that is less than half full."""
 WINDOW_HELD_MOST_S = 0.5
-"""The same where every window is full: how many run is known, and no length or pace has to be forecast."""
+"""The same bound if every window is full: the number of running requests is known, so no length or pace has to be forecast."""
 _EARLY_S = 1e-3
-"""A tick may come a rounding error early."""
+"""Tolerance for a tick that comes early by a rounding error."""
 _GAP_MOST_S = 1.0
-"""A look that comes later than this after the last one counts as this: the process stood still."""
+"""Longest time that one check adds: after a longer gap the process was stalled."""
 _LOOK_AHEAD = 8
 
 
 class IdleHolds:
-    """Looks at the queues once a tick.
+    """Checks the queues once per tick.
 
     Attributes:
-        seconds: Time for which at least one request waited beside an instance that showed room, by the reason of the first that waited.
+        seconds: Time for which at least one request waited beside an instance with spare capacity, by the reason of the first one waiting.
     """
 
     __slots__ = ("_due", "_looked_s", "_since_s", "seconds")
@@ -40,7 +40,7 @@ class IdleHolds:
         self._due: list[tuple[ModelQueue, Instance]] = []
 
     def look(self, groups: Iterable[ModelQueue], now_s: float) -> None:
-        """Notes which groups are held beside room now. O(groups that hold any x instances)."""
+        """Records which groups are held back beside spare capacity now. O(groups that hold any x instances)."""
         elapsed_s = min(_GAP_MOST_S, max(0.0, now_s - self._looked_s))
         self._looked_s = now_s
         since_s: dict[int, float] = {}
@@ -58,10 +58,10 @@ class IdleHolds:
         self._since_s = since_s
 
     def take(self, tenancy: Tenancy, now_s: float) -> Iterator[tuple[QueuedRequest, Instance]]:
-        """Requests to dispatch whatever holds them: one for each half-empty instance and look, the oldest first.
+        """The requests to dispatch despite what holds them: at most one per half-empty instance and check, the oldest first.
 
-        One at a time keeps an instance from being flooded with prompts on old figures; at the gateway's ten ticks a second no client
-        notices that bound. A tenant's own limit is no forecast: its requests go on waiting.
+        One at a time keeps an instance from being flooded with prompts because of stale figures; at the gateway's ten ticks per second no
+        client notices that bound. A tenant's own limit is no forecast: its requests keep waiting.
         """
         due, self._due = self._due, []
         due.sort(key=lambda pair: pair[1].in_flight)

@@ -1,4 +1,4 @@
-"""The queue of those requests that the same instances can serve, and how it changes its discipline while it is in use."""
+"""The queue of the requests that the same instances can serve, and the change of its policy while it is in use."""
 
 from collections.abc import Iterator, Sequence
 from typing import Literal
@@ -15,20 +15,20 @@ from hmas.controller.scheduling.queue.tenant_share import TenantShareLimiter, ga
 Place = Literal["ready", "late", "expired"]
 
 WINDOW = "window"
-"""Why a request waits where every instance has as many in flight as its window allows."""
+"""Why a request waits: every instance has as many requests in flight as its window allows."""
 _FEW = 8
 _LOAD = 512
-"""Entries with which an empty structure may be begun in one call: a policy that learns from the traffic then has a picture of it."""
+"""Entries that one call may load into an empty structure, so that a policy that learns from the traffic has enough to learn from."""
 _HEAD = 32
-"""Entries that stand in arrival order at least, where there are so many, before a walk begins; more than any walk looks at."""
+"""Least number of entries (if there are as many) that must be in arrival order before a planning pass; more than any pass looks at."""
 _HEAD_STEP = 256
 
 
 class QueuedRequest:
-    """One waiting request: `place` is the structure that holds it, `overdue` and `long` are what it is counted as.
+    """One waiting request: `place` is the structure that holds it; `overdue` and `long` are how it is counted.
 
     Attributes:
-        passed: Number of the last change of discipline that has come past it.
+        passed: Number of the last change of policy that has reached it.
         before, after: Its neighbours in the register of its group.
     """
 
@@ -46,32 +46,32 @@ class QueuedRequest:
 
 
 class ModelQueue:
-    """One queue: a discipline over those that wait in order, those that were demoted, and the register of all in order of arrival.
+    """One queue: a policy over the requests that wait in order, a queue of the demoted ones, and a register of all in order of arrival.
 
-    Requests of different groups never stand in each other's way: a model whose instances are full or gone holds up no other.
+    Requests of different groups never block each other: if the instances of one model are full or gone, no other model is held up.
 
-    A change of discipline goes down the register, a few entries with each call of `copy`. What it has come past is in the new
-    structure, what it has not is in the old one alone, and every push, removal and re-key in between goes where the entry
-    stands. There are two ways:
+    A change of policy goes down the register, a few entries with each call of `copy`. Entries that it has passed are in the new structure,
+    the others are in the old one alone; every push, removal and re-key in between goes to the structure that holds the entry. There are two
+    ways:
 
-    - `begin(policy)`: the old structure stays the authority and keeps all. The new one is built beside it and takes over, in one
-      assignment, when it holds the same. A request that is dispatched meanwhile is taken out of the new one as if its client
-      had left: it is no service that the new discipline gave.
-    - `begin_at_once(policy)`: for arrival order, which the register has already. The new structure is the authority from this
-      moment on, and entries move to it from the old one, oldest first, ahead of what dispatches need. All that it has not got
-      yet came later than all that it has, but for those that came back from an instance, which count as old.
+    - `begin(policy)`: the old structure stays active and keeps all entries. The new one is built beside it and replaces it, in one
+      assignment, once it holds the same entries. A request that is dispatched meanwhile is removed from the new structure as if its client
+      had left: the new policy did not serve it.
+    - `begin_at_once(policy)`: for arrival order, which the register has already. The new structure is active from this moment on, and
+      entries move to it from the old one, oldest first, ahead of the dispatches. All entries not yet moved came later than those moved,
+      except requests that came back from an instance, which count as old.
 
     Attributes:
-        instances: Those that serve these requests, in the order of the configuration.
-        policy: The discipline in force over those that wait in order.
-        late: Those that were demoted, first come first served.
-        successor: What `begin` builds, None when nothing is being built.
-        rest: What `begin_at_once` has not moved yet, None when it has nothing to do.
-        first, last: Ends of the register: order of joining; those that came back from an instance stand in front.
-        work: What its requests come to, and how fast it leaves.
+        instances: The instances that serve these requests, in the order of the configuration.
+        policy: The active policy over the requests that wait in order.
+        late: The demoted requests, first come first served.
+        successor: The structure that `begin` builds, None if none is being built.
+        rest: The structure that `begin_at_once` still moves entries from, None if there is none.
+        first, last: Ends of the register: order of joining; requests that came back from an instance are in front.
+        work: The work of its requests, and how fast it leaves.
         given_up: What becomes of its overdue requests.
-        blocked: Why its first request could not go at the last look, empty where nothing was held back.
-        full, down: How often a look for a place found every window full, and no instance that takes requests at all.
+        blocked: Why its first request could not be dispatched at the last check, empty if none was held back.
+        full, down: How often a planning pass found every window full, and how often it found no instance that takes requests at all.
     """
 
     __slots__ = (
@@ -113,36 +113,36 @@ class ModelQueue:
         self.serve_by(instances)
 
     def serve_by(self, instances: Sequence[Instance]) -> None:
-        """Its requests are served by these from now on."""
+        """Sets the instances that serve its requests from now on."""
         self.instances = tuple(instances)
         self._slots = Slots(self.instances)
         self._fastest: Instance | None = None
         self._asked = 0
 
     def watch(self) -> None:
-        """Asks its instances to tell it when they open or close."""
+        """Subscribes to its instances, so that they report when they open or close."""
         self._slots = Slots(self.instances)
         for instance in self.instances:
             instance.slots.append(self._slots)
 
     @property
     def open(self) -> Sequence[Instance]:
-        """Its instances with a slot, in the order of the configuration."""
+        """Its instances with a free slot, in the order of the configuration."""
         return self._slots.open
 
     def prefill_ms(self, entry: QueueEntry) -> float:
-        """The shortest time in which any of its instances has shown to prefill such a prompt; the prediction where none has shown any.
+        """The shortest measured prefill time of such a prompt on any of its instances; the prediction if none has measured any.
 
-        With many instances the fastest is looked for anew after every so many calls as there are instances, so that a call costs O(1).
+        With many instances the fastest is determined again only after as many calls as there are instances, so that a call costs O(1).
         """
         if len(self.instances) <= _FEW:
             return min((instance.prefill_ms(entry) for instance in self.instances), default=entry.estimates.ttft_ms)
         return self._sampled(entry).prefill_ms(entry)
 
     def first_token_ms(self, entry: QueueEntry) -> float | None:
-        """Within what time such a request's first token mostly comes where it comes soonest, None where no instance has shown it.
+        """Time within which such a request's first token usually comes on the best instance, None if no instance has measured it.
 
-        With many instances it is that of the one which reads prompts fastest, as above.
+        With many instances the one with the fastest prefill counts, as above.
         """
         if len(self.instances) > _FEW:
             return self._sampled(entry).first_token_ms(entry)
@@ -150,11 +150,11 @@ class ModelQueue:
         return min(shown, default=None)
 
     def fastest(self, entry: QueueEntry) -> Sequence[Instance]:
-        """Its instances where they are few, of many the one that reads prompts fastest."""
+        """All its instances if they are few; if they are many, the one with the fastest prefill."""
         return self.instances if len(self.instances) <= _FEW else (self._sampled(entry),)
 
     def _sampled(self, entry: QueueEntry) -> Instance:
-        """The fastest of many, as of a while ago."""
+        """The fastest of many instances, as determined some calls ago."""
         self._asked -= 1
         if self._fastest is None or self._asked <= 0:
             self._asked = len(self.instances)
@@ -162,14 +162,14 @@ class ModelQueue:
         return self._fastest
 
     def __iter__(self) -> Iterator[QueuedRequest]:
-        """All in the register, which may not change meanwhile."""
+        """All entries of the register, which must not change meanwhile."""
         waiting = self.first
         while waiting is not None:
             yield waiting
             waiting = waiting.after
 
     def backwards(self) -> Iterator[QueuedRequest]:
-        """The same from the newest on."""
+        """The same, from the newest on."""
         waiting = self.last
         while waiting is not None:
             yield waiting
@@ -177,11 +177,11 @@ class ModelQueue:
 
     @property
     def held(self) -> int:
-        """How many its structures hold; those whose deadline has passed are held by nobody here."""
+        """How many entries its structures hold; entries past their deadline are not counted here."""
         return len(self.policy) + len(self.late) + (len(self.rest) if self.rest is not None else 0)
 
     def offers(self) -> bool:
-        """Whether any of its instances has a slot; counts what was found where none has."""
+        """Whether any of its instances has a free slot; if not, counts why."""
         if self._slots.open:
             return True
         if any(instance.available for instance in self.instances):
@@ -195,9 +195,9 @@ class ModelQueue:
     # -- one request ------------------------------------------------------------------------------------------------------
 
     def join(self, waiting: QueuedRequest, *, front: bool = False) -> None:
-        """Puts it in the register, as the newest or in front of all. It is in no structure by that."""
+        """Adds the entry to the register, as the newest or in front of all. It is in no structure yet."""
         waiting.group = self
-        # In front, or behind where a change has come to its end, is behind it; all else it will come to.
+        # A change has passed an entry at the front, and any entry if it has reached the end; it will still reach all others.
         waiting.passed = self._changes if front or self._cursor is None else 0
         neighbour = self.first if front else self.last
         if neighbour is None:
@@ -208,7 +208,7 @@ class ModelQueue:
             waiting.before, neighbour.after, self.last = neighbour, waiting, waiting
 
     def leave(self, waiting: QueuedRequest) -> None:
-        """Takes it out of the register."""
+        """Removes the entry from the register."""
         before, after = waiting.before, waiting.after
         if self._cursor is waiting:
             self._cursor = after
@@ -225,7 +225,7 @@ class ModelQueue:
         waiting.before = waiting.after = None
 
     def put(self, waiting: QueuedRequest, now_s: float) -> None:
-        """Puts it into the order, from nowhere or from among the demoted."""
+        """Puts the entry into the order, as a new one or from the demoted ones."""
         if self.successor is None and self.rest is None:
             self.policy.push(waiting.entry, now_s)
             return
@@ -233,17 +233,17 @@ class ModelQueue:
             structure.push(waiting.entry, now_s)
 
     def rekey(self, waiting: QueuedRequest, now_s: float) -> None:
-        """Its estimates have changed and it stands in order."""
+        """Updates the place of an entry in order after its estimates have changed."""
         for structure in self._homes(waiting):
             structure.rekey(waiting.entry, now_s)
 
     def on_overdue(self, waiting: QueuedRequest, now_s: float) -> None:
-        """It stands in order and has become too late for its target."""
+        """Notes that an entry in order has become too late for its target."""
         for structure in self._homes(waiting):
             structure.on_overdue(waiting.entry, now_s)
 
     def take(self, waiting: QueuedRequest) -> None:
-        """Takes it out of the structure that its place names, if that is one of ours."""
+        """Takes the entry out of the structure that its place names, if that belongs to this group."""
         request_id = waiting.entry.request.id
         if waiting.place == "late":
             self.late.discard(request_id)
@@ -252,12 +252,12 @@ class ModelQueue:
                 structure.discard(request_id)
 
     def popped(self, waiting: QueuedRequest) -> None:
-        """The policy in force, or the queue of the demoted, has handed it out for good."""
+        """Notes that the active policy, or the queue of the demoted, has finally handed the entry out."""
         if self.successor is not None and waiting.place == "ready" and waiting.passed == self._changes:
             self.successor.discard(waiting.entry.request.id)
 
     def rank(self, waiting: QueuedRequest) -> int | None:
-        """How many would go before it as things stand. O(n)."""
+        """How many requests would go before it now. O(n)."""
         request_id = waiting.entry.request.id
         if waiting.place == "expired":
             return None
@@ -270,7 +270,7 @@ class ModelQueue:
     # -- tenants' limits --------------------------------------------------------------------------------------------------
 
     def gate(self, tenancy: Tenancy) -> None:
-        """Puts a gate in front of every structure that has none; what it holds already goes straight through until `sort` comes past it."""
+        """Puts a tenant share limiter in front of every structure; entries already there are not limited until `sort` reaches them."""
         self.policy, self.late = _behind_gate(self.policy, tenancy), _behind_gate(self.late, tenancy)
         if self.successor is not None:
             self.successor = _behind_gate(self.successor, tenancy)
@@ -278,31 +278,31 @@ class ModelQueue:
             self.rest = _behind_gate(self.rest, tenancy)
 
     def sort(self, waiting: QueuedRequest, now_s: float) -> None:
-        """Puts it where its tenant's limits in force want it."""
+        """Moves the entry to where its tenant's active limits place it."""
         if waiting.place == "expired":
             return
         for structure in (self.late,) if waiting.place == "late" else self._homes(waiting):
             if isinstance(structure, TenantShareLimiter):
                 structure.sort(waiting.entry, now_s)
 
-    # -- changes of discipline --------------------------------------------------------------------------------------------
+    # -- changes of policy --------------------------------------------------------------------------------------------
 
     def replace(self, policy: QueuePolicy, now_s: float) -> None:
-        """Changes the discipline in one go, in linear time; nothing may be under way."""
+        """Changes the policy in one step, in linear time; no other change may be in progress."""
         self.policy = rebuild(self.policy, policy, now_s)
 
     def begin(self, policy: QueuePolicy) -> None:
-        """Begins to build an empty structure beside the one in force; see the class."""
+        """Starts to build an empty structure beside the active one; see the class."""
         self._changes += 1
         self.successor, self._cursor = policy, self.first
 
     def begin_at_once(self, policy: QueuePolicy) -> None:
-        """Puts an empty structure of arrival order in force and begins to fill it; see the class."""
+        """Activates an empty structure of arrival order and starts to fill it; see the class."""
         self._changes += 1
         self.rest, self.policy, self._cursor = self.policy, policy, self.first
 
     def copy(self, limit: int, now_s: float) -> int:
-        """Goes on with what was begun, past `limit` entries at most; returns past how many."""
+        """Continues the change in progress, over at most `limit` entries; returns how many it passed."""
         source, target = self.rest, self.policy if self.successor is None else self.successor
         waiting, done, batch = self._cursor, 0, not len(target)
         entries: list[QueueEntry] = []
@@ -325,11 +325,11 @@ class ModelQueue:
 
     @property
     def copied(self) -> bool:
-        """Whether what was begun has come to the end of the register."""
+        """Whether the change in progress has reached the end of the register."""
         return self._cursor is None
 
     def fill(self, now_s: float) -> bool:
-        """Moves on ahead of a walk where arrival order was put in force at once. False where the head of the order is not there yet."""
+        """Moves entries ahead of a planning pass after `begin_at_once`. False if the head of the order is not there yet."""
         if self.rest is None:
             return True
         if len(self.policy) < _HEAD and self._cursor is not None:
@@ -338,16 +338,16 @@ class ModelQueue:
 
     @property
     def complete(self) -> bool:
-        """Whether what `begin` has built holds as much as the structure in force. A policy that loses entries never takes over."""
+        """Whether the structure built by `begin` holds as many entries as the active one. A policy that loses entries never takes over."""
         return self.successor is None or len(self.successor) == len(self.policy)
 
     def fault(self) -> str:
-        """What is wrong where it is not complete."""
+        """What is wrong if it is not complete."""
         new = self.policy if self.successor is None else self.successor
         return f"policy {new.name!r} holds {len(new)} requests where {len(self.policy)} wait; {self.policy.name!r} stays in force"
 
     def take_over(self) -> QueuePolicy | None:
-        """Ends what was begun and has come to its end; returns the structure that has served its time."""
+        """Completes a change that has reached the end; returns the structure that is no longer used."""
         if self.successor is not None:
             old, self.policy, self.successor = self.policy, self.successor, None
             return old
@@ -355,18 +355,18 @@ class ModelQueue:
         return rest
 
     def give_up(self) -> QueuePolicy | None:
-        """Gives up what `begin` builds and returns it."""
+        """Abandons the structure that `begin` builds and returns it."""
         given_up, self.successor, self._cursor = self.successor, None, None
         return given_up
 
-    # -- one look at each -------------------------------------------------------------------------------------------------
+    # -- one check of each -------------------------------------------------------------------------------------------------
 
     def begin_review(self) -> None:
-        """All in the register now will come by in `review`, once, unless they leave before."""
+        """Starts a review: `review` returns every entry now in the register once, unless it leaves before."""
         self._review = self.first
 
     def review(self, limit: int) -> Iterator[QueuedRequest]:
-        """The next of them, `limit` at most."""
+        """The next entries of the review, at most `limit`."""
         for _ in range(limit):
             waiting = self._review
             if waiting is None:
@@ -376,13 +376,13 @@ class ModelQueue:
 
     @property
     def reviewed(self) -> bool:
-        """Whether all have come by."""
+        """Whether the review has returned all entries."""
         return self._review is None
 
     # -- inside -----------------------------------------------------------------------------------------------------------
 
     def _homes(self, waiting: QueuedRequest) -> tuple[QueuePolicy, ...]:
-        """The structures that an entry which stands in order belongs to."""
+        """The structures that hold an entry that waits in order."""
         if self.successor is not None and waiting.passed == self._changes:
             return (self.policy, self.successor)
         if self.rest is not None and waiting.passed != self._changes:

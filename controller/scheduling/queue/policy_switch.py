@@ -1,4 +1,4 @@
-"""All groups under one discipline, and everything that changes them as a whole, a few requests at a time."""
+"""All groups under one policy, and every change that concerns all of them, a few requests at a time."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -13,21 +13,21 @@ from hmas.controller.scheduling.queue.retired import DeferredCleanup
 from hmas.controller.scheduling.queue.tenant_share import TenantShareLimiter, gated
 
 AT_ONCE = 512
-"""Waiting requests up to which every change is made in one go."""
+"""Number of waiting requests up to which every change is made in one step."""
 
 Discipline = tuple[str, dict[str, float]]
 
 
 class PolicySwitcher:
-    """The groups of a waiting room. The room puts requests in and takes them out; what concerns all groups happens here.
+    """The groups of a wait queue. The wait queue adds and removes requests; changes that concern all groups happen here.
 
-    No call touches all that wait where those are more than `AT_ONCE`: what would is begun, and goes on with each call of
-    `settle`: a change of discipline (see `ModelQueue`), the move of requests to other groups, one look at each for whoever asks for
-    it, and the taking apart of structures that have served their time, because freeing 100,000 places at once takes as long as
-    any other walk over them. All of it goes on side by side; of several disciplines asked for the newest counts.
+    No call touches all waiting requests if there are more than `AT_ONCE`: such work is started, and continues with each call of `settle`.
+    This is a change of policy (see `ModelQueue`), the move of requests to other groups, a check of each request for a caller that asks for
+    it, and the removal of structures that are no longer used, because freeing 100,000 places at once takes as long as any other pass over
+    them. All of it runs side by side; if several policies were requested, the newest counts.
 
     Attributes:
-        policy_name, parameters: The discipline in force.
+        policy_name, parameters: The active policy.
         groups: All groups that dispatches may come from.
     """
 
@@ -42,15 +42,15 @@ class PolicySwitcher:
         on_force: Callable[[], bool],
         on_look: Callable[[QueuedRequest], None],
     ) -> None:
-        """Starts with the groups that the instances' models ask for.
+        """Starts with the groups that the instances' models require.
 
         Args:
-            instances: All there are, in the order of the configuration.
-            policy: The discipline, `parameters` its parameters.
-            parameters: See there.
+            instances: All instances, in the order of the configuration.
+            policy: The policy; `parameters`: its parameters.
+            parameters: See `policy`.
             tenancy: Limits of tenants, None for none.
-            count: Tells how many wait.
-            on_force: Called when another discipline is in force; True asks for a look at each.
+            count: Returns how many requests wait.
+            on_force: Called when another policy becomes active; True requests a check of each waiting request.
             on_look: Called with each waiting request after `look_at_each`.
 
         Raises:
@@ -82,12 +82,12 @@ class PolicySwitcher:
         return dict(self._by_model)
 
     def all(self) -> tuple[ModelQueue, ...]:
-        """Every group that holds requests, those that are left too."""
+        """Every group that holds requests, including those being dissolved."""
         return (*self.groups, *self._leaving)
 
     @property
     def cost_threshold(self) -> float:
-        """The cost above which requests are put behind where that is lowest; 0 where none are, or the discipline knows no such cost."""
+        """The lowest cost above which a group puts requests behind others; 0 if no group does, or the policy has no such threshold."""
         found = math.inf
         for group in self.groups:
             policy = group.policy.inner if isinstance(group.policy, TenantShareLimiter) else group.policy
@@ -96,11 +96,11 @@ class PolicySwitcher:
 
     @property
     def next_policy(self) -> str:
-        """The discipline that is to follow, empty where the one in force is to stay."""
+        """The policy that is to follow, empty if the active one is to stay."""
         return "" if self._wanted == (self.policy_name, self.parameters) else self._wanted[0]
 
     def set_policy(self, name: str, parameters: Mapping[str, float] | None, now_s: float) -> bool:
-        """Asks for another policy or other parameters. False where it is what was asked for last.
+        """Requests another policy or other parameters. False if it is what was requested last.
 
         Raises:
             PolicyError: The policy or a parameter is not allowed; nothing has changed then.
@@ -114,23 +114,23 @@ class PolicySwitcher:
         return True
 
     def look_at_each(self, now_s: float) -> None:
-        """All that wait now are to be looked at, once each."""
+        """Starts a check of each request that waits now."""
         for group in self.groups:
             group.begin_review()
         self._hurry(now_s)
 
     def sort_tenants(self, now_s: float) -> None:
-        """The slots of a tenant are limited now and were not, or the other way round: looks put its requests in their places."""
+        """Starts to sort waiting requests again after the slots of a tenant became limited, or unlimited."""
         if self._tenancy is not None and self._tenancy.bounded:
             for group in self.all():
                 group.gate(self._tenancy)
         self.look_at_each(now_s)
 
     def regroup(self, now_s: float) -> None:
-        """Sorts requests anew after instances have changed the models they serve.
+        """Sorts requests into groups again after instances have changed the models they serve.
 
-        A group that all its models leave for the same instances goes with them as it is. One whose models part, or which meets
-        another, is left: nothing is dispatched from it any more, and its requests join their new groups oldest first.
+        If all models of a group move to the same instances, the group moves with them as it is. If they separate, or the group meets
+        another one, it is dissolved: nothing is dispatched from it any more, and its requests join their new groups, oldest first.
         """
         models = sorted({model for instance in self._instances for model in instance.models or ()})
         sets = self._servers()
@@ -157,10 +157,11 @@ class PolicySwitcher:
         self._hurry(now_s)
 
     def settle(self, limit: int, now_s: float) -> bool:
-        """Goes on with what was begun, past `limit` requests at most; True while some is left.
+        """Continues the changes in progress, over at most `limit` requests; True while some work is left.
 
         Raises:
-            SchedulingError: The structure that was built lacks requests: the policy lost some. It is given up; nothing else is.
+            SchedulingError: The structure that was built lacks requests: the policy lost some. It is dropped; the active one stays
+                complete.
         """
         if self._busy:
             self._go_on(limit, now_s)
@@ -170,18 +171,18 @@ class PolicySwitcher:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is left for `settle` to do."""
+        """Whether `settle` has nothing left to do."""
         return not (self._retired or self._busy)
 
     # -- inside -----------------------------------------------------------------------------------------------------------
 
     @property
     def _busy(self) -> bool:
-        """Whether moves, a change of discipline or looks are left."""
+        """Whether moves, a change of policy or checks are left."""
         return bool(self._leaving) or self._arriving or self._building is not None or not all(group.reviewed for group in self.groups)
 
     def _begin(self, now_s: float) -> None:
-        """Sets out for the discipline that is wanted, unless arrival order is on its way in: that is seen through first."""
+        """Starts the change to the wanted policy, unless a change to arrival order is in progress: that is completed first."""
         if self._arriving or self._building == self._wanted:
             return
         if self._building is not None:
@@ -205,7 +206,7 @@ class PolicySwitcher:
                 group.begin(self._structure(self._wanted))
 
     def _go_on(self, limit: int, now_s: float) -> None:
-        """Moves, then changes of discipline, then looks at each."""
+        """Continues moves, then changes of policy, then checks of each request."""
         limit = self._move(limit, now_s)
         if self._building is not None or self._arriving:
             for group in self.groups:
@@ -236,7 +237,7 @@ class PolicySwitcher:
         self._begin(now_s)
 
     def _move(self, limit: int, now_s: float) -> int:
-        """Takes requests from groups that are left to the groups they belong to; returns what of the limit is left."""
+        """Moves requests from dissolved groups to the groups they belong to; returns what is left of the limit."""
         while limit and self._leaving:
             group = self._leaving[-1]
             waiting = group.first
@@ -256,7 +257,7 @@ class PolicySwitcher:
         return limit
 
     def _hurry(self, now_s: float) -> None:
-        """Does all that was begun where it is little."""
+        """Completes all changes in progress if few requests wait."""
         if self._count() <= AT_ONCE:
             while self._busy:
                 self._go_on(max(1, AT_ONCE), now_s)
@@ -268,7 +269,7 @@ class PolicySwitcher:
                 group.begin_review()
 
     def _servers(self) -> dict[str, tuple[Instance, ...]]:
-        """Who serves each model that any instance names, in the order of the configuration."""
+        """The instances that serve each model that any instance names, in the order of the configuration."""
         servers: dict[str, list[Instance]] = {}
         of_any: list[Instance] = []
         for instance in self._instances:
@@ -285,7 +286,7 @@ class PolicySwitcher:
         return gated(make_policy(*discipline), self._tenancy)
 
     def _new_group(self, instances: Sequence[Instance]) -> ModelQueue:
-        """An empty group, on its way to the same discipline as the others."""
+        """An empty group, with the same active and coming policy as the others."""
         group = ModelQueue(
             instances, self._structure((self.policy_name, self.parameters)), gated(make_policy(BYPASS_POLICY, {}), self._tenancy)
         )

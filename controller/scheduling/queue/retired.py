@@ -1,4 +1,4 @@
-"""Structures that have served their time, taken apart a few entries at a time."""
+"""Structures that are no longer used, taken apart a few entries at a time."""
 
 from itertools import islice
 
@@ -6,7 +6,7 @@ from hmas.controller.scheduling.policy_base.queue_entry import QueuePolicy
 
 
 class DeferredCleanup:
-    """What nobody asks any more. Dropping 100,000 entries at once holds the loop for as long as copying them does."""
+    """Unused structures. Dropping 100,000 entries at once blocks the event loop for as long as copying them does."""
 
     __slots__ = ("_structures",)
 
@@ -17,15 +17,15 @@ class DeferredCleanup:
         return bool(self._structures)
 
     def add(self, structure: QueuePolicy | None) -> None:
-        """Takes one in; None is none."""
+        """Adds a structure; None is ignored."""
         if structure is not None:
             self._structures.append(structure)
 
     def take_apart(self, limit: int) -> None:
-        """Takes `limit` entries out at most."""
+        """Removes at most `limit` entries."""
         if self._structures:
             structure = self._structures[-1]
-            # Not by `pop`: a fair discipline would keep an account of each.
+            # Not by `pop`: a fair policy would keep an account of each.
             gone = [entry.request.id for entry in islice(structure.entries(), limit)]
             for request_id in gone:
                 structure.discard(request_id)

@@ -1,4 +1,4 @@
-"""Keeps the requests of a tenant at its share out of the way of the others, whatever the discipline."""
+"""Keeps the requests of a tenant at its share from blocking those of other tenants, under any policy."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar
@@ -10,21 +10,21 @@ from hmas.controller.scheduling.policy_base.signals import Signal
 
 TENANT_SHARE = "tenant share"
 SHOWN = 8
-"""How many entries of one bounded tenant stand in the shared queue at once: as many as a walk may pass."""
+"""Most entries of one bounded tenant that are in the shared queue at once: as many as a planning pass may pass."""
 
 
 class TenantShareLimiter(QueuePolicy):
     """A policy around a policy. Entries of tenants without a limit on slots go straight through.
 
-    Of a bounded tenant only the first few stand in the shared queue; the others wait aside, in a queue of the same discipline that
-    is the tenant's own, so that the order within the tenant is the discipline's. Once the tenant is at its share, those few go aside
-    too when they come up. So a queue full of a capped tenant's requests costs a walk a constant, not its length, and a request that
-    is moved is moved a bounded number of times for each slot that its tenant gets.
+    Of a bounded tenant only the first few entries are in the shared queue; the others wait aside, in a queue of the tenant's own under the
+    same policy, so that the policy decides the order within the tenant. Once the tenant is at its share, those few go aside too when they
+    reach the head. So a queue full of a capped tenant's requests costs a planning pass a constant, not its length, and a request is moved a
+    bounded number of times for each slot that its tenant gets.
 
-    Within a bounded tenant, a newcomer that ranks better than those already in the shared queue comes after them: `SHOWN` at most.
+    Within a bounded tenant, a newcomer that ranks better than the entries already in the shared queue comes after them: `SHOWN` at most.
 
-    Limits may come and go while requests wait: one that stands where its tenant's former limits put it is put right by `sort`, and
-    until then it goes, or waits, as it did before.
+    Limits may change while requests wait: `sort` moves an entry that is still placed by its tenant's former limits; until then it is
+    dispatched, or waits, as before.
 
     Costs: O(log n) a call, and O(bounded tenants that wait) for the first `pop` after a slot was taken or given back.
     """
@@ -41,7 +41,7 @@ class TenantShareLimiter(QueuePolicy):
     parameter_ranges: ClassVar[Mapping[str, tuple[float, float]]] = {}
 
     def __init__(self, inner: QueuePolicy, tenancy: Tenancy) -> None:
-        """Takes an empty policy; others like it are made as tenants need them."""
+        """Takes an empty policy; others like it are created as tenants need them."""
         self.parameters = inner.parameters
         self.inner = inner
         self._tenancy = tenancy
@@ -52,7 +52,7 @@ class TenantShareLimiter(QueuePolicy):
         self._seen = -1
 
     def push(self, entry: QueueEntry, now_s: float) -> None:
-        """Takes a waiting entry in."""
+        """Adds a waiting entry."""
         tenant = entry.request.tenant
         if tenant not in self._tenancy.bounded:
             self.inner.push(entry, now_s)
@@ -63,7 +63,7 @@ class TenantShareLimiter(QueuePolicy):
             self._show(entry, tenant)
 
     def load(self, entries: Iterable[QueueEntry], now_s: float) -> None:
-        """Takes many in at once."""
+        """Adds many entries at once."""
         through: list[QueueEntry] = []
         aside: dict[str, list[QueueEntry]] = {}
         for entry in entries:
@@ -80,7 +80,7 @@ class TenantShareLimiter(QueuePolicy):
         self._seen = -1
 
     def pop(self, now_s: float) -> QueueEntry | None:
-        """Takes the next entry of those that need not let others go first, None where there is none."""
+        """Takes the next entry that need not let others go first, None if there is none."""
         self._refill(now_s)
         while (entry := self.inner.pop(now_s)) is not None:
             tenant = self._shown_of.get(entry.request.id)
@@ -89,39 +89,39 @@ class TenantShareLimiter(QueuePolicy):
             if not self._tenancy.closed(tenant):
                 self._hide(entry.request.id, tenant)
                 return entry
-            # Back to its place first, so that a fair discipline takes the charge back.
+            # The entry goes back to its place first, so that a fair policy takes the charge back.
             self.inner.undo_pop(entry, now_s)
             self._withdraw(tenant, now_s)
         return None
 
     def spare(self, now_s: float) -> QueueEntry | None:
-        """Takes an entry of a tenant at its share, for slots that nobody else wants; None where there is none.
+        """Takes an entry of a tenant at its share, for slots that no other request needs; None if there is none.
 
-        Of several such tenants that with the least over its share goes first. To be called when `pop` has come to its end.
+        Of several such tenants the one least over its share goes first. Called when `pop` has returned None.
         """
         able = [tenant for tenant in self._aside if not self._tenancy.capped(tenant)]
         return self._from(able, now_s)
 
     def drain(self, now_s: float) -> QueueEntry | None:
-        """Takes any entry that `pop` leaves, the limits notwithstanding."""
+        """Takes any entry that `pop` leaves, regardless of the limits."""
         return self._from(list(self._aside), now_s)
 
     def _from(self, tenants: Sequence[str], now_s: float) -> QueueEntry | None:
         if not tenants:
             return None
         entry = self._take(min(tenants, key=self._tenancy.fill), now_s)
-        # Through the shared queue, so that a fair discipline charges the tenant for it.
+        # The entry goes through the shared queue, so that a fair policy charges the tenant for it.
         self.inner.push(entry, now_s)
         return self.inner.pop(now_s)
 
     def undo_pop(self, entry: QueueEntry, now_s: float) -> None:
-        """Returns an entry that was just popped to the place it had."""
+        """Returns an entry that was just popped to its former place."""
         self.inner.undo_pop(entry, now_s)
         if entry.request.tenant in self._tenancy.bounded:
             self._show(entry, entry.request.tenant)
 
     def discard(self, request_id: str) -> QueueEntry | None:
-        """Takes an entry out by id, None where it is not here."""
+        """Takes an entry out by id, None if it is not here."""
         tenant = self._aside_of.take(request_id)
         if tenant is not None:
             entry = self._aside[tenant].discard(request_id)
@@ -135,7 +135,7 @@ class TenantShareLimiter(QueuePolicy):
         return entry
 
     def sort(self, entry: QueueEntry, now_s: float) -> None:
-        """Puts a waiting entry where the limits in force want it; no effect where it stands there."""
+        """Moves a waiting entry to where the active limits place it; no effect if it is there."""
         request_id, tenant = entry.request.id, entry.request.tenant
         shown = request_id in self._shown_of
         if (tenant in self._tenancy.bounded) == (shown or request_id in self._aside_of):
@@ -146,21 +146,21 @@ class TenantShareLimiter(QueuePolicy):
             self.push(found, now_s)
 
     def rekey(self, entry: QueueEntry, now_s: float) -> None:
-        """The entry's estimates have changed."""
+        """Updates the place of an entry after its estimates have changed."""
         tenant = self._aside_of.get(entry.request.id)
         (self.inner if tenant is None else self._aside[tenant]).rekey(entry, now_s)
 
     def on_overdue(self, entry: QueueEntry, now_s: float) -> None:
-        """An entry has become too late: told to the queue that it stands in."""
+        """Passes the note that an entry has become too late to the queue that holds it."""
         tenant = self._aside_of.get(entry.request.id)
         (self.inner if tenant is None else self._aside[tenant]).on_overdue(entry, now_s)
 
     def on_finished(self, entry: QueueEntry, output_tokens: int, now_s: float) -> None:
-        """A request that this policy handed out has ended."""
+        """Passes the end of a request to the inner policy."""
         self.inner.on_finished(entry, output_tokens, now_s)
 
     def rank(self, request_id: str) -> int | None:
-        """How many would go before it; an estimate for one that waits aside: those in the shared queue and those of its tenant."""
+        """How many would go before it. For an entry aside this is an estimate: the shared queue plus its tenant's entries before it."""
         tenant = self._aside_of.get(request_id)
         if tenant is None:
             return self.inner.rank(request_id)
@@ -176,7 +176,7 @@ class TenantShareLimiter(QueuePolicy):
         return len(self.inner) + len(self._aside_of)
 
     def _refill(self, now_s: float) -> None:
-        """Shows more of the tenants that have room again."""
+        """Moves more entries of tenants below their share into the shared queue."""
         if self._seen == self._tenancy.version:
             return
         self._seen = self._tenancy.version
@@ -225,11 +225,11 @@ class TenantShareLimiter(QueuePolicy):
 
 
 def gated(policy: QueuePolicy, tenancy: Tenancy | None) -> QueuePolicy:
-    """The policy behind a gate where any tenant's slots are limited, else the policy itself."""
+    """The policy behind a tenant share limiter if any tenant's slots are limited, else the policy itself."""
     return TenantShareLimiter(policy, tenancy) if tenancy is not None and tenancy.bounded else policy
 
 
 def pop_any(policy: QueuePolicy, now_s: float) -> QueueEntry | None:
-    """Takes the next entry out whoever's it is, to be given up rather than served; None when empty."""
+    """Takes the next entry of any tenant out, to be given up rather than served; None if empty."""
     entry = policy.pop(now_s)
     return policy.drain(now_s) if entry is None and isinstance(policy, TenantShareLimiter) else entry

@@ -1,4 +1,4 @@
-"""All queued requests, with those that are overdue or past their deadline."""
+"""All queued requests, including those that are overdue or past their deadline."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,22 +19,22 @@ from hmas.controller.scheduling.queue.policy_switch import AT_ONCE, PolicySwitch
 from hmas.controller.scheduling.queue.tenant_share import pop_any
 
 SWEEP = 128
-"""Requests that one call moves at most because their time has come: all have the same arrival and target in a burst."""
+"""Most requests of either kind that one sweep moves: in a burst, all requests have the same arrival and target."""
 
 
 class WaitQueue:
-    """The queue in all its parts. Sweeps cost O(log n) per request that changes its place, nothing for the others.
+    """The whole queue. Sweeps cost O(log n) per request that changes its place, nothing for the others.
 
-    No call touches all that wait where those are more than `AT_ONCE`: what would is begun, and `settle` goes on with it. That
-    goes for what becomes of the queues as a whole (see `PolicySwitcher`), for new weights, for a new line between short and long, and
-    for a burst whose time has come.
+    No call touches all waiting requests if there are more than `AT_ONCE`: such work is started, and `settle` continues it. This applies to
+    changes of the queues as a whole (see `PolicySwitcher`), to new weights, to a new split between short and long, and to a burst of
+    requests that expire together.
 
     Attributes:
-        queues: The structures that hold all but those whose deadline has passed.
-        backlog: Who of them is outranked, and how much work they are.
-        tokens: Prompt tokens of all that wait. `overdue`, `long`: how many are overdue, and on the slow side of the split.
-        tasks: How many wait of each task type that ever waited.
-        weights: Tenants' weights, by which waiting entries are weighed anew on `reweigh`.
+        queues: The structures that hold all requests but those past their deadline.
+        backlog: The rank of each request, and how much work they are.
+        tokens: Prompt tokens of all waiting requests. `overdue`, `long`: how many are overdue, and on the slow side of the split.
+        tasks: How many requests wait of each task type seen so far.
+        weights: Tenants' weights; `reweigh` applies them to waiting entries.
     """
 
     def __init__(
@@ -80,15 +80,15 @@ class WaitQueue:
         return len(self._waiting)
 
     def get(self, request_id: str) -> QueuedRequest | None:
-        """What waits under that id, None where nothing does."""
+        """The waiting request with that id, None if there is none."""
         return self._waiting.get(request_id)
 
     def ids(self) -> Iterator[str]:
-        """Ids of all that wait, oldest submission first."""
+        """Ids of all waiting requests, oldest submission first."""
         return (waiting.entry.request.id for waiting in self._in_order())
 
     def entries(self) -> Iterator[QueueEntry]:
-        """All that wait, oldest submission first."""
+        """All waiting entries, oldest submission first."""
         return (waiting.entry for waiting in self._in_order())
 
     @property
@@ -101,13 +101,13 @@ class WaitQueue:
         return self.queues.of(model)
 
     def oldest_s(self) -> float | None:
-        """Arrival of the oldest, None when nobody waits."""
+        """Arrival of the oldest request, None if none waits."""
         return min((group.first.entry.request.arrival_s for group in self.queues.all() if group.first is not None), default=None)
 
     # -- one request ------------------------------------------------------------------------------------------------------
 
     def add(self, entry: QueueEntry, now_s: float, *, returned: bool = False) -> None:
-        """Takes a request in; one that is `returned` from an instance stands among the oldest."""
+        """Adds a request; one that is `returned` from an instance is placed among the oldest."""
         group = self.queues.of(entry.request.model)
         waiting = QueuedRequest(entry, group)
         request_id = entry.request.id
@@ -125,7 +125,7 @@ class WaitQueue:
         self._count_long(waiting)
 
     def revise(self, request_id: str, estimates: Estimates, now_s: float) -> bool:
-        """Gives a waiting request new estimates and the place they ask for. False where it does not wait."""
+        """Gives a waiting request new estimates and the place that follows from them. False if it does not wait."""
         waiting = self._waiting.get(request_id)
         if waiting is None:
             return False
@@ -153,7 +153,7 @@ class WaitQueue:
         return True
 
     def remove(self, request_id: str, *, popped: bool = False) -> QueueEntry | None:
-        """Takes a request out, None where it does not wait. `popped`: its policy has handed it out already."""
+        """Removes a request, None if it does not wait. `popped`: its policy has handed it out already."""
         waiting = self._waiting.take(request_id)
         if waiting is None:
             return None
@@ -176,9 +176,9 @@ class WaitQueue:
     # -- time -------------------------------------------------------------------------------------------------------------
 
     def sweep(self, now_s: float) -> bool:
-        """Moves what has become overdue or has run out of time, `SWEEP` requests of either kind at most; True while some are left.
+        """Moves requests that have become overdue or reached their deadline, at most `SWEEP` of either kind; True while some are left.
 
-        A deadline counts as passed when it is reached, a TTFT target after it.
+        A deadline has passed once it is reached, a TTFT target only after it.
         """
         overdue, deadlines = self._overdue_at, self._deadlines
         for _ in range(SWEEP):
@@ -217,7 +217,7 @@ class WaitQueue:
         return self._behind
 
     def take_expired(self, limit: int) -> list[QueueEntry]:
-        """Takes out those whose deadline has passed, `limit` at most, in the order of arrival."""
+        """Takes out requests past their deadline, at most `limit`, in the order of arrival."""
         taken: list[QueueEntry] = []
         while len(taken) < limit and (due := self._expired.peek()) is not None:
             waiting = due[1]
@@ -228,7 +228,7 @@ class WaitQueue:
         return taken
 
     def take_late(self, limit: int, now_s: float) -> list[QueueEntry]:
-        """Takes out those that were demoted, `limit` at most, in the order of arrival."""
+        """Takes out demoted requests, at most `limit`, in the order of arrival."""
         taken: list[QueueEntry] = []
         for group in self.queues.all():
             while len(taken) < limit and (entry := pop_any(group.late, now_s)) is not None:
@@ -241,7 +241,7 @@ class WaitQueue:
     # -- changes ----------------------------------------------------------------------------------------------------------
 
     def reweigh(self, now_s: float) -> None:
-        """Gives every waiting entry its tenant's weight."""
+        """Gives every waiting entry its tenant's current weight."""
         self.queues.look_at_each(now_s)
 
     def sort_tenants(self, now_s: float) -> None:
@@ -249,7 +249,7 @@ class WaitQueue:
         self.queues.sort_tenants(now_s)
 
     def settle(self, limit: int, now_s: float) -> bool:
-        """Goes on with what was begun, past `limit` requests at most; True while some is left.
+        """Continues the work in progress, over at most `limit` requests; True while some is left."
 
         Raises:
             SchedulingError: See `PolicySwitcher.settle`.
@@ -259,21 +259,21 @@ class WaitQueue:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is left for `settle` to do."""
+        """Whether `settle` has nothing left to do."""
         return not self._behind and self.queues.settled
 
     def held(self) -> int:
-        """How many the structures hold, all told; equal to `len` unless something was lost or doubled."""
+        """How many requests the structures hold in total; equal to `len` unless a request was lost or counted twice."""
         return sum(group.held for group in self.queues.all()) + len(self._expired)
 
     # -- inside -----------------------------------------------------------------------------------------------------------
 
     def _in_order(self) -> Iterator[QueuedRequest]:
-        """All that wait, from the registers of the groups: oldest submission first, those that came back from an instance in front."""
+        """All waiting requests, merged from the registers of the groups: oldest submission first, returned ones in front."""
         return merge(*self.queues.all(), key=lambda waiting: waiting.entry.seq)
 
     def _in_force(self) -> bool:
-        """Another discipline may draw another line between short and long; True where it does."""
+        """Adopts the split between short and long of a newly active policy; True if it differs from the former one."""
         changed = self._split_parameters() != self._split.parameters
         if changed:
             self._split = ServiceSplit(*self._split_parameters())
@@ -288,17 +288,17 @@ class WaitQueue:
         self._count_long(waiting)
 
     def _latest_start_s(self, waiting: QueuedRequest) -> float:
-        """When it must be dispatched to meet its TTFT target, by what instances show now."""
+        """When the request must be dispatched to meet its TTFT target, by the current measurements of the instances."""
         entry = waiting.entry
         shown_ms = waiting.group.first_token_ms(entry) if self._shown else None
         return entry.ttft_deadline_s - needed_ms(self._least_ms(waiting), shown_ms, entry.estimates.slo.ttft_ms) / 1000.0
 
     def _least_ms(self, waiting: QueuedRequest) -> float:
-        """What its first token takes at least; of prediction and of prompts that had the prefill to themselves, the shorter counts."""
+        """The least time to its first token: a share of the prediction or of the measured prefill time, whichever is shorter."""
         return self._service_share * min(waiting.group.prefill_ms(waiting.entry), waiting.entry.estimates.ttft_ms)
 
     def _watch(self, waiting: QueuedRequest) -> None:
-        """Looks at it when it may have become overdue for the first time."""
+        """Schedules a check for the earliest time at which the request may become overdue."""
         entry = waiting.entry
         if self._shown:
             look_s = first_look_s(entry.ttft_deadline_s, self._least_ms(waiting), entry.estimates.slo.ttft_ms)
@@ -307,7 +307,7 @@ class WaitQueue:
         self._overdue_at.push(entry.request.id, look_s, entry.seq, waiting)
 
     def _watch_deadline(self, waiting: QueuedRequest, *, overdue: bool) -> None:
-        """Ends its wait at its own deadline, and so long after its TTFT target where it has missed that."""
+        """Ends its wait at its own deadline, or `overdue_wait_s` after its TTFT target if it has missed that."""
         entry = waiting.entry
         until_s = entry.request.deadline_s
         if overdue:
