@@ -7,9 +7,9 @@ from typing import Any
 
 from msgspec import to_builtins
 
+from hmas.controller.config.derived import AGENT_NAMES, running_agents
 from hmas.controller.config.override_format import document_of
 from hmas.controller.config.plugins import load_policies
-from hmas.controller.config.running import AGENT_NAMES, running_agents
 from hmas.controller.control.agent_scores import Standing
 from hmas.controller.control.overrides import Override, conflicts
 from hmas.controller.control.resolve import KNOBS, Setting

@@ -22,6 +22,7 @@ from hmas.controller.scheduling.queue.idle_holds import IdleHolds
 from hmas.controller.scheduling.queue.model_queue import QueuedRequest
 from hmas.controller.scheduling.queue.wait_queue import WaitQueue
 from hmas.controller.scheduling.results import Counts, Dispatch, Dropped, Ended, Refusal
+from hmas.controller.scheduling.retry import may_retry
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
 from hmas.controller.scheduling.steering import PolicyControl
 
@@ -212,10 +213,7 @@ class Scheduler(PolicyControl):
         Returns False, and changes nothing, if it does not run, has produced tokens, was retried before, or no other instance can take it.
         """
         run = self._running.get(request_id)
-        if run is None or run.first_s is not None or run.entry.tried:
-            return False
-        others = (i for i in self._wait_queue.queues.of(run.entry.request.model).instances if i is not run.instance)
-        if not any(instance.available for instance in others):
+        if run is None or not may_retry(run, self._wait_queue.queues.of(run.entry.request.model).instances):
             return False
         del self._running[request_id]
         self._tenancy.stopped(run.entry.request.tenant)

@@ -9,8 +9,8 @@ import msgspec
 
 from hmas.cli.settings import read_config
 from hmas.cli.targets import Target
+from hmas.controller.config.derived import running_agents
 from hmas.controller.config.paths import url_of
-from hmas.controller.config.running import running_agents
 from hmas.controller.config.schema import Config
 from hmas.controller.runtime.child import ChildSpec
 from hmas.controller.runtime.ports import free_ports

@@ -13,8 +13,8 @@ from hmas.cli.stack import Choices, Stack, plan
 from hmas.cli.targets import ALLOWED, parse_targets
 from hmas.cli.upkeep import BusInUse, Upkeep
 from hmas.controller.admin.client import AdminClient
+from hmas.controller.config.derived import AGENT_NAMES
 from hmas.controller.config.loader import advice
-from hmas.controller.config.running import AGENT_NAMES
 from hmas.controller.core.errors import AdminError
 from hmas.controller.runtime import logs
 from hmas.controller.runtime.ports import bind_error

@@ -15,8 +15,8 @@ from hmas_lab.frontdoor.settings import ARMS, FULL, PASS, PLAIN, PRODUCT, TARGET
 from hmas_lab.frontdoor.tables import body, worth_words
 from hmas_lab.questions import Question, read_questions
 
+from hmas.controller.config.derived import AGENT_NAMES, running_agents
 from hmas.controller.config.loader import load_config
-from hmas.controller.config.running import AGENT_NAMES, running_agents
 from hmas.controller.core.types import Slo, TaskType
 from hmas.controller.runtime.clock import SystemClock
 from hmas.loadgen.client_load import FORMS

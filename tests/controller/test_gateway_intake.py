@@ -9,8 +9,8 @@ from hmas.controller.config.schema import TenantConfig
 from hmas.controller.core.prompt_texts import EXCERPT_HEAD, EXCERPT_TAIL, HISTORY_CHARS
 from hmas.controller.core.request_body import CHAT, COMPLETIONS, TOKENS_PER_IMAGE
 from hmas.controller.gateway.errors import ApiError
-from hmas.controller.gateway.requests.headers import read_claims
 from hmas.controller.gateway.requests.parse import parse_call, with_priority
+from hmas.controller.gateway.requests.request_headers import read_claims
 
 
 def chat_call(*contents: object, **fields: object):

@@ -8,8 +8,8 @@ import pytest
 from hmas.agents.runtime.shell import AGENTS
 from hmas.cli.stack import AGENT_STAGE, ENGINE_STAGE, GATEWAY_STAGE, Choices, plan
 from hmas.cli.targets import parse_targets
+from hmas.controller.config.derived import running_agents
 from hmas.controller.config.loader import load_config
-from hmas.controller.config.running import running_agents
 from hmas.controller.core.errors import ConfigError
 
 

@@ -13,12 +13,12 @@ from hmas.controller.gateway.errors import ApiError
 from hmas.controller.gateway.http.transport import HttpRequest, Responder
 from hmas.controller.gateway.instances.monitor import Fleet
 from hmas.controller.gateway.requests.auth import Authenticator
-from hmas.controller.gateway.requests.headers import Claims, clamp_priority, read_claims
 from hmas.controller.gateway.requests.ids import Ids
 from hmas.controller.gateway.requests.manager import ActiveRequest, Ending, RequestManager
 from hmas.controller.gateway.requests.parse import parse_call, with_priority
-from hmas.controller.gateway.requests.ratelimits import ratelimit_headers
 from hmas.controller.gateway.requests.relay import STREAM_HEADERS, Answer, EngineFault, relay
+from hmas.controller.gateway.requests.request_headers import Claims, clamp_priority, read_claims
+from hmas.controller.gateway.requests.response_headers import response_headers
 from hmas.controller.observability.metrics import Metrics
 from hmas.controller.runtime.clock import Clock
 from hmas.engines.errors import EngineError, EngineUnavailable
@@ -240,24 +240,9 @@ class CompletionHandler:
             self._spawn(self._fleet.instances[live.instance].engine.abort(live.request.id))
 
     def _headers(self, live: ActiveRequest, in_engine_s: float | None = None) -> dict[str, str]:
-        scheduler = self._manager.scheduler
-        limit = scheduler.settings.queue_limit
-        headers = {
-            "x-request-id": live.client_request_id,
-            "x-hmas-policy": scheduler.policy,
-            "x-ratelimit-limit-requests": str(limit),
-            "x-ratelimit-remaining-requests": str(max(0, limit - scheduler.queued)),
-        }
-        if live.dispatched_s:
-            arrival_s = live.request.arrival_s
-            headers["x-hmas-queue-ms"] = f"{(live.dispatched_s - arrival_s) * 1000.0:.2f}"
-            if live.instance:
-                headers["x-hmas-instance"] = live.instance
-            if in_engine_s is not None:
-                waited_s = live.dispatched_s - live.queued_s
-                overhead_s = max(0.0, self._clock.now_s() - arrival_s - waited_s - in_engine_s)
-                headers["x-hmas-overhead-ms"] = f"{overhead_s * 1000.0:.3f}"
-                self._metrics.overhead.observe(overhead_s)
-        if rates := scheduler.rates(live.request.tenant, self._clock.now_s()):
-            headers.update(ratelimit_headers(rates))
-        return headers
+        now_s, overhead_s = self._clock.now_s(), None
+        if live.dispatched_s and in_engine_s is not None:
+            waited_s = live.dispatched_s - live.queued_s
+            overhead_s = max(0.0, now_s - live.request.arrival_s - waited_s - in_engine_s)
+            self._metrics.overhead.observe(overhead_s)
+        return response_headers(live, self._manager.scheduler, now_s, overhead_s)

@@ -8,9 +8,9 @@ from hmas.controller.gateway.errors import ApiError
 from hmas.controller.gateway.http.transport import HttpRequest, Responder
 from hmas.controller.gateway.instances.monitor import Fleet, Instance
 from hmas.controller.gateway.requests.auth import Authenticator
-from hmas.controller.gateway.requests.headers import client_request_id, read_claims
 from hmas.controller.gateway.requests.parse import parse_object, read_model
 from hmas.controller.gateway.requests.relay import Answer, EngineFault, relay
+from hmas.controller.gateway.requests.request_headers import client_request_id, read_claims
 from hmas.controller.observability.metrics import Metrics
 from hmas.engines.errors import EngineError, EngineUnavailable
 

@@ -16,7 +16,7 @@ from hmas.controller.core.types import Estimates, OutcomeKind, Request
 from hmas.controller.gateway.control_loop.agent_watch import AgentWatch, Answers
 from hmas.controller.gateway.errors import ApiError
 from hmas.controller.gateway.instances.monitor import Fleet
-from hmas.controller.gateway.requests.ratelimits import ratelimit_headers
+from hmas.controller.gateway.requests.response_headers import ratelimit_headers
 from hmas.controller.gateway.requests.sliced_work import SlicedWork
 from hmas.controller.observability.completions import CompletionRecorder, Recent
 from hmas.controller.observability.metrics import Metrics

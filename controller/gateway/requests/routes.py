@@ -11,7 +11,7 @@ from hmas.controller.gateway.errors import ApiError
 from hmas.controller.gateway.http.transport import HttpRequest, Responder
 from hmas.controller.gateway.instances.monitor import Fleet
 from hmas.controller.gateway.requests.auth import Authenticator
-from hmas.controller.gateway.requests.headers import client_request_id
+from hmas.controller.gateway.requests.request_headers import client_request_id
 from hmas.controller.observability.metrics import Metrics
 
 EMBEDDINGS = "/v1/embeddings"

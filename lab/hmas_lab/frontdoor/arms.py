@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 import orjson
 
-from hmas.controller.config.running import AGENT_NAMES
+from hmas.controller.config.derived import AGENT_NAMES
 from hmas.controller.core.errors import HmasError
 from hmas_lab.frontdoor.settings import PASS, PLAIN, PRODUCT
 

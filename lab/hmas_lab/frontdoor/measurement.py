@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from hmas.controller.config.running import AGENT_NAMES
+from hmas.controller.config.derived import AGENT_NAMES
 from hmas.controller.runtime.clock import Clock
 from hmas.loadgen.results import Result
 from hmas_lab.blocks import drawn_order

@@ -1,7 +1,17 @@
-"""The scheduler's settings as a configuration has them."""
+"""What follows from a configuration: which agents run, and the settings that the scheduler gets."""
 
-from hmas.controller.config.schema import Config
+from hmas.controller.config.schema import AgentsConfig, Config
+from hmas.controller.scheduling.policies.registry import named
 from hmas.controller.scheduling.settings import SchedulerSettings
+
+AGENT_NAMES = ("perception", "prediction", "qos", "meta", "statera")
+"""The five agents, in the order in which a request's figures pass through them."""
+
+
+def running_agents(agents: AgentsConfig) -> tuple[str, ...]:
+    """Names of the agents that run, in the order of `AGENT_NAMES`; empty where agents are switched off."""
+    only = named(agents.only)
+    return tuple(name for name in AGENT_NAMES if agents.enabled and (not only or name in only))
 
 
 def scheduler_settings(config: Config) -> SchedulerSettings:
