@@ -53,8 +53,8 @@ def kv_bytes_per_token(shape: KvShape, *, tp: int = 1, dtype: KvDtype = "auto") 
     """Bytes of one token in the KV cache on `tp` GPUs together.
 
     Keys and values of every layer take 2 x layers x KV heads x head size x bytes per element. The latent vector of multi-head latent
-    attention is stored once, not as keys and values, and in full on every GPU. Layers with a sliding window store less, but are counted in
-    full: the estimate then holds requests back too early rather than too late.
+    attention is stored once, not as keys and values, and whole on every GPU. Layers with a sliding window store less, but are counted as if
+    they had none: the estimate then holds requests back too early rather than too late.
     """
     name = shape.dtype if dtype == "auto" else dtype
     element = ELEMENT_BYTES[name.split("_")[0]]

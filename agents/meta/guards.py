@@ -1,7 +1,7 @@
 """Meta's guards (H-MAS C.2): the emergency bypass and the rollback window of Eq. 12. Pure.
 
-The bypass is for a broken control loop, not for load. FCFS without bounds is the safe baseline when the figures behind every decision cannot
-be trusted. Under plain overload it is the one policy that serves no request in time, so load alone never triggers the bypass.
+The bypass is for a broken control loop, not for load. FCFS without bounds is the safe baseline when the figures behind every decision are
+not reliable. Under plain overload it is the one policy that serves no request in time, so load alone never triggers the bypass.
 `ShortView.anomalies` trigger it: counters that do not add up, requests that wait before idle engines, windows full of requests that no
 engine has, impossible figures. Engines that are down do not trigger it: there is nothing to bypass to, and an engine that has just come
 back must not receive the whole backlog at once; decisions are held until an engine is healthy. The gateway handles missing decisions:

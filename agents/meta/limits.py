@@ -1,22 +1,22 @@
-"""What bounds meta's changes in time and number."""
+"""Limits on the timing and number of meta's changes."""
 
 from dataclasses import dataclass
 
 BAN_DWELLS = 8
-"""What was rolled back is left alone for so many dwell times."""
+"""Length of a cooldown after a rollback, in dwell times."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds unless said otherwise.
+    """Limits; times are in seconds.
 
     Attributes:
         period_s: Delta T_meta.
-        dwell_s: Least time between two switches.
+        dwell_s: Shortest time between two switches.
         rollback_window_s: How long a switch is watched. `rollback_ratio`: rho of Eq. 12.
-        settle_s: Span of the short view: until then it still holds requests from before the switch.
-        keep_alive_s: Longest time without a decision while views come in.
-        switches_per_hour: Switches within any hour, rollbacks and bypasses apart.
+        settle_s: Span of the short view: for that long it still holds requests from before the switch.
+        keep_alive_s: Longest time without a decision while views arrive.
+        switches_per_hour: Most switches within any hour, without rollbacks and bypasses.
     """
 
     period_s: float = 10.0
@@ -29,5 +29,5 @@ class Limits:
 
     @property
     def ban_s(self) -> float:
-        """How long what was rolled back is left alone."""
+        """How long a rolled-back candidate stays out of use."""
         return BAN_DWELLS * self.dwell_s

@@ -1,1 +1,1 @@
-"""Condenses telemetry into a short and a long view."""
+"""The agent that condenses telemetry into a short and a long view."""

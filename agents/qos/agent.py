@@ -1,4 +1,4 @@
-"""The QoS agent on the bus: telemetry in, views out."""
+"""Connects the QoS agent to the bus: telemetry in, views out."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -18,14 +18,14 @@ class QosAgent:
     name = "qos"
     streams: tuple[str, ...] = (TELEMETRY,)
     tick_s = 0.0
-    # An old snapshot would only be condensed into a view that is already wrong; an old completion still calibrates lengths.
+    # A view of an old snapshot would already be wrong; an old completion still calibrates lengths.
     max_age_s: Mapping[type[Message], float] = MappingProxyType({SystemSnapshot: 10.0})
 
     def __init__(self, model: QosModel) -> None:
         self.model = model
 
     async def recover(self, bus: Bus, now_s: float) -> None:  # noqa: ARG002 - part of the protocol; the replay runs on the messages' own times
-        """Refills the windows from the tail of the telemetry, so that views continue where they stopped."""
+        """Refills the windows from the end of the telemetry stream, so that views continue where they stopped."""
         for message in await bus.latest(TELEMETRY, REPLAY):
             if isinstance(message, Completion | SystemSnapshot):
                 self.model.replay(message)
@@ -41,7 +41,7 @@ class QosAgent:
         return views
 
     def on_tick(self, now_s: float) -> list[Message]:  # noqa: ARG002 - part of the protocol
-        """Never called."""
+        """Does nothing: `tick_s` is 0."""
         return []
 
 

@@ -1,31 +1,31 @@
-"""Lasting contradictions in the telemetry: signs that the control loop is stuck or its figures are broken, not that load is high. Pure."""
+"""Detects lasting contradictions in the telemetry: signs of a stuck control loop or broken figures, not of high load. Pure."""
 
 from hmas.controller.core.messages import InstanceView, SystemSnapshot
 
 CONSERVATION = "conservation"
 """The gateway's counters do not add up: arrived is not queued + in flight + ended."""
 STUCK = "stuck"
-"""Requests wait, every engine is healthy and idle, and nothing is dispatched. Where an engine is down or draining, they may wait for it."""
+"""Requests wait, every engine is healthy and idle, and nothing is dispatched. If an engine is down or draining, they may wait for it."""
 LEAKED = "leaked"
 """An instance's window is full of requests that its engine does not have."""
 FIGURES = "figures"
-"""A figure that cannot be: a negative count, a KV use beyond 1, a window below 1."""
+"""A figure is impossible: a negative count, a KV use above 1, a window below 1."""
 
 HOLD_S = {CONSERVATION: 5.0, STUCK: 5.0, LEAKED: 10.0, FIGURES: 3.0}
-"""How long each has to last without a break: a snapshot may catch a request between two states."""
+"""How long each must last without interruption: a snapshot may catch a request between two states."""
 CONSERVATION_SLACK = 2
 """Requests by which the counters may differ."""
 
 
 class AnomalyWatch:
-    """Which contradictions have lasted."""
+    """Tracks how long each contradiction has lasted."""
 
     def __init__(self) -> None:
         self._since_s: dict[tuple[str, str], float] = {}
         self._progress: tuple[int, int] = (-1, -1)
 
     def observe(self, snapshot: SystemSnapshot, at_s: float) -> list[str]:
-        """Takes one snapshot and names what has lasted long enough, in alphabetical order."""
+        """Takes one snapshot and returns the contradictions that have lasted long enough, in alphabetical order."""
         progress = (snapshot.dispatched_total, sum(snapshot.ended.values()))
         moved = progress != self._progress
         self._progress = progress
@@ -34,13 +34,13 @@ class AnomalyWatch:
             (STUCK, ""): not moved and _is_stuck(snapshot),
             (FIGURES, ""): not _is_possible(snapshot),
         }
-        # A busy instance may be caught between two sequences; another one in each snapshot is none that leaks.
+        # A snapshot may catch a busy instance between two sequences; only the same instance in every snapshot leaks.
         now |= {(LEAKED, view.name): snapshot.queued > 0 and _is_leaking(view, at_s) for view in snapshot.instances}
         self._since_s = {what: min(at_s, self._since_s.get(what, at_s)) for what, holds in now.items() if holds}
         return sorted({name for (name, _), since_s in self._since_s.items() if at_s - since_s >= HOLD_S[name]})
 
     def reset(self) -> None:
-        """The gateway has started anew."""
+        """Resets the watch after a restart of the gateway."""
         self._since_s = {}
         self._progress = (-1, -1)
 
@@ -57,7 +57,7 @@ def _is_stuck(snapshot: SystemSnapshot) -> bool:
 
 def _is_leaking(view: InstanceView, at_s: float) -> bool:
     engine = view.engine
-    # Only an engine that reports KV use reports its sequences too; the zeros of others mean nothing.
+    # Only an engine that reports KV use also reports its sequences; the zeros of others mean nothing.
     if engine is None or engine.kv_usage is None or not engine.healthy or at_s - engine.taken_s > HOLD_S[LEAKED]:
         return False
     return view.in_flight >= view.n_run and engine.running + engine.waiting == 0

@@ -1,4 +1,4 @@
-"""Hands the sub-windows of the long window to the watch for change points, a block at a time. Pure."""
+"""Passes the long window's sub-windows, grouped into blocks, to the change-point detection. Pure."""
 
 from hmas.agents.qos import columns as col
 from hmas.agents.qos.panes import PaneRing
@@ -6,9 +6,9 @@ from hmas.agents.qos.tallies import LONG_PANES
 from hmas.agents.qos.workload_watch import OUTPUTS, PROMPTS, Lengths, WorkloadWatch
 
 BLOCKS = 12
-"""Blocks in a long window: 5 s each where the window is a minute."""
+"""Blocks in a long window: 5 s each for a window of a minute."""
 GRACE = 1
-"""Sub-windows by which a block waits for what comes late; what comes later still is in no block."""
+"""Sub-windows by which a block waits for late messages; later ones are in no block."""
 _PANES = LONG_PANES // BLOCKS
 
 
@@ -19,7 +19,7 @@ class Blocks:
         ring: The long window; its columns are those of `hmas.agents.qos.columns`.
 
     Attributes:
-        changes: What was found.
+        changes: The watch with the changes found.
     """
 
     def __init__(self, ring: PaneRing) -> None:
@@ -28,7 +28,7 @@ class Blocks:
         self.changes = WorkloadWatch(_PANES * ring.pane_s, col.TASKS)
 
     def advance(self, now_s: float, gateway_since_s: float) -> None:
-        """Looks at the blocks that are over by now. Arrivals count in those that the present gateway has counted from end to end."""
+        """Examines the blocks that have ended. Arrivals count only in blocks that the present gateway counted from start to end."""
         current = (self._ring.number(now_s) - GRACE) // _PANES
         first = current if self._next is None else max(self._next, current - BLOCKS + 1)
         for block in range(first, current):
@@ -36,18 +36,18 @@ class Blocks:
         self._next = max(first, current)
 
     def forget_arrivals(self) -> None:
-        """Another gateway counts arrivals now."""
+        """Forgets arrivals, because another gateway counts them now."""
         self.changes.reset_arrivals()
 
     def forget(self) -> None:
-        """The clock has gone back."""
+        """Forgets everything, because the clock went back."""
         self._next = None
         self.changes.reset()
 
     def _look(self, block: int, now_s: float, gateway_since_s: float) -> None:
         ring, start_s = self._ring, block * _PANES * self._ring.pane_s
         row = ring.between(block * _PANES, (block + 1) * _PANES - 1)
-        # A block without a snapshot was not watched: no arrivals were told, which is not the same as that none came.
+        # A block without a snapshot was not watched: unreported arrivals do not mean that there were none.
         if start_s >= gateway_since_s and row[col.SNAPSHOTS]:
             self.changes.arrivals(start_s, int(row[col.ARRIVED]), now_s)
         for figure, number, tokens, counts in (

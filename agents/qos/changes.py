@@ -1,7 +1,7 @@
 """Change points of a figure: when it changed, and from what to what. Pure and bounded.
 
-What a self-starting CUSUM adds up is a score in which noise has the same size whatever the level: 2 sqrt(n + 3/8) of an arrival count n
-(Anscombe), the mean logarithm of lengths, and the distance of a block's mix from the mix before it (the root of Freeman and Tukey's).
+A self-starting CUSUM adds up scores whose noise has the same size at any level: 2 sqrt(n + 3/8) of an arrival count n (Anscombe), the mean
+logarithm of lengths, and the distance of a block's mix from the earlier mix (the root of Freeman and Tukey's).
 """
 
 import math
@@ -17,16 +17,16 @@ from hmas.agents.qos.sketch import Counts
 from hmas.controller.core.messages.views import ChangePoint
 
 HISTORY = 132
-"""Blocks kept: a change is measured from the mean of those before it, ten windows at most."""
+"""Blocks kept: a change is measured from the mean of the blocks before it, at most ten windows."""
 
 
 AROUND = 3
-"""Blocks before the CUSUM left 0 that may have been the first of the change too."""
+"""Blocks before the CUSUM left 0 that may also have been the first of the change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What a block of time says of a figure: its level is `amount` over `base`, its score weighs `weight`; `counts` is a mix."""
+    """A figure in one block of time: its level is `amount` over `base`; `score` has the weight `weight`; `counts` holds a mix."""
 
     start_s: float
     amount: float
@@ -40,20 +40,21 @@ Scorer = Callable[[Block], float | None]
 
 
 def as_told(block: Block) -> float:
-    """The score that the block brings along."""
+    """Returns the score that the block carries."""
     return block.score
 
 
 class MixScorer:
-    """Distance of a block's mix from the mix of all blocks before."""
+    """Distance of a block's mix from the mix of all blocks before it."""
 
     def __init__(self) -> None:
         self._so_far: npt.NDArray[np.float64] | None = None
 
     def __call__(self, block: Block) -> float | None:
-        """Twice the root of the sum of (sqrt(seen) - sqrt(expected))^2 over kinds; None for the first block.
+        """Returns twice the root of the sum of (sqrt(seen) - sqrt(expected))^2 over kinds; None for the first block.
 
-        Divided by what the finite number of requests behind the expectation adds to it, so that it does not fall as that number grows.
+        The expectation rests on a finite number of requests, which adds to the distance. The result is divided by this contribution, so
+        that it does not fall as the number grows.
         """
         if block.counts is None:
             return None
@@ -71,10 +72,10 @@ class Watch:
 
     Args:
         figure: Its name.
-        floor: Least deviation of its scores that is believed.
-        both: Whether a fall counts as a change too.
-        scorer: Makes what scores blocks; anew after each change.
-        kinds: Names of the kinds of a mix; empty where the figure is none.
+        floor: Smallest deviation assumed for its scores.
+        both: Whether a fall also counts as a change.
+        scorer: Creates the scorer of blocks, again after each change.
+        kinds: Names of the kinds of a mix; empty if the figure is no mix.
     """
 
     def __init__(
@@ -89,11 +90,11 @@ class Watch:
         self._begin(())
 
     def reset(self) -> None:
-        """Begins anew: what came before says nothing about what follows."""
+        """Starts again: earlier blocks say nothing about what follows."""
         self._begin(())
 
     def offer(self, block: Block, now_s: float) -> ChangePoint | None:
-        """Takes the next block and returns the change that it makes certain, if any; its time is the start of the block it began with."""
+        """Takes the next block and returns a change if it is now certain; its time is the start of its first block."""
         unusual = self._judge(block)
         if unusual is None:
             return None
@@ -123,10 +124,10 @@ class Watch:
 
 
 def _break(scores: Sequence[tuple[float | None, float]], run: int) -> int:
-    """Where the mean most likely changed: the first place of the part behind, 1 to len - 1.
+    """Returns where the mean most likely changed: the first index of the later part, 1 to len - 1.
 
-    The CUSUM has been above 0 for `run` blocks, but it often left 0 by chance before the change. Of the places since shortly before then,
-    the one whose parts differ most from each other, and least within, is the likeliest with normal noise.
+    The CUSUM has been above 0 for `run` blocks, but it often leaves 0 by chance before the change. Among the places since shortly before
+    then, the likeliest under normal noise is the one whose two parts differ most from each other and least within.
     """
     values = np.array([0.0 if score is None else score for score, _ in scores])
     weights = np.array([0.0 if score is None else weight for score, weight in scores])
@@ -145,7 +146,7 @@ def _level(blocks: Sequence[Block]) -> float:
 
 
 def _mixes(before: Sequence[Block], after: Sequence[Block], kinds: Sequence[str]) -> tuple[float, float, str]:
-    """0, the share of requests that are of another kind now (total variation), and the kind whose share changed most, in words."""
+    """Returns 0, the share of requests that changed kind (total variation), and the kind whose share changed most, in words."""
     was, now = _mix(before, len(kinds)), _mix(after, len(kinds))
     most = int(np.abs(now - was).argmax())
     return 0.0, float(np.abs(now - was).sum()) / 2.0, f"{kinds[most]} {was[most]:.0%} -> {now[most]:.0%}"

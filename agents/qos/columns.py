@@ -1,7 +1,7 @@
-"""What the sub-windows of the views count: the layout of a row. Pure.
+"""The counters of a sub-window: the layout of a row. Pure.
 
-Both windows begin with the same columns; the long one goes on where the short one ends. All are whole numbers, so that a window comes to
-the same whatever the order in which its parts came in.
+Both windows begin with the same columns; the long one has more. All counters are whole numbers, so a window's sums do not depend on the
+order in which its parts arrived.
 """
 
 from typing import Final
@@ -10,11 +10,11 @@ from hmas.agents.qos.sketch import LogBuckets
 from hmas.controller.core.types import TaskType
 
 TIMES: Final = LogBuckets(0.01, 1e7)
-"""Milliseconds, from 10 microseconds to almost three hours."""
+"""Buckets for milliseconds, from 10 microseconds to almost three hours."""
 TOKENS: Final = LogBuckets(1.0, 1e7)
 TASKS: Final = tuple(task.value for task in TaskType)
 
-# What requests are counted as when they end, and the growth of the overdue: together, a tally.
+# What requests count as when they end, and the growth of the overdue requests: together, a tally.
 TTFT: Final = 0
 TPOT: Final = TTFT + TIMES.size
 JUDGED: Final = TPOT + TIMES.size
@@ -24,16 +24,16 @@ TPOT_MISSED: Final = JUDGED + 3
 QUEUE_MISSED: Final = JUDGED + 4
 OVERDUE: Final = JUDGED + 5
 SERVED: Final = JUDGED + 6
-"""Tokens that engines worked on."""
+"""Tokens that engines processed."""
 PRODUCED: Final = JUDGED + 7
 """Output tokens."""
 SHORT_WIDTH: Final = PRODUCED + 1
 
 ARRIVED: Final = SHORT_WIDTH
 PEAK: Final = SHORT_WIDTH + 1
-"""Largest number of arrivals a second, in thousandths: the only column that is a maximum."""
+"""Largest number of arrivals per second, in thousandths; the only column that is a maximum."""
 LONG_WAITING: Final = SHORT_WIDTH + 2
-"""Long requests waiting, summed over snapshots."""
+"""Long requests in the queue, summed over snapshots."""
 SNAPSHOTS: Final = SHORT_WIDTH + 3
 ENDED: Final = SHORT_WIDTH + 4
 ASKED: Final = SHORT_WIDTH + 5

@@ -1,20 +1,20 @@
-"""Which names make up most of a stream, in bounded memory with a stated error. Pure.
+"""Finds the names that make up most of a stream, in bounded memory with a known error. Pure.
 
-Misra and Gries' summary, emptied by halves: when more than twice `KEPT` names are held, the count of the one behind the first `KEPT` is
-taken from all, and who has nothing left is forgotten. Each time that takes the same from KEPT + 1 names at least, so all that was ever
-taken from one name is at most the stream over KEPT + 1. Summaries of parts of a stream add up (Agarwal et al. 2012): the errors do too.
+This is Misra and Gries' summary, emptied by halves: when it holds more than twice `KEPT` names, the count of the (KEPT + 1)-th largest is
+subtracted from all, and names without a remaining count are dropped. Each time, at least KEPT + 1 names lose the same amount, so one name
+loses at most the stream over KEPT + 1 in total. Summaries of parts of a stream add up (Agarwal et al. 2012), and so do their errors.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 KEPT = 64
-"""Names of which none with a larger share than 1 / (KEPT + 1) is missed; up to twice as many are held, and to those all is exact."""
+"""No name with a share above 1 / (KEPT + 1) is missed. Up to twice as many names are held, and with no more names all counts are exact."""
 
 
 @dataclass(slots=True)
 class Share:
-    """One name's part: requests (at least), tokens asked for and served since it was last taken in."""
+    """One name's part: a lower bound of its requests, and the tokens asked for and served since the name was last added."""
 
     count: int = 0
     asked: int = 0
@@ -26,7 +26,7 @@ class HeavyHitters:
 
     Attributes:
         total: Requests counted.
-        error: By how much the count of any name may be too low, 0 while at most 2 `KEPT` names came; at most total / (KEPT + 1).
+        error: Most by which a name's count may be too low: 0 up to 2 `KEPT` names, and at most total / (KEPT + 1).
     """
 
     __slots__ = ("_held", "error", "total")
@@ -49,7 +49,7 @@ class HeavyHitters:
             self._empty()
 
     def merge(self, other: "HeavyHitters") -> None:
-        """Takes in what another has counted."""
+        """Adds the counts of another summary."""
         for name, theirs in other.held().items():
             share = self._held.setdefault(name, Share())
             share.count += theirs.count
@@ -61,7 +61,7 @@ class HeavyHitters:
             self._empty()
 
     def held(self) -> Mapping[str, Share]:
-        """What is held, by name."""
+        """Returns the held counts by name."""
         return self._held
 
     def _empty(self) -> None:
@@ -73,7 +73,7 @@ class HeavyHitters:
 
 
 def merged(parts: Iterable[HeavyHitters]) -> HeavyHitters:
-    """One summary of all parts."""
+    """Returns one summary of all parts."""
     whole = HeavyHitters()
     for part in parts:
         whole.merge(part)

@@ -16,9 +16,9 @@ from hmas.controller.core.messages.views import ChangePoint, LengthSummary, Tele
 from hmas.controller.core.objectives import percentile
 
 LABELS_MAX = 32
-"""Tenants named in a view; the rest is added up as `other`."""
+"""Most tenants or task types named in a view; the others are summed as `other`."""
 LONG_OVER_MEAN = 2.0
-"""A request is long when its service takes more than this many times the mean."""
+"""A request is long if its service takes more than this many times the mean."""
 
 
 def build_long_view(
@@ -38,13 +38,13 @@ def build_long_view(
     Args:
         snapshot: The newest one.
         tallies: Counts of the long window.
-        mismatches: Scores of Eq. 7 within the window, one a second.
+        mismatches: Scores of Eq. 7 within the window, one per second.
         changes: Change points found within the window.
-        telemetry: What was wrong with the telemetry.
-        span_s: How much of the window has been watched, more than 0. `arrivals_span_s`: by the present gateway, which counts arrivals.
-        arrivals_span_s: See there.
+        telemetry: Errors found in the telemetry.
+        span_s: Observed part of the window, more than 0. `arrivals_span_s`: the part under the present gateway, which counts arrivals.
+        arrivals_span_s: See `span_s`.
         weights: Tenants' weights.
-        now_s: Stamped on the view.
+        now_s: Time stamp of the view.
     """
     row = tallies.long.total()
     settled = tally(row)
@@ -105,9 +105,9 @@ def _lengths(counts: Counts) -> LengthSummary:
 
 
 def _dispersion(tallies: Tallies, watched_s: float) -> float:
-    """Variance over mean of the arrivals in whole sub-windows; 0 with fewer than two or no arrivals.
+    """Returns variance over mean of the arrivals in whole sub-windows; 0 with fewer than two or no arrivals.
 
-    The newest is not over yet, and the oldest watched one may have begun before the watch.
+    The newest sub-window has not ended yet, and the oldest observed one may have begun before the observation.
     """
     ring = tallies.long
     whole = min(ring.rows - 1, int(watched_s / ring.pane_s) - 1)
@@ -119,7 +119,7 @@ def _dispersion(tallies: Tallies, watched_s: float) -> float:
 
 
 def _mix(counts: Mapping[str, int], total: int) -> dict[str, float]:
-    """Share of each label, the most frequent ones by name."""
+    """Returns the share of each label; only the most frequent ones have their names."""
     named = sorted(((label, number) for label, number in counts.items() if number), key=lambda item: (-item[1], item[0]))[:LABELS_MAX]
     mix = {label: number / total for label, number in named}
     rest = total - sum(number for _, number in named)

@@ -1,7 +1,7 @@
 """The QoS agent's model: telemetry in, V_short and V_long out (H-MAS 3.3). Pure and bounded.
 
-Time is the telemetry's own: windows end at the newest `sent_s` seen, so that a slow bus or a late batch shifts no window. What the views
-say, in which units, over which window and with which error, is written down in docs/qos.md.
+Time is the telemetry's own: windows end at the newest `sent_s`, so that a slow bus or a late batch shifts no window. docs/qos.md lists the
+figures of the views with their units, windows and errors.
 """
 
 from collections import deque
@@ -21,21 +21,21 @@ from hmas.controller.core.messages.views import TelemetryCounts
 from hmas.controller.core.objectives import mismatch
 
 IDS_MAX = 20_000
-"""Newest ids by which a completion that comes again is recognised."""
+"""Number of newest ids by which repeated completions are recognised."""
 MISMATCHES_MAX = 4_096
 RECENT_MAX = 256
-"""Completions in one short view."""
+"""Most completions in one short view."""
 BACKLOG_MAX = 4_096
-"""Completions that wait for the next short view; the oldest go first."""
+"""Most completions that wait for the next short view; the oldest are dropped first."""
 SKEW_MAX_S = 3_600.0
-"""Distance between a message's time and this process's beyond which the message's own time is not believed."""
+"""If a message's time differs more from this process's, the message's own time is not used."""
 MISMATCH_MAX = 100.0
-"""Ceiling of Eq. 7, which is without one while nothing at all is served."""
+"""Upper bound of Eq. 7, which has none while nothing at all is served."""
 
 
 @dataclass(slots=True)
 class TelemetryErrors:
-    """What was wrong with the telemetry so far, as in `TelemetryCounts`."""
+    """Telemetry errors so far, as in `TelemetryCounts`."""
 
     late: int = 0
     duplicates: int = 0
@@ -50,8 +50,8 @@ class QosModel:
     Args:
         short_window_s: Span of V_short's latency figures.
         long_window_s: Span of V_long.
-        short_period_s: Least time between two short views.
-        long_period_s: Least time between two long views.
+        short_period_s: Shortest time between two short views.
+        long_period_s: Shortest time between two long views.
         weights: Tenants' weights for the fairness index; 1 for others.
     """
 
@@ -81,12 +81,12 @@ class QosModel:
         self._gateway: str | None = None
         self._arrived = 0
         self._now_s = float("-inf")
-        # When telemetry was first seen, and when the present gateway's was.
+        # When the first telemetry arrived, and when that of the present gateway did.
         self._since_s = self._gateway_since_s = float("inf")
         self._short_s = self._long_s = self._mismatch_s = float("-inf")
 
     def replay(self, message: Completion | SystemSnapshot) -> None:
-        """Takes a message from before a restart: fills the windows, posts nothing, and hands no completion on a second time."""
+        """Takes a message from before a restart: it fills the windows, posts nothing, and passes no completion on a second time."""
         if isinstance(message, Completion):
             self._replayed.add(message.request_id)
             self._remember(message, message.sent_s)
@@ -94,7 +94,7 @@ class QosModel:
             self._advance(message, message.sent_s)
 
     def complete(self, completion: Completion, now_s: float) -> None:
-        """Takes the end of a request; one that was delivered before is ignored."""
+        """Takes an ended request; a repeated delivery is ignored."""
         if self._replayed.discard(completion.request_id) or self._remember(completion, now_s):
             self._backlog.append(completion)
 
@@ -113,20 +113,20 @@ class QosModel:
         return views
 
     def _is_due(self, last_s: float, period_s: float) -> bool:
-        # Snapshots come on the gateway's own tick: half of a percent keeps a period that is a whole number of ticks from slipping by one.
+        # Snapshots come on the gateway's own tick: half a percent keeps a period of a whole number of ticks from slipping by one.
         return self._now_s >= last_s + period_s * 0.995
 
     def _time_of(self, sent_s: float, now_s: float) -> float:
         return sent_s if abs(sent_s - now_s) <= SKEW_MAX_S else now_s
 
     def _remember(self, completion: Completion, now_s: float) -> bool:
-        """Counts a completion in the sub-window of its time; False for one that was counted before."""
+        """Counts a completion in the sub-window of its time; returns False if it was counted before."""
         if not self._seen.add(completion.request_id):
             self._wrong.duplicates += 1
             return False
         at_s, newest_s = self._time_of(completion.sent_s, now_s), max(self._now_s, now_s)
         if at_s > newest_s:
-            # A stray time in the future must not outlive the window: it counts from now.
+            # A stray time in the future must not outlive the window, so it counts from now.
             self._wrong.ahead += 1
             at_s = newest_s
         self._since_s = min(self._since_s, at_s)
@@ -134,7 +134,7 @@ class QosModel:
         return True
 
     def _advance(self, snapshot: SystemSnapshot, now_s: float) -> list[str] | None:
-        """Moves time and windows on and returns the anomalies in force; None for a snapshot that came out of order."""
+        """Advances time and windows and returns the active anomalies; None for a snapshot out of order."""
         at_s = self._time_of(snapshot.sent_s, now_s)
         went_back = at_s < self._now_s - self._short_window_s
         if at_s < self._now_s and not went_back and snapshot.gateway == self._gateway:
@@ -161,7 +161,7 @@ class QosModel:
         return self._watch.observe(snapshot, at_s)
 
     def _forget_counters(self, at_s: float) -> None:
-        """Another gateway process speaks, or its clock has gone back: its counters start anew."""
+        """Resets the counters: another gateway process reports, or its clock went back, so its counters start again."""
         self._readings.forget()
         self._tallies.forget_gateway()
         self._blocks.forget_arrivals()
@@ -171,11 +171,11 @@ class QosModel:
         self._short_s = self._long_s = self._mismatch_s = float("-inf")
 
     def _span_s(self, start_s: float) -> float:
-        """How much of a window that begins there has been watched, at least a second."""
+        """Returns the observed part of a window that begins there, at least a second."""
         return max(1.0, self._now_s - max(start_s, self._since_s))
 
     def _mismatch(self) -> float:
-        """Eq. 7 over the short window. Demand is arrivals times the mean demand of the requests that ended within the long window."""
+        """Eq. 7 over the short window. Demand is arrivals times the mean demand of requests that ended within the long window."""
         rates = self._readings.rates()
         served_tps = rates.served_tps
         if served_tps is None:

@@ -1,4 +1,4 @@
-"""What an ended request says about the service it got. Pure."""
+"""Derives from an ended request how good the service was. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from hmas.controller.core.types import OutcomeKind
 def is_judged(completion: Completion) -> bool:
     """Whether the end says anything about the service.
 
-    Not judged: what the client itself caused. These are answers 400 to 428 (malformed, unknown, too large) and clients that left while
-    their TTFT target could still have been met.
+    Ends that the client caused do not count: answers 400 to 428 (malformed, unknown, too large), and clients that left while their TTFT
+    target could still have been met.
     """
     if 400 <= completion.status < 429:
         return False
@@ -25,29 +25,29 @@ def is_judged(completion: Completion) -> bool:
 
 
 def missed_ttft(completion: Completion) -> bool:
-    """No first token came, or it came after its target. For judged requests; an answer in one piece is late where it missed its SLO."""
+    """Whether no first token came in time. For judged requests; an answer in one piece is late if it missed its SLO."""
     if completion.ttft_ms < 0:
         return not completion.slo_met
     return 0 < completion.ttft_slo_ms < completion.ttft_ms
 
 
 def missed_tpot(completion: Completion) -> bool:
-    """Tokens came slower than their target."""
+    """Whether tokens came slower than their target."""
     return 0 < completion.tpot_slo_ms < completion.tpot_ms
 
 
 def missed_in_queue(completion: Completion) -> bool:
-    """The TTFT target was lost to waiting: service alone would have kept it, or never began."""
+    """Whether waiting caused the TTFT miss: service alone would have met the target, or never began."""
     return missed_ttft(completion) and (completion.service_ttft_ms < 0 or completion.service_ttft_ms <= completion.ttft_slo_ms)
 
 
 def served_late(completion: Completion) -> bool:
-    """Service began after the TTFT target had passed."""
+    """Whether service began after the TTFT target had passed."""
     return completion.queue_ms >= 0 and 0 < completion.ttft_slo_ms < completion.queue_ms
 
 
 def served_tokens(completion: Completion) -> int:
-    """Tokens an engine worked on for this request: prompt (less what its prefix cache gave) and output; 0 where it was never dispatched."""
+    """Tokens that an engine processed for this request: prompt (less its prefix-cache hits) and output; 0 if it was never dispatched."""
     if completion.queue_ms < 0:
         return 0
     served = max(0, completion.output_tokens)
@@ -58,7 +58,7 @@ def served_tokens(completion: Completion) -> int:
 
 
 def asked_tokens(completion: Completion) -> int:
-    """Tokens the request asked for: what was served, or what was predicted where it was not served to its end."""
+    """Tokens the request asked for: the served ones, or the predicted ones if it did not complete."""
     if completion.outcome is OutcomeKind.COMPLETED:
         return served_tokens(completion)
     wanted = max(completion.output_tokens, round(completion.predicted_output_tokens))
@@ -66,15 +66,15 @@ def asked_tokens(completion: Completion) -> int:
 
 
 class Tally(NamedTuple):
-    """Requests whose fate was settled within a window, counted (or weighed: any unit will do).
+    """Requests whose outcome was settled within a window, as counts or weights.
 
-    A scheduler that puts late requests last lets them wait for long: their misses would show only when they end, which may be never within
-    the window. A miss is counted when it is certain instead: `overdue` is by how much the number of waiting requests past their TTFT target
-    has grown (those of them that end take themselves out of it again).
+    A scheduler that puts late requests last lets them wait long: their misses would show only when they end, which may be never within
+    the window. So a miss is counted when it is certain: `overdue` is the growth of the number of waiting requests past their TTFT target
+    (requests of this number that end reduce it again).
 
     Attributes:
-        judged: Ended and judged. `met`: kept both targets. `ttft`, `tpot`, `queue`: missed so, see `missed_ttft` and the like.
-        overdue: Growth over the window, negative where that pool was worked off.
+        judged: Ended and judged. `met`: met both targets. `ttft`, `tpot`, `queue`: missed so, see `missed_ttft` and the like.
+        overdue: Growth over the window; negative if that number fell.
     """
 
     judged: float = 0
@@ -87,7 +87,7 @@ class Tally(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Miss shares among requests whose fate is settled, 0 to 1; all 0 with none.
+    """Miss shares among requests whose outcome is settled, 0 to 1; all 0 if there are none.
 
     Attributes:
         missed: Share that missed at least one target. `ttft`, `tpot`: by target (tpot: of those that ended). `queue`: lost to waiting.
@@ -100,7 +100,7 @@ class Shares:
 
 
 def shares(tally: Tally) -> Shares:
-    """Shares of what was counted."""
+    """Returns the shares of a tally."""
     settled = tally.judged + tally.overdue
 
     def share(count: float) -> float:
@@ -115,14 +115,14 @@ def shares(tally: Tally) -> Shares:
 
 
 def fairness(parts: Mapping[str, Share], weights: Mapping[str, float]) -> float:
-    """Jain index over tenants of tokens served over the weighted max-min fair share of what was served in all.
+    """Jain index over tenants of served tokens relative to the weighted max-min fair share of all served tokens.
 
-    Measuring against the fair share rather than against zero keeps a tenant that asks for little from looking starved: where everyone
-    gets what it asks for, or all are cut back alike, the index is 1.
+    Measuring against the fair share instead of zero keeps a tenant with little demand from looking starved: if all tenants get what they
+    ask for, or all are cut back alike, the index is 1.
 
     Args:
         parts: Tokens asked for and served, by tenant.
-        weights: Tenants' weights; those without one have 1.
+        weights: Tenants' weights; 1 for others.
     """
     asked = {tenant: float(part.asked) for tenant, part in parts.items()}
     fair = _max_min(asked, {tenant: weights.get(tenant, 1.0) for tenant in asked}, sum(part.served for part in parts.values()))
@@ -130,9 +130,9 @@ def fairness(parts: Mapping[str, Share], weights: Mapping[str, float]) -> float:
 
 
 def _max_min(asked: Mapping[str, float], weights: Mapping[str, float], total: float) -> dict[str, float]:
-    """Weighted max-min split of `total` among demands: nobody gets more than it asks for, the rest is shared by weight."""
+    """Splits `total` among demands by weighted max-min: no tenant gets more than it asks for, the rest is shared by weight."""
     order = sorted(asked, key=lambda name: (asked[name] / weights[name], name))
-    # Weights of a tenant and all after it, summed from the end: subtracting them one by one would leave rounding behind.
+    # Weights of a tenant and all after it, summed from the end: subtracting them one by one would accumulate rounding errors.
     tails = list(accumulate(weights[tenant] for tenant in reversed(order)))[::-1]
     fair: dict[str, float] = {}
     left = min(total, sum(asked.values()))

@@ -1,4 +1,4 @@
-"""A sliding window as a ring of sub-windows: O(1) to count, one addition of arrays to read, memory that knows no rate. Pure."""
+"""A sliding window as a ring of sub-windows: O(1) to count, one addition of arrays to read, memory independent of the rate. Pure."""
 
 import math
 from array import array
@@ -10,19 +10,20 @@ from hmas.agents.qos.sketch import Counts
 
 
 class PaneRing:
-    """Counters of the last `span_s` seconds, each sub-window ("pane") with a row of its own.
+    """Counters of the last `span_s` seconds, with one row per sub-window ("pane").
 
-    A window begins where a pane does: it covers `span_s` to `span_s` plus one pane. Rates are taken over what it really covers
-    (`start_s`). What comes late is counted in the pane of its own time, so the order of arrival does not matter within the window.
+    A window begins at a pane: it covers `span_s` to `span_s` plus one pane. Rates use the span that it really covers (`start_s`). A late
+    message counts in the pane of its own time, so the order of arrival does not matter within the window.
 
     Args:
-        span_s: Least span of the window, more than 0.
+        span_s: Smallest span of the window, more than 0.
         panes: Panes in it: the edge of the window is `span_s / panes` seconds wide.
         width: Counters in a row.
         on_leave: Called with the number and the row of each pane that leaves the window, oldest first.
 
     Attributes:
-        cells: All counters; a row begins where `row` says. Written to directly, because a call per counter would cost more than the rest.
+        cells: All counters; `row` returns where a row begins. Callers write to it directly, because a call per counter would cost more than
+            the rest.
         pane_s: Span of a pane, seconds.
         head: Number of the newest pane; panes are numbered from the epoch. None before the first.
         rows: Rows held: `panes` + 1.
@@ -38,11 +39,11 @@ class PaneRing:
         self._on_leave = on_leave
 
     def number(self, at_s: float) -> int:
-        """Number of the pane that holds a time."""
+        """Returns the number of the pane that contains a time."""
         return math.floor(at_s / self.pane_s)
 
     def row(self, at_s: float) -> int:
-        """Where the row of a time begins in `cells`, moving the window on where it is ahead; -1 where it is before the window."""
+        """Returns where the row of a time begins in `cells`, advancing the window if it is ahead; -1 if it is before the window."""
         number = self.number(at_s)
         if self.head is None or number > self.head:
             self._move(number)
@@ -51,11 +52,11 @@ class PaneRing:
         return number % self.rows * self._width
 
     def row_of(self, number: int) -> int:
-        """Where the row of a pane begins that is held: from `first` to `head`."""
+        """Returns where the row of a held pane begins: from `first` to `head`."""
         return number % self.rows * self._width
 
     def move(self, now_s: float) -> None:
-        """Moves the window on to a time; no effect where it is there already."""
+        """Advances the window to a time; no effect if it is already there."""
         number = self.number(now_s)
         if self.head is None or number > self.head:
             self._move(number)
@@ -66,36 +67,36 @@ class PaneRing:
         self.head = None
 
     def clear_columns(self, first: int, last: int) -> None:
-        """Forgets the counters `first` to `last` of all panes."""
+        """Clears the counters `first` to `last` of all panes."""
         self._matrix[:, first : last + 1] = 0
 
     @property
     def first(self) -> int:
-        """Number of the oldest pane held; 0 before the first."""
+        """Number of the oldest held pane; 0 before the first."""
         return 0 if self.head is None else self.head - self.rows + 1
 
     @property
     def start_s(self) -> float:
-        """Where the window begins."""
+        """Start of the window."""
         return self.first * self.pane_s
 
     def total(self) -> Counts:
-        """Sum over the window."""
+        """Returns the sums over the window."""
         whole: Counts = self._matrix.sum(axis=0)
         return whole
 
     def sum_of(self, column: int) -> int:
-        """Sum of one counter over the window."""
+        """Returns the sum of one counter over the window."""
         return int(self._matrix[:, column].sum())
 
     def between(self, first: int, last: int) -> Counts:
-        """Sum over the panes with these numbers, as far as they are held."""
+        """Returns the sums over the panes with these numbers, as far as they are held."""
         numbers = range(max(first, self.first), last + 1)
         part: Counts = self._matrix[[number % self.rows for number in numbers]].sum(axis=0)
         return part
 
     def columns(self, first: int, last: int) -> Counts:
-        """The counters `first` to `last` of every pane, oldest pane first; shape (rows, last - first + 1)."""
+        """Returns the counters `first` to `last` of every pane, oldest pane first; shape (rows, last - first + 1)."""
         order = [number % self.rows for number in range(self.first, self.first + self.rows)]
         return self._matrix[order, first : last + 1]
 

@@ -1,4 +1,4 @@
-"""Counters of the gateway and its engines over the short window: what grows, and how fast. Pure and bounded."""
+"""Counters of the gateway and its engines over the short window: their growth and rates. Pure and bounded."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ READINGS_MAX = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Counters at one moment. `prompt_tokens` and `output_tokens` are summed over engines, free of engine restarts."""
+    """Counters at one moment. `prompt_tokens` and `output_tokens` are summed over engines and unaffected by engine restarts."""
 
     at_s: float
     queued: int
@@ -24,7 +24,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What a snapshot adds to the one before it, which was taken at `since_s`; `peak_rps`: arrivals a second over the last second."""
+    """Growth from the previous snapshot, taken at `since_s`, to this one; `peak_rps`: arrivals per second over the last second."""
 
     since_s: float
     arrived: int = 0
@@ -34,9 +34,9 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Over the short window: arrivals, tokens served (prompt and output) and output tokens, per second.
+    """Rates over the short window per second: arrivals, served tokens (prompt and output) and output tokens.
 
-    The tokens are None where the engines themselves did not count them all the while.
+    The token rates are None unless the engines themselves counted tokens all the time.
     """
 
     arrival_rps: float
@@ -54,7 +54,7 @@ class Readings:
         self._last: Reading | None = None
 
     def add(self, snapshot: SystemSnapshot, at_s: float) -> Growth:
-        """Takes a snapshot and says what it adds."""
+        """Takes a snapshot and returns the growth since the one before."""
         self._count_engines(snapshot)
         speak = bool(snapshot.instances) and all(has_kv_usage(view, at_s) for view in snapshot.instances)
         before = self._last
@@ -66,16 +66,16 @@ class Readings:
         return Growth(before.at_s, last.arrived - before.arrived, last.overdue - before.overdue, self._peak_rps(last))
 
     def forget(self) -> None:
-        """Another gateway process speaks, or its clock has gone back: its counters start anew. The engines' go on."""
+        """Resets the gateway's counters: another gateway process reports, or its clock went back. The engines' counters continue."""
         self._readings.clear()
         self._last = None
 
     def queue_slope(self) -> float:
-        """Requests per second by which the queue grows."""
+        """Returns the growth of the queue in requests per second."""
         return slope([(reading.at_s, float(reading.queued)) for reading in self._readings.all()])
 
     def rates(self) -> Rates:
-        """See there; over at least a second."""
+        """Returns the rates, over at least a second."""
         readings = self._readings.all()
         if not readings:
             return Rates(0.0, None, None)
@@ -88,7 +88,7 @@ class Readings:
         return Rates(arrival_rps, (prompt + output) / span_s, output / span_s)
 
     def _peak_rps(self, last: Reading) -> float:
-        """Arrivals over the last second, as near as the readings come to it; over the whole of them where that is shorter."""
+        """Arrivals over about the last second, as the readings allow; over all readings if their span is shorter."""
         first = last
         for reading in self._readings.newest_first():
             first = reading

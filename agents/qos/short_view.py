@@ -1,4 +1,4 @@
-"""The short view: how things stand right now (H-MAS 3.3). Pure."""
+"""The short view: the present state (H-MAS 3.3). Pure."""
 
 from collections.abc import Sequence
 
@@ -31,13 +31,13 @@ def build_short_view(
         snapshot: The newest one.
         row: Counts of the short window.
         readings: Counters within it.
-        recent: Completions to be handed on.
-        anomalies: Contradictions in force.
-        telemetry: What was wrong with the telemetry.
-        window_s: Span of the window as configured.
-        span_s: What it covers, more than 0.
-        at_s: Time of the telemetry, by which an engine's figures are fresh.
-        now_s: Stamped on the view.
+        recent: Completions to pass on.
+        anomalies: Active contradictions.
+        telemetry: Errors found in the telemetry.
+        window_s: Configured span of the window.
+        span_s: Covered span, more than 0.
+        at_s: Time of the telemetry, by which an engine's figures count as fresh.
+        now_s: Time stamp of the view.
     """
     settled = tally(row)
     missed = shares(settled)
@@ -84,6 +84,6 @@ def build_short_view(
 
 
 def latencies(counts: Counts) -> LatencySummary:
-    """Quantiles of a sketch of latencies."""
+    """Returns quantiles of a sketch of latencies."""
     p50, p95, p99 = col.TIMES.percentiles(counts, (50, 95, 99))
     return LatencySummary(count=int(counts.sum()), p50=p50, p95=p95, p99=p99)

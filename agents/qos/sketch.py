@@ -1,8 +1,8 @@
-"""Quantiles from counts in logarithmic buckets: bounded memory, a stated relative error, mergeable by addition. Pure.
+"""Quantiles from counts in logarithmic buckets: bounded memory, a known relative error, mergeable by addition. Pure.
 
 The idea is DDSketch's (Masson, Rim, Lee 2019): bucket boundaries grow by gamma = (1 + alpha) / (1 - alpha), so the middle of a bucket is
-within alpha of everything in it, whatever the distribution. Here the range is fixed at the start, so the buckets of all sub-windows line
-up in plain arrays: a merge is an addition, which is exact and knows no order.
+within alpha of every value in it, for any distribution. Here the range is fixed at the start, so the buckets of all sub-windows align in
+plain arrays: a merge is an addition, exact and independent of order.
 """
 
 import math
@@ -19,14 +19,14 @@ ALPHA = 0.01
 
 
 class LogBuckets:
-    """Where a value is counted, and what counts say about values.
+    """Maps values to buckets, and counts back to values.
 
-    Bucket 0 takes what is below `lowest` and reads back as 0: an absolute error below `lowest`. Values beyond `highest` read back as
-    about `highest`. All others are within `ALPHA` of themselves.
+    Bucket 0 holds values below `lowest` and reads back as 0: an absolute error below `lowest`. Values above `highest` read back as
+    about `highest`. All others read back within `ALPHA` of themselves.
 
     Args:
-        lowest: Smallest value told from 0, more than 0.
-        highest: Largest value told from larger ones.
+        lowest: Smallest value distinguished from 0, more than 0.
+        highest: Largest value distinguished from larger ones.
 
     Attributes:
         size: Number of buckets.
@@ -41,12 +41,12 @@ class LogBuckets:
         self._highest = highest
         self._top = 1 + math.floor(math.log(highest / lowest) * self._scale)
         self.size = self._top + 1
-        # Equally far, as a share, from both ends of its bucket.
+        # The relative distance to both ends of its bucket is the same.
         middles = lowest * np.exp(step * np.arange(self._top)) * (1.0 + ALPHA)
         self._values = np.concatenate(([0.0], middles))
 
     def index(self, value: float) -> int:
-        """The bucket of a value; what is not a number, or below 0, counts as 0."""
+        """Returns the bucket of a value; NaN and negative values count as 0."""
         if not value >= self._lowest:
             return 0
         if value > self._highest:
@@ -54,7 +54,7 @@ class LogBuckets:
         return 1 + int(math.log(value / self._lowest) * self._scale)
 
     def percentiles(self, counts: Counts, qs: Sequence[float]) -> list[float]:
-        """The q-th percentiles, 0 to 100, of what was counted, within `ALPHA` of `core.objectives.percentile`; 0 with none."""
+        """Returns the q-th percentiles, 0 to 100, within `ALPHA` of `core.objectives.percentile`; 0 for an empty sketch."""
         up_to = counts.cumsum()
         total = int(up_to[-1])
         if not total:
@@ -70,12 +70,12 @@ class LogBuckets:
         ]
 
     def mean(self, counts: Counts) -> float:
-        """Mean of what was counted, within `ALPHA`; 0 with none."""
+        """Returns the mean, within `ALPHA`; 0 for an empty sketch."""
         total = int(counts.sum())
         return float(counts @ self._values) / total if total else 0.0
 
     def variation(self, counts: Counts) -> float:
-        """Coefficient of variation c (standard deviation over mean); 0 with fewer than two or a mean of 0.
+        """Returns the coefficient of variation c (standard deviation over mean); 0 with fewer than two values or a mean of 0.
 
         Each value is off by at most ALPHA of itself, so the deviation is off by at most ALPHA times the root of the mean square, and the
         mean by ALPHA times itself: the error is at most ALPHA (sqrt(1 + c^2) + c) / (1 - ALPHA).
@@ -89,7 +89,7 @@ class LogBuckets:
         return float(math.sqrt(float(counts[used] @ (spread * spread)) / total) / mean)
 
     def share_above(self, counts: Counts, value: float) -> float:
-        """Share of what was counted that is above `value`; what lies in the bucket of `value` itself is split evenly. 0 with none."""
+        """Returns the share of counts above `value`; the counts in the bucket of `value` itself are split evenly. 0 for an empty sketch."""
         total = int(counts.sum())
         if not total:
             return 0.0
@@ -97,7 +97,7 @@ class LogBuckets:
         return float(int(counts[at + 1 :].sum()) + 0.5 * int(counts[at])) / total
 
     def log_mean(self, counts: Counts) -> float:
-        """Mean of ln(value) of what is above `lowest`, within `ALPHA` / (1 - ALPHA); 0 with none."""
+        """Returns the mean of ln(value) over values above `lowest`, within `ALPHA` / (1 - ALPHA); 0 without any."""
         above = counts[1:]
         total = int(above.sum())
         return float(above @ np.log(self._values[1:])) / total if total else 0.0

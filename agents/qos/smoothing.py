@@ -1,4 +1,4 @@
-"""Outcomes smoothed exponentially, with what comes late at its own place in time. Pure."""
+"""Exponentially smoothed outcomes; late messages count at their own time. Pure."""
 
 import math
 
@@ -12,14 +12,14 @@ from hmas.controller.core.messages.views import SmoothedOutcomes
 
 
 class Smoothing:
-    """Weighs sub-windows by exp(-age / window). Shares are taken of the weighed counts, so an idle time changes no share.
+    """Weights sub-windows by exp(-age / window). Shares are taken of the weighted counts, so an idle time changes no share.
 
-    What is within the window is weighed when it is asked for; only a sub-window that leaves it, and can change no more, is folded into
-    one sum. The newest window has 63 % of the weight.
+    Sub-windows within the window are weighted on demand; only a sub-window that leaves it, and can no longer change, is folded into one
+    sum. The newest window has 63 % of the weight.
 
     Args:
         panes: Sub-windows in a window.
-        first, last: Columns of the counts that are smoothed, as `Tally` names them.
+        first, last: Columns of the smoothed counts, as `Tally` names them.
     """
 
     def __init__(self, panes: int, first: int, last: int) -> None:
@@ -29,7 +29,7 @@ class Smoothing:
         self._newest: int | None = None
 
     def leave(self, number: int, row: Counts) -> None:
-        """Takes a sub-window that leaves the window; they come in order of their numbers."""
+        """Takes a sub-window that leaves the window; they arrive in order of their numbers."""
         self._gone = self._left(number) + row[self._first : self._last + 1]
         self._newest = number
 
@@ -39,7 +39,7 @@ class Smoothing:
         self._newest = None
 
     def outcomes(self, ring: PaneRing) -> SmoothedOutcomes:
-        """The shares as of the ring's newest sub-window."""
+        """Returns the shares as of the ring's newest sub-window."""
         if ring.head is None:
             return SmoothedOutcomes()
         ages = np.arange(ring.rows - 1, -1, -1)
@@ -55,5 +55,5 @@ class Smoothing:
         )
 
     def _left(self, number: int) -> npt.NDArray[np.float64]:
-        """What is left, at that sub-window, of all that has left the window before."""
+        """Returns the remaining weight, at that sub-window, of all that left the window before."""
         return self._gone if self._newest is None else self._gone * self._fade ** (number - self._newest)

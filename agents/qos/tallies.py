@@ -1,7 +1,7 @@
-"""Counts everything once, in the sub-window of its own time: what both views are read from. Pure and bounded.
+"""Counts every event once, in the sub-window of its own time; both views read these counts. Pure and bounded.
 
-A completion costs O(1), whatever the rate; a view costs the addition of the sub-windows' rows. Memory is fixed but for tenants, of whom
-each sub-window holds a bounded number.
+A completion costs O(1) at any rate; a view costs the addition of the sub-windows' rows. Memory is fixed except for tenants, of which each
+sub-window holds a bounded number.
 """
 
 from bisect import insort
@@ -30,15 +30,15 @@ from hmas.controller.core.types import OutcomeKind
 SHORT_PANES = 25
 LONG_PANES = 60
 ARRIVALS_MAX = 4_096
-"""Newest arrivals whose times are kept, for the variation of the gaps between them."""
+"""Number of newest arrivals whose times are kept, for the variation of the gaps between them."""
 TOKENS_MAX = 10_000_000
-"""Tokens that one request counts for at most."""
+"""Most tokens that one request counts for."""
 STEP_MAX = 1_000_000_000
-"""Most that a counter is believed to have grown between two snapshots."""
+"""Largest growth of a counter between two snapshots that is accepted."""
 
 
 class Tallies:
-    """Both windows.
+    """The counts of both windows.
 
     Args:
         short_s: Span of the short window, more than 0.
@@ -46,7 +46,7 @@ class Tallies:
 
     Attributes:
         short, long: The rings of sub-windows; columns are named in `hmas.agents.qos.columns`.
-        smoothing: Outcomes that forget slowly.
+        smoothing: Exponentially smoothed outcomes.
     """
 
     def __init__(self, short_s: float, long_s: float) -> None:
@@ -57,7 +57,7 @@ class Tallies:
         self._arrivals_s: list[float] = []
 
     def add(self, completion: Completion, at_s: float) -> bool:
-        """Counts the end of a request at that time; False where it is from before the long window."""
+        """Counts an ended request at that time; returns False if it is from before the long window."""
         row = self.long.row(at_s)
         if row < 0:
             return False
@@ -77,7 +77,7 @@ class Tallies:
         return True
 
     def move(self, now_s: float) -> None:
-        """Moves the windows on."""
+        """Advances the windows."""
         self.short.move(now_s)
         self.long.move(now_s)
         first = self.long.first
@@ -85,11 +85,11 @@ class Tallies:
             del self._tenants[number]
 
     def observe(self, snapshot: SystemSnapshot, at_s: float, grown: Growth) -> None:
-        """Counts a snapshot, and what it adds to the one before."""
+        """Counts a snapshot and its growth since the one before."""
         step = max(-STEP_MAX, min(STEP_MAX, grown.overdue))
         for ring in (self.short, self.long):
             start = ring.row(at_s)
-            # A completion that was stamped far ahead may have moved the window past this snapshot.
+            # A completion stamped far ahead may have moved the window past this snapshot.
             if start >= 0:
                 ring.cells[start + col.OVERDUE] += step
         self._count_arrivals(max(0, min(STEP_MAX, grown.arrived)), grown.since_s, at_s)
@@ -101,7 +101,7 @@ class Tallies:
         cells[row + col.SNAPSHOTS] += 1
 
     def forget_gateway(self) -> None:
-        """Another gateway process counts now: forgets what stands on the old one's counters."""
+        """Clears all that depends on the old gateway's counters, because another gateway process counts now."""
         self.short.clear_columns(col.OVERDUE, col.OVERDUE)
         self.long.clear_columns(col.OVERDUE, col.OVERDUE)
         self.long.clear_columns(col.ARRIVED, col.SNAPSHOTS)
@@ -115,22 +115,22 @@ class Tallies:
         self._arrivals_s.clear()
 
     def demand(self) -> float:
-        """Mean tokens asked for by the requests that ended within the long window; 0 with none."""
+        """Mean tokens asked for by the requests that ended within the long window; 0 if there are none."""
         ended = self.long.sum_of(col.ENDED)
         return self.long.sum_of(col.ASKED) / ended if ended else 0.0
 
     def tenants(self) -> HeavyHitters:
-        """Who sent the requests that ended within the long window."""
+        """Returns the tenants of the requests that ended within the long window."""
         return merged(part for _, part in sorted(self._tenants.items()))
 
     def gaps_s(self) -> list[float]:
-        """Gaps between arrivals within the long window, of the newest `ARRIVALS_MAX` requests that have ended, by arrival."""
+        """Returns the gaps between arrivals within the long window, of the newest `ARRIVALS_MAX` ended requests, by arrival."""
         times = np.array(self._arrivals_s[-ARRIVALS_MAX:])
         gaps: list[float] = np.diff(times[times >= self.long.start_s]).tolist()
         return gaps
 
     def _count_arrivals(self, arrived: int, since_s: float, at_s: float) -> None:
-        """Counts what has arrived since the last snapshot; after a silence, as if it had come evenly."""
+        """Counts the arrivals since the last snapshot; after a gap in the telemetry they are spread evenly."""
         ring = self.long
         steps = max(1, ring.number(at_s) - ring.number(since_s))
         each, rest = divmod(arrived, steps)
@@ -171,7 +171,7 @@ _time_bucket, _token_bucket = col.TIMES.index, col.TOKENS.index
 
 
 def _outcome_columns(completion: Completion, *, judged: bool) -> list[int]:
-    """The columns of both windows that count this request."""
+    """Returns the columns of both windows that count this request."""
     columns = []
     if completion.ttft_ms >= 0.0:
         columns.append(col.TTFT + _time_bucket(completion.ttft_ms))
@@ -195,5 +195,5 @@ def _bounded(tokens: int) -> int:
 
 
 def tally(row: Counts) -> Tally:
-    """The settled requests of a row."""
+    """Returns the settled requests of a row."""
     return Tally(*row[col.JUDGED : col.OVERDUE + 1].tolist())

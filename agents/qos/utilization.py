@@ -1,9 +1,9 @@
-"""How full an instance is, by the signals that there are. Pure.
+"""Computes how full an instance is, from the available signals. Pure.
 
-Utilization of an instance is u = max(tpot_pressure, KV use). An engine behind an HTTP door has no honest GPU counter, and a busy GPU does
-not say whether one more request would still be served in time. TPOT over its SLO and the share of the KV cache in use are the two ways in
-which an instance is full, and both read 1 where it is exactly full. Where the engine does not report KV use, the share of the admission
-fence that calibrated upper bounds take stands in.
+Utilization of an instance is u = max(tpot_pressure, KV use). An engine behind an HTTP interface has no reliable GPU counter, and a busy GPU
+does not show whether one more request would still be served in time. An instance can be full in two ways: TPOT over its SLO, and the used
+share of the KV cache. Both read 1 when it is exactly full. If the engine does not report KV use, the share of the admission fence that
+calibrated upper bounds take replaces it.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hmas.controller.core.messages import InstanceView
 
 ENGINE_FRESH_S = 5.0
-"""Age beyond which an engine's own figures no longer count."""
+"""Age above which an engine's own figures do not count."""
 UTILIZATION_MAX = 4.0
 
 
@@ -20,9 +20,9 @@ class Utilization:
     """How full an instance is.
 
     Attributes:
-        value: 0 to `UTILIZATION_MAX`, 1 where it is exactly full.
-        source: The signal that it is: `tpot_pressure`, `kv_usage` or `kv_committed`.
-        kv: Share of the KV cache in use: measured, or the fence's where `measured` is False.
+        value: 0 to `UTILIZATION_MAX`; 1 when it is exactly full.
+        source: The signal that determines it: `tpot_pressure`, `kv_usage` or `kv_committed`.
+        kv: Used share of the KV cache: measured, or the fence's if `measured` is False.
     """
 
     value: float
@@ -32,12 +32,12 @@ class Utilization:
 
 
 def has_kv_usage(view: InstanceView, at_s: float) -> bool:
-    """Whether the engine reports on itself, and lately. Those that report KV use report token counters too."""
+    """Whether the engine reported its KV use recently. Engines that report KV use also report token counters."""
     return view.engine is not None and view.engine.kv_usage is not None and at_s - view.engine.taken_s <= ENGINE_FRESH_S
 
 
 def utilization(view: InstanceView, at_s: float) -> Utilization:
-    """The larger of TPOT pressure and KV use; `kv_committed` stands in for a KV use that is missing or stale."""
+    """The larger of TPOT pressure and KV use; `kv_committed` replaces a KV use that is missing or stale."""
     engine_kv = view.engine.kv_usage if view.engine is not None and has_kv_usage(view, at_s) else None
     measured = engine_kv is not None
     kv = max(0.0, view.kv_committed if engine_kv is None else engine_kv)

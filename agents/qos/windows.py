@@ -1,4 +1,4 @@
-"""Bounded sliding windows over telemetry, and the figures read off them. Pure."""
+"""Bounded sliding windows over telemetry, and figures computed from them. Pure."""
 
 from bisect import insort
 from collections import deque
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class TimeWindow(Generic[T]):
-    """Items of the last `span_s` seconds in order of their time, however late they come in; the oldest go when `limit` is reached."""
+    """Items of the last `span_s` seconds in order of their time, even if they arrive late; at `limit` the oldest are dropped."""
 
     def __init__(self, span_s: float, limit: int) -> None:
         self._span_s = span_s
@@ -21,32 +21,32 @@ class TimeWindow(Generic[T]):
         self._start = 0
 
     def add(self, at_s: float, item: T) -> None:
-        """Takes one item in at its place in time."""
+        """Adds one item at its place in time."""
         # The running number decides between equal times, so items themselves are never compared.
         insort(self._rows, (at_s, next(self._tie), item), lo=self._start, key=itemgetter(0, 1))
         if len(self._rows) - self._start > self._limit:
             self._drop(1)
 
     def prune(self, now_s: float) -> None:
-        """Lets go of what is older than the span."""
+        """Removes items older than the span."""
         gone = self._start
         while gone < len(self._rows) and self._rows[gone][0] < now_s - self._span_s:
             gone += 1
         self._drop(gone - self._start)
 
     def since(self, at_s: float) -> list[T]:
-        """Items of that time or later, oldest first."""
+        """Returns the items of that time or later, oldest first."""
         first = len(self._rows)
         while first > self._start and self._rows[first - 1][0] >= at_s:
             first -= 1
         return [row[2] for row in self._rows[first:]]
 
     def all(self) -> list[T]:
-        """Everything held, oldest first."""
+        """Returns all items, oldest first."""
         return [row[2] for row in self._rows[self._start :]]
 
     def newest_first(self) -> Iterator[T]:
-        """Everything held, newest first."""
+        """Returns all items, newest first."""
         return (self._rows[place][2] for place in range(len(self._rows) - 1, self._start - 1, -1))
 
     def clear(self) -> None:
@@ -59,14 +59,14 @@ class TimeWindow(Generic[T]):
 
     def _drop(self, rows: int) -> None:
         self._start += rows
-        # Cutting the head of a list moves all the rest: done only when half of it is dead.
+        # Cutting the head of a list moves all the rest, so it is done only when half of the list is unused.
         if self._start * 2 > len(self._rows):
             del self._rows[: self._start]
             self._start = 0
 
 
 class RecentIds:
-    """The last `limit` ids seen, to recognise what is delivered twice."""
+    """The last `limit` ids, to recognise repeated deliveries."""
 
     def __init__(self, limit: int) -> None:
         self._order: deque[str] = deque()
@@ -74,7 +74,7 @@ class RecentIds:
         self._limit = limit
 
     def add(self, identity: str) -> bool:
-        """True where the id is new."""
+        """Adds an id; returns True if it is new."""
         if identity in self._known:
             return False
         self._known.add(identity)
@@ -84,7 +84,7 @@ class RecentIds:
         return True
 
     def discard(self, identity: str) -> bool:
-        """Forgets an id; True where it was known. Its place in the order is given up when its turn comes."""
+        """Forgets an id; returns True if it was known. Its place in the order is freed when its turn comes."""
         if identity not in self._known:
             return False
         self._known.remove(identity)
@@ -98,10 +98,10 @@ class RecentIds:
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
-    """Least-squares slope of (time in s, value), per second; 0 with fewer than two distinct times."""
+    """Returns the least-squares slope of (time in s, value), per second; 0 with fewer than two distinct times."""
     if len(points) < 2:
         return 0.0
-    # From the first point on, so that seconds since the epoch do not drown the differences.
+    # Times relative to the first point, because seconds since the epoch would lose the differences to rounding.
     first_t, first_v = points[0]
     sum_t = sum_v = sum_tt = sum_tv = 0.0
     for t, v in points:
@@ -115,7 +115,7 @@ def slope(points: Sequence[tuple[float, float]]) -> float:
 
 
 def variation(values: Sequence[float]) -> float:
-    """Coefficient of variation (standard deviation over mean); 0 with fewer than two values or a mean of 0."""
+    """Returns the coefficient of variation (standard deviation over mean); 0 with fewer than two values or a mean of 0."""
     if len(values) < 2:
         return 0.0
     mean = sum(values) / len(values)

@@ -10,19 +10,19 @@ from hmas.controller.core.messages.views import ChangePoint
 
 ARRIVALS, PROMPTS, OUTPUTS, TASKS = "arrival_rps", "prompt_mean", "output_mean", "by_task"
 SAMPLES_MIN = 5
-"""Requests that a block of lengths or of a mix has at least; smaller ones are joined with the next."""
+"""Fewest requests in a block of lengths or of a mix; smaller blocks are joined with the next."""
 CHANGES_MAX = 16
-"""Changes remembered."""
+"""Most changes kept."""
 POISSON_FLOOR = 1.0
-"""Deviation of the score of a Poisson count: no arrivals are believed to be steadier."""
+"""Deviation of the score of a Poisson count: arrivals are assumed to be no steadier."""
 LENGTH_FLOOR = 0.05
-"""Least deviation of ln(tokens): where lengths are all the same, one that differs by a hair is no change of the workload."""
+"""Smallest deviation of ln(tokens): if all lengths are the same, one that differs slightly is no change of the workload."""
 MIX_FLOOR = 0.6
 """About the deviation of the distance of two samples of one mix: 0.60 with two kinds, 0.71 with many (a chi variable's)."""
 
 
 class Lengths:
-    """Lengths of a block: how many, their sum, the sum of their logarithms."""
+    """Lengths of a block: their number, their sum, the sum of their logarithms."""
 
     __slots__ = ("logs", "number", "start_s", "tokens")
 
@@ -34,7 +34,7 @@ class Lengths:
 
 
 class WorkloadWatch:
-    """All four watches.
+    """The watches of all four figures.
 
     Args:
         block_s: Span of a block.
@@ -51,15 +51,15 @@ class WorkloadWatch:
         self._found: deque[ChangePoint] = deque(maxlen=CHANGES_MAX)
 
     def since(self, at_s: float) -> list[ChangePoint]:
-        """Changes found at that time or later, oldest first."""
+        """Returns the changes found at that time or later, oldest first."""
         return [change for change in self._found if change.found_s >= at_s]
 
     def reset_arrivals(self) -> None:
-        """Another gateway counts arrivals now."""
+        """Resets the watch of arrivals, because another gateway counts them now."""
         self._arrivals.reset()
 
     def reset(self) -> None:
-        """The clock has gone back: nothing known holds any more."""
+        """Forgets everything, because the clock went back."""
         for watch in (self._arrivals, self._tasks, *self._lengths.values()):
             watch.reset()
         self._short_lengths.clear()
@@ -67,7 +67,7 @@ class WorkloadWatch:
         self._found.clear()
 
     def arrivals(self, start_s: float, number: int, now_s: float) -> None:
-        """Takes the arrivals of a block that was watched from end to end."""
+        """Takes the arrivals of a block that was observed from start to end."""
         score = 2.0 * math.sqrt(number + 0.375)
         self._note(self._arrivals.offer(Block(start_s, number, self._block_s, score), now_s))
 

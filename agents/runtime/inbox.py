@@ -11,7 +11,7 @@ LIMIT = 100
 
 
 class Inbox:
-    """Collects deliveries in order and drops duplicates of those it holds: after a reconnect, a reader receives unfinished entries again."""
+    """Collects deliveries in order and drops duplicates of those it holds: after a reconnect a reader gets its unfinished entries again."""
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit

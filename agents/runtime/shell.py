@@ -1,9 +1,9 @@
 """Runs one agent process: it reads streams, calls the agent, posts the answers and stops cleanly. It contains no agent logic.
 
-An agent is a plain object (see `Agent`). The shell reads the agent's streams in a consumer group with the agent's name. It collects messages
-while the agent works on a batch, hands over the next batch, posts the answers, then acknowledges the messages; it also calls `on_tick`.
-Delivery is at least once: after a crash between posting and acknowledging the same messages arrive again, so an agent recognises by the
-message id what it has already counted. Streams listed in `follows` are read without a group, so every instance of the agent sees all of
+An agent is a plain object (see `Agent`). The shell reads its streams in a consumer group named after the agent. It collects messages
+while the agent works on a batch, hands over the next batch, posts the answers, then acknowledges the messages. It also calls `on_tick`.
+Delivery is at least once: after a crash between posting and acknowledging, the same messages arrive again, so an agent recognises by the
+message id what it has already counted. The shell reads the streams in `follows` without a group, so every instance of the agent sees all of
 their messages.
 """
 

@@ -1,7 +1,7 @@
 """Detects that an agent receives only messages that are too old, or dated in the future, because clocks differ. Pure.
 
-Every process derives its time from the wall clock at its own start. If the machine's clock is set between two starts, messages of one process
-look too old to the other. The agent then drops all of them and posts nothing, as if it received no messages.
+Every process derives its time from the wall clock at its own start. If the machine's clock is set between two starts, messages of one
+process look too old to the other. The agent then drops all of them and posts nothing, as if it received no messages.
 """
 
 SPAN_S = 10.0

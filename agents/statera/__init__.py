@@ -1,1 +1,1 @@
-"""Regulates concurrency and token budget, and bounds output lengths."""
+"""The agent that regulates concurrency and token budget and bounds output lengths."""

@@ -1,4 +1,4 @@
-"""Statera on the bus: short views in, control actions out."""
+"""Connects statera to the bus: short views in, control actions out."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -13,7 +13,7 @@ from hmas.controller.core.messages import ACTIONS, TELEMETRY, VIEWS, Completion,
 REPLAY_ACTIONS = 5_000
 REPLAY_TELEMETRY = 5_000
 ACTION_FRESH_S = 120.0
-"""Age beyond which its own last action is not resumed: the load it was made for has passed."""
+"""Age above which statera does not resume its own last action: the load it was made for has passed."""
 
 
 class StateraAgent:
@@ -37,7 +37,7 @@ class StateraAgent:
                 self.model.learn(message)
 
     def handle(self, messages: Sequence[Message], now_s: float) -> list[Message]:
-        """Takes views and returns the actions that are due. Without views it says nothing, and the gateway falls back when it is stale."""
+        """Takes views and returns the actions that are due. Without views it posts nothing, and the gateway falls back once it is stale."""
         actions: list[Message] = []
         for message in messages:
             if isinstance(message, ShortView):
@@ -45,7 +45,7 @@ class StateraAgent:
         return actions
 
     def on_tick(self, now_s: float) -> list[Message]:  # noqa: ARG002 - part of the protocol
-        """Never called."""
+        """Does nothing: `tick_s` is 0."""
         return []
 
 
@@ -53,7 +53,7 @@ def make_agent(config: Config) -> StateraAgent:
     """Builds the agent from the configuration.
 
     Raises:
-        ConfigError: The tuning file that it names cannot be used.
+        ConfigError: The configured tuning file cannot be used.
     """
     agents = config.agents
     return StateraAgent(

@@ -1,7 +1,7 @@
-"""The two laws of the token budget, behind one interface: H-MAS's band error, and AugServe's free memory. Pure.
+"""The two laws of the token budget, behind one interface: H-MAS's band error and AugServe's free memory. Pure.
 
-Both stay within the same envelope: never below a decode token for each request that may run plus room for prefill, so that one request is
-always served, and never above the engine's own budget.
+Both stay within the same envelope: at least one decode token for each request that may run plus room for prefill, so that one request is
+always served; and at most the engine's own budget.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,31 +10,31 @@ from typing import Literal, Protocol
 
 BudgetLawName = Literal["band", "memory"]
 GAIN = 0.5
-"""Of the band law: share of the budget taken back per unit of error."""
+"""Gain of the band law: share of the budget taken back per unit of error."""
 RISE = 1.25
-"""Largest factor by which a budget grows per action. `FALL`: smallest by which the band law's shrinks."""
+"""Largest factor by which a budget grows per action. `FALL`: smallest factor by which the band law shrinks it."""
 FALL = 0.5
 PREFILL_FLOOR = 0.5
 """Share of the engine's own budget that the band law always leaves for prefill."""
 SAFETY = 0.05
 """Share of the KV cache that the memory law leaves free: G_safety of AugServe's Eq. 29."""
 GAMMA = 1.0
-"""Share of paused contexts that counts as free, as they may be evicted (Eq. 31)."""
+"""Share of paused contexts that counts as free, because they may be evicted (Eq. 31)."""
 BETA_LOW = 0.25
-"""Least share of the engine's own budget that the memory law gives; its own budget is target_max, and beta_high is 1."""
+"""Smallest share of the engine's own budget that the memory law gives; target_max is the engine's own budget, and beta_high is 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetInputs:
-    """What a law needs to know of one cycle.
+    """The input of a law for one cycle.
 
     Attributes:
         error: Band error e_t.
-        n_run: Window in force.
+        n_run: The active window.
         ceiling: The engine's own budget, tokens per step, 1 or more.
-        active_tokens: KV tokens of requests in flight: prompts and what they have produced.
-        held_tokens: KV tokens that the engine holds in all, those of paused contexts too; None where it does not say.
-        capacity_tokens: Tokens that its KV cache has room for; None where it does not say.
+        active_tokens: KV tokens of requests in flight: prompts and generated tokens.
+        held_tokens: KV tokens that the engine holds in all, including paused contexts; None if not reported.
+        capacity_tokens: Capacity of its KV cache in tokens; None if not reported.
     """
 
     error: float
@@ -49,13 +49,13 @@ class BudgetLaw(Protocol):
     """Sets an instance's token budget.
 
     Attributes:
-        budget: Tokens per step put out last, 0 before the first.
+        budget: The last output in tokens per step; 0 before the first.
     """
 
     budget: int
 
     def update(self, seen: BudgetInputs) -> int:
-        """One step: the budget to put out."""
+        """Runs one step and returns the new budget."""
         ...
 
 
@@ -66,7 +66,7 @@ class BandBudget:
     budget: int = 0
 
     def update(self, seen: BudgetInputs) -> int:
-        """One step."""
+        """Runs one step and returns the new budget."""
         floor = min(seen.ceiling, seen.n_run + max(1, int(seen.ceiling * PREFILL_FLOOR)))
         wanted = seen.ceiling * (1.0 - GAIN * max(0.0, seen.error))
         last = self.budget or seen.ceiling
@@ -79,15 +79,15 @@ class BandBudget:
 class MemoryBudget:
     """AugServe's Eq. 27 to 32: a step takes no more tokens than there is KV memory for, within [beta_low, 1] of the engine's own budget.
 
-    All in tokens, so the bytes per token M cancel out. What the engine holds beyond the requests in flight are paused contexts. It shrinks
-    at once, as memory does not wait, and grows gently, as a budget that follows every block that is freed would swing with the batch.
-    Where an engine does not tell its memory, its own budget stands.
+    All quantities are in tokens, so the bytes per token M cancel out. What the engine holds beyond the requests in flight counts as paused
+    contexts. The budget shrinks at once, because memory does not wait. It grows slowly, because a budget that follows every freed block
+    would swing with the batch. If an engine does not report its memory, its own budget applies.
     """
 
     budget: int = 0
 
     def update(self, seen: BudgetInputs) -> int:
-        """One step."""
+        """Runs one step and returns the new budget."""
         floor = min(seen.ceiling, seen.n_run + max(1, int(seen.ceiling * BETA_LOW)))
         wanted = float(seen.ceiling)
         if seen.capacity_tokens is not None:

@@ -1,9 +1,10 @@
 """Online bucketed conformal calibration of output lengths (H-MAS Eq. 4 and 10, B.3, Algorithm 2 A and B). Pure.
 
-For each prompt-length bucket the last errors e = l_real - l_pred are kept. The bound adds the finite-sample conformal quantile, the
-ceil((n + 1)(1 - level))-th smallest error. The level is epsilon or less (`risk`): at epsilon, an error that is exchangeable with those kept
-lies at or below the bound with probability of at least 1 - epsilon, and a lower level only raises the bound. While lengths drift and
-misses run ahead of epsilon, the level falls, so that no drift whatever lets them run ahead for long. docs/statera.md has both guarantees.
+Each prompt-length bucket keeps the last errors e = l_real - l_pred. The bound adds the finite-sample conformal quantile, which is the
+ceil((n + 1)(1 - level))-th smallest error. The level is epsilon or less (`risk`). At epsilon, an error exchangeable with the kept ones lies
+at or below the bound with probability of at least 1 - epsilon; a lower level only raises the bound. While lengths drift and more than a
+share epsilon misses its bound, the level falls, so that under any drift the excess of misses ends soon. docs/statera.md has both
+guarantees.
 """
 
 import math
@@ -16,16 +17,16 @@ from hmas.controller.core.messages import Completion, LengthBound
 from hmas.controller.core.types import OutcomeKind
 
 EDGES = (128, 512, 2048, 8192)
-"""Upper edges of the prompt-length buckets, tokens (exclusive); the last bucket is open."""
+"""Upper edges of the prompt-length buckets in tokens (exclusive); the last bucket is open."""
 WINDOW = 512
-"""Errors kept per bucket. `POOL` likewise over all buckets."""
+"""Errors kept per bucket. `POOL`: likewise over all buckets."""
 POOL = 1024
 FULL_AT = 64
-"""Errors from which on a bucket stands alone; below, the pool's quantile counts where it is higher: what raises a bound leaves it valid."""
+"""Errors from which on a bucket is used alone. With fewer, the larger of its and the pool's quantile counts; a higher bound stays valid."""
 
 
 class ErrorWindow:
-    """The newest errors, kept in order of arrival and sorted."""
+    """The newest errors, kept both in order of arrival and sorted."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -33,20 +34,20 @@ class ErrorWindow:
         self._sorted: list[float] = []
 
     def add(self, error: float) -> None:
-        """Takes an error in; the oldest goes when the window is full."""
+        """Adds an error; a full window drops its oldest."""
         self._arrived.append(error)
         insort(self._sorted, error)
         if len(self._arrived) > self._limit:
             del self._sorted[bisect_right(self._sorted, self._arrived.popleft()) - 1]
 
     def quantile(self, level: float) -> float | None:
-        """Finite-sample quantile at 1 - level; None with too few errors to bound anything at this level."""
+        """Returns the finite-sample quantile at 1 - level; None if there are too few errors for this level."""
         rank = math.ceil((len(self._sorted) + 1) * (1.0 - level))
         return self._sorted[rank - 1] if 1 <= rank <= len(self._sorted) else None
 
     @property
     def largest(self) -> float:
-        """The largest error; -infinity without any."""
+        """The largest error; -infinity if there are none."""
         return self._sorted[-1] if self._sorted else -math.inf
 
     def __len__(self) -> int:
@@ -54,12 +55,12 @@ class ErrorWindow:
 
 
 class LengthCalibrator:
-    """Error windows D_b and the bounds they give.
+    """Error windows D_b and their bounds.
 
     Args:
         epsilon: Risk that an output is longer than its bound, between 0 and 1.
         edges: Upper edges of the buckets, ascending.
-        adaptive: Whether misses that run ahead of epsilon count; without, the window alone follows a drift.
+        adaptive: Whether an excess of misses lowers the level; if not, only the window follows a drift.
     """
 
     def __init__(self, epsilon: float, edges: Sequence[int] = EDGES, *, adaptive: bool = True) -> None:
@@ -73,8 +74,8 @@ class LengthCalibrator:
     def learn(self, completion: Completion) -> None:
         """Takes the length error of an ended request.
 
-        An answer that was broken off tells only that it would have been at least this long: it counts once it is past its bound, where
-        leaving it out would make long answers look rarer than they are.
+        An aborted answer shows only a lower bound of its length. It counts once it exceeds its bound; leaving it out would make long
+        answers look rarer than they are.
         """
         if completion.predicted_output_tokens <= 0 or completion.output_tokens <= 0:
             return
@@ -89,11 +90,11 @@ class LengthCalibrator:
         self._pool.add(error)
 
     def add_tokens(self, prompt_tokens: int) -> float | None:
-        """Correction q_(1-eps) for a prompt of this length; None before there is enough to stand on."""
+        """Returns the correction q_(1-eps) for a prompt of this length; None while there are too few errors."""
         return self._correction(self._bucket(prompt_tokens))
 
     def bounds(self) -> list[LengthBound]:
-        """Corrections by bucket; empty before there is enough to stand on, which leaves the scheduler's configured bound in force."""
+        """Returns the corrections by bucket; with too few errors none, and then the scheduler's configured bound stays active."""
         pooled = len(self._pool)
         bounds: list[LengthBound] = []
         for bucket, (below, window) in enumerate(zip((*self._edges, 0), self._buckets, strict=True)):
@@ -114,5 +115,5 @@ class LengthCalibrator:
         windows = (window,) if len(window) >= FULL_AT else (window, self._pool)
         level = risk.level
         bounds = [bound for one in windows if (bound := one.quantile(level)) is not None]
-        # A level too low for so few errors asks for their largest; what comes out above that too, for more.
+        # A level too low for so few errors uses their largest; errors above even that raise the bound further.
         return max(bounds) if bounds else risk.stretched(max(one.largest for one in windows))

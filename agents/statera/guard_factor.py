@@ -1,13 +1,13 @@
-"""How strict the gateway's TPOT guard is with an instance. Pure and bounded.
+"""Regulates how strict the gateway's TPOT guard is with an instance. Pure and bounded.
 
-The guard lets a prompt join where it fits into a share of the least room of those in flight. How many more prompts come before those end
-nobody knows, so no share is right for all loads: where many long ones come, half of what is left each time uses up everybody's room; where
-few do, less than half keeps prompts waiting for nobody's sake. What tells is the share of requests that begin in time and miss their TPOT
-target all the same. Integral action on the logarithm of a factor on the configured share holds it at `ALLOWED`.
+The guard admits a prompt if it fits into a share of the least room among the requests in flight. It is unknown how many more prompts come
+before those end, so no share suits all loads. If many long prompts come, taking half of what is left each time uses up every request's
+room; if few come, less than half makes prompts wait for no benefit. The measure is the share of requests that begin in time but still miss
+their TPOT target. Integral action on the logarithm of a factor on the configured share holds this measure at `ALLOWED`.
 
-The plant: that share rises by k with each unit of the factor's logarithm, k = 0.12 where it was measured (shift and drift workloads on an
-A100, guard at 0.5 and at 0.2: 0.15 and 0.05), and shows half a span and a request's own length later, D = 12 s. An integrator behind a dead
-time with gain K = 1 / (2 k D) has a phase margin of 61 degrees (SIMC, docs/statera.md).
+The plant: the measure rises by k per unit of the factor's logarithm, with k = 0.12 as measured (shift and drift workloads on an A100, guard
+at 0.5 and at 0.2: 0.15 and 0.05). It shows half a span and a request's own length later, D = 12 s. An integrator behind a dead time with
+gain K = 1 / (2 k D) has a phase margin of 61 degrees (SIMC, docs/statera.md).
 """
 
 import math
@@ -20,25 +20,25 @@ ALLOWED = 0.05
 """Share of TPOT misses among requests that begin in time."""
 GAIN_PER_S = 0.35
 ERROR_MOST = 0.1
-"""Misses further above `ALLOWED` count as this. The whole way to `LEAST` mends k log(1 / LEAST) = 0.19 of the share, so what exceeds it
-comes from elsewhere (a burst into a cold engine, a window too wide), and the way back, at `ALLOWED` at most, would take the longer."""
+"""Misses further above `ALLOWED` count as this. The whole way to `LEAST` removes k log(1 / LEAST) = 0.19 of the share, so a larger excess
+has another cause (a burst into a cold engine, a window too wide), and the way back, at most at rate `ALLOWED`, would only take longer."""
 LEAST = 0.2
 """Smallest factor: below it long prompts would hardly run at all."""
 SPAN_S = 10.0
-"""How far back it looks, and `KEPT` how many requests at most."""
+"""Span of past requests that count. `KEPT`: most requests in it."""
 KEPT = 512
 SAMPLES_MIN = 10
-"""Requests in the span without which the factor goes back to 1, with the time constant `FADE_S`."""
+"""With fewer requests in the span the factor returns to 1, with the time constant `FADE_S`."""
 FADE_S = 60.0
 STEP = 0.05
-"""Factors are told in steps of this: a new one is an event that operators see."""
+"""Resolution of the factors that statera sends: each new one is an event that operators see."""
 
 
 class GuardFactorController:
-    """The factor of one instance."""
+    """Controls the guard factor of one instance."""
 
     def __init__(self, factor: float = 1.0) -> None:
-        """`factor`: where to begin, 1 for the configured share."""
+        """`factor`: initial value, 1 for the configured share."""
         self._log = math.log(min(1.0, max(LEAST, factor)))
         self._ended: deque[tuple[float, bool]] = deque(maxlen=KEPT)
         self._updated_s = math.inf
@@ -46,35 +46,35 @@ class GuardFactorController:
 
     @property
     def factor(self) -> float:
-        """On the guard's share, `LEAST` to 1."""
+        """Factor on the guard's share, `LEAST` to 1."""
         return min(1.0, max(LEAST, STEP * round(math.exp(self._log) / STEP)))
 
     def learn(self, completion: Completion) -> None:
-        """Takes the end of a request; only one that completed, began in time and has a TPOT to speak of counts."""
+        """Takes an ended request; it counts only if it completed, began in time, and has a TPOT and a TPOT target."""
         in_time = completion.outcome is OutcomeKind.COMPLETED and 0.0 <= completion.ttft_ms <= completion.ttft_slo_ms
         if in_time and completion.tpot_ms >= 0.0 and completion.tpot_slo_ms > 0.0:
             self._ended.append((completion.arrival_s + completion.total_ms / 1000.0, completion.tpot_ms > completion.tpot_slo_ms))
 
     @property
     def missed_share(self) -> float | None:
-        """Share of TPOT misses among those that began in time and ended within the span, as of the last step; None where they are few."""
+        """Share of TPOT misses among requests in the span that began in time, as of the last step; None if there are too few."""
         return self._missed / len(self._ended) if len(self._ended) >= SAMPLES_MIN else None
 
     @property
     def account(self) -> str:
-        """In words, empty where it is as configured."""
+        """Describes the factor for a decision's reason; empty if it is 1."""
         if self.factor == 1.0:
             return ""
         return f"TPOT guard factor {self.factor:.2f}: {self._missed} of {len(self._ended)} requests that met TTFT missed TPOT"
 
     def update(self, now_s: float, *, heeded: bool = True, ttft_missed: float = 0.0) -> None:
-        """One step of at most a second since the last.
+        """Runs one step over the time since the last, at most a second.
 
         Args:
             now_s: The time.
-            heeded: Whether the factor is in force; where it is not, it begins anew.
-            ttft_missed: Share of requests that missed their TTFT target lately. A stricter guard keeps TPOT at the price of TTFT: it is not
-                made stricter while TTFT is what more requests miss.
+            heeded: Whether the factor is active; if not, it starts again from 1.
+            ttft_missed: Share of requests that recently missed their TTFT target. A stricter guard trades TTFT for TPOT, so it does not get
+                stricter while more requests miss TTFT than TPOT.
         """
         dt = min(1.0, max(0.0, now_s - self._updated_s))
         self._updated_s = now_s
@@ -86,7 +86,7 @@ class GuardFactorController:
         elif len(self._ended) < SAMPLES_MIN:
             self._log *= math.exp(-dt / FADE_S)
         else:
-            # Clipped in the state itself: nothing stands behind the limits waiting to be unwound.
+            # The state itself is clipped, so there is no windup beyond the limits.
             missed = self._missed / len(self._ended)
             error = min(ERROR_MOST, missed - ALLOWED) if missed > ttft_missed else min(0.0, missed - ALLOWED)
             wanted = self._log - GAIN_PER_S * dt * error

@@ -1,9 +1,9 @@
 """Statera's model (H-MAS 3.4.2, E.2, Algorithm 2): short views in, one control action per instance out. Pure and bounded.
 
-(A, B) Output lengths are bounded by bucketed conformal calibration (`conformal`). (C) The inner loop sets the token budget in proportion to
-the band error where an engine has that knob; the outer loop sets n_run (`loops`). As soon as enough requests have been measured, the window
-with the highest expected goodput (`target`) leads, computed from a fitted model of the instance (`plant`), and the outer loop corrects it.
-A third loop sets how strict the gateway's TPOT guard is (`guard_factors`).
+(A, B) Bucketed conformal calibration bounds output lengths (`conformal`). (C) The inner loop sets the token budget in proportion to the
+band error if an engine has that control; the outer loop sets n_run (`loops`). Once enough requests have been measured, the window with the
+highest expected goodput (`target`) leads; it is computed from a fitted model of the instance (`plant`), and the outer loop corrects it. A
+third loop sets how strict the gateway's TPOT guard is (`guard_factors`).
 (D) The band [u_low, u_high] is the configured one, moved up by a bounded factor where that optimum gives up the strictest targets.
 """
 
@@ -25,25 +25,25 @@ from hmas.controller.core.messages import Completion, ControlAction, InstanceVie
 
 SEEN_MAX = 20_000
 EARLY_MAX = 1_024
-"""Completions kept of instances that no view has named yet."""
+"""Completions kept for instances that no view has contained yet."""
 KEEP_ALIVE_S = 2.0
-"""An unchanged action is repeated this often, so that the gateway sees that someone is there; more often where it believes sooner that
-nobody is."""
+"""Statera repeats an unchanged action this often, so that the gateway sees that statera is alive; more often if the gateway's timeout for
+stale actions is short."""
 INSTANCES_MOST = 4_096
-"""Instances whose windows are taken up after a restart."""
+"""Most instances whose windows are resumed after a restart."""
 SILENT_S = 5.0
-"""An instance that is busy this long without any sign of pressure is taken to have none."""
+"""An instance that is busy this long without a sign of pressure counts as having none."""
 VIOLATION_SAMPLES = 10
-"""Ended requests from which on violation rates count."""
+"""Fewest ended requests for which violation rates count."""
 MISSED_S = 3.0
-"""For how long a tenth of those that decode has to miss its target before that counts: a request's first tokens say little of its TPOT."""
+"""How long a tenth of the decoding requests must miss its target before that counts: a request's first tokens say little of its TPOT."""
 VIOLATION_FREE = 0.1
-"""Share of TPOT misses that is not yet pushed against."""
+"""Share of TPOT misses to which the loop does not react."""
 
 
 @dataclass(slots=True)
 class InstanceController:
-    """One instance: what is known of it, its loops, and what was sent last."""
+    """The control state of one instance: its model, its loops, and the last action."""
 
     loop: WindowLoop
     budget: BudgetLaw = field(default_factory=BandBudget)
@@ -66,12 +66,12 @@ class StateraModel:
     Args:
         band: [u_low, u_high].
         n_run_min: Smallest window.
-        n_run_start: Window to start from, 0 for a modest share of the ceiling.
+        n_run_start: Initial window; 0 to derive it from the ceiling.
         epsilon: Risk of the length bounds.
-        period_s: Least time between two changes of an instance's controls.
-        gains: Tuned gains by instance, `EVERY` for those not named; defaults where empty.
-        budget_law: What sets token budgets.
-        keep_alive_s: After how long an unchanged action is said again.
+        period_s: Shortest time between two changes of an instance's controls.
+        gains: Tuned gains by instance, `EVERY` for all others; defaults if empty.
+        budget_law: The law that sets token budgets.
+        keep_alive_s: Time after which an unchanged action is repeated.
     """
 
     def __init__(
@@ -101,13 +101,13 @@ class StateraModel:
         self._seen_order: deque[str] = deque()
 
     def restore(self, action: ControlAction) -> None:
-        """Takes one of its own last actions from before a restart: the window resumes there."""
+        """Takes one of its own last actions from before a restart; the window resumes there."""
         self._restored[action.instance] = action
         while len(self._restored) > INSTANCES_MOST:
             del self._restored[next(iter(self._restored))]
 
     def learn(self, completion: Completion) -> None:
-        """Takes the end of a request; one that was delivered before is ignored."""
+        """Takes an ended request; a repeated delivery is ignored."""
         if completion.request_id in self._seen:
             return
         self._seen.add(completion.request_id)
@@ -141,7 +141,7 @@ class StateraModel:
             elif not instance.draining and (instance.engine is None or instance.engine.healthy):
                 action = self._regulate(station, instance, view, now_s)
             else:
-                # Nobody can be sent there and its figures mean nothing: the window stays for when it is back.
+                # No request can go there and its figures mean nothing: the window stays until it is back.
                 station.loop.pause()
                 station.headroom.forget()
                 action = self._action(station, instance, view, now_s, "instance is down or draining: window kept", changes=False)
@@ -150,7 +150,7 @@ class StateraModel:
         return actions
 
     def _meet(self, view: ShortView) -> None:
-        """Makes a station for each instance and forgets those that are gone."""
+        """Creates a station for each new instance and removes those of instances that are gone."""
         names = {instance.name for instance in view.instances}
         self._stations = {name: station for name, station in self._stations.items() if name in names}
         for instance in view.instances:
@@ -164,7 +164,7 @@ class StateraModel:
                 station = self._stations[instance.name] = InstanceController(
                     loop, budget=self._budget_law(), guard_factors=guard_factors, tuned=tuned is not None
                 )
-                # Once: an instance that is taken out and comes back later meets another load.
+                # Only once: an instance that leaves and returns later has another load.
                 self._restored.pop(instance.name, None)
                 for completion in self._early:
                     if completion.instance == instance.name:
@@ -172,10 +172,10 @@ class StateraModel:
                         station.guard_factors.learn(completion)
 
     def _start(self, instance: InstanceView) -> int:
-        """Where a window begins: its own last value, else the configured one, else the engine's ceiling under the TPOT guard.
+        """Returns the initial window: the instance's last one, else the configured one, else the engine's ceiling under the TPOT guard.
 
-        Without the guard the first burst would ruin TPOT for all that the ceiling admits: there it begins at 2 sqrt(ceiling), which is
-        within a few doublings of any window.
+        Without the guard the first burst would ruin TPOT for all requests that the ceiling admits. The window then begins at 2
+        sqrt(ceiling), which is within a few doublings of any window.
         """
         ceiling = max(1, instance.capacity_n_run)
         restored = self._restored.get(instance.name)
@@ -201,7 +201,7 @@ class StateraModel:
             station.loop.sample(error)
             self._look_for_room(station, instance, view)
         if not is_due:
-            # With a long period the sign of life comes in between.
+            # With a long period, keep-alives are sent in between.
             since_s = now_s - station.sent_s
             return self._action(station, instance, view, now_s, "as before", changes=False) if since_s >= self._keep_alive_s else None
         elapsed_s = now_s - station.updated_s
@@ -224,10 +224,10 @@ class StateraModel:
         return self._action(station, instance, view, now_s, _reason(station, target, band))
 
     def _misses(self, station: InstanceController, instance: InstanceView, view: ShortView, now_s: float) -> bool:
-        """Whether targets are measurably missed at the present window: the ground on which it may be lowered.
+        """Whether targets are measurably missed at the present window; only then may the window shrink.
 
-        Requests that ended missed TPOT in more than the share allowed; or a tenth of those that decode has been too slow for `MISSED_S`,
-        before any of them ended; or the engine's cache is full.
+        That is so if more than the allowed share of ended requests missed TPOT; or if a tenth of the decoding requests has been too slow
+        for `MISSED_S`, before any of them ended; or if the engine's cache is full.
         """
         if instance.tpot_pressure <= 1.0:
             station.missed_s = math.inf
@@ -240,13 +240,13 @@ class StateraModel:
         return ended or missed or full or now_s - station.missed_s >= MISSED_S
 
     def _unguarded_gains(self, station: InstanceController) -> Gains:
-        """Where no guard holds TPOT, it follows the window as closely as the plant is steep, and as late as answers are long."""
+        """Returns gains without a guard on TPOT, which then depends on the window alone: limited by the delay that long answers cause."""
         return Gains().held_to(delay_s(station.plant.service_s, period_s=self._period_s))
 
     def _log_error(
         self, station: InstanceController, instance: InstanceView, view: ShortView, target: Target | None, now_s: float
     ) -> float | None:
-        """This cycle's error: TPOT pressure against the shifted band, KV use against the configured one; None where nothing is known."""
+        """Returns this cycle's error: TPOT pressure against the shifted band, KV use against the configured one; None if unknown."""
         u, pressure = view.utilization.get(instance.name, 0.0), max(0.0, instance.tpot_pressure)
         if instance.in_flight == 0 or u > 0:
             station.pressed_s = now_s
@@ -263,7 +263,7 @@ class StateraModel:
         return error
 
     def _look_for_room(self, station: InstanceController, instance: InstanceView, view: ShortView) -> None:
-        """Takes the view into the headroom, unless targets are being missed whatever the utilization says."""
+        """Adds the view to the headroom, unless targets are being missed whatever the utilization shows."""
         if view.ended >= VIOLATION_SAMPLES and view.tpot_violation_rate > VIOLATION_FREE:
             station.headroom.forget()
         else:
@@ -271,7 +271,7 @@ class StateraModel:
             station.headroom.sample(instance.in_flight, u, self._band.low)
 
     def _held(self, station: InstanceController, instance: InstanceView, view: ShortView, now_s: float) -> ControlAction | None:
-        """An operator holds the knobs: follow what is in force, so that releasing them changes nothing at once."""
+        """Follows the active controls while an operator holds them, so that releasing them changes nothing at once."""
         station.loop.track(instance.n_run)
         station.budget.budget = instance.token_budget
         station.started = True
@@ -281,7 +281,7 @@ class StateraModel:
     def _action(
         self, station: InstanceController, instance: InstanceView, view: ShortView, now_s: float, reason: str, *, changes: bool = True
     ) -> ControlAction | None:
-        """The action, where it says something new, was not taken up, or is due as a sign of life."""
+        """Returns the action if it is new, was not applied by the gateway, or is due as a keep-alive."""
         n_run = station.loop.n_run(max(1, instance.capacity_n_run))
         controls = (n_run, station.budget.budget if instance.max_token_budget > 0 else 0, station.guard_factors.factor)
         since_s = now_s - station.sent_s
@@ -309,7 +309,7 @@ def _is_held(view: ShortView, instance: InstanceView, what: str) -> bool:
 
 
 def _spare(view: ShortView, guard_factors: GuardFactorController) -> float:
-    """What is left of the TPOT misses allowed, as a share of them, where TTFT is being missed for their sake; else 0."""
+    """Unused part of the allowed TPOT misses, as a share, while TTFT is being missed; else 0."""
     missed = guard_factors.missed_share
     return max(0.0, 1.0 - missed / ALLOWED) if missed is not None and view.ttft_violation_rate > ALLOWED else 0.0
 

@@ -1,9 +1,9 @@
-"""The window that serves most requests within their SLO, by the fitted plant. Pure.
+"""Finds the window that serves the most requests within their SLO, by the fitted plant. Pure.
 
 With n requests in flight an instance completes X(n) = n / S(n) requests per second (Little's law), where S(n) is the fitted service time.
-Of these, the share F(n) keeps its TPOT target. The window is the one that maximises X(n) F(n): it trades the strictest targets against
-throughput exactly as far as that pays. It matters only while requests wait, and then throughput is what is short; while none wait, a window
-limits nothing. This is the extremum seeking of H-MAS 3.4.2, done on a model.
+Of these, the share F(n) meets its TPOT target. The window maximises X(n) F(n): it gives up the strictest targets for throughput exactly as
+far as that pays. The window matters only while requests wait, when throughput is scarce; otherwise it limits nothing. This is the extremum
+seeking of H-MAS 3.4.2, done on a model.
 """
 
 from dataclasses import dataclass
@@ -14,22 +14,22 @@ from numpy.typing import NDArray
 from hmas.agents.statera.tpot_model import TpotModel
 
 REACH = 1.5
-"""How far beyond the largest concurrency seen a window is looked for. The one in force is judged wherever it lies: a lull, in which few are
-in flight, is no reason to take it away, and the fit speaks against it where it would ruin the next burst."""
+"""How far beyond the largest observed concurrency a window is searched. The active window is evaluated at any size: a lull with few
+requests in flight is no reason to shrink it, and the fit rejects it if it would ruin the next burst."""
 INDIFFERENT = 0.01
 """Relative gain below which the present window is kept."""
 PRESSURE_QUANTILE = 0.9
-"""Of TPOT over its target, as `InstanceView.tpot_pressure` has it."""
+"""Quantile of TPOT over its target, as in `InstanceView.tpot_pressure`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A window and what the plant's model expects there.
+    """A window and the plant model's expectation there.
 
     Attributes:
         n_run: The window.
         rps: Requests per second it completes when full.
-        share: Share of requests that keep their TPOT target, 0 to 1.
+        share: Share of requests that meet their TPOT target, 0 to 1.
         pressure: 90 % quantile of TPOT over its target.
     """
 
@@ -43,13 +43,13 @@ def best_window(plant: TpotModel, *, now_n: int, low: int, high: int) -> Target 
     """Finds the window that maximises expected goodput.
 
     Args:
-        plant: What is known.
-        now_n: The window in force, kept where no other is clearly better.
+        plant: The fitted model.
+        now_n: The active window, kept if no other is clearly better.
         low: Smallest window allowed.
         high: Largest window allowed.
 
     Returns:
-        None where too little is known, or where no window keeps any target.
+        The window; None if too little is known, or if no window meets any target.
     """
     if not plant.ready:
         return None
@@ -78,6 +78,6 @@ def best_window(plant: TpotModel, *, now_n: int, low: int, high: int) -> Target 
 
 
 def _candidates(low: int, high: int, now_n: int) -> NDArray[np.float64]:
-    """Whole numbers from low to high, ever more widely spaced, and the present one."""
+    """Returns whole numbers from low to high with growing distances, and the present one."""
     steps = np.unique(np.round(np.geomspace(low, high, num=48)))
     return np.union1d(steps, [now_n]) if low <= now_n else steps

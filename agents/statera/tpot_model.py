@@ -1,8 +1,8 @@
-"""What statera knows of an instance: how TPOT grows with concurrency, and what the requests ask for. Pure and bounded.
+"""Statera's model of an instance: how TPOT grows with concurrency, and what the requests need. Pure and bounded.
 
 In steady state an instance with n requests in flight spends d(n) = s + c n on a decode step, and each request's prefill of w ms is spread
-over its L output tokens by all n, so tpot(n) = s + (c + w / L) n: affine in n. What is not in the law, such as the scatter between requests
-and how long they are, is taken from the newest requests themselves.
+over its L output tokens by all n, so tpot(n) = s + (c + w / L) n: affine in n. What the law does not contain, such as the scatter between
+requests and their lengths, comes from the newest requests themselves.
 """
 
 import math
@@ -21,26 +21,26 @@ SERVED_MAX = 256
 SERVED_MIN = 8
 TRACE_MAX = 2_048
 FORGETTING = 0.99
-"""By which older requests lose weight with each new one: the law stands on about the last 100."""
+"""Factor by which older requests lose weight with each new one: the law rests on about the last 100."""
 LEAST_RISE = 1.0005
 """Factor by which the least TPOT is forgotten with each request."""
 BASE_MAX = (0.5, 0.9)
 """Largest share of the mean TPOT that the base may be. Half is safe on any plant: a window that follows the fit then approaches its target
-from wherever it is (docs/statera.md). More is believed after SETTLED requests, where the least was seen at `BASE_SEEN` of the mean n."""
+from any start (docs/statera.md). A larger share is used after SETTLED requests if the least was seen at `BASE_SEEN` of the mean n."""
 BASE_SEEN = (0.25, 0.5)
-"""Concurrency of the least TPOT over the mean one: up to the first it counts fully, from the second on not at all."""
+"""Concurrency of the least TPOT relative to the mean: up to the first it counts fully, from the second on not at all."""
 SETTLED = 64
 WHOLE_TOKENS = 16
-"""Output tokens from which on an answer's TPOT may be the least: a few tokens can arrive in one piece."""
+"""Fewest output tokens of an answer whose TPOT may be the least: a few tokens can arrive in one piece."""
 HEAVIEST = 4.0
-"""Weight of one answer, at most, in mean answers."""
+"""Largest weight of one answer, in mean answers."""
 MS_MIN, MS_MAX = 1e-3, 1e7
-"""Times outside cannot be and are ignored."""
+"""Times outside this range are impossible and ignored."""
 N_MAX = 1e4
 
 
 class ConcurrencyTrace:
-    """In-flight requests over time, a step function of bounded memory."""
+    """Requests in flight over time, a step function of bounded memory."""
 
     def __init__(self) -> None:
         self._times: list[float] = []
@@ -48,7 +48,7 @@ class ConcurrencyTrace:
         self._values: list[int] = []
 
     def add(self, at_s: float, in_flight: int) -> None:
-        """Appends a reading; one that is not newer than the last is ignored, one far older starts the trace anew."""
+        """Appends a reading. A reading not newer than the last is ignored; one that is far older starts the trace again."""
         if self._times and at_s <= self._times[-1]:
             if at_s > self._times[-1] - 30.0:
                 return
@@ -61,7 +61,7 @@ class ConcurrencyTrace:
             del self._times[:TRACE_MAX], self._areas[:TRACE_MAX], self._values[:TRACE_MAX]
 
     def mean(self, start_s: float, end_s: float) -> float | None:
-        """Mean over an interval; None where the trace does not cover its start."""
+        """Returns the mean over an interval; None if the trace does not cover its start."""
         if not self._times or start_s < self._times[0]:
             return None
         if end_s - start_s < 1e-6:
@@ -76,9 +76,9 @@ class ConcurrencyTrace:
 class TpotLaw:
     """tpot(n) = base_ms + slope_ms * n, of mean requests.
 
-    The base is the least TPOT seen lately, that of a nearly empty batch; the slope is the one by which the law goes through the recent
-    means of n and TPOT. Regressing one on the other instead fails where it matters: under a full window n hardly varies, and what TPOT
-    varies with is the prefill of a burst, so the slope comes out near nothing.
+    The base is the least recent TPOT, that of a nearly empty batch. The slope makes the law pass through the recent means of n and TPOT.
+    A regression of TPOT on n would fail where it matters: under a full window n hardly varies, and TPOT varies with the prefill of a burst,
+    so the slope would be almost 0.
     """
 
     def __init__(self) -> None:
@@ -100,15 +100,15 @@ class TpotLaw:
 
     @property
     def slope_ms(self) -> float:
-        """What each request in flight adds."""
+        """TPOT added by each request in flight."""
         return (self._tpot_ms - self.base_ms) / max(1.0, self._n)
 
     def predict(self, n: N) -> N:
-        """Expected TPOT at a concurrency of n."""
+        """Returns the expected TPOT at a concurrency of n."""
         return self.base_ms + self.slope_ms * n
 
     def add(self, n: float, tpot_ms: float, weight: float, *, whole: bool) -> None:
-        """Takes a request's TPOT at a concurrency of 1 or more. `whole`: it was long enough to be believed as the least."""
+        """Takes a request's TPOT at a concurrency of 1 or more. `whole`: it was long enough for its TPOT to count as the least."""
         self._samples += 1
         self._weight = self._weight * FORGETTING + weight
         self._n += (n - self._n) * weight / self._weight
@@ -120,23 +120,23 @@ class TpotLaw:
 
 
 class TpotModel:
-    """One instance as statera has come to know it: the law tpot(n), and the newest requests to hold against it."""
+    """The fitted model of one instance: the law tpot(n), and the newest requests to compare with it."""
 
     def __init__(self) -> None:
         self.trace = ConcurrencyTrace()
         self.tpot = TpotLaw()
-        # The newest requests in a ring, a row each: mean concurrency while decoding, TPOT, TPOT target (0: none), service time.
+        # A ring of the newest requests, a row each: mean concurrency while decoding, TPOT, TPOT target (0: none), service time.
         self._rows: NDArray[np.float64] = np.zeros((SERVED_MAX, 4))
         self._learnt = 0
         self._tokens = 0.0
 
     @property
     def ready(self) -> bool:
-        """Whether there are enough samples to go by."""
+        """Whether there are enough samples."""
         return self._learnt >= SERVED_MIN
 
     def learn(self, completion: Completion) -> None:
-        """Takes the end of a request that this instance served; what did not complete teaches nothing."""
+        """Takes the end of a request that this instance served; requests that did not complete are ignored."""
         service_ms = completion.total_ms - completion.queue_ms
         if completion.outcome is not OutcomeKind.COMPLETED or completion.output_tokens < 2 or completion.queue_ms < 0:
             return
@@ -148,7 +148,7 @@ class TpotModel:
         first_s = completion.arrival_s + (completion.ttft_ms if in_pieces else completion.queue_ms) / 1000.0
         beside = self.trace.mean(first_s, completion.arrival_s + completion.total_ms / 1000.0)
         if beside is None:
-            # What ran beside it is not known. Those in flight at its dispatch are a poor stand-in: in a burst they are few.
+            # The concurrency is not known. The number in flight at dispatch is a poor substitute: in a burst it is low.
             return
         n = max(1.0, min(N_MAX, beside))
         tokens = float(completion.output_tokens)
@@ -158,9 +158,9 @@ class TpotModel:
         self._learnt += 1
 
     def rps(self, n: NDArray[np.float64]) -> NDArray[np.float64]:
-        """X(n): requests per second completed with n in flight.
+        """Returns X(n): requests per second completed with n in flight.
 
-        Little's law with S(n) = steps * tpot(n). `steps` is the mean service time over the mean expected TPOT of recent requests: it holds
+        Little's law with S(n) = steps * tpot(n). `steps` is the mean service time over the mean expected TPOT of recent requests: it covers
         the output length and the time to the first token, and makes the rate at the present window the measured one.
         """
         served = self._served()
@@ -171,14 +171,14 @@ class TpotModel:
 
     @property
     def service_s(self) -> float:
-        """Mean time in service of recent requests, 0 where there were none."""
+        """Mean service time of recent requests; 0 if there were none."""
         return float(self._served()[:, 3].mean()) / 1000.0 if self._learnt else 0.0
 
     def borne_ms(self) -> NDArray[np.float64]:
-        """Expected TPOT up to which each recent request would have kept its target, ascending; empty where none had a target.
+        """Returns, ascending, the expected TPOT up to which each recent request would have met its target; empty if none had one.
 
-        It is the target over the request's own ratio of measured to expected TPOT. Taking both from the same request keeps that short
-        answers scatter most and tend to have strict targets.
+        It is the target divided by the request's own ratio of measured to expected TPOT. Using both values of the same request preserves
+        that short answers scatter most and tend to have strict targets.
         """
         served = self._served()
         served = served[served[:, 2] > 0.0]

@@ -1,4 +1,4 @@
-"""The file in which `hmas tune statera` leaves gains, and from which statera takes them."""
+"""The tuning file: `hmas tune statera` writes gains to it, and statera reads them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,18 +10,18 @@ from hmas.agents.statera.gains import Gains, PlantFit
 from hmas.controller.core.errors import ConfigError
 
 EVERY = "*"
-"""Name under which gains for every instance stand that is not named."""
+"""Key of the gains for every instance without its own."""
 
 
 class Tuning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Gains by instance (`EVERY`: all others), and the plants that they were derived from, for whoever asks why."""
+    """Gains by instance (`EVERY`: all others), and the plants that they were derived from, for reference."""
 
     version: Literal[1] = 1
     gains: dict[str, Gains] = {}
     plants: dict[str, PlantFit] = {}
 
     def with_engine(self, name: str, plant: PlantFit, gains: Gains) -> "Tuning":
-        """The same with one engine more, or anew."""
+        """Returns the same tuning with one engine added or replaced."""
         return Tuning(gains=self.gains | {name: gains}, plants=self.plants | {name: plant})
 
 
@@ -29,7 +29,7 @@ def read_tuning(path: Path) -> Tuning:
     """Reads a tuning file.
 
     Raises:
-        ConfigError: It cannot be read, is not of this form, or a gain is out of its range.
+        ConfigError: It cannot be read, does not have this format, or has a gain out of its range.
     """
     try:
         tuning = msgspec.json.decode(path.read_bytes(), type=Tuning)
@@ -44,7 +44,7 @@ def read_tuning(path: Path) -> Tuning:
 
 
 def gains_of(path: str) -> Mapping[str, Gains]:
-    """The gains of the file that the configuration names; none where it names none.
+    """Returns the gains of the configured file; none if no file is configured.
 
     Raises:
         ConfigError: As `read_tuning`.

@@ -1,4 +1,4 @@
-"""A client of the operators' API, for the CLI and for scripts. Synchronous, standard library alone."""
+"""A client of the operators' API, for the CLI and for scripts. It is synchronous and uses only the standard library."""
 
 import http.client
 import json
@@ -11,16 +11,16 @@ TIMEOUT_S = 10.0
 
 
 class AdminClient:
-    """Talks to one gateway's operators' API.
+    """A client of one gateway's operators' API.
 
-    Every method returns the parsed answer and raises `AdminError` where the gateway refuses or is not there; the error says what to do.
+    Every method returns the parsed answer, and raises `AdminError` if the gateway refuses or is not reachable; the error says what to do.
     """
 
     def __init__(self, url: str = "http://127.0.0.1:8081", *, token: str = "", timeout_s: float = TIMEOUT_S) -> None:
-        """Names the gateway.
+        """Stores the gateway's address; does not connect yet.
 
         Raises:
-            AdminError: `url` is no http address.
+            AdminError: `url` is not an http address.
         """
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -33,25 +33,25 @@ class AdminClient:
         self._timeout_s = timeout_s
 
     def status(self) -> dict[str, Any]:
-        """The whole state on one page."""
+        """The complete state of the gateway."""
         return self._call("GET", "/admin/status")
 
     def policy(self) -> dict[str, Any]:
-        """The policy in force and whose word it is."""
+        """The active policy and its source."""
         return self._call("GET", "/admin/policy")
 
     def force_policy(
         self, policy: str, *, parameters: dict[str, float] | None = None, for_s: float | None = None, author: str = "", reason: str = ""
     ) -> dict[str, Any]:
-        """Forces a policy, for `for_s` seconds or for good."""
+        """Forces a policy, for `for_s` seconds or without a time limit."""
         return self._call("POST", "/admin/policy", _forced(for_s, author, reason, policy=policy, parameters=parameters or {}))
 
     def release_policy(self) -> dict[str, Any]:
-        """Gives the policy back to the agents; `released` says whether it had been forced."""
+        """Returns the policy to the agents; `released` says whether it had been forced."""
         return self._call("DELETE", "/admin/policy")
 
     def knobs(self) -> dict[str, Any]:
-        """Controls in force, by instance."""
+        """Active knobs, by instance."""
         return self._call("GET", "/admin/knobs")
 
     def force_knobs(
@@ -65,21 +65,21 @@ class AdminClient:
         author: str = "",
         reason: str = "",
     ) -> dict[str, Any]:
-        """Forces controls of one instance, or of all (`*`)."""
+        """Forces knobs of one instance, or of all (`*`)."""
         knobs = {"n_run": n_run, "token_budget": token_budget, "long_prefill_tokens": long_prefill_tokens}
         body = _forced(for_s, author, reason, instance=instance, **knobs)
         return self._call("POST", "/admin/knobs", body)
 
     def release_knobs(self, instance: str = "*") -> dict[str, Any]:
-        """Gives the controls that were forced under this name back to the agents."""
+        """Returns the knobs that were forced under this name to the agents."""
         return self._call("DELETE", "/admin/knobs?" + urlencode({"instance": instance}))
 
     def overrides(self) -> dict[str, Any]:
-        """Overrides in force, refused files and conflicts."""
+        """Active overrides, refused files and conflicts."""
         return self._call("GET", "/admin/overrides")
 
     def put_override(self, override_id: str, document: dict[str, Any]) -> dict[str, Any]:
-        """Puts a whole override document in force under an id."""
+        """Activates an override document under an id."""
         return self._call("POST", "/admin/overrides?" + urlencode({"id": override_id}), document)
 
     def validate_override(self, override_id: str, document: dict[str, Any]) -> dict[str, Any]:
@@ -100,32 +100,32 @@ class AdminClient:
         return engines
 
     def drain_engine(self, name: str, *, for_s: float | None = None, author: str = "", reason: str = "") -> list[dict[str, Any]]:
-        """Sends an engine no new requests; those it has go on."""
+        """Stops sending new requests to an engine; its running requests continue."""
         path = f"/admin/engines/{quote(name, safe='')}/drain"
         engines: list[dict[str, Any]] = self._call("POST", path, _forced(for_s, author, reason))["engines"]
         return engines
 
     def undrain_engine(self, name: str) -> dict[str, Any]:
-        """Lets an engine take requests again; `released` says whether it had been drained through this API."""
+        """Lets an engine receive requests again; `released` says whether it had been drained through this API."""
         return self._call("POST", f"/admin/engines/{quote(name, safe='')}/undrain")
 
     def events(self, limit: int = 100) -> list[dict[str, Any]]:
-        """The newest events, oldest of them first."""
+        """The newest events, oldest first."""
         events: list[dict[str, Any]] = self._call("GET", "/admin/events?" + urlencode({"limit": limit}))["events"]
         return events
 
     def decisions(self, limit: int = 100, *, changes: bool = False) -> list[dict[str, Any]]:
-        """Meta's newest decisions, oldest of them first; with `changes` only those that changed something."""
+        """Meta's newest decisions, oldest first; with `changes` only those that changed a setting."""
         query = urlencode({"limit": limit, "changes": int(changes)})
         decisions: list[dict[str, Any]] = self._call("GET", f"/admin/decisions?{query}")["decisions"]
         return decisions
 
     def decision(self, decision_id: str) -> dict[str, Any]:
-        """One decision: inputs, candidates, what was expected of them, what came of it."""
+        """One decision: inputs, candidates, their expected results, and the outcome."""
         return self._call("GET", "/admin/decisions/" + quote(decision_id, safe=""))
 
     def request(self, request_id: str) -> dict[str, Any]:
-        """The story of one request."""
+        """The trace of one request."""
         return self._call("GET", "/admin/requests/" + quote(request_id, safe=""))
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -168,7 +168,7 @@ class AdminClient:
 
 
 def _forced(for_s: float | None, author: str, reason: str, **fields: Any) -> dict[str, Any]:
-    """The body of a forcing request; what is not given is left out."""
+    """The body of a request that forces a setting; fields that are not given are left out."""
     body = {name: value for name, value in fields.items() if value is not None}
     body.update({name: value for name, value in (("for_s", for_s), ("author", author), ("reason", reason)) if value})
     return body

@@ -1,4 +1,4 @@
-"""What the operators' API asks of a gateway. The gateway implements it, so that this room never imports that one."""
+"""The operations that the operators' API needs of a gateway. The gateway implements them, so this package does not import it."""
 
 from typing import Any, Protocol
 
@@ -6,18 +6,18 @@ from hmas.controller.control.overrides import Override
 
 
 class Operations(Protocol):
-    """Everything an operator can see and do. Documents are plain JSON values."""
+    """Everything that an operator can read and change. Documents are plain JSON values."""
 
     def status(self) -> dict[str, Any]:
-        """The whole state on one page."""
+        """The complete state of the gateway."""
         ...
 
     def policy(self) -> dict[str, Any]:
-        """The policy in force, whose word it is, since when, and the policies there are."""
+        """The active policy, its source, since when it is active, and the available policies."""
         ...
 
     def knobs(self) -> dict[str, Any]:
-        """Controls in force by instance, each with its source."""
+        """Active knobs by instance, each with its source."""
         ...
 
     def engines(self) -> list[dict[str, Any]]:
@@ -25,31 +25,31 @@ class Operations(Protocol):
         ...
 
     def events(self, limit: int) -> list[dict[str, Any]]:
-        """The newest events, oldest of them first."""
+        """The newest events, oldest first."""
         ...
 
     def decisions(self, limit: int, *, changes: bool) -> list[dict[str, Any]]:
-        """Meta's newest decisions with their outcomes, oldest of them first; with `changes` only those that changed something."""
+        """Meta's newest decisions with their outcomes, oldest first; with `changes` only those that changed a setting."""
         ...
 
     def decision(self, decision_id: str) -> dict[str, Any]:
-        """One decision, by its id or the unique end of it.
+        """One decision, by its id or a unique ending of the id.
 
         Raises:
-            AdminError: It is not known, or not any more.
+            AdminError: The decision is unknown or no longer kept.
         """
         ...
 
     def request(self, request_id: str) -> dict[str, Any]:
-        """The story of one request, by the gateway's id or the client's own.
+        """The trace of one request, by the gateway's id or the client's own.
 
         Raises:
-            AdminError: It is not known, or not any more; says how long requests are.
+            AdminError: The request is unknown or no longer kept; the error says how long requests are kept.
         """
         ...
 
     def overrides(self) -> dict[str, Any]:
-        """Overrides in force, files that are refused, and settings on which overrides disagree."""
+        """Active overrides, refused files, and settings on which overrides disagree."""
         ...
 
     def instance_names(self) -> list[str]:
@@ -57,10 +57,10 @@ class Operations(Protocol):
         ...
 
     def check_override(self, override: Override) -> None:
-        """Whether the override could be applied here.
+        """Checks whether the override could be applied here.
 
         Raises:
-            OverrideError: It could not; names every JSON path at fault.
+            OverrideError: It could not; the error names every wrong JSON path.
         """
         ...
 
@@ -73,7 +73,7 @@ class Operations(Protocol):
         ...
 
     async def remove_override(self, override_id: str) -> bool:
-        """Releases one override. False where there is none of this id.
+        """Removes one override. Returns False if there is none with this id.
 
         Raises:
             OverrideError: The id is malformed, or the file cannot be removed.

@@ -1,4 +1,4 @@
-"""The operators' API over HTTP: JSON in, JSON out. Forcing a setting writes an override file; the directory is the one truth."""
+"""The operators' API over HTTP with JSON. Forcing a setting writes an override file; the directory is the only place of this state."""
 
 import hashlib
 import hmac
@@ -27,7 +27,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class BadRequest(AdminError):
-    """A request that the operators' API cannot take; `path` is the JSON path or parameter at fault."""
+    """A request that the operators' API refuses; `path` is the wrong JSON path or parameter."""
 
     def __init__(self, message: str, *, path: str = "", code: str = "invalid_request", status: int = 400) -> None:
         super().__init__(message)
@@ -37,7 +37,7 @@ class BadRequest(AdminError):
 
 
 class AdminServer:
-    """Serves the operators' API on its own port, behind a bearer token where one is configured."""
+    """Serves the operators' API on its own port, protected by a bearer token if one is configured."""
 
     def __init__(self, operations: Operations, *, host: str, port: int, token_sha256: str, clock: Clock) -> None:
         self._operations = operations
@@ -55,10 +55,10 @@ class AdminServer:
         return port
 
     async def start(self) -> None:
-        """Begins to listen.
+        """Starts to listen.
 
         Raises:
-            OSError: The address cannot be had.
+            OSError: The address is not available.
         """
         app = web.Application(middlewares=[self._guard], client_max_size=MAX_BODY_BYTES)
         app.add_routes(
@@ -95,7 +95,7 @@ class AdminServer:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Checks the token and turns every error into the API's own."""
+        """Checks the token and answers every error with an error document of the API."""
         try:
             self._authenticate(request)
             return await handler(request)
@@ -227,7 +227,7 @@ class AdminServer:
         return name
 
     def _document(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The common head of an override document made from a forcing request."""
+        """The common fields of an override document that is made from a request to force a setting."""
         for_s, expires = body.get("for_s"), None
         if for_s is not None:
             if not isinstance(for_s, int | float) or isinstance(for_s, bool) or not 0 < for_s <= 366 * 86_400:
@@ -263,7 +263,7 @@ async def _read_json(request: web.Request) -> dict[str, Any]:
 
 
 def _limit(request: web.Request) -> int:
-    """How many of the newest are asked for."""
+    """The requested number of newest entries."""
     text = request.query.get("limit", str(DEFAULT_EVENTS))
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= MAX_EVENTS:
         raise BadRequest(f"limit is {text[:40]!r}; allowed: 1 to {MAX_EVENTS}", path="limit")
@@ -271,7 +271,7 @@ def _limit(request: web.Request) -> int:
 
 
 async def _body(request: web.Request, keys: set[str]) -> dict[str, Any]:
-    """A small request document; an empty body counts as an empty object."""
+    """Reads a small request document; an empty body counts as an empty object."""
     if not await request.read():
         return {}
     document = await _read_json(request)

@@ -1,1 +1,1 @@
-"""Redis Streams: typed messages in and out, and the embedded server."""
+"""Typed messages over Redis Streams, and the embedded server."""

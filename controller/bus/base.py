@@ -1,4 +1,4 @@
-"""The bus as its users see it. `RedisBus` is the real one; `MemoryBus` serves one process and the virtual-time tests."""
+"""The interface of the bus. `RedisBus` uses a real server; `MemoryBus` serves one process and tests in virtual time."""
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from hmas.controller.core.messages import Message
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One message as it was read: `stream` and `entry_id` are what `Bus.ack` wants back."""
+    """One message that was read; `Bus.ack` needs its `stream` and `entry_id`."""
 
     stream: str
     entry_id: str
@@ -22,10 +22,10 @@ class BusHealth:
 
     Attributes:
         connected: Whether the last exchange with the server worked.
-        detail: What is wrong, in words; empty when connected.
-        dropped: Messages given up because the local buffer was full while the server was away.
-        rejected: Payloads read but not understood (malformed, unknown type or version).
-        losses: How often a working connection was lost. Whoever looks now and then sees by it what came and went in between.
+        detail: What is wrong, as text; empty if connected.
+        dropped: Messages dropped because the local buffer was full while the server was unreachable.
+        rejected: Payloads that could not be decoded (malformed, unknown type or version).
+        losses: How often a working connection was lost; it shows an occasional reader losses between its readings.
     """
 
     connected: bool
@@ -36,7 +36,7 @@ class BusHealth:
 
 
 class Bus(Protocol):
-    """Typed messages over streams. At least once: receivers are idempotent. Losing the server is survived, not raised."""
+    """Typed messages over streams, delivered at least once, so receivers are idempotent. The loss of the server raises no error."""
 
     @property
     def health(self) -> BusHealth:
@@ -44,33 +44,33 @@ class Bus(Protocol):
         ...
 
     async def start(self) -> None:
-        """Starts the background sender. Returns even when the server is not there yet; calling it again does nothing."""
+        """Starts the background sender. Returns even if the server is not reachable yet; a second call does nothing."""
         ...
 
     def post(self, message: Message) -> None:
-        """Puts a message on its stream without waiting: it goes out with the next batch. The local buffer is bounded; the oldest go first.
+        """Adds a message to its stream without waiting; it is sent with the next batch. A full local buffer drops the oldest messages.
 
         Raises:
-            MessageError: A field holds what cannot be encoded; a fault of the caller.
+            MessageError: A field cannot be encoded; an error of the caller.
         """
         ...
 
     def read(
         self, streams: Sequence[str], *, group: str, consumer: str, count: int = 100, block_ms: int = 1000
     ) -> AsyncIterator[list[Delivery]]:
-        """Batches for a consumer of a group: first its own unacknowledged entries, then new ones.
+        """Yields batches for a consumer of a group: first its own unacknowledged entries, then new ones.
 
         A group that does not exist yet begins with the oldest entry that the stream still holds. Entries that another consumer of the
-        group has left unacknowledged for a minute come along too. Yields [] when a block runs out and while the server is away, so loops
-        stay alive; ends when the bus is closed.
+        group has left unacknowledged for a minute are delivered too. Yields [] after `block_ms` without entries and while the server is
+        unreachable, so the caller's loop keeps running; ends when the bus is closed.
         """
         ...
 
     def follow(self, streams: Sequence[str], *, count: int = 100, block_ms: int = 1000) -> AsyncIterator[list[Delivery]]:
-        """Batches of everything new, without a group: every follower sees every message.
+        """Yields batches of all new messages, without a group: every follower gets every message.
 
-        "New" counts from the first iteration that reaches the server, and a lost connection is taken up where it broke. Yields [] like
-        `read`; ends when the bus is closed.
+        Messages are new from the first iteration that reaches the server; after a lost connection, reading continues where it stopped.
+        Yields [] like `read`; ends when the bus is closed.
         """
         ...
 
@@ -79,9 +79,9 @@ class Bus(Protocol):
         ...
 
     async def latest(self, stream: str, count: int = 1) -> list[Message]:
-        """The newest messages of a stream, oldest of them first; [] where there is none or the server is away."""
+        """Returns the newest messages of a stream, oldest first; [] if there are none or the server is unreachable."""
         ...
 
     async def close(self) -> None:
-        """Sends what is buffered, for at most a second, and disconnects."""
+        """Sends buffered messages for at most a second, then disconnects."""
         ...

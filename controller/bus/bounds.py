@@ -1,28 +1,28 @@
-"""How long a stream may get: so many entries, and no more of them than a server's memory has room for. Pure."""
+"""The length bound of a stream: a number of entries, reduced if large entries would take too much memory. Pure."""
 
 from hmas.controller.bus.wire import xadd_head
 
 BYTES_MOST = 64 << 20
-"""Of one stream's entries, as far as their size tells."""
+"""Approximate limit for all entries of one stream."""
 ENTRIES_LEAST = 256
-"""Entries that are kept however large they are."""
+"""Entries that are kept regardless of their size."""
 _EVERY = 64
 _SHARE = 1.0 / 512.0
-"""How much one entry counts for the mean size: telemetry mixes small completions with snapshots that grow with the fleet."""
+"""Weight of one entry in the mean size; small, because telemetry mixes small completions with snapshots that grow with the fleet."""
 _NEAR = 0.1
 
 
 class Bounded:
-    """One stream's command, with a bound that follows the size of what is sent.
+    """The append command of one stream, with a bound that depends on the size of its entries.
 
-    A snapshot of a hundred instances is a hundred times one of one: a bound in entries alone is some megabytes in one place and more than
-    the server has in another.
+    A snapshot of a hundred instances is a hundred times as large as that of one instance. A fixed number of entries would take a few
+    megabytes in one installation and more than the server's memory in another.
     """
 
     __slots__ = ("_count", "_head", "_key", "_mean", "_most", "bound")
 
     def __init__(self, key: str, most: int) -> None:
-        """Begins at `most` entries."""
+        """Starts with a bound of `most` entries."""
         self._key = key
         self._most = self.bound = most
         self._mean = 0.0
@@ -30,7 +30,7 @@ class Bounded:
         self._head = xadd_head(key, most)
 
     def head(self, size: int) -> bytes:
-        """What stands before a payload of so many bytes. O(1)."""
+        """The start of the command for a payload of `size` bytes. O(1)."""
         self._count += 1
         self._mean += (size - self._mean) * max(1.0 / self._count, _SHARE)
         if self._count % _EVERY == 0:

@@ -1,8 +1,8 @@
-"""Bytes of a message and back: JSON with a version envelope, `{"v": 1, "m": {"type": "completion", ...}}`.
+"""Encodes and decodes messages: JSON with a version envelope, `{"v": 1, "m": {"type": "completion", ...}}`.
 
-The message is a tagged union, validated field by field as it is read. Unknown fields are ignored, so an old receiver reads a newer sender
-as long as the version is the same. A number that JSON cannot carry (NaN, infinity) travels as null and is refused by the reader: such a
-value is a fault of the sender and must not reach a control law.
+The message is a tagged union, and every field is validated when it is decoded. Unknown fields are ignored, so an old receiver can read
+messages of a newer sender of the same version. A number that JSON cannot represent (NaN, infinity) is sent as null and refused by the
+reader: such a value is an error of the sender and must not reach a control law.
 """
 
 import msgspec
@@ -15,7 +15,7 @@ _EXCERPT = 80
 
 
 class _Envelope(msgspec.Struct, frozen=True):
-    """Opened first: a payload of another version is told apart before its message is looked at."""
+    """Decoded first, so that another version is recognized before the message is decoded."""
 
     v: int
     m: msgspec.Raw
@@ -27,10 +27,10 @@ _message_decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(AnyMessag
 
 
 def encode(message: Message) -> bytes:
-    """The bytes of a message.
+    """Encodes a message.
 
     Raises:
-        MessageError: A field holds what JSON cannot carry (such as an object in `Event.data`, or half a surrogate pair in a text).
+        MessageError: A field holds a value that JSON cannot represent (an object in `Event.data`, half a surrogate pair in a text).
     """
     try:
         return _HEAD + _encoder.encode(message) + b"}"
@@ -39,10 +39,10 @@ def encode(message: Message) -> bytes:
 
 
 def decode(payload: bytes) -> Message:
-    """The message in `payload`.
+    """Decodes the message in `payload`.
 
     Raises:
-        MessageError: Not JSON, no envelope, another version, an unknown type, or a field of the wrong type; names which.
+        MessageError: Not JSON, no envelope, another version, an unknown type, or a field of the wrong type; the error names which.
     """
     try:
         envelope = _envelope_decoder.decode(payload)

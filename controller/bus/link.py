@@ -1,4 +1,4 @@
-"""What the sender and the readers of one `RedisBus` share: the address, the clients, the health, and the shape of an entry."""
+"""The state that the sender and the readers of one `RedisBus` share: address, clients, health, and the format of an entry."""
 
 import asyncio
 import logging
@@ -21,20 +21,20 @@ from hmas.controller.core.messages import Message
 log = logging.getLogger(__name__)
 
 FIELD = b"m"
-"""The one field of every stream entry; its value is what `codec.encode` gives."""
+"""The only field of a stream entry; its value is the result of `codec.encode`."""
 ANSWER_TIMEOUT_S = 5.0
-"""How long an answer may take beyond the time that a blocking read asked to wait."""
+"""How long an answer may take beyond the waiting time of a blocking read."""
 CONNECT_TIMEOUT_S = 2.0
 LOST = (RedisError, OSError)
-"""What a call raises when the server is away or does not answer as it should."""
+"""The errors that a call raises if the server is unreachable or answers incorrectly."""
 NOT_YET = "not connected yet"
 Entry = tuple[bytes, dict[bytes, bytes] | None]
-"""Id and fields as the client library gives them; no fields where a pending entry has been trimmed away."""
+"""Id and fields as the client library returns them; the fields are None if a pending entry has been trimmed."""
 
 
 @dataclass(slots=True)
 class Backoff:
-    """Delays between attempts to reach the server: doubling from `base_s` to `cap_s`, each drawn from its upper half (jitter)."""
+    """Delays between attempts to reach the server: they double from `base_s` to `cap_s`; each is drawn from its upper half (jitter)."""
 
     base_s: float = 0.05
     cap_s: float = 2.0
@@ -47,7 +47,7 @@ class Backoff:
         return full_s * random.uniform(0.5, 1.0)
 
     def reset(self) -> None:
-        """An attempt worked."""
+        """Resets the delay after a successful attempt."""
         self.failures = 0
 
 
@@ -57,7 +57,7 @@ class Link:
 
     Attributes:
         url: `redis://`, `rediss://` or `unix://` address.
-        key_prefix: Put before every stream name on the server; callers never see it.
+        key_prefix: Prefix of every stream name on the server; callers use names without it.
         closed: Set once the bus is closed; readers then end.
     """
 
@@ -68,14 +68,14 @@ class Link:
     _clients: set[RedisClient] = field(default_factory=set)
 
     def client(self, *, block_s: float = 0.0, retries: int = 0) -> RedisClient:
-        """A client of its own.
+        """Makes a new client.
 
         Args:
-            block_s: How long its blocking reads will wait; the socket timeout stands above it.
-            retries: Repetitions of a command that met a broken connection, without delay. 0 leaves them to a caller that backs off.
+            block_s: How long its blocking reads wait; the socket timeout is longer than this.
+            retries: Immediate repetitions of a command after a broken connection. 0 leaves retries to a caller that backs off.
 
         Raises:
-            BusError: The address is none.
+            BusError: The address is invalid.
         """
         try:
             client: RedisClient = RedisClient.from_url(
@@ -98,7 +98,7 @@ class Link:
         await client.aclose()
 
     async def close(self) -> None:
-        """Ends the link: every client is closed, and a reader that waits on one ends."""
+        """Closes the link and every client; readers that wait end."""
         self.closed = True
         for client in list(self._clients):
             await self.release(client)
@@ -113,13 +113,13 @@ class Link:
         return re.sub(r"//[^/@]*@", "//", self.url)
 
     def works(self) -> None:
-        """An exchange with the server succeeded."""
+        """Records that an exchange with the server succeeded."""
         if not self.health.connected:
             log.info("bus connected: %s", self.shown)
             self.health = replace(self.health, connected=True, detail="")
 
     def lost(self, error: BaseException) -> None:
-        """An exchange failed. Logged when the connection is lost, not for every attempt after that."""
+        """Records that an exchange failed. Logs only the loss of the connection, not every later attempt."""
         first = self.health.connected or self.health.detail == NOT_YET
         losses = self.health.losses + self.health.connected
         self.health = replace(self.health, connected=False, detail=f"{type(error).__name__}: {error}", losses=losses)
@@ -127,11 +127,11 @@ class Link:
             log.warning("bus lost: %s: %s", self.shown, self.health.detail)
 
     def drop(self, count: int) -> None:
-        """Messages were given up."""
+        """Counts messages that were dropped."""
         self.health = replace(self.health, dropped=self.health.dropped + count)
 
     def read_payload(self, stream: str, entry_id: str, payload: bytes) -> Message | None:
-        """The message of an entry; None, counted and logged, where it cannot be understood."""
+        """Decodes the message of an entry; returns None, counts and logs if that fails."""
         try:
             return decode(payload)
         except MessageError as error:
@@ -140,7 +140,7 @@ class Link:
             return None
 
     def deliveries(self, stream: str, entries: Iterable[Entry]) -> tuple[list[Delivery], list[bytes]]:
-        """Entries as deliveries, and the ids of those that carry nothing readable (trimmed away, or rejected)."""
+        """Returns entries as deliveries, and the ids of entries without a readable message (trimmed or rejected)."""
         good: list[Delivery] = []
         bad: list[bytes] = []
         for entry_id, fields in entries:
@@ -153,7 +153,7 @@ class Link:
         return good, bad
 
     async def away(self, delay_s: float, block_s: float) -> AsyncIterator[list[Delivery]]:
-        """Waits out a delay in steps no longer than a block, with an empty batch after each."""
+        """Waits for a delay in steps of at most `block_s`, and yields an empty batch after each."""
         while delay_s > 0 and not self.closed:
             await asyncio.sleep(min(delay_s, block_s))
             delay_s -= block_s
@@ -161,5 +161,5 @@ class Link:
 
 
 def pairs(reply: Any) -> list[tuple[bytes, list[Entry]]]:
-    """The reply of XREAD and XREADGROUP as (key, entries) pairs; nothing where the block ran out."""
+    """The reply of XREAD and XREADGROUP as (key, entries) pairs; empty if the blocking time ran out."""
     return [(key, entries) for key, entries in reply or []]

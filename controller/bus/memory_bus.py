@@ -1,7 +1,7 @@
-"""The bus inside one process, for a gateway with its agents in it, for scenarios in virtual time and for tests.
+"""The bus inside one process, for a gateway and its agents in one process, for scenarios in virtual time and for tests.
 
-It keeps the promises of `RedisBus`: streams bounded by MAXLEN, groups that begin with the oldest entry, at-least-once delivery with a
-pending list per group, and followers. Time is the event loop's, so it works on a virtual one.
+It behaves like `RedisBus`: streams bounded by MAXLEN, groups that begin with the oldest entry, at-least-once delivery with a pending list
+per group, and followers. It uses the event loop's time, so it also works on a virtual loop.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from hmas.controller.bus.codec import encode
 from hmas.controller.core.messages import MAXLEN, STREAM_OF, Message
 
 CLAIM_IDLE_S = 60.0
-"""An entry that its consumer leaves unacknowledged for this long goes to the next consumer that reads."""
+"""An entry that its consumer does not acknowledge within this time goes to the next consumer that reads."""
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class _Stream:
     groups: dict[str, _Group] = field(default_factory=dict)
 
     def after(self, number: int, count: int) -> list[tuple[int, Message]]:
-        """Up to `count` entries younger than `number`, oldest first."""
+        """Up to `count` entries newer than `number`, oldest first."""
         if number >= self.last:
             return []
         skip = max(0, number + 1 - self.entries[0][0])
@@ -45,7 +45,7 @@ class _Stream:
 
 
 class MemoryBus:
-    """Implements `hmas.controller.bus.base.Bus` without a server. One object serves every part of the process."""
+    """Implements `hmas.controller.bus.base.Bus` without a server. One object serves all parts of the process."""
 
     def __init__(self) -> None:
         self._streams = {name: _Stream(deque(maxlen=length)) for name, length in MAXLEN.items()}
@@ -55,14 +55,14 @@ class MemoryBus:
 
     @property
     def health(self) -> BusHealth:
-        """Connected until closed."""
+        """The health: connected until closed."""
         return self._health
 
     async def start(self) -> None:
-        """Nothing to start."""
+        """Does nothing."""
 
     def post(self, message: Message) -> None:
-        """See `Bus.post`. The message is encoded once, so that what would fail on the real bus fails here too."""
+        """See `Bus.post`. The message is encoded, so that a message that fails on the real bus fails here too."""
         encode(message)
         if self._closed:
             self._health = replace(self._health, dropped=self._health.dropped + 1)
@@ -123,7 +123,7 @@ class MemoryBus:
         self._wake()
 
     def _take(self, stream: str, group: str, consumer: str, count: int) -> list[Delivery]:
-        """What others left behind, then what is new, entered in the group's pending list."""
+        """Takes entries that other consumers left unacknowledged, then new ones, and adds them to the group's pending list."""
         state = self._streams[stream].groups[group]
         pending = self._pending(stream, group)
         now_s = asyncio.get_running_loop().time()
@@ -136,7 +136,7 @@ class MemoryBus:
         return _deliveries(stream, found + new)
 
     def _pending(self, stream: str, group: str) -> dict[int, _Pending]:
-        """The group's pending list without what the stream has trimmed away since: such entries are lost, as on a server."""
+        """The group's pending list without entries that the stream has trimmed: these are lost, as on a server."""
         state = self._streams[stream]
         pending = state.groups[group].pending
         oldest = state.entries[0][0] if state.entries else 0
@@ -145,14 +145,14 @@ class MemoryBus:
         return pending
 
     def _wake(self) -> None:
-        """Wakes everyone who waits now; whoever comes later waits on a new event."""
+        """Wakes all current waiters; later ones wait on a new event."""
         self._posted.set()
         self._posted = asyncio.Event()
 
     async def _wait(self, seconds: float) -> bool:
-        """True when something was posted (or the bus closed) in time."""
+        """Returns True if a message was posted (or the bus closed) in time."""
         try:
-            # Not `wait_for`: before Python 3.12 it swallows a cancellation that comes together with the event.
+            # Not `wait_for`: before Python 3.12 it loses a cancellation that comes together with the event.
             async with asyncio.timeout(seconds):
                 await self._posted.wait()
         except TimeoutError:

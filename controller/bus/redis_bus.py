@@ -14,29 +14,29 @@ from hmas.controller.core.messages import STREAM_OF, Completion, Message, System
 FLUSH_S = 1.0
 """How long `close` waits for the buffer to empty."""
 PATIENT = frozenset({Completion, SystemSnapshot})
-"""Telemetry: nobody waits for one of these alone."""
+"""Telemetry messages, which are not urgent on their own."""
 
 
 class RedisBus:
     """Implements `hmas.controller.bus.base.Bus`.
 
-    A sender gathers messages for a moment and writes them together; every reader holds one connection; acknowledgements and `latest`
-    share one more. Losing the server raises nowhere: the buffer fills, readers yield [], `health` says why, and all reconnect with
-    bounded backoff.
+    A sender collects messages for a short time and writes them together. Every reader has one connection; acknowledgements and `latest`
+    share another one. The loss of the server raises no error: the buffer fills, readers yield [], `health` says why, and all reconnect
+    with bounded backoff.
     """
 
     def __init__(self, url: str, key_prefix: str = "") -> None:
-        """Connects nothing yet.
+        """Does not connect yet.
 
         Args:
             url: `redis://host:port/db`, `rediss://...` or `unix:///path`.
-            key_prefix: Put before every stream name, so that installations can share a server.
+            key_prefix: Prefix of every stream name, so that installations can share a server.
 
         Raises:
-            BusError: The address is none.
+            BusError: The address is invalid.
         """
         self._link = Link(url, key_prefix)
-        # An idle connection may have been cut since the last command: one more try tells that from a server that is away.
+        # An idle connection may have been cut since the last command; a retry distinguishes that from an unreachable server.
         self._commands = self._link.client(retries=1)
         self._sender = Sender(self._link)
 
@@ -46,7 +46,7 @@ class RedisBus:
         return self._link.health
 
     async def start(self) -> None:
-        """Starts the sender; it greets the server at once, so `health` tells soon whether it is there."""
+        """Starts the sender, which pings the server at once, so `health` soon shows whether the server is reachable."""
         if not self._link.closed:
             self._sender.start()
 
@@ -70,7 +70,7 @@ class RedisBus:
         return batches(self._link, Follower(self._link, streams, count=count, block_ms=block_ms), block_ms=block_ms)
 
     async def ack(self, deliveries: Sequence[Delivery], *, group: str) -> None:
-        """See `Bus.ack`. An acknowledgement that does not arrive brings the entries again; that is all."""
+        """See `Bus.ack`. If an acknowledgement does not arrive, the entries are delivered again."""
         if not deliveries:
             return
         ids: defaultdict[str, list[str]] = defaultdict(list)

@@ -1,7 +1,7 @@
-"""Reading streams from Redis: as a consumer of a group, or as a follower of everything new.
+"""Readers of Redis streams: a consumer of a group, and a follower of all new entries.
 
-Each reader has a connection of its own, because a blocking read holds it. A reader is a little machine: `step` does one exchange and
-returns a batch; any failure sets it back to its start, where it makes sure of its groups (or of its place) again.
+Each reader has a connection of its own, because a blocking read occupies it. `step` does one exchange and returns a batch. After any
+failure the reader starts over: it checks its groups (or its position) again.
 """
 
 import time
@@ -15,20 +15,20 @@ from hmas.controller.bus.base import Delivery
 from hmas.controller.bus.link import LOST, Backoff, Entry, Link, pairs
 
 CLAIM_EVERY_S = 30.0
-"""How often a consumer looks for entries that others have left behind."""
+"""How often a consumer looks for entries that other consumers have abandoned."""
 CLAIM_IDLE_MS = 60_000
-"""An entry unacknowledged for this long counts as left behind."""
+"""An entry that is unacknowledged for this long counts as abandoned."""
 
 
 class Reader(Protocol):
-    """One exchange at a time."""
+    """Reads batches, one exchange at a time."""
 
     def restart(self) -> None:
-        """Forgets what was assumed about the server; the next step finds out again."""
+        """Discards assumptions about the server; the next step checks them again."""
         ...
 
     async def step(self, client: RedisClient) -> list[Delivery]:
-        """One exchange; [] when a block ran out."""
+        """Does one exchange; returns [] if the blocking time ran out."""
         ...
 
 
@@ -43,7 +43,7 @@ async def batches(link: Link, reader: Reader, *, block_ms: int) -> AsyncIterator
                 batch = await reader.step(client)
             except LOST as error:
                 reader.restart()
-                # A missing group or a deleted stream is put right at once, the first time; whatever lasts is waited out.
+                # A missing group or a deleted stream is repaired at once the first time; a lasting error is followed by a delay.
                 at_once = isinstance(error, ResponseError) and backoff.failures == 0
                 delay_s = backoff.next_s()
                 if at_once:
@@ -60,7 +60,7 @@ async def batches(link: Link, reader: Reader, *, block_ms: int) -> AsyncIterator
 
 
 class GroupReader:
-    """A consumer of a group over several streams: own pending entries, then abandoned ones now and then, then new ones."""
+    """A consumer of a group over several streams: reads its own pending entries, then abandoned ones at intervals, then new ones."""
 
     def __init__(self, link: Link, streams: Sequence[str], *, group: str, consumer: str, count: int, block_ms: int) -> None:
         self._link = link
@@ -74,7 +74,7 @@ class GroupReader:
         self._fresh = True
 
     def restart(self) -> None:
-        """The next step makes sure of the groups and reads the own pending entries again."""
+        """Makes the next step check the groups and read the consumer's own pending entries again."""
         self._fresh = True
 
     async def step(self, client: RedisClient) -> list[Delivery]:
@@ -110,7 +110,7 @@ class GroupReader:
         return pairs(await client.xreadgroup(self._group, self._consumer, streams, count=self._count, block=block_ms))
 
     async def _accept(self, client: RedisClient, found: Sequence[tuple[bytes, list[Entry]]]) -> list[Delivery]:
-        """Entries as deliveries; what cannot be read is acknowledged here, so that it does not come back for ever."""
+        """Returns entries as deliveries; acknowledges unreadable entries, so that they are not delivered again."""
         batch: list[Delivery] = []
         for key, entries in found:
             good, bad = self._link.deliveries(self._stream_of[key], entries)
@@ -123,13 +123,13 @@ class GroupReader:
         found: list[tuple[bytes, list[Entry]]] = []
         for key in self._stream_of:
             reply: Any = await client.xautoclaim(key, self._group, self._consumer, CLAIM_IDLE_MS, start_id="0-0", count=self._count)
-            # Servers before 7.0 answer (cursor, entries), later ones add the ids of deleted entries.
+            # Servers before 7.0 answer (cursor, entries); later ones add the ids of deleted entries.
             found.append((key, reply[1]))
         return await self._accept(client, found)
 
 
 class Follower:
-    """Everything new on several streams, for one reader alone."""
+    """Reads all new entries of several streams, for a single reader."""
 
     def __init__(self, link: Link, streams: Sequence[str], *, count: int, block_ms: int) -> None:
         self._link = link
@@ -140,7 +140,7 @@ class Follower:
         self._fresh = True
 
     def restart(self) -> None:
-        """The next step checks that its place still exists on the server."""
+        """Makes the next step check that its position still exists on the server."""
         self._fresh = True
 
     async def step(self, client: RedisClient) -> list[Delivery]:
@@ -158,12 +158,12 @@ class Follower:
         return batch
 
     async def _place(self, client: RedisClient, key: bytes) -> bytes:
-        """Where to go on: `$` as a concrete id at first, so that a reconnect loses nothing; later the last id seen."""
+        """The id to continue from: at first the newest id (not `$`, so that a reconnect loses nothing), later the last id read."""
         newest = await _newest_id(client, key)
         last = self._last.get(key)
         if last is None:
             return newest
-        # A server that restarted empty counts from its own clock: a place ahead of it would wait for ever.
+        # A server that restarted empty makes ids from its own clock; a position ahead of it would wait for ever.
         return b"0-0" if _order(newest) < _order(last) else last
 
 

@@ -1,4 +1,4 @@
-"""What goes out to Redis: gathered for a moment, written together, kept until the server has it."""
+"""The sender of messages to Redis: collects them briefly, writes them together, and keeps them until the server has confirmed them."""
 
 import asyncio
 import contextlib
@@ -17,27 +17,27 @@ from hmas.controller.bus.wire import Wire, xadd
 from hmas.controller.core.messages import MAXLEN
 
 BUFFER = 20_000
-"""Messages held while the server is away; beyond it the oldest are dropped and counted."""
+"""Messages buffered while the server is unreachable; above this the oldest are dropped and counted."""
 AHEAD = 2_048
-"""Messages that have been written and not answered yet; further ones wait."""
+"""Most messages that are written but not answered yet; further ones wait."""
 GATHER_S = 0.002
-"""How long a message waits for others that go with it: one write for ten costs little more than one for one."""
+"""How long a message waits for others in the same write: one write of ten messages costs little more than of one."""
 PATIENT_S = 0.02
-"""The same for messages that nobody waits for."""
+"""The same for messages that are not urgent."""
 RETRIED = ("OOM", "READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN")
-"""Beginnings of refusals that pass: the server is full, a replica, or not ready yet."""
+"""First words of temporary refusals: the server is full, a replica, or not ready yet."""
 log = logging.getLogger(__name__)
 
 
 class Sender:
     """Appends messages to their streams, in the order in which they were posted, at least once each.
 
-    What has been written stays at hand until its reply is there. A connection that is lost, or whose server refuses for now, gives it
-    back to the front of the buffer, and the next connection begins with it.
+    Written messages are kept until their replies arrive. If the connection is lost or the server refuses temporarily, they go back to the
+    front of the buffer, and the next connection begins with them.
     """
 
     def __init__(self, link: Link) -> None:
-        """Connects nothing yet."""
+        """Does not connect yet."""
         self._link = link
         self._bounded = {stream: Bounded(link.key(stream), most) for stream, most in MAXLEN.items()}
         self._waiting: deque[tuple[str, bytes]] = deque()
@@ -51,13 +51,13 @@ class Sender:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begins to connect; a second call does nothing."""
+        """Starts to connect; a second call does nothing."""
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name="bus-sender")
             self._task.add_done_callback(self._ended)
 
     def post(self, stream: str, payload: bytes, *, patient: bool) -> None:
-        """Takes a message. `patient`: nobody waits for it, so that it may go with a later one."""
+        """Buffers a message. A `patient` message is not urgent and may wait for a later write."""
         self._waiting.append((stream, payload))
         if len(self._waiting) > BUFFER:
             self._waiting.popleft()
@@ -73,14 +73,14 @@ class Sender:
             self._timer = asyncio.get_running_loop().call_later(GATHER_S, self._flush)
 
     async def close(self, flush_s: float) -> None:
-        """Waits up to `flush_s` for what is left to go out, gives up the rest, and ends. The link is closed by then."""
+        """Sends remaining messages for up to `flush_s`, drops the rest, and ends. It also marks the link as closed."""
         if self._task is not None and not self._task.done():
             self._flush()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._drained(), flush_s)
         self._link.closed = True
         while self._task is not None and not self._task.done():
-            # The client library swallows a cancellation that meets it while connecting, so once may not be enough.
+            # The client library loses a cancellation that arrives while it connects, so one may not be enough.
             self._task.cancel()
             await asyncio.wait({self._task}, timeout=0.1)
         self._link.drop(len(self._waiting) + len(self._written))
@@ -150,7 +150,7 @@ class Sender:
         """Connects, and sends until the connection is lost.
 
         Raises:
-            RedisError: It is, or does not come about. OSError likewise.
+            RedisError: The connection was lost or could not be established. OSError likewise.
         """
         connection = client.connection_pool.make_connection()  # type: ignore[no-untyped-call]  # redis-py annotates not this one
         try:
@@ -159,7 +159,7 @@ class Sender:
             await connection.read_response()
             wire = self._wire = Wire(connection, self._answered, self._flush)
             if not self._waiting:
-                # Else the first answers tell whether it takes anything.
+                # Otherwise the first answers show whether the server accepts messages.
                 self._link.works()
             self._flush()
             await self._watch(wire)
@@ -173,7 +173,7 @@ class Sender:
             await connection.disconnect(nowait=True)
 
     async def _watch(self, wire: Wire) -> None:
-        """Returns never: raises when the connection is gone, or when the server has been silent for too long."""
+        """Never returns; raises if the connection has ended, or if the server has been silent for too long."""
         while True:
             answers = self._answers
             awaited = bool(self._written)
@@ -184,7 +184,7 @@ class Sender:
                 raise RedisTimeoutError(f"the server has not answered for {ANSWER_TIMEOUT_S:g} s")
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A sender that ends by anything but `close` is a fault: it must be seen, not found later by a silent bus."""
+        """Logs an unexpected end of the sender, which would otherwise show only as a silent bus."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._link.lost(error)

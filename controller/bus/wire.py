@@ -1,7 +1,7 @@
-"""Entries on their way to one Redis server: XADD commands packed by hand, their replies counted as they come.
+"""The connection that sends entries to a Redis server: it encodes XADD commands directly and counts their replies.
 
-The client library takes some 50 microseconds of CPU for every command, several times that where a command goes alone. It still makes the
-connection, with whatever the address says of users, databases and TLS; this takes its transport over.
+The client library takes about 50 microseconds of CPU per command, and several times that for a single command. It still establishes the
+connection, with the users, databases and TLS of the address; this module then takes over its transport.
 """
 
 import asyncio
@@ -16,33 +16,33 @@ MAX_REPLY_BYTES = 65_536
 
 
 def xadd_head(key: str, bound: int) -> bytes:
-    """What stands before the payload in the command that appends it to the stream `key` of about `bound` entries."""
+    """The part before the payload of the command that appends it to the stream `key`, which keeps about `bound` entries."""
     words = (b"XADD", key.encode(), b"MAXLEN", b"~", b"%d" % bound, b"*", FIELD)
     return b"*%d\r\n" % (len(words) + 1) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
 
 
 def xadd(head: bytes, payload: bytes) -> bytes:
-    """The whole command."""
+    """The complete command."""
     return head + b"$%d\r\n%b\r\n" % (len(payload), payload)
 
 
 class Wire(asyncio.Protocol):
-    """A connection that carries nothing but such commands.
+    """A connection that carries only XADD commands.
 
     Attributes:
-        gone: Done once the connection is; its result is the reason.
+        gone: Resolved when the connection has ended, with the reason.
         paused: Whether the server does not keep up.
     """
 
     def __init__(self, connection: Any, answered: Callable[[Sequence[object]], None], writable: Callable[[], None]) -> None:
-        """Takes a connection over.
+        """Takes over a connection.
 
         Args:
-            connection: One of redis.asyncio that stands and awaits no reply.
-            answered: Told replies in their order; what the server refuses is a `hiredis.ReplyError`.
-            writable: Told when the server keeps up again.
+            connection: An established connection of redis.asyncio that awaits no reply.
+            answered: Called with replies in order; a refusal of the server is a `hiredis.ReplyError`.
+            writable: Called when the server keeps up again.
         """
-        # The library keeps its stream to itself; there is no other way to what it has connected.
+        # The library has no public access to the transport of its connection.
         transport: asyncio.Transport = connection._writer.transport  # noqa: SLF001
         self._transport = transport
         self._before = cast("asyncio.Protocol", transport.get_protocol())
@@ -64,7 +64,7 @@ class Wire(asyncio.Protocol):
         self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Replies, or parts of them."""
+        """Parses replies, or parts of them."""
         reader = self._reader
         replies: list[object] = []
         try:
@@ -80,11 +80,11 @@ class Wire(asyncio.Protocol):
             self._answered(replies)
 
     def eof_received(self) -> bool:
-        """The server closes."""
+        """The server closes the connection."""
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        """It is gone."""
+        """The connection has ended."""
         if not self.gone.done():
             self.gone.set_result(str(error or "the server closed the connection"))
         self._before.connection_lost(error)
@@ -94,6 +94,6 @@ class Wire(asyncio.Protocol):
         self.paused = True
 
     def resume_writing(self) -> None:
-        """It keeps up again."""
+        """The server keeps up again."""
         self.paused = False
         self._writable()

@@ -1,4 +1,4 @@
-"""Checks a parsed document against msgspec types and reports every mistake, not only the first, each with its path."""
+"""Checks a parsed document against msgspec types and reports every mistake with its path, not only the first."""
 
 import difflib
 import math
@@ -13,7 +13,7 @@ Path = tuple[str | int, ...]
 MAX_SHOWN = 80
 SECRET_WORDS = ("sha256", "token", "api_key", "secret")
 COUNTED = re.compile("tokens|token_budget|per_token")
-"""Tokens that are counted, which are no secret."""
+"""Matches names of token counts, which are not secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Problem:
 
     Attributes:
         path: Keys and list positions that lead to it; () for the document itself.
-        message: What is there and what is allowed, in words.
+        message: What was found and what is allowed, as text.
     """
 
     path: Path
@@ -54,14 +54,14 @@ def bare(kind: types.Type) -> types.Type:
 
 
 def description(kind: types.Type) -> str:
-    """The description given by `msgspec.Meta`, empty where there is none."""
+    """The description given by `msgspec.Meta`, empty if there is none."""
     if isinstance(kind, types.Metadata) and kind.extra_json_schema:
         return str(kind.extra_json_schema.get("description", ""))
     return ""
 
 
 def allowed(kind: types.Type) -> str:
-    """What a value of this type may be, in words."""
+    """The allowed values of this type, as text."""
     inner = bare(kind)
     match inner:
         case types.LiteralType():
@@ -87,13 +87,13 @@ def allowed(kind: types.Type) -> str:
 
 
 def closest(word: str, options: Iterable[str]) -> str:
-    """` Did you mean X?` when an option resembles `word`, else nothing."""
+    """` Did you mean X?` if an option is similar to `word`, else an empty text."""
     found = difflib.get_close_matches(word.lower(), list(options), n=1, cutoff=0.6)
     return f" Did you mean `{found[0]}`?" if found else ""
 
 
 def dotted(path: Path) -> str:
-    """A path as people write it: `engines[1].url`; empty for the document itself."""
+    """A path as text, such as `engines[1].url`; empty for the document itself."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
@@ -101,7 +101,7 @@ def dotted(path: Path) -> str:
 
 
 def shown(value: Any, path: Path = ()) -> str:
-    """`got ...`: the value and what it is, cut to one line; a value that may be a secret is only described."""
+    """`got ...`: the value and its type, cut to one line; a value that may be a secret is described but not shown."""
     word = _kind_word(value)
     if value is None or isinstance(value, Mapping | list):
         return f"got {word}"
@@ -153,7 +153,7 @@ def _list(value: Any, kind: types.ListType, path: Path) -> Iterator[Problem]:
 
 
 def _union(value: Any, kind: types.UnionType, path: Path) -> Iterator[Problem]:
-    """No mistake when an option fits; with a single option beside null, that option's own mistakes say the most."""
+    """No mistake if an option fits; if there is one option besides null, reports the mistakes of that option."""
     tried = [list(problems(value, option, path)) for option in kind.types]
     if not all(tried):
         return
@@ -194,7 +194,7 @@ def _text_fits(value: str, kind: types.StrType) -> bool:
     return (
         (kind.min_length is None or len(value) >= kind.min_length)
         and (kind.max_length is None or len(value) <= kind.max_length)
-        # `$` also matches before a final newline, which no name may carry.
+        # `$` also matches before a final newline, which no name may contain.
         and (kind.pattern is None or (re.search(kind.pattern, value) is not None and not value.endswith("\n")))
     )
 

@@ -1,4 +1,4 @@
-"""Mistakes that only show between settings, once each of them is right by itself."""
+"""Finds contradictions between settings that are each valid on their own."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ BUS_SCHEMES = ("redis://", "rediss://", "unix://")
 
 
 def cross_problems(config: Config) -> Iterator[Problem]:
-    """Every contradiction, each at the path where it is best mended."""
+    """Every contradiction, each at the path where it is best corrected."""
     yield from _doors(config)
     yield from _engines(config)
     yield from _tenants(config)
@@ -25,9 +25,9 @@ def cross_problems(config: Config) -> Iterator[Problem]:
 
 
 def unknown_policy(data: Any) -> Iterator[Problem]:
-    """The policy that a document names, where the pool has none of that name.
+    """A mistake if the document names a policy that does not exist.
 
-    Asked of the document as it was read, beside the checks of its types, so that it is told together with other mistakes.
+    It is checked on the raw document, next to the checks of types, so that it is reported together with other mistakes.
     """
     scheduler = data.get("scheduler") if isinstance(data, dict) else None
     name = scheduler.get("policy") if isinstance(scheduler, dict) else None
@@ -36,7 +36,7 @@ def unknown_policy(data: Any) -> Iterator[Problem]:
 
 
 def advice(config: Config, env: Mapping[str, str]) -> list[str]:
-    """What is allowed but probably not meant; one sentence each."""
+    """Settings that are allowed but probably not intended; one sentence each."""
     found = []
     if not config.engines:
         found.append("engines: none is configured; the gateway answers 503 until `hmas up --engine ...` or the file names one")

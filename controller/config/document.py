@@ -1,4 +1,4 @@
-"""Reads a YAML or TOML file into plain data, with the line on which every key and list item stands."""
+"""Reads a YAML or TOML file into plain data, with the line number of every key and list item."""
 
 import re
 import tomllib
@@ -26,7 +26,7 @@ class Document:
 
     Attributes:
         file: Its name as given, for messages.
-        data: What it holds; an empty file is an empty map.
+        data: Its content; an empty file is an empty map.
         lines: Line number from 1 by path.
     """
 
@@ -35,7 +35,7 @@ class Document:
     lines: Mapping[Path, int] = field(default_factory=dict)
 
     def line_of(self, path: Path) -> int:
-        """Line of a path, or of its nearest parent that the file has; 1 where it has none."""
+        """Line of a path, or of its nearest parent in the file; 1 if there is none."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path, 1)
@@ -84,7 +84,7 @@ def parse_toml(text: str, file: str) -> Document:
 
 
 def parse_yaml(text: str, file: str) -> Document:
-    """Parses one YAML document. Keys that stand twice, tags beyond the standard ones and merge keys are mistakes.
+    """Parses one YAML document. Duplicate keys, non-standard tags and merge keys are mistakes.
 
     Raises:
         ConfigError: Not well formed; names the line.
@@ -105,7 +105,7 @@ def parse_yaml(text: str, file: str) -> Document:
 
 
 class _YamlReader:
-    """Walks YAML's nodes, because their marks are lost once they are plain data."""
+    """Walks YAML's nodes, because plain data does not keep their line numbers."""
 
     def __init__(self, text: str, file: str) -> None:
         self._loader = yaml.SafeLoader(text)
@@ -128,7 +128,7 @@ class _YamlReader:
         return Document(self._file, data, self._lines)
 
     def _value(self, node: yaml.Node, path: Path) -> Any:
-        # An alias repeats its node, so a small file can unfold into a vast one.
+        # An alias repeats its node, so a small file can expand into a huge document.
         self._count += 1
         if self._count > MAX_NODES or len(path) > MAX_DEPTH:
             raise self._mistake(node, path, "too many or too deeply nested values")
@@ -152,7 +152,7 @@ class _YamlReader:
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
                 raise self._mistake(key_node, path, "a key must be a plain text")
-            # As written: `on` and `1` are keys like others here, not a truth value and a number.
+            # Keys are taken as written: `on` and `1` are texts here, not a truth value and a number.
             key = str(key_node.value)
             if key in data:
                 first = self._lines[(*path, key)]

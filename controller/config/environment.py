@@ -1,4 +1,4 @@
-"""`HMAS_SECTION__KEY=value` in the environment stands above the file."""
+"""Applies environment variables: `HMAS_SECTION__KEY=value` takes precedence over the file."""
 
 import json
 import re
@@ -30,7 +30,7 @@ OTHER_NAMES = frozenset(
         "HMAS_VLLM_MODEL",
     }
 )
-"""Variables that processes and tests read and that are no settings."""
+"""Variables that processes and tests read and that are not settings."""
 
 # A Kubernetes Service named hmas or hmas-gateway puts variables like HMAS_GATEWAY_PORT=tcp://10.0.0.1:8080 into every pod.
 _SERVICE_LINK = re.compile(r"^HMAS_([A-Z0-9]+_)*(SERVICE_(HOST|PORT)(_[A-Z0-9_]+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$")
@@ -38,20 +38,20 @@ _CONFIG = types.type_info(Config)
 
 
 def names() -> dict[str, tuple[Path, types.Type]]:
-    """Every variable that sets something, with its path and type, in the order of the schema."""
+    """The variable of every setting, with its path and type, in the order of the schema."""
     return dict(_walk(_CONFIG, ()))
 
 
 def apply_environment(data: dict[str, Any], env: Mapping[str, str]) -> tuple[dict[Path, str], list[tuple[str, Problem]]]:
-    """Writes what the environment sets into `data`.
+    """Writes settings from the environment into `data`.
 
     Args:
         data: Parsed file, changed in place.
-        env: The environment; names without the HMAS_ prefix are left alone.
+        env: The environment; names without the HMAS_ prefix are ignored.
 
     Returns:
         The variable that set each path, and the mistakes, each with its variable. A value that does not parse as the
-        setting's type is left as text, for the check of the whole to report.
+        setting's type is left as text, which the check of the whole document then reports.
     """
     known = names()
     origins: dict[Path, str] = {}
@@ -100,7 +100,7 @@ def _parsed(text: str, kind: types.Type) -> Any:
 
 
 def _put(data: dict[str, Any], path: Path, value: Any) -> bool:
-    """False where the file has something else than a section on the way, which the check of the whole reports."""
+    """Sets the value; returns False if a parent is not a section, which the check of the whole document then reports."""
     for part in path[:-1]:
         following = data.setdefault(str(part), {})
         if not isinstance(following, dict):

@@ -1,4 +1,4 @@
-"""Loads the configuration: file, then environment, then every check; all mistakes are reported at once."""
+"""Loads the configuration: file, then environment, then all checks; all mistakes are reported at once."""
 
 from collections.abc import Mapping
 
@@ -24,8 +24,8 @@ class Mistake(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         where: `FILE:LINE` or `environment variable NAME`.
-        path: The setting, such as `engines[1].url`; empty where none can be named.
-        message: What is there and what is allowed.
+        path: The setting, such as `engines[1].url`; empty if it concerns no setting.
+        message: What was found and what is allowed.
     """
 
     where: str
@@ -33,15 +33,15 @@ class Mistake(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
     def __str__(self) -> str:
-        """One line for people."""
+        """The mistake as one line of text."""
         return ": ".join(part for part in (self.where, self.path, self.message) if part)
 
 
 class ConfigMistakes(ConfigError):
-    """A configuration that was read but cannot be used; `mistakes` has them one by one."""
+    """A configuration was read but cannot be used; `mistakes` lists all mistakes."""
 
     def __init__(self, mistakes: list[Mistake]) -> None:
-        """Takes all mistakes; the text shows the first twenty."""
+        """Stores all mistakes; the text of the error shows the first twenty."""
         lines = [str(mistake) for mistake in mistakes[:MAX_REPORTED]]
         if len(mistakes) > MAX_REPORTED:
             lines.append(f"and {len(mistakes) - MAX_REPORTED} more")
@@ -50,14 +50,14 @@ class ConfigMistakes(ConfigError):
 
 
 def load_config(path: str | None, env: Mapping[str, str]) -> Config:
-    """The configuration in force. Policies of the user's own are loaded first: the file may name them.
+    """Loads the active configuration. Policies of plugins are loaded first, because the file may name them.
 
     Args:
         path: YAML or TOML file; None for the defaults and the environment alone.
-        env: The environment; `HMAS_SECTION__KEY` stands above the file.
+        env: The environment; `HMAS_SECTION__KEY` takes precedence over the file.
 
     Raises:
-        ConfigError: Names for every mistake the file and line (or the variable), the setting, its value and what is allowed.
+        ConfigError: Names, for every mistake, the file and line (or the variable), the setting, its value and what is allowed.
     """
     load_policies()
     document = Document("defaults", {}) if path is None else read_document(path)

@@ -1,4 +1,4 @@
-"""The directory of override documents: read again and again, its last good state kept."""
+"""The directory of override documents: it is polled, and the last valid version of each file is kept."""
 
 import json
 import os
@@ -12,12 +12,12 @@ from hmas.controller.core.errors import OverrideError
 
 MAX_FILES = 256
 _RACY_S = 2.0
-"""A file written this short before it was read may change again within the same timestamp; it is read once more."""
+"""A file that was written less than this before it was read is read again: it may change within the same timestamp."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileError:
-    """Why a file has no effect, or an older version of it stays in force."""
+    """Why a file has no effect, or why an older version of it stays active."""
 
     file: str
     message: str
@@ -28,9 +28,9 @@ class ScanResult:
     """One reading of the directory.
 
     Attributes:
-        overrides: The last good version of every file, in the order of ids; expired ones are among them.
-        changed: Whether what is in force differs from the scan before (a file changed, or one has expired).
-        errors: Files that cannot be used as they stand, in the order of their names.
+        overrides: The last valid version of every file, in the order of ids, including expired ones.
+        changed: Whether the active overrides differ from the previous scan (a file changed or expired).
+        errors: Files whose current content cannot be used, in the order of their names.
     """
 
     overrides: tuple[Override, ...]
@@ -40,7 +40,7 @@ class ScanResult:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What is remembered of a file: its stamp, its last good version, and why the present version is not it."""
+    """The stored state of a file: its stamp, its last valid version, and the error of its current version."""
 
     stamp: tuple[int, int, int]
     override: Override | None
@@ -50,26 +50,26 @@ class _Seen:
 class OverrideDirectory:
     """A directory with one override per `ID.json`, read by polling and written atomically.
 
-    Names that start with a dot or do not end in `.json` are not looked at. Symbolic links, other file types, names out of
-    the pattern, files beyond 64 KiB and beyond the first 256 are refused with an error. A file that turns bad keeps its last good version
-    in force until it is mended, removed, or that version expires.
+    Files whose name starts with a dot or does not end in `.json` are ignored. Symbolic links, other file types, names that do not match the
+    pattern, files larger than 64 KiB and files beyond the first 256 are refused with an error. If a file becomes invalid, its last valid
+    version stays active until the file is corrected or removed, or that version expires.
     """
 
     def __init__(self, path: str | Path) -> None:
-        """Names the directory; it is made by the first `write`, and counts as empty until it is there."""
+        """Stores the path; the first `write` creates the directory, and until then it counts as empty."""
         self.path = Path(path)
         self._seen: dict[str, _Seen] = {}
         self._active: tuple[Override, ...] = ()
 
     def scan(self, now_s: float) -> ScanResult:
-        """Reads what has changed since the last scan. Never raises: what cannot be read is among the errors."""
+        """Reads the files that have changed since the last scan. Never raises: files that cannot be read are listed in `errors`."""
         errors: list[FileError] = []
         try:
             names = sorted(file.name for file in self.path.iterdir() if file.name.endswith(".json") and not file.name.startswith("."))
         except (FileNotFoundError, NotADirectoryError):
             names = []
         except OSError as error:
-            # Not being able to look is no reason to let go of what is held.
+            # If the directory cannot be read, the active overrides stay active.
             errors.append(FileError(str(self.path), f"cannot read the directory: {error.strerror}; what was in force stays in force"))
             return self._result(now_s, errors)
         errors += [FileError(name, f"more than {MAX_FILES} files; this one is not read; remove some") for name in names[MAX_FILES:]]
@@ -78,7 +78,7 @@ class OverrideDirectory:
         return self._result(now_s, errors)
 
     def write(self, override: Override) -> Path:
-        """Puts an override in force, replacing one of the same id. A reader sees the old file or the new one, never a part.
+        """Writes an override, replacing one of the same id. A reader sees the old file or the new one, never a part.
 
         Raises:
             OverrideError: The directory cannot be written.
@@ -86,7 +86,7 @@ class OverrideDirectory:
         target = self.path / f"{override.id}.json"
         temporary = self.path / f".{override.id}.{os.getpid()}.tmp"
         data = json.dumps(document_of(override), indent=2, ensure_ascii=False).encode() + b"\n"
-        # What is written must be what a reader takes; building an Override by hand skips the checks.
+        # A reader must accept the written document; an Override built in code has not been checked.
         parse_override(data, id=override.id, now_s=0.0 if override.expires_s is None else override.expires_s - 1.0)
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -102,7 +102,7 @@ class OverrideDirectory:
         return target
 
     def remove(self, id: str) -> bool:  # noqa: A002 - `id` is the field's name everywhere
-        """Releases one override. False where there is no such file.
+        """Removes one override. Returns False if there is no such file.
 
         Raises:
             OverrideError: The id is malformed, or the file cannot be removed.
@@ -126,7 +126,7 @@ class OverrideDirectory:
         return ScanResult(overrides, changed, tuple(sorted(errors, key=lambda error: error.file)))
 
     def _read(self, name: str, now_s: float) -> _Seen:
-        """The file as it stands, or as remembered when it has not changed."""
+        """Reads a file, or returns its stored state if it has not changed."""
         before = self._seen.get(name)
         good = before.override if before else None
         try:
@@ -144,13 +144,13 @@ _NO_STAMP = (-1, -1, -1)
 
 
 def _read_file(path: Path, known: tuple[int, int, int] | None, now_s: float) -> tuple[tuple[int, int, int], bytes | None]:
-    """Stamp and bytes of a regular file; no bytes when the stamp is the known one.
+    """Returns stamp and bytes of a regular file; no bytes if the stamp equals `known`.
 
     Raises:
-        OverrideError: It is a link, no regular file, too large or unreadable.
+        OverrideError: The file is a link, not regular, too large or unreadable.
     """
     try:
-        # Without O_NONBLOCK, opening a named pipe would wait for a writer for ever.
+        # Without O_NONBLOCK, opening a named pipe would wait for ever for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         what = "a symbolic link; put the file itself here" if path.is_symlink() else f"cannot be opened: {error.strerror}"
@@ -164,7 +164,7 @@ def _read_file(path: Path, known: tuple[int, int, int] | None, now_s: float) -> 
         stamp = (state.st_mtime_ns, state.st_size, state.st_ino)
         if stamp == known:
             return stamp, None
-        # A regular file gives all it has up to the count; one more byte shows that it has grown meanwhile.
+        # One byte more than the limit is read, to detect that the file has grown meanwhile.
         data = os.read(descriptor, MAX_BYTES + 1)
     except OSError as error:
         raise OverrideError(f"{path.name}: cannot be read: {error.strerror}") from error

@@ -1,4 +1,4 @@
-"""The override document: its fields, its checks (whole or not at all) and its JSON Schema."""
+"""The override document: its fields, its checks and its JSON Schema. A document is accepted as a whole or not at all."""
 
 import json
 import re
@@ -19,7 +19,7 @@ from hmas.engines.base import Knobs
 
 MAX_BYTES = 64 * 1024
 MAX_LIFE_S = 366 * 86_400.0
-"""Furthest expiry, so that a slipped digit in the year is not taken for a date. For good is `null`."""
+"""Latest expiry, which catches a wrong digit in the year. An override without expiry has `null`."""
 ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"
 SCHEMA_ID = "urn:h-mas:override:1"
 _SHOWN_PROBLEMS = 10
@@ -110,20 +110,20 @@ class OverrideDocument(_Part, frozen=True):
 _DOCUMENT_TYPE = msgspec.inspect.type_info(OverrideDocument)
 _PARTS = ("policy", "knobs", "tenants", "engines")
 LIMITS = TenantLimits.__struct_fields__
-"""What a tenant can be held to beside its weight; the document's keys are the fields of `TenantLimits`."""
+"""The limits of a tenant besides its weight; the document's keys are the fields of `TenantLimits`."""
 
 
 def parse_override(data: bytes, *, id: str, now_s: float, allow_expired: bool = False) -> Override:  # noqa: A002 - `id` is the field's name everywhere
-    """Reads and checks a whole document; nothing of a wrong one is used.
+    """Reads and checks a whole document; no part of an invalid document is used.
 
     Args:
         data: UTF-8 JSON, 64 KiB at most.
         id: The file's name without `.json`.
-        now_s: Against which the expiry is checked.
-        allow_expired: Take a document that has ended already (as a directory does: the file just has no effect).
+        now_s: The current time, against which the expiry is checked.
+        allow_expired: Accept an expired document, as the directory does: such a file has no effect.
 
     Raises:
-        OverrideError: Names the JSON path, what is there and what is allowed, for every mistake found (ten at most).
+        OverrideError: Names, for each of up to ten mistakes, the JSON path, what was found and what is allowed.
     """
     valid_id(id)
     if len(data) > MAX_BYTES:
@@ -132,7 +132,7 @@ def parse_override(data: bytes, *, id: str, now_s: float, allow_expired: bool = 
 
 
 def override_from(document: Any, *, id: str, now_s: float, allow_expired: bool = False) -> Override:  # noqa: A002 - see parse_override
-    """As `parse_override`, from a document that is already parsed."""
+    """As `parse_override`, for a document that is already decoded."""
     wrong = list(problems(document, _DOCUMENT_TYPE))
     told = {problem.path for problem in wrong}
     wrong += [problem for problem in _unknown_policy(document) if problem.path not in told]
@@ -157,15 +157,15 @@ def override_from(document: Any, *, id: str, now_s: float, allow_expired: bool =
 
 
 def _limits(part: TenantPart) -> dict[str, int | float]:
-    """Quotas, share and cap that a part names."""
+    """The limits that a part sets."""
     return {name: value for name in LIMITS if (value := getattr(part, name)) is not UNSET}
 
 
 def valid_id(id: str) -> str:  # noqa: A002 - see parse_override
-    """The id itself.
+    """Returns the id if it is valid.
 
     Raises:
-        OverrideError: It is not one; says what is.
+        OverrideError: The id is invalid; the error says what is allowed.
     """
     if re.search(ID_PATTERN, id) is None or id.endswith("\n"):
         allowed = "letters, digits, dot, underscore and hyphen, 80 characters at most, the first a letter or digit"
@@ -174,7 +174,7 @@ def valid_id(id: str) -> str:  # noqa: A002 - see parse_override
 
 
 def document_of(override: Override) -> dict[str, Any]:
-    """The JSON document that `parse_override` reads back as the same override."""
+    """The JSON document of an override; `parse_override` reads it back as the same override."""
     expires = None if override.expires_s is None else datetime.fromtimestamp(override.expires_s, UTC).isoformat().replace("+00:00", "Z")
     document: dict[str, Any] = {"version": 1, "author": override.author, "reason": override.reason, "expires": expires}
     if override.policy is not None:
@@ -201,7 +201,7 @@ def override_schema() -> dict[str, Any]:
 
 
 def _meaning(document: Mapping[str, Any], now_s: float, *, allow_expired: bool) -> Iterable[Problem]:
-    """Mistakes that types cannot tell; called only with a document whose types are right."""
+    """Mistakes that the check of types cannot find; called only with a document whose types are right."""
     if not any(document.get(part) for part in _PARTS):
         yield Problem((), "holds nothing; give at least one of " + ", ".join(_PARTS))
     if "policy" in document:
@@ -222,7 +222,7 @@ def _meaning(document: Mapping[str, Any], now_s: float, *, allow_expired: bool) 
 
 
 def _unknown_policy(document: Any) -> Iterable[Problem]:
-    """A policy that the pool has not; asked beside the types, so that it is told together with other mistakes."""
+    """A policy that does not exist; checked next to the types, so that it is reported together with other mistakes."""
     part = document.get("policy") if isinstance(document, dict) else None
     name = part.get("name") if isinstance(part, dict) else None
     if isinstance(name, str) and name not in POLICIES:

@@ -1,4 +1,4 @@
-"""Where a configuration puts its files, and what its addresses mean."""
+"""File paths that follow from a configuration, and helpers for its addresses."""
 
 import ipaddress
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from hmas.controller.config.schema import Config
 
 UNIX_PATH_LIMIT = 107
-"""Bytes that a unix socket's path may have on Linux (sun_path, less its closing zero)."""
+"""Most bytes of a unix socket's path on Linux (sun_path without its closing zero)."""
 
 
 def state_dir(config: Config) -> Path:
@@ -15,17 +15,17 @@ def state_dir(config: Config) -> Path:
 
 
 def overrides_dir(config: Config) -> Path:
-    """Folder that is watched for override files."""
+    """Folder that is polled for override files."""
     return Path(config.overrides_dir).expanduser() if config.overrides_dir else state_dir(config) / "overrides"
 
 
 def models_dir(config: Config) -> Path:
-    """Folder of trained models: versions, and which of them is in force."""
+    """Folder of trained models: all versions, and which of them is active."""
     return state_dir(config) / "models"
 
 
 def bus_dir(config: Config) -> Path:
-    """Folder of the embedded server: its socket `r.sock` and, when durable, its data."""
+    """Folder of the embedded server: its socket `r.sock` and, if durable, its data."""
     return state_dir(config) / "bus"
 
 

@@ -1,4 +1,4 @@
-"""A user's own policies: found by entry points of installed distributions, loaded at the start of every process."""
+"""Loads policies of plugins at the start of every process; installed distributions declare them by entry points."""
 
 import functools
 import logging
@@ -19,9 +19,9 @@ class Plugin(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         entry_point: Its name and value, as the distribution declares them.
-        distribution: Which one, with its version; empty where unknown.
-        policy: Name of the policy that it added; empty where it was refused.
-        refused: Why it was not added; empty where it was.
+        distribution: Name and version of the distribution; empty if unknown.
+        policy: Name of the policy that it added; empty if it was refused.
+        refused: Why it was not added; empty if it was.
     """
 
     entry_point: str
@@ -32,15 +32,15 @@ class Plugin(msgspec.Struct, frozen=True, kw_only=True):
 
 @functools.cache
 def load_policies() -> tuple[Plugin, ...]:
-    """Adds every policy of the entry-point group `hmas.policies` to the pool, once in a process.
+    """Adds every policy of the entry-point group `hmas.policies` to the pool, once per process.
 
-    One that cannot be added is skipped with a warning, and never stops a service: whoever asks for it by name is told that it is unknown.
+    A policy that cannot be added is skipped with a warning and never stops a service; a request for it by name fails as unknown.
     """
     return load_from(entry_points(group=GROUP))
 
 
 def load_from(points: Iterable[EntryPoint]) -> tuple[Plugin, ...]:
-    """As `load_policies`, from these entry points, in the order of their names."""
+    """As `load_policies`, for these entry points, in the order of their names."""
     loaded = tuple(_load(point) for point in sorted(points, key=lambda point: (point.name, point.value)))
     for plugin in loaded:
         if plugin.refused:
@@ -53,7 +53,7 @@ def _load(point: EntryPoint) -> Plugin:
     distribution = f"{point.dist.name} {point.dist.version}" if point.dist is not None else ""
     try:
         policy = point.load()
-    except Exception as error:  # noqa: BLE001  a stranger's module, at the door: whatever its import raises is told, and the service goes on
+    except Exception as error:  # noqa: BLE001  code of a plugin: any error of its import is reported, and the service goes on
         return Plugin(entry_point=label, distribution=distribution, refused=f"its import failed: {type(error).__name__}: {error}")
     try:
         register(policy)

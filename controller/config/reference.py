@@ -1,4 +1,4 @@
-"""Writes down what the schema says: the reference in docs/configuration.md, and a file to start from."""
+"""Generates the reference in docs/configuration.md from the schema, and has an example file."""
 
 from typing import Any
 
@@ -75,7 +75,7 @@ def example_config() -> str:
 
 
 def reference() -> str:
-    """docs/configuration.md: every setting with its type, range, default, variable and meaning."""
+    """The text of docs/configuration.md: every setting with its type, range, default, variable and meaning."""
     kind = types.type_info(Config)
     assert isinstance(kind, types.StructType)
     plain = [field for field in kind.fields if not _section(field.type)]
@@ -91,7 +91,7 @@ def reference() -> str:
 
 
 def _section(kind: types.Type) -> types.StructType | None:
-    """The struct that a field is, or that its items are."""
+    """The struct type of a field or of its items, None if there is none."""
     inner = bare(kind)
     if isinstance(inner, types.DictType):
         inner = bare(inner.value_type)
@@ -101,7 +101,7 @@ def _section(kind: types.Type) -> types.StructType | None:
 
 
 def _title(field: types.Field) -> tuple[str, str]:
-    """Heading of a section, and the name that prefixes its variables (empty where they have none of their own)."""
+    """Heading of a section, and the prefix of its variables (empty if its settings have no variables of their own)."""
     inner = bare(field.type)
     if isinstance(inner, types.DictType):
         return f"{field.encode_name}.NAME", ""

@@ -1,4 +1,4 @@
-"""What of a new configuration a running gateway takes, and what it needs a restart for. Pure."""
+"""Which settings of a new configuration a running gateway applies, and which need a restart. Pure."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -9,23 +9,23 @@ from msgspec.structs import replace
 from hmas.controller.config.schema import Config
 
 LIVE = ("tenants", "logging", "scheduler.policy", "scheduler.n_run", "scheduler.tpot_guard", "agents.stale_after_s")
-"""Settings, or whole sections, that are taken while it serves."""
+"""Settings, or whole sections, that are applied while the gateway serves."""
 
 
 class Difference(NamedTuple):
-    """One setting that is another than before: its path, and whether it is taken while the gateway serves."""
+    """One changed setting: its path, and whether it is applied while the gateway serves."""
 
     setting: str
     live: bool
 
 
 def differences(before: Config, after: Config) -> list[Difference]:
-    """Every setting that is different, a tenant or an engine as a whole, in the order of the configuration."""
+    """Every changed setting, in the order of the configuration; a tenant or an engine counts as one setting."""
     return [Difference(setting, live=setting.startswith(LIVE)) for setting in _paths(to_builtins(before), to_builtins(after))]
 
 
 def taken(before: Config, after: Config) -> Config:
-    """`before` with all that is taken live from `after`."""
+    """`before` with all live settings from `after`."""
     scheduler, agents = after.scheduler, after.agents
     return replace(
         before,

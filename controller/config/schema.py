@@ -1,4 +1,4 @@
-"""Every setting of H-MAS: its name, type, range, default and meaning. The reference in docs/configuration.md is made from this file."""
+"""Every setting of H-MAS: its name, type, range, default and meaning. docs/configuration.md is generated from this file."""
 
 from typing import Annotated, Literal
 

@@ -1,4 +1,4 @@
-"""What every section of the configuration shares: its base and its kinds of values."""
+"""The base class of every section of the configuration, and the value types that sections share."""
 
 from typing import Annotated
 
@@ -12,8 +12,8 @@ Name = Annotated[
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 PolicyName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,31}$")]
-"""The pool says which there are, a user's own included; `cross_checks.unknown_policy` asks it."""
+"""Name of a policy. `cross_checks.unknown_policy` checks that the policy exists, built in or from a plugin."""
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of every section: unknown keys are mistakes and are refused."""
+    """Base class of every section: unknown keys are refused as mistakes."""

@@ -33,5 +33,5 @@ class SloConfig(Section, frozen=True):
     ] = SHIPPED.headroom
 
     def targets(self) -> TargetTable:
-        """The table that the scheduler works with."""
+        """The table of targets that the scheduler uses."""
         return TargetTable(scale=self.scale, ttft_most_ms=self.ttft_most_ms)

@@ -1,4 +1,4 @@
-"""Finds the line of every key in a TOML text that tomllib has already accepted; tomllib itself keeps no positions."""
+"""Finds the line of every key in a TOML text that tomllib has accepted; tomllib itself does not report positions."""
 
 import contextlib
 import json
@@ -14,21 +14,21 @@ def toml_lines(text: str) -> dict[Path, int]:
     """Line number from 1 by path: tables, keys, array items, inline tables.
 
     Args:
-        text: Well-formed TOML. On anything else the result is cut short, never wrong by a loop or an exception.
+        text: Well-formed TOML. For any other text the result is incomplete; the function still ends and does not raise.
     """
     scanner = _Scanner(text)
-    # The lines found so far still serve; a path without a line falls back to its parent's.
+    # The lines found so far are still useful; a path without a line gets its parent's line.
     with contextlib.suppress(IndexError, ValueError, _Lost):
         scanner.run()
     return scanner.lines
 
 
 class _Lost(Exception):
-    """The text is not what tomllib would have accepted."""
+    """The text is not well-formed TOML."""
 
 
 class _Scanner:
-    """One pass over the text; `at` is the position, every method leaves it behind what it has read."""
+    """Scans the text in one pass; `at` is the position, which every method moves behind the text that it has read."""
 
     def __init__(self, text: str) -> None:
         self.text = text.replace("\r\n", "\n") + "\n"
@@ -51,7 +51,7 @@ class _Scanner:
             self.skip(_BLANK)
 
     def header(self) -> Path:
-        """`[a.b]` or `[[a.b]]`: the path of the table that follows."""
+        """Reads `[a.b]` or `[[a.b]]`; returns the path of the table that follows."""
         double = self.text.startswith("[[", self.at)
         self.at += 2 if double else 1
         names = self.key()
@@ -71,7 +71,7 @@ class _Scanner:
         return path
 
     def pair(self, table: Path) -> None:
-        """`a.b = value`."""
+        """Reads `a.b = value`."""
         line = self.line()
         path = (*table, *self.key())
         for length in range(len(table) + 1, len(path) + 1):
@@ -80,7 +80,7 @@ class _Scanner:
         self.value(path)
 
     def key(self) -> tuple[str, ...]:
-        """A dotted key, its parts bare or quoted."""
+        """Reads a dotted key with bare or quoted parts."""
         parts = []
         while True:
             self.skip(_BLANK)
@@ -113,7 +113,7 @@ class _Scanner:
             while self.text[self.at] not in ",]}#\n":
                 self.at += 1
             if self.at == start:
-                # No value at all, as in `[}`: whoever reads a list of them would never get on.
+                # There is no value, as in `[}`: the loop over a list would make no progress.
                 self.lost()
 
     def array(self, path: Path) -> None:
@@ -138,7 +138,7 @@ class _Scanner:
             self.pair(path)
 
     def string(self) -> str:
-        """Any of the four kinds of string; returns its text (of use for keys only)."""
+        """Reads a string of any of the four kinds; returns its text, which is needed only for keys."""
         quote = self.text[self.at]
         mark = quote * 3 if self.text.startswith(quote * 3, self.at) else quote
         start = self.at
@@ -149,7 +149,7 @@ class _Scanner:
             self.at += 2 if quote == '"' and self.text[self.at] == "\\" else 1
         self.at += len(mark)
         if len(mark) == 3:
-            # Up to two quotes may stand right before the closing three.
+            # Up to two quotes may precede the closing three.
             while self.text.startswith(quote, self.at):
                 self.at += 1
             return ""
@@ -157,7 +157,7 @@ class _Scanner:
         return raw[1:-1] if quote == "'" else _unescaped(raw)
 
     def skip(self, characters: str) -> None:
-        """Passes over the given characters and over comments."""
+        """Skips the given characters, and comments."""
         while self.at < len(self.text):
             if self.text[self.at] == "#":
                 self.at = self.text.index("\n", self.at)
@@ -187,5 +187,5 @@ class _Scanner:
 def _unescaped(raw: str) -> str:
     try:
         return str(json.loads(raw))
-    except ValueError:  # \U00012345 is TOML's alone; such a key just has no line of its own
+    except ValueError:  # JSON has no \U00012345; such a key has no line of its own
         return raw[1:-1]

@@ -1,1 +1,1 @@
-"""What of the agents' answers is used: estimates of requests, and scores against the defaults that they replace. Pure."""
+"""Decides which answers of agents are used: estimates of requests, and scores against the defaults that they replace. Pure."""

@@ -1,8 +1,8 @@
-"""Live scores of what agents say, against what the gateway would go by without them. Pure.
+"""Live scores of the agents' answers against the defaults that the gateway would use without them. Pure.
 
-An agent's answer may order the queue from the first request on. It may hold a request back only where it has proven right: lengths by their
-loss and by their live coverage on recent answers to requests of the same shape, length bounds by their loss, windows by holding nothing
-back beside an engine that shows room.
+An agent's answer may order the queue from the first request on. It may hold a request back only once it has proven right: lengths by their
+loss and by their live coverage on recent answers to requests of the same shape, length bounds by their loss, windows by not holding
+requests back beside an engine with spare capacity.
 """
 
 import math
@@ -18,9 +18,9 @@ LENGTH_MARGIN, COST_MARGIN = 0.02, 0.05
 HELD_SHARE = 0.05
 """Share of the newest dispatches that an agent's windows may have held back beside a half-empty instance."""
 HELD_LEAST = 20
-"""Dispatches from which on a window is judged."""
+"""Dispatches needed before a window is judged."""
 COVERAGE_LEAST = 0.8
-"""Share of recent answers that the 90 % quantile has to have covered for it to bind the KV fence."""
+"""Share of recent answers that the 90 % quantile must have covered for it to bind the KV fence."""
 SHAPES_MOST = 64
 
 
@@ -31,14 +31,14 @@ UNITS = {
     BOUNDS: "mean pinball loss of the log upper length",
     WINDOWS: "share of dispatches held back beside room",
 }
-"""Answers that are scored, and what their loss is."""
+"""The kinds of answers that are scored, and the meaning of their loss."""
 
 
 class Standing(NamedTuple):
-    """How an agent's answers do.
+    """The score of one kind of an agent's answers.
 
     Attributes:
-        answers: What of its answers, one of `UNITS`.
+        answers: The kind of answers, one of `UNITS`.
     """
 
     agent: str
@@ -47,12 +47,12 @@ class Standing(NamedTuple):
 
     @property
     def used(self) -> bool:
-        """Whether they are used: length bounds once they have proven right, all others until they are set aside."""
+        """Whether these answers are used: length bounds once they have proven right, all others until they are set aside."""
         return self.contest.proven if self.answers == BOUNDS else not self.contest.aside
 
     @property
     def words(self) -> str:
-        """The score in words."""
+        """A description of the score."""
         contest = self.contest
         return f"{UNITS[self.answers]} {contest.agent_loss:.3f}, {contest.default_loss:.3f} without it, over {contest.scored} requests"
 
@@ -73,33 +73,34 @@ class AgentScores:
         return self.lengths.proven and covered is not None and _holds(covered)
 
     def standings(self) -> list[Standing]:
-        """All agents and what of their answers is scored."""
+        """The scores of all agents, by kind of answers."""
         requests = [Standing("perception", LENGTHS, self.lengths), Standing("prediction", COSTS, self.costs)]
         windows = [Standing(agent, WINDOWS, contest) for agent, contest in self.windows.items()]
         return [*requests, Standing("statera", BOUNDS, self.bounds), *windows]
 
     def dispatched(self, agent: str, *, held: bool, relieved: bool) -> bool:
-        """A request went to an instance. True where that changed whether the agent's windows are set aside.
+        """Scores an agent's window after a dispatch. True if this changed whether the agent's windows are set aside.
 
-        One window that held a request back for so long beside room sets all of the agent's windows aside: with one of them gone, requests
-        would go to the instance without a window and load it on behalf of those whose windows are as wrong, which nothing would show.
+        One window that held a request back for long beside spare capacity sets all of the agent's windows aside: without only that one,
+        requests would go to this instance and load it instead of the others, and the other windows, just as wrong, would no longer be
+        noticed.
 
         Args:
-            agent: Whose windows.
-            held: Whether the window that the agent wants would have held it back while the instance was less than half full.
-            relieved: Whether it did, for so long that the request was dispatched in spite of it.
+            agent: The agent.
+            held: Whether the agent's window would have held the request back while the instance was less than half full.
+            relieved: Whether it did so for so long that the request was dispatched in spite of it.
         """
         contest = self.windows[agent]
         return contest.fail() if relieved else contest.add(float(held), 0.0)
 
     def answered(self, shape: str, forecast: Estimates, default: Estimates, output_tokens: int) -> bool:
-        """An answer has ended by itself. True where that changed whether forecast lengths are set aside.
+        """Scores a length forecast after an output has ended by itself. True if this changed whether forecast lengths are set aside.
 
         Args:
-            shape: Of the request, see `shape_of`.
-            forecast: What perception forecast before the answer began.
-            default: What the gateway's history of answers forecast then.
-            output_tokens: What came, 1 or more.
+            shape: Shape of the request, see `shape_of`.
+            forecast: Perception's forecast before the output began.
+            default: The forecast of the gateway's history at that time.
+            output_tokens: The actual length, 1 or more.
         """
         covered = self._covered.get(shape)
         if covered is None:
@@ -110,12 +111,12 @@ class AgentScores:
         return self.lengths.add(_length_loss(forecast, output_tokens), _length_loss(default, output_tokens))
 
     def bounded(self, upper: float, default: float, output_tokens: int) -> bool:
-        """An answer has ended by itself. True where that changed whether length bounds may bind.
+        """Scores a length bound after an output has ended by itself. True if this changed whether length bounds may bind.
 
         Args:
-            upper: Its upper length by the bound.
-            default: The upper length without it.
-            output_tokens: What came, 1 or more.
+            upper: The upper length with the bound.
+            default: The upper length without the bound.
+            output_tokens: The actual length, 1 or more.
         """
         log_true, before = math.log(output_tokens), self.bounds.proven
         level = LEVELS[P90]
@@ -123,10 +124,10 @@ class AgentScores:
         return self.bounds.proven is not before
 
     def timed(self, forecast: tuple[float, float], default: tuple[float, float], measured: tuple[float, float]) -> bool:
-        """A request's TTFT from dispatch and its TPOT were measured. True where that changed whether costs are set aside.
+        """Scores a forecast of TTFT from dispatch and of TPOT after both were measured. True if this changed whether costs are set aside.
 
         Args:
-            forecast: Both as prediction said, in milliseconds.
+            forecast: Both as predicted, in milliseconds.
             default: Both by the gateway's history.
             measured: Both as measured, more than 0.
         """
@@ -134,7 +135,7 @@ class AgentScores:
 
 
 def shape_of(*, turns: int, has_tools: bool) -> str:
-    """What requests are grouped by for coverage: how many messages they hold, and whether tools came along."""
+    """The group of a request for coverage: by its number of messages, and by whether it has tools."""
     length = "completion" if turns <= 0 else "one message" if turns == 1 else "2 to 3 messages" if turns <= 3 else "4 messages or more"
     return f"{length}, tools" if has_tools else length
 

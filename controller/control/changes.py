@@ -1,4 +1,4 @@
-"""What is different between two moments of what is in force, for the event log. Pure."""
+"""The differences between two sets of active settings, for the event log. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from hmas.controller.scheduling.admission.quotas import NO_LIMITS, TenantLimits
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference between two moments, for the event log."""
+    """One difference between two sets of settings, for the event log."""
 
     kind: str
     subject: str
@@ -21,9 +21,9 @@ class Change:
 
 
 def changes(before: Directives, after: Directives, names: Iterable[str] | None = None) -> Iterable[Change]:
-    """What is different, each with its source and reason. Length bounds change all the time: they are named only when their source does.
+    """The differences, each with its source and reason. Length bounds change all the time and are listed only if their source changes.
 
-    `names`: instances that alone may be different, None for any.
+    `names`: the only instances that may differ, None for any.
     """
     if _policy_key(before) != _policy_key(after):
         policy = after.policy

@@ -1,4 +1,4 @@
-"""Whether an agent's answers are better than the default that they replace, on the newest requests. Pure."""
+"""Compares an agent's answers with the default that they replace, on the newest requests. Pure."""
 
 import math
 from collections import deque
@@ -6,20 +6,20 @@ from collections import deque
 WINDOW = 50
 """Requests over which an agent and the default are compared."""
 PROOF_LEAST = 20
-"""Requests from which on an answer may have proven right."""
+"""Requests needed before an answer may count as proven."""
 LOSS_MOST = 10.0
-"""A larger loss, or one that is no number, counts as this."""
+"""A larger loss, or one that is no number, counts as this value."""
 
 
 class Contest:
-    """Losses of an agent and of the default on the same requests, side by side.
+    """Paired losses of an agent and of the default on the same requests.
 
     The agent is set aside once it is worse over a full window: by more than the margin and by more than one standard error of the paired
-    difference. It goes on answering, is scored all the same, and comes back once it is no worse than the default over a full window.
+    difference. It keeps answering and is still scored, and it is used again once it is no worse than the default over a full window.
 
     Args:
-        margin: How much worse, in the unit of the losses, is not yet worse.
-        full: Losses needed before a verdict; `WINDOW` at most.
+        margin: How much worse still passes, in the unit of the losses.
+        full: Losses needed before a verdict; at most `WINDOW`.
 
     Attributes:
         aside: Whether the agent is set aside.
@@ -36,17 +36,17 @@ class Contest:
 
     @property
     def scored(self) -> int:
-        """Requests in the window."""
+        """Number of requests in the window."""
         return len(self._agent)
 
     @property
     def agent_loss(self) -> float:
-        """Mean loss of the agent over the window; 0 for none."""
+        """Mean loss of the agent over the window; 0 if it is empty."""
         return sum(self._agent) / max(1, len(self._agent))
 
     @property
     def default_loss(self) -> float:
-        """Mean loss of the default over the window; 0 for none."""
+        """Mean loss of the default over the window; 0 if it is empty."""
         return sum(self._default) / max(1, len(self._default))
 
     @property
@@ -57,7 +57,7 @@ class Contest:
         return self.scored >= WINDOW or self.agent_loss <= self.default_loss + self._margin
 
     def add(self, agent_loss: float, default_loss: float) -> bool:
-        """Takes both losses on one request, each 0 or more. True where the verdict has changed by it."""
+        """Records both losses on one request, each 0 or more. True if the verdict has changed."""
         self._agent.append(_bounded(agent_loss))
         self._default.append(_bounded(default_loss))
         if len(self._agent) < self._full:
@@ -69,7 +69,7 @@ class Contest:
         return changed
 
     def fail(self) -> bool:
-        """Sets the agent aside at once, on evidence that needs no average. True where it was not."""
+        """Sets the agent aside at once, on evidence that needs no average. True if it was not set aside before."""
         before = self.aside
         self.add(LOSS_MOST, 0.0)
         self.aside = True

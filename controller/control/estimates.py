@@ -1,4 +1,4 @@
-"""How the words of perception and prediction change what is believed about a request. Pure."""
+"""Applies the answers of perception and prediction to the estimates of a request. Pure."""
 
 import math
 from collections.abc import Mapping
@@ -16,13 +16,13 @@ MAX_TOKENS = 10_000_000.0
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """Targets the client declared, each None where it declared none. A declared target wins over every estimate."""
+    """The targets that the client declared, each None if it declared none. A declared target takes precedence over every estimate."""
 
     ttft_ms: float | None = None
     tpot_ms: float | None = None
 
     def over(self, slo: Slo) -> Slo:
-        """`slo` with what was declared put over it."""
+        """`slo` with the declared targets in place of its own."""
         if self.ttft_ms is None and self.tpot_ms is None:
             return slo
         return Slo(
@@ -32,7 +32,7 @@ class Declared:
 
 
 def fault_of_features(features: RequestFeatures) -> str:
-    """What is out of range in perception's answer; empty where nothing is."""
+    """The value in perception's answer that is out of range; empty if there is none."""
     return (
         _out_of("ttft_slo_ms", features.ttft_slo_ms, 1.0, MAX_MS)
         or _out_of("tpot_slo_ms", features.tpot_slo_ms, 1.0, MAX_MS)
@@ -44,7 +44,7 @@ def fault_of_features(features: RequestFeatures) -> str:
 
 
 def fault_of_cost(cost: RequestCost) -> str:
-    """What is out of range in prediction's answer; empty where nothing is."""
+    """The value in prediction's answer that is out of range; empty if there is none."""
     if not cost.ttft_ms or not cost.tpot_ms:
         return "no instance is named in ttft_ms or tpot_ms"
     for name, values in (("ttft_ms", cost.ttft_ms), ("tpot_ms", cost.tpot_ms)):
@@ -56,7 +56,7 @@ def fault_of_cost(cost: RequestCost) -> str:
 
 
 def bounded_forecast(features: RequestFeatures, limit: float) -> Estimates:
-    """Perception's lengths, median and 90 % quantile, within what the client's cap and the model's context allow (`limit`)."""
+    """Perception's lengths, median and 90 % quantile, within the client's cap and the model's context (`limit`)."""
     output = _within(features.output_tokens, limit)
     upper = max(output, _within(features.output_tokens_p90, limit))
     slo = Slo(ttft_ms=features.ttft_slo_ms, tpot_ms=features.tpot_slo_ms)
@@ -64,7 +64,7 @@ def bounded_forecast(features: RequestFeatures, limit: float) -> Estimates:
 
 
 def within_targets(features: RequestFeatures, targets: TargetTable) -> RequestFeatures:
-    """Perception's answer with its targets in the range that the table can give."""
+    """Perception's answer with its targets brought into the range of the table."""
     said = Slo(ttft_ms=features.ttft_slo_ms, tpot_ms=features.tpot_slo_ms)
     kept = targets.within(said)
     return features if kept == said else msgspec.structs.replace(features, ttft_slo_ms=kept.ttft_ms, tpot_slo_ms=kept.tpot_ms)
@@ -73,9 +73,9 @@ def within_targets(features: RequestFeatures, targets: TargetTable) -> RequestFe
 def with_features(
     now: Estimates, features: RequestFeatures, declared: Declared, output_tokens: float, output_tokens_upper: float, *, proven: bool
 ) -> Estimates:
-    """Estimates after perception's answer: task type, importance and targets, with the lengths that are to be used.
+    """The estimates after perception's answer: task type, importance and targets, with the given lengths.
 
-    Declared targets stay in force. A forecast that has not proven right does not raise the upper length, which may hold a request back.
+    Declared targets stay as they are. A forecast that has not proven right does not raise the upper length, which may hold a request back.
     """
     return Estimates(
         slo=declared.over(Slo(ttft_ms=features.ttft_slo_ms, tpot_ms=features.tpot_slo_ms)),
@@ -91,7 +91,7 @@ def with_features(
 
 
 def with_cost(now: Estimates, cost: RequestCost) -> Estimates:
-    """Estimates after prediction's answer. Over several instances the mean counts: which one it will be is not known yet."""
+    """The estimates after prediction's answer. Over several instances the mean is used, because the instance is not known yet."""
     return msgspec.structs.replace(now, ttft_ms=_mean(cost.ttft_ms), tpot_ms=_mean(cost.tpot_ms), source="prediction")
 
 

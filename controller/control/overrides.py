@@ -1,4 +1,4 @@
-"""What operators hold by force, and what it comes to when it is merged. Pure.
+"""Operator overrides, and the result of merging them. Pure.
 
 Merge order: overrides are applied in the order of their ids (plain text order), so on the same setting the later id wins;
 `conflicts` lists what lost. A knob for a named instance wins over one for `*`, whatever the order.
@@ -19,11 +19,11 @@ class Override(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         id: The file's name without `.json`.
-        expires_s: When it ends, seconds since the epoch; None for good.
-        policy: Forced policy, None where it forces none; `parameters` belong to it.
-        knobs: By instance name, `*` for all that are not named.
+        expires_s: When it expires, seconds since the epoch; None for never.
+        policy: The forced policy, None if it forces none; `parameters` belong to it.
+        knobs: Knobs by instance name, `*` for all instances that are not named.
         tenant_weights: Weight by tenant.
-        tenant_limits: Quotas, share and cap by tenant, as fields of `TenantLimits`; those that are not named stay as they are.
+        tenant_limits: Quotas, share and cap by tenant, as fields of `TenantLimits`; fields that are not named stay as they are.
         draining: Engines that get no new requests.
     """
 
@@ -40,11 +40,11 @@ class Override(msgspec.Struct, frozen=True, kw_only=True):
     draining: tuple[str, ...] = ()
 
     def active(self, now_s: float) -> bool:
-        """Whether it has not ended yet."""
+        """Whether it has not expired yet."""
         return self.expires_s is None or now_s < self.expires_s
 
     def settings(self) -> dict[str, Any]:
-        """Every setting it holds, by path: `policy`, `knobs.*.n_run`, `tenants.NAME.weight` (and the limits), `engines.NAME.drain`."""
+        """Every forced setting, by path: `policy`, `knobs.*.n_run`, `tenants.NAME.weight` (and the limits), `engines.NAME.drain`."""
         held: dict[str, Any] = {}
         if self.policy is not None:
             held["policy"] = {"name": self.policy, "parameters": dict(self.parameters)}
@@ -56,7 +56,7 @@ class Override(msgspec.Struct, frozen=True, kw_only=True):
         return held
 
     def tenants(self) -> dict[str, dict[str, int | float]]:
-        """All that it holds of each tenant, weight and limits, as the document has it."""
+        """Everything that it forces for each tenant, weight and limits, as in the document."""
         held: dict[str, dict[str, int | float]] = {tenant: {"weight": weight} for tenant, weight in self.tenant_weights.items()}
         for tenant, limits in self.tenant_limits.items():
             held.setdefault(tenant, {}).update(limits)
@@ -65,7 +65,7 @@ class Override(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """A setting that more than one override holds with different values: `winner` is in force, `losers` are not."""
+    """A setting that several overrides force to different values: that of `winner` is active, those of `losers` are not."""
 
     setting: str
     winner: str
@@ -88,9 +88,9 @@ def conflicts(overrides: Iterable[Override], now_s: float) -> list[Conflict]:
 
 
 def effective(overrides: Iterable[Override], now_s: float) -> OverrideNotice:
-    """All active overrides merged in the order of their ids; an empty notice where there is none.
+    """All active overrides merged in the order of their ids; an empty notice if there is none.
 
-    `expires_s` is the first moment at which anything of it ends (0: never); author and reason name every contributor.
+    `expires_s` is the first time at which any of them expires (0: never); author and reason name every contributor.
     """
     active = in_force(overrides, now_s)
     policy, parameters = "", dict[str, float]()
@@ -121,16 +121,16 @@ def effective(overrides: Iterable[Override], now_s: float) -> OverrideNotice:
 
 
 def knobs_for(notice: OverrideNotice, instance: str) -> Knobs:
-    """The forced knobs of one instance: its own, and those for `*` where it has none of its own."""
+    """The forced knobs of one instance: its own, and those for `*` for knobs without a value of its own."""
     held = {**notice.knobs.get("*", {}), **notice.knobs.get(instance, {})}
     return Knobs(n_run=held.get("n_run"), token_budget=held.get("token_budget"), long_prefill_tokens=held.get("long_prefill_tokens"))
 
 
 def cli_id(kind: Literal["policy", "knobs", "drain"], subject: str = "") -> str:
-    """Id under which the admin API files a forced setting: `cli-policy`, `cli-knobs-NAME` (`cli-knobs-_all` for `*`), `cli-drain-NAME`."""
+    """Id of a setting forced through the admin API: `cli-policy`, `cli-knobs-NAME` (`cli-knobs-_all` for `*`), `cli-drain-NAME`."""
     return f"cli-{kind}" + (f"-{'_all' if subject == '*' else subject}" if subject else "")
 
 
 def in_force(overrides: Iterable[Override], now_s: float) -> list[Override]:
-    """Those that have not ended, in the order of their ids."""
+    """The overrides that have not expired, in the order of their ids."""
     return sorted((override for override in overrides if override.active(now_s)), key=lambda override: override.id)

@@ -25,20 +25,20 @@ ENGINES_OWN = "engine's own"
 BUDGET_LEAST = 0.125
 """Share of an engine's own token budget below which no agent may set it."""
 GUARD_LEAST = 0.2
-"""Smallest factor on the TPOT guard that an agent may set; as a share of the configured one, where meta names the share."""
+"""Smallest factor on the TPOT guard that an agent may set; if meta sets the share, the smallest fraction of the configured one."""
 KNOBS = ("n_run", "token_budget", "long_prefill_tokens", "guard")
 AGENTS_KNOBS = {"n_run": "knobs", "token_budget": "budget"}
-"""Those that operators and agents may both set, and what a hold of one is called."""
+"""The knobs that operators and agents may both set, and the name of an override of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One value in force.
+    """One active value.
 
     Attributes:
-        source: Whose word it is.
-        reason: Why, in words.
-        decision_id: The agent's decision behind it, empty where there is none.
+        source: The source that set it.
+        reason: The reason, as text.
+        decision_id: The agent's decision that set it, empty if there is none.
     """
 
     value: str
@@ -49,7 +49,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """What the configuration says. `n_run` 0 stands for the instance's ceiling."""
+    """The configured values. `n_run` 0 means the instance's ceiling."""
 
     policy: str
     n_run: int
@@ -60,7 +60,7 @@ class Configured:
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """What an instance can take at most; `token_budget` 0 where it does not say."""
+    """The most that an instance can take; `token_budget` is 0 if it does not report it."""
 
     n_run: int
     token_budget: int = 0
@@ -71,19 +71,19 @@ AgentMessage = TypeVar("AgentMessage", ControlAction, MetaDecision)
 
 @dataclass(frozen=True, slots=True)
 class Received(Generic[AgentMessage]):
-    """The last word of an agent and when it was said, seconds since the epoch."""
+    """The last message of an agent and when it was sent, seconds since the epoch."""
 
     said_s: float
     word: AgentMessage
 
     def fresh(self, now_s: float, stale_after_s: float) -> bool:
-        """Whether the agent still counts as alive."""
+        """Whether the message is recent enough to count."""
         return now_s - self.said_s <= stale_after_s
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceDirective:
-    """Controls of one instance and whose word each is."""
+    """Controls of one instance, and the source of each."""
 
     controls: Controls
     n_run: Setting
@@ -94,18 +94,18 @@ class InstanceDirective:
 
 @dataclass(frozen=True, slots=True)
 class Directives:
-    """Everything in force at one moment.
+    """All settings that are active at one moment.
 
     Attributes:
         policy, parameters: The queueing policy and its parameters.
         instances: Controls by instance.
-        bounds: Length bounds per prompt bucket; empty where statera is silent, so the estimates' own upper lengths stand.
-        weights: Weight by tenant where it is not 1.
-        limits: Quotas, share and cap by tenant, of those of whom configuration or operators say anything.
+        bounds: Length bounds per prompt bucket; empty if statera is silent, so that the estimates' own upper lengths count.
+        weights: Weight by tenant, if it is not 1.
+        limits: Quotas, share and cap by tenant, for tenants with a configuration or an override.
         draining: Instances that get no new requests.
-        forced: What operators hold, so that agents stop arguing: `policy`, `knobs` (windows) and `budget` of all, `knobs:INSTANCE`
-            and `budget:INSTANCE` of one, `tenants`, `engines`.
-        held_because: Who of them holds it and why; empty where nothing is held.
+        forced: The settings that operators force, so that agents do not try to change them: `policy`, `knobs` (windows) and `budget` of all
+            instances, `knobs:INSTANCE` and `budget:INSTANCE` of one, `tenants`, `engines`.
+        held_because: Which operators force them and why; empty if none are forced.
     """
 
     policy: Setting
@@ -131,17 +131,17 @@ def resolve(
     stale_after_s: float,
     aside: Collection[tuple[str, str]] = (),
 ) -> Directives:
-    """What is in force now.
+    """The settings that are active now.
 
     Args:
         configured: The configuration's own values.
-        ceilings: Every instance and what it can take; directives for others are ignored.
-        meta: Meta's last word, None where it never spoke.
-        statera: Statera's last word on each instance.
-        override: What operators hold, merged; an empty notice holds nothing.
-        now_s: Against which an agent's silence is measured.
-        stale_after_s: Silence after which an agent's word is dropped.
-        aside: What of which agent does not count for now: `WINDOWS`, and with them what the agent says of token budget and TPOT guard, or
+        ceilings: Every instance and its ceiling; directives for others are ignored.
+        meta: Meta's last message, None if there was none.
+        statera: Statera's last message about each instance.
+        override: The merged overrides of operators; an empty notice forces nothing.
+        now_s: The time, to measure how long an agent has been silent.
+        stale_after_s: Silence after which an agent's message no longer counts.
+        aside: The answers of agents that do not count for now: `WINDOWS`, which includes the agent's token budget and TPOT guard, or
             `BOUNDS`, both of `hmas.controller.control.agent_scores`.
     """
     decision = meta.word if meta is not None and meta.fresh(now_s, stale_after_s) else None
@@ -196,19 +196,19 @@ def heard_of(
     stale_after_s: float,
     aside: Collection[tuple[str, str]] = (),
 ) -> Directives:
-    """What `resolve` comes to where statera has spoken of some instances since, and nothing else has changed or become stale.
+    """The result of `resolve` if statera has sent actions for some instances, and nothing else has changed or become stale.
 
     Args:
-        before: What was in force.
-        names: Those instances.
-        configured: As for `resolve`, and so the others.
-        ceilings: Of those instances at least.
-        meta: See there.
-        statera: See there.
-        override: See there.
-        now_s: See there.
-        stale_after_s: See there.
-        aside: See there.
+        before: The settings that were active before.
+        names: The instances concerned.
+        configured: As for `resolve`, like the following arguments.
+        ceilings: Ceilings of at least those instances.
+        meta: See `resolve`.
+        statera: See `resolve`.
+        override: See `resolve`.
+        now_s: See `resolve`.
+        stale_after_s: See `resolve`.
+        aside: See `resolve`.
     """
     decision = meta.word if meta is not None and meta.fresh(now_s, stale_after_s) else None
     instances = dict(before.instances)
@@ -223,7 +223,7 @@ def heard_of(
 def _bounds(
     statera: Mapping[str, Received[ControlAction]], now_s: float, stale_after_s: float, aside: Collection[tuple[str, str]]
 ) -> tuple[tuple[LengthBound, ...], Source]:
-    """The length bounds that count, and whose word they are."""
+    """The length bounds that apply, and their source."""
     bounds = () if (STATERA, BOUNDS) in aside else newest_bounds(statera, now_s, stale_after_s)
     if not bounds:
         return (), "fallback" if statera else "configured"
@@ -231,7 +231,7 @@ def _bounds(
 
 
 def newest_bounds(statera: Mapping[str, Received[ControlAction]], now_s: float, stale_after_s: float) -> tuple[LengthBound, ...]:
-    """The newest length bounds of those that are fresh, set aside or not; empty where there are none."""
+    """The newest length bounds among recent messages, set aside or not; empty if there are none."""
     newest: Received[ControlAction] | None = None
     for heard in statera.values():
         if (newest is None or heard.said_s > newest.said_s) and heard.word.length_bounds and heard.fresh(now_s, stale_after_s):
@@ -240,7 +240,7 @@ def newest_bounds(statera: Mapping[str, Received[ControlAction]], now_s: float, 
 
 
 def limits_for(tenant: str, configured: Mapping[str, TenantLimits], held: Mapping[str, Mapping[str, int | float]]) -> TenantLimits:
-    """A tenant's limits: the configured ones, with what operators hold in their place."""
+    """A tenant's limits: the configured ones, replaced by those that operators force."""
     return msgspec.convert(msgspec.to_builtins(configured.get(tenant, NO_LIMITS)) | {**held.get(tenant, {})}, TenantLimits)
 
 
@@ -266,7 +266,7 @@ def _policy(
 
 
 def _parameters(decision: MetaDecision, configured: Configured, *, dropped: bool) -> dict[str, float]:
-    """Meta's parameters. Its share of the TPOT guard is kept from holding nearly everything back; it does not count where it is dropped."""
+    """Meta's parameters. Its TPOT guard share is kept high enough not to hold nearly everything back; it is removed if `dropped`."""
     parameters = dict(decision.parameters)
     if GUARD in parameters:
         if dropped:
@@ -278,7 +278,7 @@ def _parameters(decision: MetaDecision, configured: Configured, *, dropped: bool
 
 @dataclass(frozen=True, slots=True)
 class _Base:
-    """Controls before bypass and operators have their say."""
+    """Controls of an instance before bypass and overrides are applied."""
 
     n_run: int
     token_budget: int
@@ -321,7 +321,7 @@ def _instance(
         n_run, run_origin = forced.n_run, ("operator", _operator_reason(override), "")
     if forced.token_budget is not None:
         budget, budget_origin = forced.token_budget, ("operator", _operator_reason(override), "")
-    # No agent speaks of this one: it is the engine's own until an operator holds it.
+    # No agent sets this knob: it has the engine's own value until an operator forces one.
     prefill = forced.long_prefill_tokens
     prefill_origin: tuple[Source, str, str] = ("configured", "", "")
     if prefill is not None:
@@ -346,7 +346,7 @@ def _forced(override: OverrideNotice) -> tuple[str, ...]:
 
 
 def _steered(override: OverrideNotice) -> list[str]:
-    """Names of what is held of that which an agent sets, too: of all instances, or `NAME:INSTANCE` of one."""
+    """Names of the overrides of knobs that an agent sets, too: of all instances, or `NAME:INSTANCE` for one."""
     found: list[str] = []
     for knob, name in AGENTS_KNOBS.items():
         instances = {instance for instance, knobs in override.knobs.items() if knob in knobs}

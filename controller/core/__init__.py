@@ -1,1 +1,1 @@
-"""The vocabulary that every other room shares: types, messages, objectives, SLO tables. Pure."""
+"""The vocabulary that all other packages share: types, messages, objectives, SLO tables. Pure."""

@@ -1,7 +1,7 @@
-"""The bodies that clients send, made from a prompt's text: one for every shape of request that a gateway meets. Pure.
+"""Builds the bodies that clients send from a prompt's text: one for every shape of request that a gateway receives. Pure.
 
-What reads them is `hmas.controller.core.request_body`. Both together are how training, evaluation and benchmarks see prompts, so that
-nothing is judged on an input that no client sends.
+The reader of these bodies is `hmas.controller.core.request_body`. Training, evaluation and benchmarks use both together, so that no model
+is evaluated on an input that no client sends.
 """
 
 from collections.abc import Sequence
@@ -14,15 +14,15 @@ from hmas.controller.core.client_systems import Draws, long_system, pick, short_
 from hmas.controller.core.request_body import CHAT, COMPLETIONS
 
 LONG_SYSTEM_CHARS = 9000
-"""About 2,000 tokens."""
+"""Characters of a long system prompt: about 2,000 tokens."""
 TINY_PNG = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
 
 Body = tuple[str, dict[str, Any]]
-"""API path and document."""
+"""API path and JSON document."""
 
 
 class Shape(StrEnum):
-    """Kinds of requests by what their body holds besides the question."""
+    """Shapes of requests, by the parts of their body besides the question."""
 
     COMPLETION = "completion"
     CHAT = "chat"
@@ -38,9 +38,9 @@ class Shape(StrEnum):
 
 
 SYSTEM_SHARE = 0.5
-"""Share of histories and of requests with tools that have a system prompt too."""
+"""Share of histories and of requests with tools that also have a system prompt."""
 EXCHANGES = {Shape.HISTORY_1: 1, Shape.HISTORY_4: 4, Shape.HISTORY_15: 15}
-"""Exchanges before the question."""
+"""Number of exchanges before the question."""
 
 _TOOLS = (
     ("search", "Search the web and return the best matches.", ("query", "language")),
@@ -80,18 +80,18 @@ def client_body(
     """The API path and the JSON document with which a client asks `prompt`.
 
     Args:
-        shape: What comes along.
-        prompt: What is asked.
-        model: The model it names.
-        rng: Where chance comes from.
-        exchanges: Texts of (user, assistant) for histories, oldest first; taken again from the first where there are fewer than needed.
+        shape: The shape of the request.
+        prompt: The question.
+        model: The model that the request names.
+        rng: The source of randomness.
+        exchanges: Texts of (user, assistant) for histories, oldest first; repeated from the first one if there are too few.
         max_tokens: The client's cap, None for none.
         stream: Whether the answer is streamed.
-        n: Answers that are asked for; left out of the document where it is 1.
-        holdout: True takes system prompts whose sentences are not among those for training.
+        n: Number of answers; left out of the document if it is 1.
+        holdout: True uses system prompts with sentences that are not used for training.
 
     Raises:
-        ValueError: A history is wanted and `exchanges` is empty.
+        ValueError: The shape needs a history and `exchanges` is empty.
     """
     document: dict[str, Any] = {"model": model, "stream": stream}
     if max_tokens is not None:
@@ -136,7 +136,7 @@ def _system(text: str, rng: Draws) -> dict[str, Any]:
 
 
 def _maybe_system(rng: Draws, *, holdout: bool) -> list[dict[str, Any]]:
-    """Most conversations and tools come with a system prompt of a few sentences."""
+    """Adds a system prompt of a few sentences to a share of conversations and requests with tools."""
     return [_system(short_system(rng, holdout=holdout), rng)] if rng.random() < SYSTEM_SHARE else []
 
 
@@ -167,7 +167,7 @@ def _tools(rng: Draws) -> list[dict[str, Any]]:
 
 
 def _tool_result(prompt: str, tools: list[dict[str, Any]], exchanges: Sequence[tuple[str, str]], rng: Draws) -> list[dict[str, Any]]:
-    """A call of a tool and its result: half of the time the question stands before them, else it follows them."""
+    """A tool call and its result: half of the time the question comes before them, otherwise after them."""
     function = tools[int(rng.random() * len(tools))]["function"]
     arguments = orjson.dumps(dict.fromkeys(function["parameters"]["required"], "...")).decode()
     call = {"id": "call_1", "type": "function", "function": {"name": function["name"], "arguments": arguments}}

@@ -1,4 +1,4 @@
-"""Sentences of company policies, made from templates, for system prompts of thousands of tokens. Pure."""
+"""Sentences of company policies, built from templates, for system prompts of thousands of tokens. Pure."""
 
 from typing import NamedTuple, Protocol
 
@@ -8,7 +8,7 @@ class _Draws(Protocol):
 
 
 class Policies(NamedTuple):
-    """Templates and what fills them: `{who}`, `{topic}`, `{what}`, `{when}` and `{number}`."""
+    """Templates and the values for their fields `{who}`, `{topic}`, `{what}`, `{when}` and `{number}`."""
 
     templates: tuple[str, ...]
     who: tuple[str, ...]
@@ -120,7 +120,7 @@ JUDGING = Policies(
 
 
 def sentence(policies: Policies, rng: _Draws) -> str:
-    """One sentence from a template drawn at random."""
+    """One sentence from a random template."""
 
     def pick(items: tuple[str, ...]) -> str:
         return items[int(rng.random() * len(items))]

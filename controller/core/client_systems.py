@@ -1,4 +1,4 @@
-"""System prompts of many trades, put together from sentences: for training, and a second set that shares no sentence for judging. Pure."""
+"""System prompts for many trades, built from sentences: one set for training, and one without common sentences for evaluation. Pure."""
 
 from typing import NamedTuple, Protocol
 
@@ -6,15 +6,15 @@ from hmas.controller.core import client_policies
 
 
 class Draws(Protocol):
-    """A source of chance, such as `random.Random` or `numpy.random.Generator`; core itself has none."""
+    """A source of randomness, such as `random.Random` or `numpy.random.Generator`; core itself has none."""
 
     def random(self) -> float:
-        """A number from 0 to 1, 1 excluded."""
+        """A random number from 0 to 1, 1 excluded."""
         ...
 
 
 class Bank(NamedTuple):
-    """Sentences of system prompts: what the assistant is, what it must heed, how it must answer, and documents pasted in."""
+    """Sentences of system prompts: roles of the assistant, rules, forms of the answer, and pasted documents."""
 
     roles: tuple[str, ...]
     rules: tuple[str, ...]
@@ -172,11 +172,11 @@ JUDGING = Bank(
 
 
 def short_system(rng: Draws, *, holdout: bool = False) -> str:
-    """A system prompt of one line: a role, often with a rule or two and now and then a form for the answer.
+    """A system prompt of one line: a role, often with one or more rules and sometimes a form for the answer.
 
     Args:
-        rng: Where chance comes from.
-        holdout: True takes the sentences that no model was trained on.
+        rng: The source of randomness.
+        holdout: True uses the sentences that no model was trained on.
     """
     bank = JUDGING if holdout else TRAINING
     sentences = [pick(bank.roles, rng)]
@@ -188,9 +188,9 @@ def short_system(rng: Draws, *, holdout: bool = False) -> str:
 
 
 def long_system(rng: Draws, chars: int, *, holdout: bool = False) -> str:
-    """A system prompt of about `chars` characters: role, rules, then a policy in sections or pasted documents.
+    """A system prompt of about `chars` characters: a role and rules, then a policy in sections or pasted documents.
 
-    About 4.5 characters make a token, so that 2,000 tokens are 9,000 characters.
+    One token has about 4.5 characters, so 9,000 characters are 2,000 tokens.
     """
     bank = JUDGING if holdout else TRAINING
     policies = client_policies.JUDGING if holdout else client_policies.TRAINING
@@ -218,5 +218,5 @@ def long_system(rng: Draws, chars: int, *, holdout: bool = False) -> str:
 
 
 def pick(items: tuple[str, ...], rng: Draws) -> str:
-    """One of `items`, each as likely."""
+    """One of `items`, all with equal probability."""
     return items[int(rng.random() * len(items))]

@@ -1,29 +1,29 @@
-"""One error root (`HmasError`, on the lowest floor), one child per subsystem."""
+"""The common base of all errors (`HmasError`, defined in the engines package), and one subclass per subsystem."""
 
 from hmas.engines.errors import HmasError
 
 
 class ConfigError(HmasError):
-    """A configuration file or setting that cannot be used; names the file, the line and what is allowed."""
+    """A configuration file or setting that cannot be used; the message names the file, the line and the allowed values."""
 
 
 class OverrideError(HmasError):
-    """An override document that cannot be applied; names the JSON path."""
+    """An override document that cannot be applied; the message names the JSON path."""
 
 
 SHOWN_CHARS = 80
-"""A value that is quoted in a message is cut to this many characters."""
+"""Most characters of a value quoted in a message; longer values are cut."""
 
 
 class BodyError(HmasError):
     """A field of a request's JSON body that cannot be used.
 
     Attributes:
-        field: The field's name, with the place in a list where it is in one: `messages[3].content`.
+        field: The field's name, with its index if it is in a list: `messages[3].content`.
     """
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
-        """Takes the field, what it holds and what it may hold; the message names all three."""
+        """Takes the field, its value and the allowed values; the message names all three."""
         shown = repr(value)
         if len(shown) > SHOWN_CHARS:
             shown = shown[: SHOWN_CHARS - 3] + "..."
@@ -32,7 +32,7 @@ class BodyError(HmasError):
 
 
 class BusError(HmasError):
-    """The message bus is not there or answers what it should not."""
+    """The message bus is not available or gives an invalid answer."""
 
 
 class MessageError(BusError):
@@ -44,11 +44,11 @@ class PolicyError(HmasError):
 
 
 class SchedulingError(HmasError):
-    """A call on the scheduler that its state does not allow, such as finishing a request it never had."""
+    """A call on the scheduler that its state does not allow, such as finishing an unknown request."""
 
 
 class TraceError(HmasError):
-    """A workload file with unusable rows; names the row and the field."""
+    """A workload file with unusable rows; the message names the row and the field."""
 
 
 class ModelError(HmasError):
@@ -56,11 +56,11 @@ class ModelError(HmasError):
 
 
 class AdminError(HmasError):
-    """The admin API refused, or is not there."""
+    """The admin API refused the call, or is not available."""
 
 
 class AdminUnreachable(AdminError):
-    """Nothing answers at the admin API's address, or not in time."""
+    """There is no answer at the admin API's address, or not in time."""
 
 
 __all__ = [

@@ -8,11 +8,11 @@ import msgspec
 from hmas.controller.core.objectives import jain
 
 LEAST_SHARE = 0.1
-"""A tenant that was backlogged for less than this share of the contended time is left out: a single wait would speak for it."""
+"""Tenants that waited for less than this share of the contended time are left out: a single wait would decide their rate."""
 
 
 class Service(NamedTuple):
-    """One request: it waits from arrival to start and is served from start to end. `start_s` = `end_s` where it was never served."""
+    """One request: it waits from arrival to start and is served from start to end. `start_s` = `end_s` if it was never served."""
 
     tenant: str
     arrival_s: float
@@ -22,13 +22,13 @@ class Service(NamedTuple):
 
 
 class Fairness(msgspec.Struct, frozen=True, kw_only=True):
-    """How evenly those were served that competed.
+    """How evenly the competing tenants were served.
 
     Attributes:
-        jain: Jain's index over `rates` (Jain, Chiu and Hawe, 1984), 1 where all are equal or fewer than two competed.
-        max_min: The worst rate over the best, 0 to 1; 1 where fewer than two competed.
-        contended_s: Time in which two tenants or more had requests waiting.
-        rates: Tokens per second and unit of weight that each tenant was served in the part of that time in which it waited itself.
+        jain: Jain's index over `rates` (Jain, Chiu and Hawe, 1984), 1 if all are equal or fewer than two competed.
+        max_min: The worst rate over the best, 0 to 1; 1 if fewer than two competed.
+        contended_s: Time in which two or more tenants had requests waiting.
+        rates: Tokens per second and unit of weight that each tenant was served in the part of that time in which its own requests waited.
     """
 
     jain: float = 1.0
@@ -38,7 +38,7 @@ class Fairness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Tenant:
-    """One tenant on the way through time."""
+    """The account of one tenant during the pass over time."""
 
     __slots__ = ("backlogged_s", "rate", "since_s", "tokens", "waiting")
 
@@ -50,7 +50,7 @@ class _Tenant:
         self.backlogged_s = 0.0
 
     def settle(self, now_s: float, *, contended: bool) -> None:
-        """Counts the time since the last change, where it waited beside others."""
+        """Counts the time since the last change, if the tenant waited while others did, too."""
         if contended and self.waiting:
             self.tokens += max(0.0, self.rate) * (now_s - self.since_s)
             self.backlogged_s += now_s - self.since_s
@@ -58,14 +58,14 @@ class _Tenant:
 
 
 def fairness(services: Iterable[Service], weights: Mapping[str, float] | None = None) -> Fairness:
-    """Goes through time and counts, for each tenant, what it was served while it and at least one other had requests waiting.
+    """Passes over time and counts what each tenant was served while it and at least one other had requests waiting.
 
-    Only such times say anything of fairness: who asks for little is served little by nobody's fault. A request's tokens are taken as
-    served evenly between its start and its end. O(n log n) in the requests, whatever the number of tenants.
+    Only such times show fairness: a tenant that asks for little is served little without unfairness. The tokens of a request count as
+    served evenly between its start and its end. O(n log n) in the requests, for any number of tenants.
 
     Args:
         services: All requests, in any order.
-        weights: Weight by tenant, 1 for those that are not named.
+        weights: Weight by tenant, 1 for tenants that are not named.
     """
     weights = weights or {}
     events: list[tuple[float, int, str, int, float]] = []
@@ -77,7 +77,7 @@ def fairness(services: Iterable[Service], weights: Mapping[str, float] | None = 
         if rate:
             events.append((one.end_s, number, one.tenant, 0, -rate))
     tenants = {name: _Tenant() for name in sorted({event[2] for event in events})}
-    # Only who waits beside another is counted, and a change from one to two waiting tenants or back touches those two alone.
+    # Only tenants that wait while another does are counted, and a change between one and two waiting tenants touches only those two.
     waiting: dict[str, None] = {}
     contended_s, since_s = 0.0, 0.0
     for at_s, _, name, change, rate in sorted(events, key=lambda event: event[:2]):

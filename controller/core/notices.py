@@ -1,4 +1,4 @@
-"""From what was read of a body to what perception is sent of it, for the gateway and for all that trains or judges models. Pure."""
+"""Builds the notice for perception from a parsed body, for the gateway and for the training and evaluation of models. Pure."""
 
 from msgspec import structs
 
@@ -18,17 +18,17 @@ def notice_of(
     context_tokens: int = 0,
     share_prompts: bool = True,
 ) -> RequestNotice:
-    """The notice of a request.
+    """Returns the notice of a request.
 
     Args:
-        call: What was read of its body.
-        request_id: As in `RequestNotice`, like all that follow but the last.
-        sent_s: When it is posted.
-        tenant: Whose request it is.
+        call: The parsed fields of its body.
+        request_id: As in `RequestNotice`, like all following arguments except the last.
+        sent_s: The time of sending.
+        tenant: The tenant of the request.
         session: Digest of the conversation's name.
-        ttft_slo_ms: Declared target, 0 where none.
+        ttft_slo_ms: Declared target, 0 if none.
         tpot_slo_ms: Likewise.
-        context_tokens: Tokens of the model's context, 0 where not known.
+        context_tokens: Tokens of the model's context, 0 if unknown.
         share_prompts: False leaves every text empty; lengths and flags stay.
     """
     notice = RequestNotice(
@@ -59,5 +59,5 @@ def notice_of(
 
 
 def without_texts(notice: RequestNotice) -> RequestNotice:
-    """The notice as a gateway sends it whose prompts stay inside: lengths and flags alone."""
+    """The notice of a gateway that does not share prompts: only lengths and flags."""
     return structs.replace(notice, excerpt="", system="", history="")

@@ -1,4 +1,4 @@
-"""What serving is judged by: SLO satisfaction, goodput, expected service gain, mismatch, fairness, quantiles. Pure.
+"""The objectives of serving: SLO satisfaction, goodput, expected service gain, mismatch, fairness, quantiles. Pure.
 
 Names follow `vllm bench serve` and aiperf (goodput, ttft, tpot), so that results compare.
 """
@@ -17,11 +17,11 @@ LATENCY_EXPONENT = 1.0
 
 
 def slo_met(ttft_ms: float, tpot_ms: float, slo: Slo) -> bool:
-    """OK(r) of H-MAS Eq. 1 and 8: both targets kept.
+    """OK(r) of H-MAS Eq. 1 and 8: both targets are met.
 
     Args:
-        ttft_ms: Arrival to first token; negative where none came, which is never OK.
-        tpot_ms: Mean time per output token after the first; negative with fewer than two tokens, where the TTFT alone decides.
+        ttft_ms: Arrival to first token; negative if none came, which is never OK.
+        tpot_ms: Mean time per output token after the first; negative with fewer than two tokens, and then only the TTFT decides.
         slo: The targets.
     """
     return 0.0 <= ttft_ms <= slo.ttft_ms and tpot_ms <= slo.tpot_ms
@@ -43,7 +43,7 @@ def ttlt_ms(ttft_ms: float, tpot_ms: float, output_tokens: int) -> float:
 
 
 def slo_ttlt_ms(slo: Slo, output_tokens: int) -> float:
-    """SLO_ttlt = SLO_ttft + L_o * SLO_tpot: the paper names it without a formula, this is TTLT's own with the targets put in."""
+    """SLO_ttlt = SLO_ttft + L_o * SLO_tpot. The paper gives no formula for it; this is that of TTLT with the targets inserted."""
     return slo.ttft_ms + output_tokens * slo.tpot_ms
 
 
@@ -52,8 +52,8 @@ def service_gain(prompt_tokens: int, output_tokens: int, ttft_ms: float, tpot_ms
 
     Args:
         prompt_tokens: L_i.
-        output_tokens: L_o, as produced.
-        ttft_ms: Negative where no token came: such a request gains nothing.
+        output_tokens: L_o, the actual length.
+        ttft_ms: Negative if no token came; such a request gains nothing.
         tpot_ms: As in `slo_met`.
         slo: The targets.
     """
@@ -70,9 +70,9 @@ def mismatch(arriving_tps: float, served_tps: float, epsilon: float = 1e-9) -> f
     """Utilization-gap score M_rho = max(0, lambda_tok / (mu_tok + eps) - 1) (H-MAS Eq. 7).
 
     Args:
-        arriving_tps: lambda_tok, tokens per second asked for over a window.
+        arriving_tps: lambda_tok, tokens per second requested over a window.
         served_tps: mu_tok, tokens per second served over the same window.
-        epsilon: Keeps the ratio finite; with nothing served and something asked for, the score is huge by intent.
+        epsilon: Keeps the ratio finite; with tokens requested and none served, the score is huge by intent.
     """
     return max(0.0, arriving_tps / (served_tps + epsilon) - 1.0)
 
@@ -80,7 +80,7 @@ def mismatch(arriving_tps: float, served_tps: float, epsilon: float = 1e-9) -> f
 def jain(shares: Iterable[float]) -> float:
     """Jain's fairness index (sum x)^2 / (n * sum x^2), from 1/n (one takes all) to 1 (all equal).
 
-    1 with fewer than two shares or with none above 0: nobody is treated worse than another. Shares must not be negative.
+    1 with fewer than two shares or with none above 0: then none is treated worse than another. Shares must not be negative.
     """
     values = list(shares)
     squares = math.fsum(x * x for x in values)
@@ -100,5 +100,5 @@ def percentile(ordered: Sequence[float], q: float) -> float:
     low = math.floor(place)
     high = min(low + 1, len(ordered) - 1)
     below, above = ordered[low], ordered[high]
-    # Equal neighbours are returned as they are: interpolating them could leave their range by rounding.
+    # Equal neighbours are returned unchanged: interpolation could leave their range by rounding.
     return below if below == above else below + (above - below) * (place - low)

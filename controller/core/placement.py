@@ -1,4 +1,4 @@
-"""What the scheduler and the routers agree on: scheduling and routing know each other through these types alone."""
+"""The interface between scheduler and routers: scheduling and routing depend on each other only through these types."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from hmas.controller.core.types import Estimates, Request
 
 
 class Routable(Protocol):
-    """What a router may look at of a request that has to go somewhere."""
+    """The part of a request that a router may read."""
 
     @property
     def request(self) -> Request:
@@ -17,12 +17,12 @@ class Routable(Protocol):
 
     @property
     def estimates(self) -> Estimates:
-        """What is believed about it."""
+        """The current estimates of the request."""
         ...
 
 
 class InstanceState(Protocol):
-    """The gateway's live account of one engine instance, as routers see it: they read, never write."""
+    """The gateway's live account of one engine instance, read-only for routers."""
 
     @property
     def name(self) -> str:
@@ -31,52 +31,52 @@ class InstanceState(Protocol):
 
     @property
     def n_run(self) -> int:
-        """Window in force: requests that may be in flight, 1 or more."""
+        """The active window: how many requests may be in flight, 1 or more."""
         ...
 
     @property
     def in_flight(self) -> int:
-        """Requests sent and not ended."""
+        """Requests that were sent and have not ended."""
         ...
 
     @property
     def in_flight_tokens(self) -> int:
-        """Their prompts plus the output expected of them when they were sent."""
+        """Their prompts plus the output expected at dispatch."""
         ...
 
     @property
     def prefill_tokens(self) -> int:
-        """Prompt tokens of those without a first token yet."""
+        """Prompt tokens of the requests without a first token yet."""
         ...
 
     @property
     def awaiting(self) -> int:
-        """Requests with a stream that were sent and have no first token yet."""
+        """Streaming requests that were sent and have no first token yet."""
         ...
 
     @property
     def kv_committed(self) -> float:
-        """Share of the KV fence taken, 0 to 1; 0 without a fence."""
+        """Share of the KV fence that is committed, 0 to 1; 0 without a fence."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A router's decision: the instance's name and why, in words short enough for a log line."""
+    """A router's decision: the instance's name, and the reason as a short text for a log line."""
 
     instance: str
     reason: str
 
 
 class Router(Protocol):
-    """Picks the instance of a request."""
+    """Chooses the instance for a request."""
 
     def choose(self, entry: Routable, instances: Sequence[InstanceState]) -> Choice | None:
         """The instance for `entry`, or None to let it wait.
 
         Args:
             entry: The request that would go next.
-            instances: Those that may take it now: healthy, a slot free, the fence lets it in, the model is served. In the
-                order of the configuration, never more than exist, possibly empty.
+            instances: The instances that may take it now: healthy, with a free slot, serving the model. They are in the order of the
+                configuration, each at most once; the list may be empty.
         """
         ...

@@ -1,4 +1,4 @@
-"""The texts of a request by what they are for: what is asked, the system prompt, what was said before. Pure, bounded in work and size."""
+"""The texts of a request by their role: the question, the system prompt, the earlier messages. Pure, with bounded work and size."""
 
 from hmas.engines.tokens import estimate_tokens
 
@@ -7,20 +7,20 @@ EXCERPT_TAIL = 800
 SYSTEM_CHARS = 600
 HISTORY_CHARS = 600
 HISTORY_MESSAGE_CHARS = 240
-"""One long message must not hide those before it: the beginning of each is shown, and a message says at its beginning what it is about."""
+"""Most characters per message, so that one long message does not hide those before it; the beginning of a message shows its subject."""
 
 SYSTEM_ROLES = ("system", "developer")
 TOOL_ROLES = ("tool", "function")
 
 
 class PromptTexts:
-    """Gathers the texts of one request message by message, without joining them.
+    """Collects the texts of one request message by message, without joining them.
 
     Attributes:
         chars: Characters of all texts.
-        tokens: Estimate over all of them.
-        images: Pictures; whoever reads the body counts them here.
-        tool_results: Messages that hold what a tool answered.
+        tokens: Estimated tokens of all texts.
+        images: Number of pictures; the reader of the body counts them here.
+        tool_results: Number of messages with a tool's answer.
     """
 
     __slots__ = ("_messages", "chars", "images", "tokens", "tool_results")
@@ -33,12 +33,12 @@ class PromptTexts:
         self.tool_results = 0
 
     def begin(self, role: str) -> None:
-        """The next message, by its role; a plain prompt is one message of the user."""
+        """Starts the next message, with its role; a plain prompt is one message of the user."""
         self._messages.append(_Message(role))
         self.tool_results += role in TOOL_ROLES
 
     def add(self, text: str) -> None:
-        """One more part of the message that was begun last."""
+        """Adds a part to the message that was started last."""
         if not text:
             return
         message = self._messages[-1]
@@ -50,10 +50,10 @@ class PromptTexts:
         self.tokens += tokens
 
     def cut(self) -> "Cut":
-        """The bounded texts.
+        """Returns the bounded texts.
 
-        What is asked is the last user message that has text. A chat without one asks by its last message that is neither a system prompt
-        nor a tool's answer, else by its last message.
+        The question is the last user message with text. Without one, it is the last message that is neither a system prompt nor a tool's
+        answer, and without that the last message.
         """
         asked = self._asked()
         if asked < 0:
@@ -83,12 +83,12 @@ class PromptTexts:
 
 
 class Cut:
-    """Texts of a request, bounded.
+    """The bounded texts of a request.
 
     Attributes:
-        excerpt: Head and tail of what is asked: at most 2,000 characters, a separator, and a line break for each part of its content.
+        excerpt: Head and tail of the question: at most 2,000 characters, a separator, and a line break for each part of its content.
         system: Head of the system prompts, at most 600 characters and line breaks.
-        history: What was said before the question, newest last: at most 240 characters of each message, 600 in all, and line breaks.
+        history: The messages before the question, newest last: at most 240 characters of each message, 600 in total, and line breaks.
         question_chars, question_tokens: Length of the whole question.
     """
 

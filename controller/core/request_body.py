@@ -1,6 +1,6 @@
-"""What the control plane reads of a request's JSON body: the one way from a body to what scheduling and the models see of it. Pure.
+"""Reads the parts of a request's JSON body that the control plane uses: the only way from a body to scheduling and models. Pure.
 
-The gateway, training, evaluation and the benchmarks all come through `read_call`, so that a model is judged on what it will be shown.
+The gateway, training, evaluation and the benchmarks all use `read_call`, so that a model is evaluated on the inputs that it will get.
 """
 
 from dataclasses import dataclass
@@ -17,15 +17,15 @@ COMPLETIONS = "/v1/completions"
 
 SERVICE_TIERS = ("auto", "default", "flex", "priority", "scale")
 TOKENS_PER_IMAGE = 512
-"""A part of a message that is not text counts as this many tokens: what common vision models make of one image tile or two."""
+"""Tokens counted for a message part that is not text: about what common vision models use for one or two image tiles."""
 IMAGE_TYPES = ("image_url", "input_image", "image")
 TOKENS_PER_MESSAGE = 4
-"""Role and separators that a chat template puts around each message."""
+"""Tokens of the role and separators that a chat template puts around each message."""
 INT_LIMIT = 1 << 31
 CACHE_KEY_LIMIT = 128
 JSON_FORMATS = ("json_object", "json_schema")
 JSON_FIELDS = ("guided_json", "structured_outputs")
-"""vLLM's own ways to ask for an answer of a given form."""
+"""vLLM's own fields for requesting an answer of a given form."""
 
 
 @dataclass(slots=True)
@@ -33,25 +33,26 @@ class Call:
     """The fields of one completion request that the control plane reads.
 
     Attributes:
-        path: OpenAI path it came by.
-        model: The model it names.
-        stream: Whether a stream is wanted.
-        prompt_tokens: Estimate over messages or prompt and tool definitions.
-        prompt_chars: Characters of text in it; 0 for prompts given as token ids.
-        excerpt: Head and tail of what is asked (the last user message, or the prompt); see `hmas.controller.core.prompt_texts.Cut`.
+        path: The OpenAI path of the request.
+        model: The model that the request names.
+        stream: Whether the client wants a stream.
+        prompt_tokens: Estimated tokens of messages or prompt and tool definitions.
+        prompt_chars: Characters of its text; 0 for prompts given as token ids.
+        excerpt: Head and tail of the question (the last user message, or the prompt); see `hmas.controller.core.prompt_texts.Cut`.
         system: Head of the system prompts; empty for a plain prompt.
-        history: What was said before the question, newest last; empty for a plain prompt.
-        question_chars, question_tokens: Length of the whole question; 0 where it has no text.
-        max_output_tokens: The client's cap over all choices, None where it set none.
-        min_output_tokens: Output over all choices that it insists on: vLLM's `min_tokens`, or its cap where `ignore_eos` is set.
-        choices: Answers that are asked for (`n`), 1 where the body says nothing.
-        priority: The body's `priority`, None where it has none. LOWER goes first.
-        has_tools: Whether tool definitions came along.
-        tool_results: Messages that hold what a tool answered.
+        history: The messages before the question, newest last; empty for a plain prompt.
+        question_chars, question_tokens: Length of the whole question; 0 if it has no text.
+        max_output_tokens: The client's cap over all choices, None if it set none.
+        min_output_tokens: The minimum output over all choices that the client requires: vLLM's `min_tokens`, or its cap if `ignore_eos` is
+            set.
+        choices: Number of answers requested (`n`), 1 if the body does not set it.
+        priority: The body's `priority`, None if it has none. LOWER goes first.
+        has_tools: Whether the request has tool definitions.
+        tool_results: Number of messages with a tool's answer.
         wants_json: Whether the answer must be JSON (`response_format`, or vLLM's own fields).
-        turns: Messages of the chat, 0 for a plain prompt.
-        images: Pictures among the content parts.
-        cache_key: The body's `prompt_cache_key`: requests that share it share a prefix. Empty where there is none.
+        turns: Number of messages of the chat, 0 for a plain prompt.
+        images: Number of pictures among the content parts.
+        cache_key: The body's `prompt_cache_key`: requests with the same key share a prefix. Empty if there is none.
         document: The parsed body.
     """
 
@@ -86,7 +87,7 @@ def read_call(path: str, document: dict[str, Any]) -> Call:
         document: The parsed body.
 
     Raises:
-        BodyError: Names the field, its value and what is allowed.
+        BodyError: A field is invalid; the message names it, its value and the allowed values.
     """
     model = read_model(document)
     texts = PromptTexts()
@@ -196,7 +197,7 @@ def _read_cap(document: dict[str, Any]) -> int | None:
 
 
 def _read_least(document: dict[str, Any], cap: int | None) -> int:
-    """Extensions of vLLM; where they contradict the cap the engine refuses them, so they are taken no further than it."""
+    """The minimum output, by extensions of vLLM. The engine refuses a minimum above the cap, so it is bounded by the cap here."""
     choices = _read_int(document, "n", 1, 1024) or 1
     least = (_read_int(document, "min_tokens", 0, INT_LIMIT) or 0) * choices
     if cap is None:
@@ -229,6 +230,6 @@ def _check_tier(document: dict[str, Any]) -> None:
 
 
 def _wants_json(document: dict[str, Any]) -> bool:
-    # A form that no engine knows is the engine's to refuse.
+    # A form that no engine knows is left to the engine to refuse.
     form = document.get("response_format")
     return (isinstance(form, dict) and form.get("type") in JSON_FORMATS) or any(document.get(name) is not None for name in JSON_FIELDS)

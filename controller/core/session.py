@@ -1,4 +1,4 @@
-"""The opaque name under which a conversation is known outside of the gateway."""
+"""The opaque name of a conversation outside of the gateway."""
 
 from hashlib import blake2b
 
@@ -6,7 +6,7 @@ DIGEST_BYTES = 8
 
 
 def session_digest(session: str) -> str:
-    """A conversation's name for agents: a digest, because what clients call their conversations may name people. Empty stays empty."""
+    """A digest of a conversation's name for agents, because the names that clients choose may identify people. Empty stays empty."""
     if not session:
         return ""
     return blake2b(session.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).hexdigest()

@@ -28,7 +28,7 @@ BASE_SLO: Mapping[TaskType, Slo] = MappingProxyType(
         TaskType.ESSAY_GENERATION: Slo(ttft_ms=10000, tpot_ms=130),
         TaskType.LONG_FORM_GENERATION: Slo(ttft_ms=12000, tpot_ms=150),
         TaskType.RESEARCH_AND_COMMUNICATION: Slo(ttft_ms=13000, tpot_ms=150),
-        # An unknown request is held to the middle of the table: neither rushed ahead of known ones nor put off behind them.
+        # An unknown request gets the middle of the table: it is neither preferred to known ones nor put behind them.
         TaskType.UNKNOWN: Slo(ttft_ms=6000, tpot_ms=90),
     }
 )
@@ -48,8 +48,8 @@ def slo_for(task_type: TaskType, importance: float, scale: float = 1.0) -> Slo:
 
     Args:
         task_type: Row of Table 6.
-        importance: 0.5 (loosest) to 1.0 (strictest); values outside are clipped.
-        scale: Stretches the whole table to an installation's operating point (E.5: the table is calibrated, not absolute).
+        importance: 0.5 (loosest) to 1.0 (strictest); other values are clipped.
+        scale: Factor on the whole table for an installation's operating point (E.5: the table is calibrated, not absolute).
     """
     base = BASE_SLO[task_type]
     factor = strictness(importance) * scale
@@ -61,8 +61,8 @@ class TargetTable(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         scale: As in `slo_for`.
-        ttft_most_ms: Highest TTFT target, milliseconds. Table 6 allows 4 to 13 s; a client that streams an answer expects its first token
-            sooner, whatever its task.
+        ttft_most_ms: Highest TTFT target, in milliseconds. Table 6 allows 4 to 13 s; a client that streams an answer expects its first
+            token sooner, for any task.
     """
 
     scale: float = 1.0
@@ -74,7 +74,7 @@ class TargetTable(msgspec.Struct, frozen=True, kw_only=True):
         return Slo(ttft_ms=min(self.ttft_most_ms, slo.ttft_ms), tpot_ms=slo.tpot_ms)
 
     def within(self, slo: Slo) -> Slo:
-        """Targets brought into the range that `target` can give over all task types and importances."""
+        """Brings targets into the range that `target` can return over all task types and importances."""
         low, high = (1.0 - SPREAD) * self.scale, (1.0 + SPREAD) * self.scale
         ttft_ms = max(1.0, min(max(slo.ttft_ms, math.floor(low * _TTFT_LEAST_MS)), high * _TTFT_MOST_MS))
         return Slo(

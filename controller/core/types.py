@@ -1,4 +1,4 @@
-"""The shared vocabulary. Times are seconds since the epoch unless the name ends in `_ms`; lengths are tokens."""
+"""The shared types. Times are seconds since the epoch unless the name ends in `_ms`; lengths are tokens."""
 
 import math
 from enum import StrEnum
@@ -7,11 +7,11 @@ from typing import Literal
 import msgspec
 
 DEFAULT_IMPORTANCE = 0.75
-"""Of a request that says nothing of its own."""
+"""Importance of a request without an estimate of its own."""
 
 
 class TaskType(StrEnum):
-    """The 13 task types of H-MAS Table 6, and `unknown` for what could not be told with confidence (section 3.2)."""
+    """The 13 task types of H-MAS Table 6, and `unknown` for requests that could not be classified with confidence (section 3.2)."""
 
     QA = "QA"
     DIALOGUE = "Dialogue"
@@ -32,8 +32,8 @@ class TaskType(StrEnum):
 class OutcomeKind(StrEnum):
     """How a request ended; each submitted request gets exactly one.
 
-    `completed`: the engine's answer was passed on to its end.
-    `rejected`: refused: by the gateway before it was queued (queue full, too large for the fence, draining), or by the engine (HTTP 4xx).
+    `completed`: the engine's whole answer was passed on.
+    `rejected`: refused by the gateway before it was queued (queue full, too large for the fence, draining), or by the engine (HTTP 4xx).
     `shed`: dropped from the queue because it could no longer meet its SLO.
     `timed_out`: its own deadline passed, queued or running.
     `cancelled`: the client left.
@@ -65,19 +65,19 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         id: Fixed-length id, unique among live requests.
-        tenant: Who pays for it.
-        model: The model it names.
-        arrival_s: When the gateway had read it whole.
+        tenant: The tenant that it belongs to.
+        model: The model that it names.
+        arrival_s: When the gateway had read the whole request.
         prompt_tokens: Estimated prompt length, 0 or more.
-        max_output_tokens: The client's own cap on output, None where it set none.
-        min_output_tokens: Output that the client insists on (`min_tokens`, or `ignore_eos` with a cap), 0 where it does not.
-        declared_slo: SLO the client declared (clamped by its tenant), None where it declared none.
+        max_output_tokens: The client's own cap on output, None if it set none.
+        min_output_tokens: Minimum output that the client requires (`min_tokens`, or `ignore_eos` with a cap), 0 if none.
+        declared_slo: SLO that the client declared (limited by its tenant), None if it declared none.
         priority: LOWER goes first; 0 is ordinary.
-        deadline_s: When the gateway gives the request up.
-        session: Conversation it belongs to, empty where unknown.
+        deadline_s: When the gateway gives up the request.
+        session: The conversation that it belongs to, empty if unknown.
         stream: Whether the client asked for a stream.
-        context_tokens: Most tokens, prompt and output together, that the model's engines hold for one sequence; 0 where they do not say.
-        sequences: Answers that it asks for (`n`), 1 or more; its caps are over all of them.
+        context_tokens: Most tokens, prompt and output together, that the model's engines hold for one sequence; 0 if they do not report it.
+        sequences: Number of answers requested (`n`), 1 or more; the caps apply to all of them together.
     """
 
     id: str
@@ -97,11 +97,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def output_limit(self) -> float:
-        """Tokens that no answer can exceed: the client's cap and the room that the prompt leaves in the context; infinite for neither."""
+        """Most output tokens of the answer: the client's cap, and what the prompt leaves of the context; infinite with neither."""
         limit = math.inf if self.max_output_tokens is None else float(self.max_output_tokens)
         if self.context_tokens <= 0:
             return limit
-        # The prompt's length is an estimate: it may pass the context that the true prompt fits into.
+        # The prompt's length is an estimate: it may exceed the context although the true prompt fits.
         room = max(self.context_tokens - self.prompt_tokens, self.context_tokens // 8, 1)
         return min(limit, float(room * max(1, self.sequences)))
 
@@ -110,18 +110,18 @@ EstimateSource = Literal["default", "history", "perception", "prediction"]
 
 
 class Estimates(msgspec.Struct, frozen=True, kw_only=True):
-    """What is believed about a request; the scheduler re-keys its entry whenever this is replaced.
+    """The estimates of a request; the scheduler re-keys its entry whenever they are replaced.
 
     Attributes:
-        slo: Targets in force: declared by the client, else from Table 6 and Eq. 14.
-        task_type: Task type, `unknown` until perception is sure.
+        slo: The active targets: declared by the client, else from Table 6 and Eq. 14.
+        task_type: Task type, `unknown` until perception is confident.
         importance: 0.5 to 1.0 (H-MAS E.5).
         output_tokens: Predicted output length, the median.
         output_tokens_upper: Calibrated upper bound of the output length (H-MAS Eq. 4).
-        ttft_ms: Predicted time from dispatch to first token on an instance as loaded now.
+        ttft_ms: Predicted time from dispatch to first token on an instance under its current load.
         tpot_ms: Predicted time per output token.
-        source: Where the freshest part came from.
-        proven: Whether the upper length may hold the request back: it was measured, or forecasts like it have proven right lately.
+        source: The source of the newest part.
+        proven: Whether the upper length may hold the request back: it was measured, or similar forecasts have recently proven right.
     """
 
     slo: Slo
@@ -145,10 +145,10 @@ class Controls(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         n_run: Requests that may be in flight on the instance, 1 or more.
-        token_budget: Tokens per engine step, None to leave the engine's own.
-        long_prefill_tokens: Prompts longer than this are computed in pieces of it, 0 for none; None to leave the engine's own.
-        guard: Factor on the share that the TPOT guard lets a prompt take here, above 0 to 1.
-        advised: Whether an agent has set `n_run`: an engine that shows room may be given more then.
+        token_budget: Tokens per engine step, None for the engine's own value.
+        long_prefill_tokens: Longer prompts are prefilled in pieces of this many tokens, 0 for none; None for the engine's own value.
+        guard: Factor on the share that the TPOT guard allows a prompt on this instance, above 0 to 1.
+        advised: Whether an agent has set `n_run`: then an engine with spare capacity may be given more requests.
     """
 
     n_run: int

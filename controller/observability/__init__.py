@@ -1,1 +1,1 @@
-"""What listens: metrics, event log, decision log, request traces, completions."""
+"""Metrics, event log, decision log, request traces and completions: records what happens, without influence on it."""

@@ -1,4 +1,4 @@
-"""How the agents' models do on live traffic, as they last reported it: for operators and for Prometheus. Bounded in every label."""
+"""The agents' reports about the quality of their models on live traffic, for operators and Prometheus. Every label is bounded."""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
@@ -16,9 +16,9 @@ from hmas.controller.runtime.clock import Clock
 
 AGENTS = ("perception", "prediction", "meta")
 KEPT = 32
-"""Reports kept: one per agent, instance and role. The one longest without news goes first."""
+"""Most reports kept: one per agent, instance and role. The one without an update for the longest time is dropped first."""
 FRESH_S = 60.0
-"""After so long without news a report is no longer shown: its process is gone, or its model was replaced."""
+"""Seconds without an update after which a report is no longer shown: its process is gone, or its model was replaced."""
 NAME_LIMIT = 64
 
 FIGURES: Mapping[str, tuple[str, str, float]] = MappingProxyType(
@@ -49,10 +49,10 @@ ENGINE_FIGURES: Mapping[str, tuple[str, str]] = MappingProxyType(
         ),
     }
 )
-"""Likewise for figures of one engine, `TARGET_NAME/ENGINE` with `ttft` or `tpot` as target."""
+"""The same for figures of one engine, named `TARGET_NAME/ENGINE` with `ttft` or `tpot` as target."""
 ENGINES_SHOWN = 64
 OUT_OF_RANGE = "out_of_range"
-"""Figures `out_of_range/MODEL/FEATURE`: inputs outside of what the model was trained on, since it was loaded."""
+"""Figures named `out_of_range/MODEL/FEATURE`: inputs outside the range that the model was trained on, since it was loaded."""
 FEATURES_SHOWN = 128
 _LEVELS = frozenset(f"{level:g}" for level in LEVELS)
 
@@ -61,8 +61,8 @@ class ModelReports(Collector):
     """The newest report of each agent's instance and role.
 
     Args:
-        clock: Tells how old they are.
-        registry: Where their metrics are scraped.
+        clock: The clock, for the age of reports.
+        registry: The registry that Prometheus scrapes.
     """
 
     def __init__(self, clock: Clock, registry: CollectorRegistry) -> None:
@@ -71,7 +71,7 @@ class ModelReports(Collector):
         registry.register(self)
 
     def hear(self, report: ModelReport) -> bool:
-        """Takes a report; False, and nothing kept, where no such agent is known."""
+        """Stores a report; returns False, and stores nothing, if the agent is unknown."""
         if report.agent not in AGENTS:
             return False
         kept = structs.replace(report, instance=report.instance[:NAME_LIMIT], model=report.model[:NAME_LIMIT])
@@ -83,12 +83,12 @@ class ModelReports(Collector):
         return True
 
     def fresh(self) -> list[ModelReport]:
-        """Those that still count, by agent, instance and role."""
+        """The reports that are not too old, by agent, instance and role."""
         since_s = self._clock.now_s() - FRESH_S
         return [report for _, (heard_s, report) in sorted(self._reports.items()) if heard_s >= since_s]
 
     def told(self) -> list[dict[str, Any]]:
-        """As JSON values, for operators."""
+        """The reports as JSON values, for operators."""
         now_s = self._clock.now_s()
         return [{**structs.asdict(report), "age_s": max(0.0, now_s - report.sent_s)} for report in self.fresh()]
 
@@ -135,7 +135,7 @@ class ModelReports(Collector):
 
 
 def _out_of_range(reports: Iterable[ModelReport]) -> dict[tuple[str, str], float]:
-    """Inputs outside by (model, feature), over all instances whose answers are used; features beyond the bound are left out."""
+    """Out-of-range inputs by (model, feature), over all instances with used answers; features beyond the bound are left out."""
     found: dict[tuple[str, str], float] = {}
     for report in reports:
         for key, value in report.figures.items():
@@ -149,7 +149,7 @@ def _out_of_range(reports: Iterable[ModelReport]) -> dict[tuple[str, str], float
 
 
 def _by_engine(figures: Mapping[str, float]) -> list[tuple[str, str, str, float]]:
-    """Figures of single engines as (name, target, engine, value); those of unknown names are left out, and engines beyond the bound."""
+    """Figures of single engines as (name, target, engine, value), without unknown names and engines beyond the bound."""
     found = []
     for key, value in figures.items():
         what, _, engine = key.partition("/")

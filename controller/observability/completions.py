@@ -1,4 +1,4 @@
-"""What is told of requests that have ended: to the agents, to the metrics, and to operators over the last minute."""
+"""Reports requests that have ended: to the agents, to the metrics, and to operators as figures of the last minute."""
 
 from collections import deque
 from collections.abc import Callable
@@ -23,7 +23,7 @@ RECENT_KEPT = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """Figures over the last minute, for operators."""
+    """Figures of the last minute, for operators."""
 
     window_s: float
     ended: int
@@ -34,7 +34,7 @@ class Recent:
 
 
 class CompletionRecorder:
-    """Files each ending once: on the bus, in the history that first estimates come from, and in the metrics."""
+    """Records each ending once: on the bus, in the history that provides first estimates, and in the metrics."""
 
     def __init__(self, *, bus: Bus, history: History, metrics: Metrics, clock: Clock, weight_of: Callable[[str], float]) -> None:
         self._bus = bus
@@ -47,12 +47,12 @@ class CompletionRecorder:
     def ended(
         self, request: Request, cost: RequestCost | None, ended: Ended, status: int, reason: str, *, now_s: float, cached_tokens: int = 0
     ) -> Completion:
-        """Files a request that had been admitted. `cost`: what prediction last said of it."""
+        """Records the ending of an admitted request. `cost`: prediction's last answer about it."""
         predicted = ended.predicted
         completion = msgspec.structs.replace(
             completion_of(ended, now_s),
             cached_tokens=cached_tokens,
-            # Residuals are those of the instance that served it, where prediction spoke of it by name.
+            # Residuals are those of the instance that served the request, if prediction's answer names it.
             predicted_ttft_ms=cost.ttft_ms.get(ended.instance, predicted.ttft_ms) if cost is not None else predicted.ttft_ms,
             predicted_tpot_ms=cost.tpot_ms.get(ended.instance, predicted.tpot_ms) if cost is not None else predicted.tpot_ms,
             slo_met=ended.slo_met or _whole_in_time(request, ended),
@@ -62,7 +62,7 @@ class CompletionRecorder:
         return self._file(completion)
 
     def refused(self, request: Request, estimates: Estimates, refusal: Refusal, policy: str, now_s: float) -> Completion:
-        """Files a request that was not let into the queue."""
+        """Records a request that was not admitted to the queue."""
         return self._file(
             Completion(
                 request_id=request.id,
@@ -82,7 +82,7 @@ class CompletionRecorder:
         )
 
     def recent(self) -> Recent:
-        """Figures over the last minute."""
+        """Figures of the last minute."""
         now_s = self._clock.now_s()
         while self._recent and self._recent[0].sent_s < now_s - RECENT_S:
             self._recent.popleft()
@@ -110,9 +110,9 @@ class CompletionRecorder:
 
 
 def _whole_in_time(request: Request, ended: Ended) -> bool:
-    """Whether an answer that came in one piece came within TTFT + TPOT x (l - 1), when its last token was due (H-MAS 3.5).
+    """Whether an answer in one piece came within TTFT + TPOT x (l - 1), when its last token was due (H-MAS 3.5).
 
-    Its first token cannot be seen, so `ttft_ms` stays unknown and this deadline stands for both targets.
+    Its first token cannot be observed, so `ttft_ms` stays unknown and this deadline replaces both targets.
     """
     if request.stream or ended.kind is not OutcomeKind.COMPLETED or ended.ttft_ms >= 0 or ended.output_tokens < 1:
         return False

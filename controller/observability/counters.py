@@ -1,7 +1,7 @@
-"""Counters and histograms for what happens on every request.
+"""Counters and histograms for events of every request.
 
-They look like prometheus_client's own and are read by its registry, but count without its locks and label look-ups, which cost more than
-everything else that is measured. A gateway counts from one thread.
+They have the interface of prometheus_client's own and are read by its registry, but they count without its locks and label look-ups, which
+cost more than everything else that is measured. A gateway counts from one thread.
 """
 
 from bisect import bisect_left
@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 
 class Count:
-    """One counter: a number that grows."""
+    """One counter: a number that only grows."""
 
     __slots__ = ("value",)
 
@@ -28,7 +28,7 @@ class Count:
 
 
 class Counter(Collector):
-    """A counter for each combination of labels; without labels, one."""
+    """A counter for each combination of labels; a single one without labels."""
 
     def __init__(self, name: str, documentation: str, labels: Sequence[str] = (), *, registry: CollectorRegistry) -> None:
         self._name = name
@@ -39,7 +39,7 @@ class Counter(Collector):
         registry.register(self)
 
     def labels(self, *values: str) -> Count:
-        """The counter of these values, in the order of the labels. Those met on every request are best kept."""
+        """The counter for these label values, in the order of the labels. Callers keep the counters that they need on every request."""
         count = self._counts.get(values)
         if count is None:
             count = self._counts[values] = Count()
@@ -58,7 +58,7 @@ class Counter(Collector):
 
 
 class Histogram(Collector):
-    """How often values fell into each bucket, and their sum. `buckets`: upper ends, rising; one without an end is added."""
+    """Counts values per bucket, and their sum. `buckets`: upper bounds, ascending; one without a bound is added."""
 
     def __init__(self, name: str, documentation: str, *, buckets: Sequence[float], registry: CollectorRegistry) -> None:
         self._name = name
@@ -69,7 +69,7 @@ class Histogram(Collector):
         registry.register(self)
 
     def observe(self, value: float) -> None:
-        """Takes one value; a bucket's end belongs to it."""
+        """Counts one value; a bucket includes its upper bound."""
         self._found[bisect_left(self._ends, value)] += 1
         self._sum += value
 

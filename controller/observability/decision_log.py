@@ -1,4 +1,4 @@
-"""Meta's decisions as operators see them: what was decided, what was expected, what came of it. Bounded memory."""
+"""Meta's decisions for operators: the decision, the expectation and the outcome of each. Bounded memory."""
 
 from collections import OrderedDict
 from typing import Any
@@ -8,18 +8,18 @@ import msgspec
 from hmas.controller.core.messages import DecisionOutcome, MetaDecision, label_of
 
 KEPT = 512
-"""Decisions kept: at one evaluation every ten seconds about an hour and a half."""
+"""Most decisions kept: about an hour and a half at one evaluation every ten seconds."""
 
 
 class DecisionLog:
-    """The newest decisions by their ids, each with its outcome once it is known. Signs of life are not kept."""
+    """The newest decisions by id, each with its outcome once it is known. Repeats sent as a sign of life are not kept."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, MetaDecision] = OrderedDict()
         self._outcomes: dict[str, DecisionOutcome] = {}
 
     def hear(self, message: MetaDecision | DecisionOutcome) -> None:
-        """Takes a decision, or what became of one; what is delivered twice counts once."""
+        """Stores a decision or an outcome; a second delivery is ignored."""
         if isinstance(message, DecisionOutcome):
             if message.decision_id in self._kept:
                 self._outcomes[message.decision_id] = message
@@ -32,14 +32,14 @@ class DecisionLog:
             self._outcomes.pop(gone, None)
 
     def newest(self, limit: int, *, changes: bool = False) -> list[dict[str, Any]]:
-        """The newest decisions, oldest of them first. `changes`: only those that changed something."""
+        """The newest decisions, oldest of them first. `changes`: only decisions that changed something."""
         found = [decision for decision in self._kept.values() if not changes or _is_change(decision)]
         return [self._told(decision) for decision in found[-limit:]] if limit > 0 else []
 
     def find(self, decision_id: str) -> list[dict[str, Any]]:
-        """Decisions that an id may mean, the newest last: the one that has it, else that with this number, else all that end so.
+        """The decisions that an id may refer to, the newest last: an exact match, else one with this number, else all with this ending.
 
-        Of several with one number, of a meta before and after a restart, the newest is meant.
+        If several decisions have the same number, from a meta before and after a restart, the newest one counts.
         """
         if decision_id in self._kept:
             return [self._told(self._kept[decision_id])]

@@ -1,4 +1,4 @@
-"""Events: what changed, on whose word and why. They go on the bus and into a bounded memory for the operators' API."""
+"""Events: what changed, set by which source, and why. They go to the bus and to a bounded memory for the operators' API."""
 
 import logging
 from collections import deque
@@ -15,7 +15,7 @@ _LEVEL = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERR
 
 
 class EventLog:
-    """The gateway's own events, the newest `KEPT` of them in memory."""
+    """The gateway's own events; the newest `KEPT` of them are kept in memory."""
 
     def __init__(self, bus: Bus, clock: Clock, source: str = "gateway") -> None:
         self._bus = bus
@@ -35,7 +35,7 @@ class EventLog:
         decision_id: str = "",
         source: str = "",
     ) -> None:
-        """Records one event. `source` names on whose word it happened, the gateway itself by default."""
+        """Records one event. `source`: what set it, by default the gateway itself."""
         event = Event(
             sent_s=self._clock.now_s(),
             source=source or self._source,
@@ -49,7 +49,7 @@ class EventLog:
         )
         self._kept.append(event)
         self._bus.post(event)
-        # Statera moves knobs twice a second: the journal keeps that, the log need not.
+        # Statera changes knobs twice a second: the event log keeps these changes, the text log need not.
         level = logging.DEBUG if event.source == "statera" and severity == "info" else _LEVEL[severity]
         log.log(
             level,

@@ -21,7 +21,7 @@ OVERHEAD_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 
 class Metrics:
     """All metrics of one gateway.
 
-    Configured tenants always have a label of their own; of others the first 50 do, the rest share `other`.
+    Configured tenants always have a label of their own; of the others the first 50 have one, and the rest share `other`.
     """
 
     def __init__(self, tenants: Collection[str] = ()) -> None:
@@ -47,7 +47,7 @@ class Metrics:
             "hmas_fairness_max_min_ratio", "Worst over best of tenants' service by weight, last minute.", registry=registry
         )
         self._prompt_tokens, self._output_tokens = self.tokens.labels("prompt"), self.tokens.labels("output")
-        # Looking a labelled child up costs more than counting, so those met on every request are kept.
+        # Looking up a labelled counter costs more than counting, so the counters used on every request are kept.
         self._by_outcome: dict[tuple[str, OutcomeKind], Count] = {}
         self.ttft = Histogram("hmas_ttft_seconds", "Arrival to first token.", buckets=LATENCY_S, registry=registry)
         self.tpot = Histogram("hmas_tpot_seconds", "Time per output token after the first.", buckets=TPOT_S, registry=registry)
@@ -150,12 +150,12 @@ class Metrics:
             served[1].inc(completion.output_tokens)
 
     def fair(self, found: Fairness) -> None:
-        """Takes how evenly tenants were served."""
+        """Sets the figures of how evenly tenants were served."""
         self.jain.set(found.jain)
         self.max_min.set(found.max_min)
 
     def agents(self, standings: Iterable[Standing]) -> None:
-        """Takes how the agents' answers do."""
+        """Sets the scores of the agents' answers."""
         aside: dict[str, bool] = {}
         for one in standings:
             aside[one.agent] = aside.get(one.agent, False) or one.contest.aside
@@ -167,14 +167,14 @@ class Metrics:
     def exposition(
         self, snapshot: SystemSnapshot, *, passing: Mapping[str, int], held_s: Mapping[str, float], bus_connected: bool, bus_dropped: int
     ) -> tuple[bytes, str]:
-        """The text that Prometheus scrapes, gauges read at this moment, and its content type.
+        """The text that Prometheus scrapes, with gauges read at this moment, and its content type.
 
         Args:
             snapshot: Queue and instances.
-            passing: Requests under way beside the queue, by instance.
-            held_s: Seconds for which requests waited beside an engine that showed room, by reason.
-            bus_connected: Whether the bus is there.
-            bus_dropped: Messages given up because it was not.
+            passing: Requests in progress that bypass the queue, by instance.
+            held_s: Seconds for which requests waited beside an engine with spare capacity, by reason.
+            bus_connected: Whether the bus is connected.
+            bus_dropped: Messages dropped because it was not.
         """
         for reason, seconds in held_s.items():
             self.held.labels(reason).inc(max(0.0, seconds - self._held_s.get(reason, 0.0)))

@@ -1,4 +1,4 @@
-"""One request's story as a document: what `GET /admin/requests/{id}` answers."""
+"""One request's trace as a document: the answer to `GET /admin/requests/{id}`."""
 
 from typing import Any
 
@@ -10,17 +10,17 @@ from hmas.controller.scheduling.policies.registry import GUARD
 
 SAMPLES_TOLD = 20
 FULL, DOWN = "all instances at their limit", "no healthy instance"
-"""Reasons of the whole group; those of a request itself are in `hmas.controller.scheduling.dispatch` and `tenant_share`."""
+"""Reasons that concern the whole group; those of a single request are in `hmas.controller.scheduling.dispatch` and `tenant_share`."""
 
 
 def trace_report(trace: RequestTrace, traces: RequestTraces, *, position: int | None, now_s: float) -> dict[str, Any]:
-    """The whole story; times in it are milliseconds after the arrival.
+    """The whole trace; its times are milliseconds after the arrival.
 
     Args:
-        trace: Whose.
-        traces: Has what concerns all requests.
-        position: How many would go before it now, None where that is not known.
-        now_s: The present, up to which a request that has not ended is told.
+        trace: The request's trace.
+        traces: The traces, with the records that concern all requests.
+        position: How many requests would go before it now, None if unknown.
+        now_s: The current time, the end of the report for a request that has not ended.
     """
     request, completion = trace.request, trace.completion
     end_s = now_s if completion is None else completion.sent_s
@@ -59,7 +59,7 @@ def _after(trace: RequestTrace, at_s: float) -> float:
 
 
 def _slo(trace: RequestTrace) -> dict[str, Any]:
-    """Declared targets, and those that counted: what the client did not declare is inferred from its task."""
+    """The declared targets, and those that applied: a target that the client did not declare is inferred from its task."""
     declared, believed = trace.declared, trace.beliefs[-1][1]
     return {
         "declared": {"ttft_ms": declared.ttft_ms, "tpot_ms": declared.tpot_ms},
@@ -84,7 +84,7 @@ def _belief(estimates: Estimates) -> dict[str, Any]:
 
 
 def _queue(trace: RequestTrace, traces: RequestTraces, position: int | None, end_s: float) -> dict[str, Any]:
-    """Where it stood. `gone`: requests that were dispatched since it came, those that came after it too."""
+    """Its positions in the queue. `gone`: requests dispatched since its arrival, including those that came after it."""
     came, last = trace.came, trace.tries[-1] if trace.tries else None
     until_s = end_s if last is None or _state(trace) == "waiting" else last.at_s
     places = [{"after_ms": 0.0, "policy": trace.policy, "waiting": came.waiting, "gone": 0}]
@@ -120,7 +120,7 @@ def _place(trace: RequestTrace, sample: Sample) -> dict[str, Any]:
 
 
 def _policies(trace: RequestTrace, traces: RequestTraces, end_s: float) -> list[dict[str, Any]]:
-    """What ruled when it came, and every change until it went (or until now)."""
+    """The policy that was active at its arrival, and every change until its dispatch (or until now)."""
     until_s = trace.tries[-1].at_s if trace.tries and _state(trace) != "waiting" else end_s
     arrival_s = trace.request.arrival_s
     before = [turn for turn in traces.turns if turn.at_s <= arrival_s][-1:]
@@ -143,7 +143,7 @@ def _policies(trace: RequestTrace, traces: RequestTraces, end_s: float) -> list[
 def _try(trace: RequestTrace, one: DispatchAttempt, place: int) -> dict[str, Any]:
     directive = one.directives.instances.get(one.instance)
     knobs = {} if directive is None else {"n_run": _setting(directive.n_run), "token_budget": _setting(directive.token_budget)}
-    # A share that is named holds for all instances alike: then nobody's factor counts.
+    # A share that is set explicitly applies to all instances alike, and then the factors of instances do not count.
     if directive is not None and GUARD not in one.parameters:
         knobs["guard"] = _setting(directive.guard)
     return {
@@ -193,7 +193,7 @@ def _known(value: float) -> float | None:
 
 
 def unknown(request_id: str, kept: int, kept_s: float) -> str:
-    """What is said where there is no story to tell."""
+    """The message for an unknown request, or if no traces are kept."""
     if not kept:
         return "this gateway keeps no stories of requests: gateway.explain_kept is 0"
     return (

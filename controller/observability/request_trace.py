@@ -13,7 +13,7 @@ from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 from hmas.controller.scheduling.scheduler import Dispatch, Scheduler
 
 BELIEFS_KEPT = 8
-"""Estimates kept of one request: the first, and the last ones."""
+"""Most estimates kept of one request: the first, and the last ones."""
 TRIES_KEPT = 4
 TURNS_KEPT = 512
 SAMPLE_S = 1.0
@@ -21,7 +21,7 @@ SAMPLES_KEPT = 3600
 
 
 class QueueSample(NamedTuple):
-    """The queue at a moment, for one request: see `Scheduler.glance`."""
+    """The state of the queue at one moment, for one request: see `Scheduler.glance`."""
 
     waiting: int
     dispatched: int
@@ -30,7 +30,7 @@ class QueueSample(NamedTuple):
 
 
 class DispatchAttempt(NamedTuple):
-    """One dispatch: when, where to and why there, what it went in spite of (`Dispatch.relieved`), and what was in force."""
+    """One dispatch: time, instance and reason, the hold that it overrode (`Dispatch.relieved`), and the active settings."""
 
     at_s: float
     instance: str
@@ -45,7 +45,7 @@ class DispatchAttempt(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """A change of what is in force."""
+    """A change of the active settings."""
 
     at_s: float
     policy: str
@@ -53,7 +53,7 @@ class Turn(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """The queue at a moment between."""
+    """The state of the queue at a regular sample."""
 
     at_s: float
     policy: str
@@ -62,12 +62,12 @@ class Sample(NamedTuple):
 
 
 class RequestTrace:
-    """One request: what was said of it and done with it.
+    """The trace of one request: its estimates, and what was done with it.
 
     Attributes:
-        beliefs: When and what was believed, in the order in which it was heard.
-        came: The queue when it came.
-        previous: The id of an earlier request that the client gave the same id.
+        beliefs: The estimates with their times, in the order in which they were received.
+        came: The state of the queue at its arrival.
+        previous: The id of an earlier request with the same client id.
     """
 
     __slots__ = (
@@ -101,14 +101,14 @@ class RequestTrace:
 
 
 class RequestTraces:
-    """Stories of all requests under way, and of the last that ended.
+    """The traces of all requests in progress, and of the last ones that ended.
 
-    Every call is O(1) and takes about a microsecond. What concerns all requests alike, such as a change of policy or the length of the
-    queue each second, is written down once and put together with a story when somebody asks for it.
+    Every call is O(1) and takes about a microsecond. Records that concern all requests alike, such as a change of policy or the length of
+    the queue each second, are stored once and combined with a trace when it is read.
 
     Attributes:
-        kept, kept_s: How many ended requests are known and how long. With `kept` 0 nothing is written down.
-        turns: What was put in force and when. `samples`: the queue each second. The oldest are forgotten first.
+        kept, kept_s: How many ended requests are kept, and for how long. With `kept` 0 nothing is stored.
+        turns: The active settings with their times. `samples`: the queue each second. The oldest are dropped first.
     """
 
     def __init__(self, scheduler: Scheduler, clock: Clock, directives: Callable[[], Directives], *, kept: int, kept_s: float) -> None:
@@ -127,15 +127,15 @@ class RequestTraces:
         return len(self._stories)
 
     def find(self, request_id: str) -> RequestTrace | None:
-        """The story under the gateway's id, else the newest under the client's own; None where there is none (any more)."""
+        """The trace with the gateway's id, else the newest with the client's own id; None if there is none (any more)."""
         return self._stories.get(request_id) or self._by_shown.get(request_id)
 
     def glance(self, model: str) -> QueueSample:
-        """The queue now."""
+        """The current state of the queue."""
         return QueueSample(*self._scheduler.glance(model))
 
     def opened(self, request: Request, client_request_id: str, declared: Declared, estimates: Estimates, entry: QueueEntry | None) -> None:
-        """A request has come; `entry` where it was let into the queue."""
+        """Starts a trace; `entry` if the request was admitted to the queue."""
         if not self.kept:
             return
         scheduler = self._scheduler
@@ -150,7 +150,7 @@ class RequestTraces:
             self._by_shown[client_request_id] = trace
 
     def believed(self, request_id: str, estimates: Estimates, now_s: float) -> None:
-        """Something else is believed of it now."""
+        """Records new estimates of a request."""
         trace = self._stories.get(request_id)
         if trace is not None:
             beliefs = trace.beliefs
@@ -159,7 +159,7 @@ class RequestTraces:
             beliefs.append((now_s, estimates))
 
     def sent(self, dispatch: Dispatch, now_s: float) -> None:
-        """It goes to an instance."""
+        """Records that a request is sent to an instance."""
         trace = self._stories.get(dispatch.entry.request.id)
         if trace is not None and len(trace.tries) < TRIES_KEPT:
             scheduler = self._scheduler
@@ -179,13 +179,13 @@ class RequestTraces:
             )
 
     def failed(self, request_id: str, reason: str) -> None:
-        """The instance it was sent to has failed it, and it waits again."""
+        """Records that the instance has failed the request, which waits again."""
         trace = self._stories.get(request_id)
         if trace is not None and len(trace.failures) < TRIES_KEPT:
             trace.failures.append(reason)
 
     def closed(self, completion: Completion) -> None:
-        """It has ended; the oldest stories go."""
+        """Records the ending of a request; the oldest traces are dropped."""
         trace = self._stories.get(completion.request_id)
         if trace is not None:
             trace.completion = completion
@@ -193,12 +193,12 @@ class RequestTraces:
             self._forget(completion.sent_s)
 
     def turned(self) -> None:
-        """Something else may be in force now."""
+        """Records the active settings after a possible change."""
         if self.kept:
             self.turns.append(Turn(self._clock.now_s(), self._scheduler.policy, self._directives()))
 
     def tick(self, now_s: float) -> None:
-        """Samples the queue, once a second, and forgets what is too old."""
+        """Samples the queue once a second, and drops traces that are too old."""
         if self.kept and (not self.samples or now_s - self.samples[-1].at_s >= SAMPLE_S):
             waiting, dispatched, _, _ = self._scheduler.glance("")
             self.samples.append(Sample(now_s, self._scheduler.policy, waiting, dispatched))

@@ -1,4 +1,4 @@
-"""How tenants have fared against each other lately, from what has ended."""
+"""How evenly tenants were served recently, from the requests that have ended."""
 
 from collections.abc import Callable, Iterable
 
@@ -6,11 +6,11 @@ from hmas.controller.core.fairness import Fairness, Service, fairness
 from hmas.controller.core.messages import Completion
 
 NEWEST = 1000
-"""Completions that are looked at: what it costs is bounded to a few milliseconds."""
+"""Most completions that are evaluated, which bounds the time to a few milliseconds."""
 
 
 def recent_fairness(completions: Iterable[Completion], weight_of: Callable[[str], float]) -> Fairness:
-    """Fairness over the newest completions; requests that are still waiting are not in it yet."""
+    """Fairness over the newest completions; requests that still wait are not included."""
     newest = list(completions)[-NEWEST:]
     weights = {completion.tenant: weight_of(completion.tenant) for completion in newest}
     return fairness(map(_service, newest), weights)

@@ -1,4 +1,4 @@
-"""Which instance a request goes to. One router a file; `make_router` is the registry."""
+"""Routers: they choose the instance for a request. One router per file; `make_router` is the registry."""
 
 from hmas.controller.core.placement import Choice, InstanceState, Routable, Router
 from hmas.controller.routing.least_loaded import LeastLoaded

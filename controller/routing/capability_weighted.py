@@ -1,4 +1,4 @@
-"""HeteroServe's dispatcher: what an instance's hardware is capable of, damped by what already waits there."""
+"""HeteroServe's dispatcher: weighs instances by the capability of their hardware, damped by their queue depth."""
 
 import math
 from bisect import bisect_left, insort
@@ -12,18 +12,18 @@ from hmas.controller.core.placement import Choice, InstanceState, Routable
 from hmas.controller.core.types import Request
 
 WINDOW = 128
-"""Requests from whose prompts the regime is read (3.2)."""
+"""Number of recent requests that determine the regime by their prompt lengths (3.2)."""
 REGIMES: tuple[tuple[float, tuple[float, float, float]], ...] = (
     (192, (0.55, 0.15, 0.30)),
     (768, (0.40, 0.30, 0.30)),
     (math.inf, (0.20, 0.50, 0.30)),
 )
-"""Exponents (alpha, beta, gamma) of Eq. 2 by the largest median prompt length they stand for (3.2)."""
+"""Exponents (alpha, beta, gamma) of Eq. 2, by the largest median prompt length that they apply to (3.2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """What a data sheet says of an instance: F (TFLOP/s), M (GB) and B (TB/s) of Eq. 2, each more than 0."""
+    """The data sheet of an instance: F (TFLOP/s), M (GB) and B (TB/s) of Eq. 2, each more than 0."""
 
     tflops: float
     memory_gb: float
@@ -31,14 +31,14 @@ class Capability:
 
 
 class CapabilityWeighted:
-    """The highest weight kappa_i exp(-lambda q_i / Q_max), kappa_i = F^alpha M^beta B^gamma (HeteroServe Eq. 2 and 5).
+    """Chooses the highest weight kappa_i exp(-lambda q_i / Q_max), kappa_i = F^alpha M^beta B^gamma (HeteroServe Eq. 2 and 5).
 
-    Eq. 3 divides all weights by the same sum and so changes no choice. The paper does not say what queue depth q_i counts;
-    here it is the requests in flight, what a dispatcher knows without asking. Instances whose q_i has reached Q_max are passed over
-    while another has room. Ties go to the order given.
+    Eq. 3 divides all weights by the same sum and so changes no choice. The paper does not define what the queue depth q_i counts; here it
+    is the requests in flight, which a dispatcher knows without a query. Instances with q_i at or above Q_max are passed over while another
+    is below it. Ties go to the given order.
 
     Args:
-        capabilities: By instance; one that is not named counts as the least capable of the named.
+        capabilities: Capability by instance; an instance that is not named counts as the least capable of those named.
         q_max: Q_max. `damping`: lambda. Both more than 0.
 
     Raises:
@@ -55,7 +55,7 @@ class CapabilityWeighted:
                 raise PolicyError(f"capability of instance {name!r} is {one}; allowed: figures more than 0")
         if not (q_max > 0.0 and damping > 0.0):
             raise PolicyError(f"q_max {q_max!r} and damping {damping!r}; allowed: more than 0")
-        # One table a regime: what a choice needs of Eq. 2 is a look-up.
+        # One table per regime, so that a choice only needs a look-up for Eq. 2.
         self._kappa = [{name: _kappa(one, exponents) for name, one in capabilities.items()} for _, exponents in REGIMES]
         self._q_max = q_max
         self._damping = damping
@@ -63,7 +63,7 @@ class CapabilityWeighted:
         self._ordered: list[int] = []
 
     def choose(self, entry: Routable, instances: Sequence[InstanceState]) -> Choice | None:
-        """The one of `instances` with the highest weight, None where there is none."""
+        """The instance with the highest weight, None if there are no instances."""
         if not instances:
             return None
         self._learn(entry.request)
@@ -80,7 +80,7 @@ class CapabilityWeighted:
         return Choice(best.name, f"weight {highest[1]:.3g}, the highest of {len(instances)}")
 
     def _learn(self, request: Request) -> None:
-        """Takes a prompt into the window, once: a request may be looked at many times before it goes."""
+        """Adds a prompt to the window once: a request may be considered many times before it is dispatched."""
         if request.id in self._recent:
             return
         if len(self._recent) >= WINDOW:

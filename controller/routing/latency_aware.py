@@ -1,4 +1,4 @@
-"""The instance where the first token is expected soonest."""
+"""Chooses the instance where the first token is expected soonest."""
 
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
@@ -8,14 +8,14 @@ from hmas.controller.core.placement import Choice, InstanceState, Routable
 
 
 class LatencyAware:
-    """The lowest expected wait: requests that have no first token yet, this one among them, over the instance's speed.
+    """Chooses the lowest expected wait: requests without a first token, including this one, over the instance's speed.
 
-    HeteroServe's baseline of that name (4.1), pure queue feedback. Ties go to the fewest tokens in flight, then to the order given.
-    Requests are counted, not their prompt tokens: where the batch is full, a slot that comes free is worth the same to a short prompt.
+    This is HeteroServe's baseline of that name (4.1), pure queue feedback. Ties go to the fewest tokens in flight, then to the given order.
+    It counts requests, not their prompt tokens: if the batch is full, a slot that becomes free is worth the same to a short prompt.
 
     Args:
-        speeds: Speed by instance, each more than 0, in any unit that is the same for all, such as requests per second when it
-            never lacks work. One that is not named counts as the mean of the named; None takes all for alike.
+        speeds: Speed by instance, each more than 0, in any common unit, such as requests per second under full load. An instance that is
+            not named counts as the mean of those named; None treats all alike.
 
     Raises:
         PolicyError: A speed is not more than 0.
@@ -31,7 +31,7 @@ class LatencyAware:
         self._mean = sum(self._speeds.values()) / len(self._speeds) if self._speeds else 1.0
 
     def choose(self, entry: Routable, instances: Sequence[InstanceState]) -> Choice | None:  # noqa: ARG002  the protocol's argument
-        """The one of `instances` with the lowest expected wait, None where there is none."""
+        """The instance with the lowest expected wait, None if there are no instances."""
         best: InstanceState | None = None
         least = (0.0, 0)
         for instance in instances:

@@ -1,4 +1,4 @@
-"""The instance with the emptiest window."""
+"""Chooses the instance with the emptiest window."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -6,33 +6,34 @@ from typing import ClassVar
 from hmas.controller.core.placement import Choice, InstanceState, Routable
 
 LIKE = 1.25
-"""Windows of engines of a kind differ by no more than this factor."""
+"""Windows of engines of the same kind differ by no more than this factor."""
 
 
 class LeastLoaded:
-    """The lowest share of the window after taking the request, to within a request; then the fewest tokens per slot; then the order given.
+    """Chooses the lowest share of the window after taking the request, with a tolerance of one request; then the fewest tokens per slot.
 
-    The share, not the count, so that a large and a small engine fill alike. To within a request: an instance that lies below the lowest
-    such share without the request is as empty as any. For equal windows that is the fewest in flight. The windows that an agent sets differ
-    by a few between engines of a kind, and their shares are hardly ever the same number: compared as numbers, the wider window would win
-    each time, however many tokens its requests have. Windows that differ by more than `LIKE` are compared as numbers: a request is next to
-    nothing in a wide window and all of a narrow one.
+    Further ties go to the given order. The share counts, not the number of requests, so that a large and a small engine fill alike. The
+    tolerance: an instance counts as equally empty if its share without the request is below the lowest share with it. For equal windows,
+    these are the instances with the fewest requests in flight. The windows that an agent sets differ slightly between engines of the same
+    kind, so exact shares are hardly ever equal: without the tolerance, the wider window would win each time, however many tokens its
+    requests have. Windows that differ by more than `LIKE` are compared exactly: one request is almost nothing in a wide window and
+    everything in a narrow one.
     """
 
     name: ClassVar[str] = "least-loaded"
 
     def choose(self, entry: Routable, instances: Sequence[InstanceState]) -> Choice | None:  # noqa: ARG002  the protocol's argument
-        """The emptiest of `instances`, None where there is none."""
+        """The emptiest of `instances`, None if there are none."""
         if not instances:
             return None
         if len(instances) == 1:
             return _choice(instances[0], 1)
-        # One list, its least, and one number to compare with, no tuples: among hundreds of instances this is what a dispatch costs.
+        # One list, its minimum and one number to compare with, without tuples: with hundreds of instances this is the cost of a dispatch.
         loads = [(instance.in_flight + 1) / instance.n_run for instance in instances]
         least = min(loads)
         window = instances[loads.index(least)].n_run
         low, high = window / LIKE, window * LIKE
-        # No window that is like this one is within a request of the least beyond that.
+        # No window similar to this one is within one request of the minimum beyond that.
         near = least + 1.0 / low
         emptiest = [
             instance

@@ -9,11 +9,11 @@ from hmas.controller.routing.least_loaded import LeastLoaded
 from hmas.controller.routing.round_robin import RoundRobin
 
 ROUTERS: Mapping[str, type[Router]] = MappingProxyType({LeastLoaded.name: LeastLoaded, RoundRobin.name: RoundRobin})
-"""Routers by the name that configuration uses."""
+"""Routers by the name that the configuration uses."""
 
 
 def make_router(name: str) -> Router:
-    """A new router.
+    """Creates a new router.
 
     Raises:
         PolicyError: No router has this name.

@@ -1,4 +1,4 @@
-"""The instances in turn."""
+"""Chooses the instances in turn."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -7,7 +7,7 @@ from hmas.controller.core.placement import Choice, InstanceState, Routable
 
 
 class RoundRobin:
-    """The next name, in alphabetical order, after the one used last; those that cannot take the request are passed over."""
+    """Chooses the next name, in alphabetical order, after the last one; instances that cannot take the request are passed over."""
 
     name: ClassVar[str] = "round-robin"
 
@@ -15,7 +15,7 @@ class RoundRobin:
         self._last = ""
 
     def choose(self, entry: Routable, instances: Sequence[InstanceState]) -> Choice | None:  # noqa: ARG002  the protocol's argument
-        """The next of `instances` in turn, None where there is none."""
+        """The next of `instances` in turn, None if there are none."""
         if not instances:
             return None
         names = [instance.name for instance in instances]

@@ -1,4 +1,4 @@
-"""The instances in turn, the larger ones more often."""
+"""Chooses the instances in turn, the larger ones more often."""
 
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
@@ -8,12 +8,13 @@ from hmas.controller.core.placement import Choice, InstanceState, Routable
 
 
 class WeightedRoundRobin:
-    """Every instance's share of the requests is its share of the weights, spread as evenly as can be; nothing that happens changes it.
+    """Gives each instance a share of the requests equal to its share of the weights, spread as evenly as possible.
 
-    Each choice gives every candidate its weight as credit and takes the sum of the weights from the one with the most credit.
+    Each choice gives every candidate its weight as credit and takes the sum of the weights from the one with the most credit. The load of
+    the instances has no influence.
 
     Args:
-        weights: By instance, each more than 0; one that is not named has 1, as all have with None.
+        weights: Weight by instance, each more than 0; an instance that is not named has 1, and with None all have 1.
 
     Raises:
         PolicyError: A weight is not more than 0.
@@ -29,7 +30,7 @@ class WeightedRoundRobin:
         self._credit: dict[str, float] = {}
 
     def choose(self, entry: Routable, instances: Sequence[InstanceState]) -> Choice | None:  # noqa: ARG002  the protocol's argument
-        """The one of `instances` with the most credit, None where there is none; ties go to the order given."""
+        """The instance with the most credit, None if there are none; ties go to the given order."""
         if not instances:
             return None
         weights = {instance.name: self._weights.get(instance.name, 1.0) for instance in instances}

@@ -1,1 +1,1 @@
-"""What a long-lived process needs: clock, logging, signals, readiness, child processes."""
+"""The basics of a long-lived process: clock, logging, signals, readiness, child processes."""

@@ -1,4 +1,4 @@
-"""One child process: its own session, ended with its parent, heard through the notify protocol."""
+"""One child process: it has its own session, ends with its parent, and reports through the notify protocol."""
 
 import asyncio
 import contextlib
@@ -18,18 +18,18 @@ _NOTIFY_BYTES = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildSpec:
-    """What to run and how to treat it.
+    """A program to run as a child process, and how to supervise it.
 
     Attributes:
         name: Unique among the children.
         argv: Command line; the first part is the program's path.
-        env: Variables on top of the parent's environment.
-        stage: Stop order: higher stages are stopped first and wholly, before the next lower one.
+        env: Variables in addition to the parent's environment.
+        stage: Stop order: all children of a higher stage are stopped before those of the next lower stage.
         grace_s: Time between SIGTERM and SIGKILL.
-        essential: The whole ends when this one is given up.
-        notifies: Whether it tells by the notify protocol when it is ready; others count as ready once started.
-        watchdog_s: Longest silence of a ready child before it is killed and restarted; 0 never.
-        final_codes: Exit codes after which a restart would not help, such as a configuration that cannot be used.
+        essential: Whether the supervisor ends when this child is given up.
+        notifies: Whether it reports its readiness by the notify protocol; other children count as ready once started.
+        watchdog_s: Longest silence of a ready child before it is killed and restarted; 0 for no limit.
+        final_codes: Exit codes after which a restart would not help, such as that for an unusable configuration.
     """
 
     name: str
@@ -44,7 +44,7 @@ class ChildSpec:
 
 
 class Child:
-    """A running process made from a spec. Spawn it from the main thread: it ends with the thread that made it.
+    """A running process made from a spec. Create it from the main thread: the process ends with the thread that created it.
 
     Attributes:
         ended: Resolves with the exit code (negative: the signal that ended it) once the process is reaped.
@@ -67,7 +67,7 @@ class Child:
                 list(spec.argv),
                 env={**os.environ, **spec.env, **self._notify_env()},
                 stdin=subprocess.DEVNULL,
-                # Results of the parent stay alone on stdout.
+                # Only the parent writes to stdout.
                 stdout=2,
                 start_new_session=True,
                 preexec_fn=_end_with_parent(os.getpid()),  # noqa: PLW1509 - two system calls, no lock and no allocation between fork and exec
@@ -80,7 +80,7 @@ class Child:
         self._loop.add_reader(self._pidfd, self._reap)
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends a signal; SIGKILL goes to the whole session, so that nothing it started stays behind."""
+        """Sends a signal; SIGKILL goes to the whole session, so that no process that the child started remains."""
         if self.ended.done():
             return
         with contextlib.suppress(ProcessLookupError):
@@ -96,13 +96,13 @@ class Child:
         os.close(self._pidfd)
         self._read_messages()
         self._close_socket()
-        # What the child left running in its session goes with it; the group's id is still its own, as it is not reaped yet.
+        # Ends other processes in the child's session; the group id is still the child's, which is not reaped yet.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         self.ended.set_result(self._process.wait())
 
     def _notify_env(self) -> dict[str, str]:
-        # Empty values keep a child from talking to the service manager of its parent.
+        # Empty values keep a child from sending messages to its parent's service manager.
         env = {"NOTIFY_SOCKET": "", "WATCHDOG_USEC": "", "WATCHDOG_PID": ""}
         if self._socket is not None:
             env["NOTIFY_SOCKET"] = str(self._notify_path)

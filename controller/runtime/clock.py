@@ -1,11 +1,11 @@
-"""The clock of a running process. Pure code never sees it: it is handed `now_s`."""
+"""The clock of a running process. Pure code does not use it; it gets `now_s` as an argument."""
 
 import time
 from typing import Protocol
 
 
 class Clock(Protocol):
-    """Anything that tells the time."""
+    """A source of the current time."""
 
     def now_s(self) -> float:
         """Seconds since the epoch, never going back inside a process."""
@@ -13,10 +13,10 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """Wall time read once at the start, monotonic time since.
+    """Wall time read once at the start, plus the monotonic time since then.
 
-    A step of the machine's clock therefore moves no deadline and no window of a running process; two processes agree as
-    well as the machine's clock was stable between their starts.
+    A step of the machine's clock therefore changes no deadline and no window of a running process. The clocks of two processes differ by
+    the steps of the machine's clock between their starts.
     """
 
     __slots__ = ("_offset_s",)

@@ -1,7 +1,7 @@
-"""Logging, set up in one place: one line per record on stderr, as text or as JSON.
+"""Sets up logging: one line per record on stderr, as text or as JSON.
 
-Any module logs through `logging.getLogger(__name__)`; the ids of what a line is about go into `extra`, such as
-`log.warning("gave up", extra={"request_id": id})`, and come out as fields of their own.
+Every module logs through `logging.getLogger(__name__)`. The ids that a line concerns go into `extra`, such as
+`log.warning("gave up", extra={"request_id": id})`, and are written as separate fields.
 """
 
 import logging
@@ -12,9 +12,9 @@ from typing import Literal, TextIO
 import orjson
 
 FIELDS = ("request_id", "decision_id", "engine", "tenant", "child")
-"""Names that `extra` may carry; others are not written."""
+"""Names in `extra` that are written; others are ignored."""
 MESSAGE_LIMIT = 8_000
-"""Longest message in characters; the rest is cut, so that one bad prompt or stack cannot flood a log."""
+"""Longest message in characters; longer ones are cut, so that one bad prompt or stack cannot flood a log."""
 
 _QUIET = ("asyncio", "aiohttp.access", "matplotlib")
 
@@ -22,10 +22,10 @@ _QUIET = ("asyncio", "aiohttp.access", "matplotlib")
 def configure(
     level: Literal["debug", "info", "warning", "error"], style: Literal["text", "json"], process: str, stream: TextIO | None = None
 ) -> None:
-    """Replaces whatever handlers the root logger has.
+    """Replaces all handlers of the root logger.
 
     Args:
-        level: Least severity that is written.
+        level: Lowest severity that is written.
         style: `text` for people, `json` for collectors.
         process: Name of this process in every line, such as `gateway` or `qos`.
         stream: Where to write, stderr by default.
@@ -48,9 +48,9 @@ class TextFormatter(logging.Formatter):
         self._process = process
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as one line of text, and its traceback where it has one."""
+        """The record as one line of text, followed by its traceback if it has one."""
         ids = "".join(f" {name}={value}" for name, value in _fields(record).items())
-        # A newline from outside must not be able to forge a line of its own.
+        # A newline in external data must not forge a log line.
         message = _message(record).replace("\r", "\\r").replace("\n", "\\n")
         line = f"{_when(record)} {record.levelname} {self._process} {record.name}: {message}{ids}"
         trace = self._trace(record)
@@ -61,7 +61,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(TextFormatter):
-    """One JSON object a line: time, level, process, logger, message, the ids, and `trace` where there is one."""
+    """One JSON object per line: time, level, process, logger, message, the ids, and `trace` if there is a traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as a line of JSON."""

@@ -8,40 +8,40 @@ STATUS_LIMIT = 400
 
 
 class Notifier:
-    """Sends datagrams to the socket named by NOTIFY_SOCKET; does nothing where there is none.
+    """Sends datagrams to the socket named by NOTIFY_SOCKET; does nothing if there is none.
 
     A lost message never disturbs the service: errors of the socket are counted in `failures`, not raised.
 
     Attributes:
-        failures: Messages that the socket did not take.
+        failures: Messages that the socket did not accept.
     """
 
     def __init__(self, env: Mapping[str, str] | None = None) -> None:
         """Reads NOTIFY_SOCKET from `env` (the process's own environment by default)."""
         path = (os.environ if env is None else env).get("NOTIFY_SOCKET", "")
-        # A leading @ names a socket in Linux's abstract namespace, which the kernel spells with a null byte.
+        # A leading @ names a socket in Linux's abstract namespace, which the kernel marks with a null byte.
         self._address = "\0" + path[1:] if path.startswith("@") else path
         self.failures = 0
 
     @property
     def enabled(self) -> bool:
-        """Whether a service manager listens."""
+        """Whether there is a service manager to notify."""
         return bool(self._address)
 
     def ready(self, status: str = "") -> None:
-        """The service is up: units that wait for it may start."""
+        """Reports that the service is ready: units that wait for it may start."""
         self._send("READY=1" + (f"\nSTATUS={_one_line(status)}" if status else ""))
 
     def watchdog(self) -> None:
-        """A cycle of real work has ended; without this the service manager restarts the process after WatchdogSec."""
+        """Reports a completed cycle of work; without this the service manager restarts the process after WatchdogSec."""
         self._send("WATCHDOG=1")
 
     def stopping(self) -> None:
-        """The service has begun to drain."""
+        """Reports that the service has begun to drain."""
         self._send("STOPPING=1")
 
     def status(self, text: str) -> None:
-        """One line for `systemctl status`; cut at 400 characters."""
+        """Sends one line for `systemctl status`, cut at 400 characters."""
         self._send(f"STATUS={_one_line(text)}")
 
     def _send(self, text: str) -> None:

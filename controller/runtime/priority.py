@@ -1,16 +1,16 @@
-"""A process's claim on the CPU."""
+"""The CPU priority of a process."""
 
 import contextlib
 import os
 
 
 def set_niceness(nice: int, *, spare_cpu_only: bool) -> None:
-    """Lowers this process's claim, and that of the threads it starts from here on.
+    """Lowers the CPU priority of this process and of the threads that it starts afterwards.
 
     Args:
-        nice: It becomes at least that nice; one that is nicer already stays so.
-        spare_cpu_only: Linux then runs it only where a processor is idle (SCHED_IDLE): a process of any niceness that wakes takes the
-            processor from it at once. Elsewhere, and where the kernel refuses, niceness alone counts.
+        nice: The least niceness of the process; a higher niceness stays.
+        spare_cpu_only: Run only on an idle processor (SCHED_IDLE on Linux): any process of another class that wakes takes the processor at
+            once. On other systems, or if the kernel refuses, only the niceness applies.
     """
     os.setpriority(os.PRIO_PROCESS, 0, max(nice, os.getpriority(os.PRIO_PROCESS, 0)))
     if spare_cpu_only and hasattr(os, "SCHED_IDLE"):

@@ -1,4 +1,4 @@
-"""When a child that has ended is started again. Pure."""
+"""The rule for restarts of crashed child processes. Pure."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class RestartRule:
-    """Exponential backoff with an end.
+    """Exponential backoff with a limit of crashes.
 
-    The n-th crash in a row waits `first_s * 2^(n-1)`, at most `longest_s`. A run of `steady_s` or more makes the next crash
-    the first again. More than `burst` crashes within `window_s` end it: the child is given up.
+    After the n-th crash in a row the restart waits `first_s * 2^(n-1)`, at most `longest_s`. After a run of `steady_s` or more, the next
+    crash counts as the first. After more than `burst` crashes within `window_s` the child is given up.
     """
 
     first_s: float = 0.2
@@ -29,7 +29,7 @@ class RestartHistory:
     _crashes: deque[float] = field(default_factory=deque)
 
     def crashed(self, started_s: float, now_s: float) -> float | None:
-        """Takes a crash in; returns the seconds to wait before the next start, None to give up."""
+        """Records a crash; returns the seconds to wait before the next start, None to give up."""
         self.total += 1
         self.in_a_row = 1 if now_s - started_s >= self.rule.steady_s else self.in_a_row + 1
         self._crashes.append(now_s)
@@ -37,5 +37,5 @@ class RestartHistory:
             self._crashes.popleft()
         if len(self._crashes) > self.rule.burst:
             return None
-        # The exponent is bounded so that a long series cannot overflow.
+        # The exponent is bounded to prevent an overflow after many crashes.
         return min(self.rule.longest_s, self.rule.first_s * 2.0 ** min(self.in_a_row - 1, 30))

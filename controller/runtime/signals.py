@@ -1,4 +1,4 @@
-"""Signals set flags; the loop acts on them when it is ready to. SIGTERM and SIGINT stop, SIGHUP reloads."""
+"""Signal handlers set flags, on which the process acts when it is ready. SIGTERM and SIGINT stop it, SIGHUP reloads."""
 
 import asyncio
 import logging
@@ -12,10 +12,10 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopFlags:
-    """What the signals have asked for so far.
+    """The flags that stop signals set.
 
     Attributes:
-        stop: Set by the first SIGTERM or SIGINT: finish what runs, then end.
+        stop: Set by the first SIGTERM or SIGINT: finish running work, then end.
         hurry: Set by the second one: end without waiting any longer.
     """
 
@@ -24,7 +24,7 @@ class StopFlags:
         self.hurry = asyncio.Event()
 
     def ask(self, name: str) -> None:
-        """Takes one stop signal."""
+        """Handles one stop signal."""
         if self.stop.is_set():
             log.warning("%s again: not waiting any longer", name)
             self.hurry.set()
@@ -35,11 +35,11 @@ class StopFlags:
 
 @contextmanager
 def stop_flags(on_reload: Callable[[], None] | None = None) -> Iterator[StopFlags]:
-    """Installs the handlers on the running loop and takes them away again at the end.
+    """Installs the handlers on the running loop and removes them at the end.
 
     Args:
-        on_reload: Called in the loop upon SIGHUP; what it raises is logged, never fatal. Without it SIGHUP is ignored,
-            so that a closed terminal does not end the service.
+        on_reload: Called in the loop on SIGHUP; an error that it raises is logged and not fatal. Without it SIGHUP is ignored, so that a
+            closed terminal does not end the service.
     """
     loop = asyncio.get_running_loop()
     flags = StopFlags()

@@ -23,10 +23,10 @@ EventKind = Literal["started", "ready", "crashed", "hung", "given-up", "killed",
 
 @dataclass(frozen=True, slots=True)
 class ChildEvent:
-    """Something happened to a child.
+    """An event of a child process.
 
     Attributes:
-        detail: In words: how it ended, when it is started again.
+        detail: A text, such as how the child ended and when it is started again.
     """
 
     kind: EventKind
@@ -37,7 +37,7 @@ class ChildEvent:
 
 @dataclass(slots=True)
 class _Kept:
-    """A child as the supervisor sees it."""
+    """The supervisor's state of one child."""
 
     spec: ChildSpec
     history: RestartHistory
@@ -52,8 +52,8 @@ class _Kept:
 class Supervisor:
     """Children by name. Use as `async with Supervisor(...) as keeper: code = await keeper.run(stop)`; leaving it stops every child.
 
-    A child that ends without being told to has crashed, whatever its exit code, and is started again by `RestartRule`; one with a
-    final exit code is given up at once. What is given up stays down; if it is essential, `run` returns.
+    A child that ends without a stop by the supervisor has crashed, regardless of its exit code, and is restarted by `RestartRule`. After a
+    final exit code it is given up at once. A child that is given up is not started again; if it is essential, `run` returns.
     """
 
     def __init__(
@@ -64,13 +64,13 @@ class Supervisor:
         rule: RestartRule | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Starts nothing yet.
+        """Does not start the children yet.
 
         Args:
             specs: The children, in start order.
-            on_event: Told of everything that happens, in the loop; it must not block.
+            on_event: Called in the loop with every event; it must not block.
             rule: When to restart and when to give up.
-            clock: For backoff and watchdog.
+            clock: The clock for backoff and watchdog.
         """
         self._rule = rule or RestartRule()
         self._clock = clock or SystemClock()
@@ -101,18 +101,18 @@ class Supervisor:
 
         Raises:
             OSError: Its program cannot be started.
-            ValueError: A child of that name is there already.
+            ValueError: A child of that name exists already.
         """
         if spec.name in self._kept:
             raise ValueError(f"child {spec.name!r} is there already")
         kept = _Kept(spec, RestartHistory(self._rule))
-        # The first start happens here, so that a program that is not there is told to the caller at once.
+        # The first start happens here, so that the caller learns at once of a program that does not exist.
         self._start(kept)
         self._kept[spec.name] = kept
         kept.task = asyncio.create_task(self._keep(kept))
 
     async def wait_ready(self, names: Iterable[str] | None = None, timeout_s: float = 60.0) -> list[str]:
-        """Waits until the named children (all by default) are ready; returns those that are not, in time or for good."""
+        """Waits until the named children (all by default) are ready; returns those that are not ready in time or were given up."""
         wanted = [self._kept[name] for name in names] if names is not None else list(self._kept.values())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
@@ -121,7 +121,7 @@ class Supervisor:
         return [kept.spec.name for kept in wanted if kept.state != "ready"]
 
     async def run(self, stop: asyncio.Event) -> int:
-        """Waits until `stop` is set (returns 0) or an essential child is given up (returns 1). The children still run then."""
+        """Waits until `stop` is set (returns 0) or an essential child is given up (returns 1). The other children still run then."""
         waits = [asyncio.create_task(stop.wait()), asyncio.create_task(self._lost.wait())]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -169,7 +169,7 @@ class Supervisor:
             kept.child = None
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), delay_s)
-            # Also after a timeout: the stop may have come in the same turn of the loop.
+            # Checked after a timeout too: the stop may have come in the same iteration of the loop.
             if self._stopping.is_set():
                 return
             try:
@@ -178,7 +178,7 @@ class Supervisor:
                 kept.status = f"cannot be started: {error}"
 
     async def _until_end(self, kept: _Kept, child: Child) -> int:
-        """Exit code of the child; kills one that has been silent for longer than its watchdog allows."""
+        """Waits for the child's exit code; kills a child that is silent for longer than its watchdog allows."""
         while True:
             limit_s = kept.spec.watchdog_s if kept.state == "ready" else 0.0
             # Not `wait_for`: the future belongs to the child and must outlive the wait.
@@ -216,7 +216,7 @@ class Supervisor:
         kept.state = "given-up"
         self._tell(kept, "given-up", detail)
         kept.child = None
-        # Whoever waits for it learns from its state that it is not coming.
+        # Waiters are woken and learn from the state that the child was given up.
         kept.ready.set()
         if kept.spec.essential:
             self._lost.set()
@@ -249,7 +249,7 @@ def _ignore(event: ChildEvent) -> None:
 
 
 def exit_words(code: int) -> str:
-    """An exit code as people say it: `ended with status 3`, `ended by SIGKILL`."""
+    """An exit code as text: `ended with status 3`, `ended by SIGKILL`."""
     if code >= 0:
         return f"ended with status {code}"
     try:

@@ -1,4 +1,4 @@
-"""An event loop in virtual time: real sockets inside one process, and nobody waits."""
+"""An event loop in virtual time: real sockets inside one process, without any waiting."""
 
 import asyncio
 import heapq
@@ -12,22 +12,22 @@ T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
 QUIET_POLLS = 3
-"""Polls in a row that find nothing before a moment counts as over. Loopback delivers within the call that sends; the rest is prudence."""
+"""Empty polls in a row before a moment counts as over. Loopback delivers within the call that sends, so this is a safety margin."""
 
 
 class Deadlock(RuntimeError):
-    """Nothing is ready, no timer is set: a process in real time would hang here for ever."""
+    """Nothing is ready and no timer is set: a process in real time would hang here for ever."""
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Never waits: where the loop would, `over` is called instead."""
+    """A selector that never waits: when the loop would wait, it calls `over` instead."""
 
     def __init__(self, over: Callable[[], None]) -> None:
         super().__init__()
         self._over = over
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """What is ready. Without anything, and where the loop would wait, the moment is over."""
+        """Returns what is ready. If nothing is ready and the loop would wait, the current moment is over."""
         polls = QUIET_POLLS if timeout is None or timeout > 0 else 1
         for _ in range(polls):
             ready = super().select(0)
@@ -39,7 +39,7 @@ class _JumpingSelector(selectors.DefaultSelector):
 
 
 class _Timer(asyncio.TimerHandle):
-    """A timer that stands behind those of the same time that were set before it; asyncio's own heap mixes them."""
+    """A timer that fires after earlier timers of the same time; asyncio's own heap does not keep this order."""
 
     __slots__ = ("number",)
     number: int
@@ -51,14 +51,14 @@ class _Timer(asyncio.TimerHandle):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Time stands still while anything can be done, then jumps to the next timer.
+    """An event loop whose time stands still while there is work, then jumps to the next timer.
 
-    Both ends of every connection have to live on this loop: what another process or thread does takes no virtual time and would
-    come at a random moment. For the same reason work for an executor (`asyncio.to_thread`, name look-ups) is done at once, in
-    this thread. A program that does so runs the same way every time.
+    Both ends of every connection have to be on this loop: the work of another process or thread takes no virtual time and would finish at
+    a random moment. For the same reason work for an executor (`asyncio.to_thread`, name look-ups) is done at once, in this thread. Under
+    these conditions a program runs the same way every time.
 
     Args:
-        start_s: Time at the start. Small figures keep more digits of a float: 1000 s resolves 1e-13 s, today's epoch 2e-7 s.
+        start_s: Time at the start. Small values keep more digits of a float: 1000 s resolves 1e-13 s, today's epoch 2e-7 s.
     """
 
     def __init__(self, start_s: float = 1000.0) -> None:
@@ -72,25 +72,25 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._now_s
 
     def now_s(self) -> float:
-        """Likewise: the loop is a `hmas.controller.runtime.clock.Clock`."""
+        """Virtual seconds: the loop is a `hmas.controller.runtime.clock.Clock`."""
         return self._now_s
 
     def call_at(
         self, when: float, callback: Callable[[*Args], object], *args: *Args, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """As in asyncio; of timers for the same time, the one that was set first fires first."""
+        """As in asyncio; timers for the same time fire in the order in which they were set."""
         self._timers += 1
         timer = _Timer(when, callback, args, self, context)
         timer.number = self._timers
-        # What `call_at` of the base does, but for the class of the timer.
+        # The same as `call_at` of the base class, except for the class of the timer.
         heapq.heappush(self._scheduled, timer)  # type: ignore[attr-defined]  # asyncio keeps its heap out of the type stubs
         timer._scheduled = True  # type: ignore[attr-defined]  # noqa: SLF001 - the mark that the base reads, and out of the stubs too
         return timer
 
     async def settled(self) -> None:
-        """Returns when everything that can happen at this moment has happened, and before time moves on.
+        """Returns when everything that can happen at this moment has happened, before time advances.
 
-        Those who wait for it go on together, in the order in which they came; what they then do belongs to the same moment.
+        All waiters continue together, in the order of their calls; their further work belongs to the same moment.
         """
         moment: asyncio.Future[None] = self.create_future()
         self._moments.append(moment)
@@ -111,7 +111,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return future
 
     def _over(self) -> None:
-        """Ends the moment: first for those who wait for its end, then by going to the next timer."""
+        """Ends the moment: wakes the waiters of `settled`, or if there are none, advances to the next timer."""
         moments, self._moments = self._moments, []
         if moments:
             for moment in moments:
@@ -125,10 +125,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run_virtual(main: Callable[[VirtualLoop], Coroutine[Any, Any, T]], *, start_s: float = 1000.0) -> T:
-    """Runs a coroutine on a loop of its own and returns its result.
+    """Runs a coroutine on a new virtual loop and returns its result.
 
     Raises:
-        Deadlock: It waits for something that cannot happen any more.
+        Deadlock: The coroutine waits for something that can no longer happen.
     """
     loop = VirtualLoop(start_s)
     with asyncio.Runner(loop_factory=lambda: loop) as runner:

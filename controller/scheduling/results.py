@@ -16,7 +16,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
         status: HTTP status.
         code: OpenAI error code.
         message: A description of what happened.
-        retry_after_s: When trying again makes sense; 0 where it never does.
+        retry_after_s: Seconds after which a retry is useful; 0 if it never is.
     """
 
     kind: OutcomeKind

@@ -1,4 +1,4 @@
-"""The cluster in virtual time: the very scheduler, routers and engine models that serve, driven by an event heap."""
+"""The simulation of a cluster in virtual time: the scheduler and routers of the live gateway and the engine models, driven by events."""
 
 from hmas.controller.simulation.arrivals import Arrival
 from hmas.controller.simulation.kernel import Periodic, simulate

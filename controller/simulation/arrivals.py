@@ -1,4 +1,4 @@
-"""What comes into a simulation, in order of time: a sorted stream, and what follows from what has ended."""
+"""The arrivals of a simulation in order of time: a sorted stream, and requests that follow from ended ones."""
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,16 +11,16 @@ from hmas.engines.sim.request import Pause
 
 @dataclass(frozen=True)
 class Arrival:
-    """One request to come, at `request.arrival_s`.
+    """One request that arrives at `request.arrival_s`.
 
     Attributes:
-        estimate: What is believed when it comes: `(request, now_s)` to estimates, asked at its arrival.
-        output_tokens: The true output length, 1 or more: the engine alone gets it.
+        estimate: Returns the estimates of the request from `(request, now_s)`; called at its arrival.
+        output_tokens: The true output length, 1 or more, which only the engine gets.
         weight: Its tenant's weight.
         block_hashes, hash_tokens: Its prompt's prefix hashes, as in `hmas.engines.sim.request.SimRequest`.
-        pauses: Tool calls within it. `tool_s`: how long each of them takes, seconds.
-        answer: What the agents make of it: `(request, now_s)` to estimates, asked `answer_s` seconds after its arrival, waiting or running;
-            None where they say nothing. Without one, what was believed at its arrival stands.
+        pauses: Its tool calls. `tool_s`: how long each of them takes, seconds.
+        answer: The estimates of the agents from `(request, now_s)`, called `answer_s` seconds after its arrival, whether it waits or runs.
+            It may return None for no estimates. Without `answer`, the estimates made at its arrival stay.
     """
 
     request: Request
@@ -36,18 +36,18 @@ class Arrival:
 
 
 class ArrivalFeed:
-    """A stream that is read one ahead, so that a million requests cost no memory, and a heap of those that followed.
+    """A stream of arrivals, read one ahead so that a million requests cost no memory, and a heap of follow-up requests.
 
     Attributes:
-        next_s: When the next one comes, infinite when none is left.
-        last_s: When the latest that was taken came; before the first is taken, when that one comes.
-        taken: How many were taken.
+        next_s: Time of the next arrival, infinite if none is left.
+        last_s: Time of the latest arrival that was taken; before that, the time of the first arrival.
+        taken: Number of arrivals taken.
     """
 
     __slots__ = ("_extra", "_head", "_pushed", "_stream", "last_s", "next_s", "taken")
 
     def __init__(self, arrivals: Iterable[Arrival]) -> None:
-        """Takes a stream by rising arrival; what is a sequence is put into that order first."""
+        """Accepts a stream in order of arrival; a sequence is sorted first."""
         if isinstance(arrivals, Sequence):
             arrivals = sorted(arrivals, key=lambda arrival: arrival.request.arrival_s)
         self._stream: Iterator[Arrival] = iter(arrivals)
@@ -60,10 +60,10 @@ class ArrivalFeed:
         self._look()
 
     def push(self, arrival: Arrival, now_s: float) -> None:
-        """Adds one that follows from something that has just happened.
+        """Adds a follow-up request.
 
         Raises:
-            SchedulingError: It lies in the past.
+            SchedulingError: Its arrival is in the past.
         """
         at_s = arrival.request.arrival_s
         if not at_s >= now_s:
@@ -73,10 +73,10 @@ class ArrivalFeed:
         self._look()
 
     def pop(self) -> Arrival:
-        """Takes the next one; of equal times the stream's goes first.
+        """Takes the next arrival; at equal times the stream goes first.
 
         Raises:
-            SchedulingError: The stream goes back in time.
+            SchedulingError: The stream is not in order of arrival.
         """
         self.taken += 1
         head = self._head

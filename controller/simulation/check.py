@@ -1,13 +1,13 @@
-"""An independent judge of a simulation's result: it sees arrivals and records only, and works nothing out the way the kernel does.
+"""An independent check of a simulation's result: it uses only arrivals and records, and none of the kernel's own calculations.
 
-What it holds a result to:
+It checks these properties:
 
 1. Conservation: one record per arrival, with its own figures; the scheduler's counts and the engines' totals are the records' sums.
 2. Causality: arrival <= dispatch <= first token <= last token <= end; nothing is faster than the profile's fastest step allows; a
-   completed request produced what it asked for; SLO verdicts follow from the latencies.
-3. The window: no more in flight on an instance at any moment than the largest window that was in force.
-4. The KV cache: what decodes at the same time fits, as far as records can tell.
-5. The fence: no more prompts in flight together than it lets in; one that is alone may pass it.
+   completed request produced its output length; SLO verdicts follow from the latencies.
+3. The window: at no moment are more requests in flight on an instance than the largest active window.
+4. The KV cache: requests that decode at the same time fit, as far as the records show.
+5. The fence: prompts in flight together do not exceed the fence; a single request may pass it.
 """
 
 from collections import Counter
@@ -19,13 +19,13 @@ from hmas.controller.simulation.result import EngineTotals, RequestRecord, Simul
 from hmas.engines.sim.profile import Profile
 
 EPSILON_S = 1e-6
-"""Times in the records are sums and differences of floats: what is closer than this is the same moment."""
+"""Times in the records are sums and differences of floats; times closer than this count as equal."""
 LISTED = 5
-"""Violations of one kind that are told one by one; the rest are counted."""
+"""Violations of one kind that are listed one by one; the rest are counted."""
 
 
 class Arrived(Protocol):
-    """What the judge asks of an arrival; `hmas.controller.simulation.Arrival` is one."""
+    """The part of an arrival that the check uses; `hmas.controller.simulation.Arrival` has it."""
 
     @property
     def request(self) -> Request:
@@ -39,17 +39,17 @@ class Arrived(Protocol):
 
     @property
     def block_hashes(self) -> tuple[int, ...]:
-        """Hashes of its prompt's blocks; with any, prompts may be cached and cost less."""
+        """Hashes of its prompt's blocks; if there are any, prompts may be cached and cost less."""
         ...
 
     @property
     def pauses(self) -> Sequence[object]:
-        """Tool calls within it; while one waits, its KV blocks may be gone."""
+        """Its tool calls; during one, its KV blocks may be released."""
         ...
 
 
 class _Notes:
-    """Violations, the first few of each kind in full."""
+    """Collects violations, with the full text of the first few of each kind."""
 
     def __init__(self) -> None:
         self._told: dict[str, list[str]] = {}
@@ -79,18 +79,18 @@ def check(
     fence_tokens: Mapping[str, int] | int | None = None,
     followed: bool = False,
 ) -> list[str]:
-    """Judges a result.
+    """Checks a result.
 
     Args:
-        arrivals: All that could arrive; any order. Those after the result's end need no record.
-        result: Of a run with a fresh scheduler and fresh engines.
-        profiles: By instance; what is bounded by speed or memory is judged for those named only.
-        n_run: The largest window that was ever in force, of all instances or by instance; None leaves windows unjudged.
-        fence_tokens: The largest KV fence that was ever in force, in tokens; likewise. Not where tokens that are shared are booked once.
-        followed: Whether more may have come that followed from what ended. Of those only the records are judged.
+        arrivals: All possible arrivals, in any order. Those after the result's end need no record.
+        result: The result of a run with a fresh scheduler and fresh engines.
+        profiles: By instance; limits of speed and memory are checked only for these instances.
+        n_run: The largest window that was ever active, of all instances or by instance; None skips the check of windows.
+        fence_tokens: The same for the largest KV fence, in tokens. Must be None if shared tokens are booked once.
+        followed: Whether follow-up requests may have arrived. Only the records of these are checked.
 
     Returns:
-        Violations in words, none where all holds. At most five of a kind are told, the rest are counted.
+        Violations as text, empty if there are none. At most five of a kind are listed, the rest are counted.
     """
     notes = _Notes()
     asked: dict[str, int] = {}
@@ -124,16 +124,16 @@ def check(
             _check_fence(name, records, fence, notes)
         if name in profiles:
             if not result.counts.running:
-                # Where work was cut off, tokens are counted of steps that are not.
+                # If work was cut off, tokens of unfinished steps are counted, but not the steps.
                 _check_work(name, records, totals, profiles[name], notes, loose=loose)
             _check_capacity(name, records, totals, profiles[name], notes, loose=loose)
     return notes.lines()
 
 
 def _match(arrivals: Iterable[Arrived], result: SimulationResult, asked: dict[str, int], notes: _Notes, *, followed: bool) -> bool:
-    """Finds each arrival's record and compares them; fills `asked` with the output each was to produce.
+    """Compares each arrival with its record; fills `asked` with the output length of each request.
 
-    Returns whether blocks may be shared or given up on the way, so that no bound on prompts and KV can be told from the records.
+    Returns whether blocks may be shared, or released during a pause: then the records give no bound on prompts and KV cache.
     """
     records: dict[str, RequestRecord] = {}
     before_s = float("-inf")
@@ -183,7 +183,7 @@ def _check_counts(result: SimulationResult, notes: _Notes) -> None:
 
 
 def _check_times(record: RequestRecord, end_s: float, notes: _Notes) -> None:
-    """The order of one request's moments."""
+    """Checks the order of one request's times."""
     name, slack_ms = f"request {record.request_id}", 1000.0 * EPSILON_S
     ended = record.outcome is not None and record.outcome is not OutcomeKind.REJECTED
     if ended and record.total_ms < 0.0:
@@ -205,7 +205,7 @@ def _check_times(record: RequestRecord, end_s: float, notes: _Notes) -> None:
 
 
 def _check_story(record: RequestRecord, notes: _Notes) -> None:
-    """What there has to be where something else is."""
+    """Checks that the fields of one record are consistent with each other."""
     name, started = f"request {record.request_id}", record.ttft_ms >= 0.0
     if (record.queue_ms >= 0.0) != bool(record.instance):
         notes.add("causality", f"{name} has queue_ms {record.queue_ms} and instance {record.instance!r}")
@@ -224,12 +224,12 @@ def _check_story(record: RequestRecord, notes: _Notes) -> None:
 
 
 def _least_step_ms(profile: Profile) -> float:
-    """What the cheapest step of this engine takes: all that a step's work adds is 0 or more, and the curve never falls."""
+    """The time of this engine's cheapest step: the work of a step adds 0 or more, and the curve never falls."""
     return profile.step_ms + profile.curve_ms(0)
 
 
 def _check_speed(record: RequestRecord, profile: Profile, notes: _Notes, *, loose: bool) -> None:
-    """Nobody is served faster than an engine could that had nothing else to do."""
+    """Checks that no request was served faster than by an idle engine."""
     least_ms, slack_ms = _least_step_ms(profile), 1000.0 * EPSILON_S
     if record.ttft_ms >= 0.0:
         tokens = 1 if loose else max(1, record.prompt_tokens)
@@ -249,10 +249,10 @@ def _check_speed(record: RequestRecord, profile: Profile, notes: _Notes, *, loos
 def _check_totals(
     name: str, records: list[RequestRecord], totals: EngineTotals, result: SimulationResult, notes: _Notes, *, loose: bool
 ) -> None:
-    """The engine's own sums against those of the records that it served."""
+    """Compares the engine's own totals with the sums of its records."""
     generated = sum(record.output_tokens for record in records)
     prompts = sum(max(1, record.prompt_tokens) for record in records if record.ttft_ms >= 0.0)
-    # What was broken off may have cost the engine more than its record shows, and who is still live has no record of it.
+    # A request that was broken off may have cost the engine more than its record shows, and the record of a live request has no totals.
     whole = result.counts.running == 0 and all(record.outcome is OutcomeKind.COMPLETED for record in records)
     for what, engine, summed in (("output tokens", totals.generation_tokens, generated), ("prompt tokens", totals.prompt_tokens, prompts)):
         if what == "prompt tokens" and loose:
@@ -268,11 +268,11 @@ def _check_totals(
 
 
 def _check_work(name: str, records: list[RequestRecord], totals: EngineTotals, profile: Profile, notes: _Notes, *, loose: bool) -> None:
-    """Steps take their time, and no step does more than its budget."""
+    """Checks that the steps took their least time, and that no step exceeded its token budget."""
     least_s = totals.steps * _least_step_ms(profile) / 1000.0
     if totals.busy_s < least_s * (1.0 - 1e-9) - EPSILON_S:
         notes.add("speed", f"instance {name} made {totals.steps} steps in {totals.busy_s} s, which take {least_s} s at least")
-    # A request's first token comes out of the step that ends its prompt: it costs no token of the budget.
+    # A request's first token comes from the step that ends its prompt, and takes no token of the budget.
     started = sum(record.ttft_ms >= 0.0 for record in records)
     tokens = totals.prompt_tokens + totals.generation_tokens - started
     if not loose and tokens > totals.steps * profile.max_num_batched_tokens:
@@ -280,12 +280,12 @@ def _check_work(name: str, records: list[RequestRecord], totals: EngineTotals, p
 
 
 def _busy_until_s(result: SimulationResult, *, whole: bool) -> float:
-    """A step under way at the end counts in full: no bound where work was cut off."""
+    """Upper bound of busy time. A step in progress at the end counts in full, so there is no bound if work was cut off."""
     return result.end_s if whole and result.counts.queued == 0 else float("inf")
 
 
 def _check_window(name: str, records: list[RequestRecord], window: int, notes: _Notes) -> None:
-    """Counts who was in flight at every moment: from dispatch to end."""
+    """Counts the requests in flight at every moment, each from dispatch to end."""
     moments: list[tuple[float, int]] = []
     for record in records:
         if record.outcome is not None:
@@ -299,7 +299,7 @@ def _check_window(name: str, records: list[RequestRecord], window: int, notes: _
 
 
 def _check_fence(name: str, records: list[RequestRecord], limit: int, notes: _Notes) -> None:
-    """Counts the prompts in flight, each with one token of output: nothing is booked for less."""
+    """Counts the prompt tokens in flight, with one output token per request, which is the least that the fence books."""
     moments: list[tuple[float, int, int]] = []
     for record in records:
         if record.outcome is not None:
@@ -317,9 +317,9 @@ def _check_fence(name: str, records: list[RequestRecord], limit: int, notes: _No
 
 
 def _check_capacity(name: str, records: list[RequestRecord], totals: EngineTotals, profile: Profile, notes: _Notes, *, loose: bool) -> None:
-    """The engine's word on its blocks, and what the records say of them.
+    """Compares the engine's reported peak of KV blocks with the records.
 
-    A sequence that has its first token holds its prompt's blocks until its end, unless it was preempted, pauses or shares them.
+    A sequence that has its first token holds its prompt's blocks until its end, unless it is preempted, pauses or shares them.
     """
     allowed = min(profile.kv_capacity_tokens, profile.max_model_len)
     for record in records:

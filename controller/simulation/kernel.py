@@ -1,4 +1,4 @@
-"""The event loop of virtual time."""
+"""The event loop of a simulation in virtual time."""
 
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,12 +18,12 @@ _GRACE_S = 600.0
 _SETTLE = 4096
 
 Control = Callable[[float, Scheduler, Mapping[str, EngineModel]], None]
-"""A control law: `(now_s, scheduler, engines by name)`. It may read and steer both, as agents do through the gateway."""
+"""A control law: `(now_s, scheduler, engines by name)`. It may read and control both, as agents do through the gateway."""
 
 
 @dataclass(frozen=True)
 class Periodic:
-    """A control law that runs every `every_s` of virtual time, more than 0; first one period after the start."""
+    """A control law that runs every `every_s` (more than 0) of virtual time, the first time one period after the start."""
 
     every_s: float
     run: Control
@@ -42,25 +42,25 @@ def simulate(
 ) -> SimulationResult:
     """Runs requests through a scheduler and its engines in virtual time, without network or overhead of the gateway.
 
-    At any moment: first the tokens of engine steps that end, then arrivals, then the gateway's tick (deadlines) and
-    its look at the engines, then control laws in the order given, then dispatch, then the next steps of idle engines. The same
-    input gives the same result, always.
+    Events at the same time have this order: tokens of engine steps that end, arrivals, the gateway's tick (deadlines) and its reading of
+    the engines, control laws in the order given, dispatch, then the next steps of idle engines. The same input always gives the same
+    result.
 
-    Cost grows with what happens: O(log n) for each arrival, dispatch, first token and end, O(instances) for each tick, whatever the
-    number of tokens.
+    The cost is O(log n) for each arrival, dispatch, first token and end, and O(instances) for each tick, regardless of the number of
+    tokens.
 
     Args:
-        arrivals: Requests by rising arrival, equal times in the order given. A generator will do: it is read one ahead.
+        arrivals: Requests in order of arrival; equal times keep the given order. It may be a generator, which is read one ahead.
         engines: Engine models by the names of the scheduler's instances.
-        scheduler: Fresh, or warm from an earlier run that has ended.
+        scheduler: A fresh scheduler, or one from an earlier run that has ended.
         controls: Control laws.
         on_end: Called with each request that the scheduler ends, as telemetry would be.
-        followups: Requests that follow from the end of one, each at `now_s` or later: a user who asks again, the next call of a session.
+        followups: Returns requests that follow from the end of one, each at `now_s` or later: a retry, or the next call of a session.
         tick_s: The gateway's tick.
-        until_s: When to stop in any case; None for 600 s after the last arrival. It stops earlier when all is done.
+        until_s: When to stop in any case; None for 600 s after the last arrival. The run stops earlier if all requests have ended.
 
     Raises:
-        SchedulingError: Arrivals are not sorted, the scheduler dispatches to an engine that is not there, or a sum does not come out.
+        SchedulingError: Arrivals are not sorted, the scheduler dispatches to an unknown engine, or a sum does not balance.
     """
     if tick_s <= 0 or any(control.every_s <= 0 for control in controls):
         raise SchedulingError("tick_s and every control's every_s must be more than 0")
@@ -81,7 +81,7 @@ def simulate(
 
 
 class _Live:
-    """A request between arrival and end: its place in the records, and what only the engine knows."""
+    """A request between arrival and end: its index in the records, and the data that only the engine knows."""
 
     __slots__ = ("arrival", "instance", "number", "output_tokens", "pauses")
 
@@ -96,7 +96,7 @@ class _Live:
 
 
 class _Engine:
-    """An engine under way. `version` tells the end of the stretch in force from those of stretches that were cut."""
+    """A running engine. `version` distinguishes the end of the current stretch from the ends of stretches that were cut."""
 
     __slots__ = ("begun_s", "busy_s", "model", "name", "steps", "version")
 
@@ -119,12 +119,12 @@ class _Kernel:
         self._scheduler = scheduler
         self._until_s = until_s
         self._now_s = feed.last_s
-        # Rank 0: ends of stretches; 1 and up: periodic work. Arrivals come between, in `_advance`.
+        # Rank 0: ends of stretches; 1 and above: periodic work. Arrivals come between them, in `_advance`.
         self._events: list[tuple[float, int, int, Callable[[float], None] | _Engine, int]] = []
         self._pushed = 0
         self._periodic = 0
         self._touched: dict[str, _Engine] = {}
-        # Whether something has happened after which the gateway asks for dispatches: tokens alone are no such thing.
+        # Whether an event has happened after which the gateway calls for dispatches; tokens alone do not count.
         self._stirred = False
         self._live: dict[str, _Live] = {}
         self._deadlines: list[tuple[float, int, str]] = []
@@ -133,7 +133,7 @@ class _Kernel:
         self.followups: Callable[[Ended, float], Iterable[Arrival]] | None = None
 
     def every(self, every_s: float, work: Callable[[float], None]) -> None:
-        """Schedules periodic work, in the order of the calls where times are equal."""
+        """Schedules periodic work; at equal times it runs in the order of the calls of this method."""
         self._periodic += 1
         rank, start_s = self._periodic, self._now_s
         count = 0
@@ -142,13 +142,13 @@ class _Kernel:
             nonlocal count
             work(now_s)
             count += 1
-            # Multiples of the period, not sums of it: no drift.
+            # Multiples of the period, not sums, so that the times do not drift.
             self._push(start_s + (count + 1) * every_s, rank, fire)
 
         self._push(start_s + every_s, rank, fire)
 
     def bind(self, run: Control) -> Callable[[float], None]:
-        """A control law as periodic work. It sees engines as they are now, and what it turns counts from the step under way on."""
+        """A control law as periodic work. It reads the engines' current state, and its changes apply after the current step."""
 
         def work(now_s: float) -> None:
             for engine in self._engines.values():
@@ -160,7 +160,7 @@ class _Kernel:
         return work
 
     def run(self) -> SimulationResult:
-        """Goes through all events."""
+        """Processes all events."""
         for name, engine in self._engines.items():
             self._scheduler.observe(engine.model.snapshot(name, self._now_s))
         while self._live or self._feed.next_s != float("inf"):
@@ -169,7 +169,7 @@ class _Kernel:
                 break
             if self._stirred:
                 self._stirred = False
-                # No loop is held up here: what the gateway does bit by bit between everything else is done in one go.
+                # The gateway settles in small parts so as not to block its event loop; here it is done at once.
                 while not self._scheduler.settled:
                     self._scheduler.settle(_SETTLE, now_s)
                 for dispatch in self._scheduler.dispatch(now_s):
@@ -185,7 +185,7 @@ class _Kernel:
             self._scheduler.observe(engine.model.snapshot(name, now_s))
 
     def tick(self, now_s: float) -> None:
-        """What the gateway does on its tick: deadlines out, waiting and running."""
+        """The work of the gateway's tick: ends waiting and running requests whose deadline has passed."""
         self._stirred = True
         for engine in self._engines.values():
             engine.model.sync(now_s)
@@ -204,7 +204,7 @@ class _Kernel:
                 self._ended(ended, now_s)
 
     def _advance(self) -> float | None:
-        """Goes to the next moment at which something happens and lets it happen; None where that lies past the end."""
+        """Advances to the time of the next event and processes it; returns None if that is after the end."""
         feed = self._feed
         now_s = min(feed.next_s, self._events[0][0])
         until_s = self._until_s
@@ -250,7 +250,7 @@ class _Kernel:
             self._ended(dropped.ended, now_s, dropped.refusal.message)
 
     def _answered(self, live: _Live, now_s: float) -> None:
-        """The agents have spoken of a request; nobody has waited for them."""
+        """Applies the agents' estimates of a request, which was not held up for them."""
         request, answer = live.arrival.request, live.arrival.answer
         if answer is None or self._live.get(request.id) is not live:
             return
@@ -275,7 +275,7 @@ class _Kernel:
             self._enter(live, engine, now_s)
 
     def _enter(self, live: _Live, engine: _Engine, now_s: float) -> None:
-        """A request has come through the engine's front end."""
+        """Adds a request to the engine after its time in the engine's front end."""
         request = live.arrival.request
         if self._live.get(request.id) is not live:
             return
@@ -287,12 +287,12 @@ class _Kernel:
             self._ended(self._scheduler.end(request.id, OutcomeKind.REJECTED, now_s), now_s, reason=str(error))
 
     def _step(self, now_s: float) -> None:
-        """Lets engines that were touched begin what comes next, or end sooner what was cut."""
+        """For engines that have changed: begins the next stretch, or schedules the earlier end of a stretch that was cut."""
         for engine in self._touched.values():
             model = engine.model
             due_s = model.due_s
             if due_s is not None and due_s <= now_s:
-                # Cut at a step's end that is this very moment: nothing happens there but that a new stretch begins.
+                # The stretch was cut at a step that ends at this moment, so only a new stretch begins.
                 self._finish(engine, now_s)
                 due_s = None
             if due_s is None:
@@ -304,7 +304,7 @@ class _Kernel:
         self._touched.clear()
 
     def _finish(self, engine: _Engine, now_s: float) -> None:
-        """A stretch has ended: tells the scheduler of first tokens and of those that are done."""
+        """Ends a stretch: reports first tokens and finished requests to the scheduler."""
         self._touched[engine.name] = engine
         stretch = engine.model.end()
         engine.version += 1
@@ -324,7 +324,7 @@ class _Kernel:
                 self._ended(scheduler.end(event.id, OutcomeKind.COMPLETED, now_s), now_s)
 
     def _pause(self, live: _Live, now_s: float) -> None:
-        """A request calls a tool: it comes back when the tool has answered."""
+        """Pauses a request for a tool call and schedules its return."""
         took_s = live.arrival.tool_s[live.pauses]
         live.pauses += 1
         engine = self._engines[live.instance]

@@ -1,4 +1,4 @@
-"""What a simulation leaves behind."""
+"""The result of a simulation: records of requests and totals of engines."""
 
 import msgspec
 
@@ -7,11 +7,11 @@ from hmas.controller.scheduling.results import Counts, Ended, Refusal
 
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One request's outcome; conventions as in `hmas.controller.core.messages.Completion` (-1 for what did not happen).
+    """One request's outcome; conventions as in `hmas.controller.core.messages.Completion` (-1 for a time that did not occur).
 
     Attributes:
-        outcome: None where it was still live when the simulation stopped.
-        slo: Targets that were in force at its end.
+        outcome: None if the request was still live when the simulation stopped.
+        slo: Its targets at its end.
     """
 
     request_id: str
@@ -34,7 +34,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class EngineTotals(msgspec.Struct, frozen=True, kw_only=True):
-    """What one engine did: steps, the time it spent in them, tokens and preemptions, and the most KV blocks that were held at once."""
+    """Totals of one engine: steps, the time spent in them, tokens, preemptions, and the most KV blocks held at once."""
 
     steps: int
     busy_s: float
@@ -45,11 +45,11 @@ class EngineTotals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SimulationResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that happened, in the order of the arrivals.
+    """The records of all requests, in the order of arrival, with totals.
 
     Attributes:
         records: One per arrival up to the end.
-        counts: The scheduler's own sum; it has been checked.
+        counts: The scheduler's own counts, which have been checked.
         engines: Totals by instance.
         end_s: Virtual time at the end.
     """

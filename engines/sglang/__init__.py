@@ -1,1 +1,1 @@
-"""SGLang: the adapter, and what is loaded into the engine itself."""
+"""The adapter of SGLang."""

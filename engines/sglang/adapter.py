@@ -1,6 +1,6 @@
-"""SGLang over HTTP: load signals, aborts by our own request id, the concurrency cap that stock SGLang can change, and the control plugin.
+"""SGLang over HTTP: load signals, aborts by request id, the concurrency cap that stock SGLang can change, and the control plugin.
 
-SGLang takes the HIGHER priority first unless it was started with `--schedule-low-priority-values-first`; the sign is converted here.
+SGLang serves the HIGHER priority first unless it was started with `--schedule-low-priority-values-first`; the sign is converted here.
 """
 
 import re
@@ -17,7 +17,7 @@ from hmas.engines.openai import OpenAIEngine
 from hmas.engines.sglang.answers import Counters, Load, Loads, ServerInfo, parse_answer, parse_counters
 
 CAP = "pp_max_micro_batch_size"
-"""SGLang's name of its concurrency cap; without pipeline parallelism its one micro-batch is the running batch."""
+"""SGLang's name of its concurrency cap; without pipeline parallelism the only micro-batch is the running batch."""
 
 KNOBS: tuple[KnobName, ...] = ("n_run", "token_budget", "long_prefill_tokens")
 NOT_STOCK: Mapping[str, str] = {
@@ -27,7 +27,7 @@ NOT_STOCK: Mapping[str, str] = {
 MAX_PRIORITY = 2**31 - 1
 SETTINGS_EVERY_S = 10.0
 COUNTERS_EVERY_S = 2.0
-"""SGLang's metrics take tens of milliseconds of the process that also streams its answers."""
+"""How often the metrics are read: each reading takes tens of milliseconds of the process that also streams SGLang's answers."""
 
 _ID = re.compile(r"[0-9a-f]{32}")
 _START = re.compile(rb"\s*\{\s*(?=\")")
@@ -36,8 +36,8 @@ _START = re.compile(rb"\s*\{\s*(?=\")")
 class SglangEngine(OpenAIEngine):
     """Adapter of SGLang's OpenAI server.
 
-    Requests are known to SGLang by our own id (`rid`). It aborts every request whose id BEGINS with the one it is given: ids are therefore
-    only used where they have the one form of 32 hexadecimal digits, so that none begins another.
+    SGLang knows requests by the gateway's own id (`rid`). It aborts every request whose id BEGINS with the given one. Ids are therefore
+    only used if they have exactly 32 hexadecimal digits, so that none is the beginning of another.
     """
 
     kind = "sglang"
@@ -52,17 +52,17 @@ class SglangEngine(OpenAIEngine):
         self._counters = Counters()
 
     async def send(self, path: str, body: bytes, headers: Mapping[str, str], *, request_id: str, priority: int = 0) -> HttpResponse:
-        """Posts `body` with our id, and with the priority in SGLang's sign where it orders its queue by it."""
+        """Posts `body` with the gateway's id, and with the priority in SGLang's sign if SGLang orders its queue by priority."""
         fields: dict[str, object] = {}
         if _ID.fullmatch(request_id):
             fields["rid"] = request_id
         if self.capabilities.priority:
-            # Always: a request without one goes behind all others.
+            # Always set, because SGLang puts a request without priority behind all others.
             fields["priority"] = self._signed(priority)
         return await super().send(path, with_own_fields(body, fields), headers, request_id=request_id)
 
     async def abort(self, request_id: str) -> bool:
-        """Tells SGLang to drop a request. Several answers to one request run under ids of their own: closing ends them."""
+        """Asks SGLang to drop a request. Several answers to one request run under ids of their own; closing the response ends them."""
         if not _ID.fullmatch(request_id):
             return False
         try:
@@ -72,7 +72,7 @@ class SglangEngine(OpenAIEngine):
         return status == 200
 
     async def apply_knobs(self, knobs: Knobs) -> KnobReport:
-        """Sets live knobs: all through the plugin where there is one, else the concurrency cap through SGLang's own route."""
+        """Sets live knobs: all of them through the plugin if there is one, else the concurrency cap through SGLang's own route."""
         if self._state is not None:
             report = await self._route.apply(knobs)
             self._remember(report.applied)
@@ -89,13 +89,13 @@ class SglangEngine(OpenAIEngine):
         return KnobReport(applied=applied, refused=refused)
 
     async def reprioritize(self, priorities: Mapping[str, int]) -> frozenset[str]:
-        """Ids of waiting requests whose priority was changed."""
+        """Changes the priority of waiting requests and returns the ids that were changed."""
         if not self.capabilities.reprioritize:
             return frozenset()
         return await self._route.reprioritize({name: self._signed(priority) for name, priority in priorities.items()})
 
     async def evict(self, request_ids: Sequence[str]) -> frozenset[str]:
-        """Ids of requests that were put back into SGLang's queue."""
+        """Puts running requests back into SGLang's queue and returns their ids."""
         return await self._route.evict(request_ids) if self.capabilities.evict else frozenset()
 
     async def _read(self, now_s: float) -> EngineSnapshot:
@@ -115,7 +115,7 @@ class SglangEngine(OpenAIEngine):
             taken_s=now_s,
             healthy=True,
             running=sum(load.num_running_reqs for load in loads),
-            # A request whose grammar is still being compiled stands in a queue of its own.
+            # A request whose grammar is still being compiled waits in a separate queue.
             waiting=sum(load.num_waiting_reqs + load.queues.grammar for load in loads),
             kv_usage=min(1.0, sum(load.num_used_tokens for load in loads) / capacity) if capacity else None,
             kv_capacity_tokens=capacity or None,
@@ -129,7 +129,7 @@ class SglangEngine(OpenAIEngine):
         )
 
     async def _read_settings(self, now_s: float) -> None:
-        """How SGLang is set up. Its scheduler answers between two steps: one that is too busy is asked again later."""
+        """Reads SGLang's settings. Its scheduler answers between two steps; if it is too busy, the settings are read again later."""
         try:
             info = parse_answer(await self._document("/server_info"), ServerInfo, f"engine {self.name} answers /server_info")
         except EngineError:
@@ -163,7 +163,7 @@ class SglangEngine(OpenAIEngine):
         )
 
     async def _read_counters(self, now_s: float) -> None:
-        """Totals that only the metrics have; without `--enable-metrics` they stay 0."""
+        """Reads totals that only the metrics have; without `--enable-metrics` they stay 0."""
         self._counters_read_s = now_s
         try:
             status, data = await self._client.get("/metrics")
@@ -173,7 +173,7 @@ class SglangEngine(OpenAIEngine):
             self._counters = parse_counters(data.decode("utf-8", "replace"))
 
     async def _cap(self, value: int) -> str:
-        """Sets the concurrency cap as stock SGLang can. Empty where it did, else why not: it answers 200 either way."""
+        """Sets the concurrency cap of stock SGLang. Returns why it failed, else an empty text: SGLang answers 200 in both cases."""
         if self._info is None:
             return "the engine was not reached yet"
         if not self._info.single:
@@ -207,12 +207,12 @@ class SglangEngine(OpenAIEngine):
 
 
 def with_own_fields(body: bytes, fields: Mapping[str, object]) -> bytes:
-    """The body with `rid` and `priority` as given, whatever the client wrote there; one that is no JSON object stays as it is.
+    """Replaces `rid` and `priority` in the body by the given values; a body that is not a JSON object stays unchanged.
 
-    A client's own `rid` must not pass: when that client leaves, SGLang aborts every request whose id begins with it.
+    A client's own `rid` must be removed: when that client disconnects, SGLang aborts every request whose id begins with it.
     """
     start = _START.match(body)
-    # A backslash may hide a name (`"r\u0069d"`); such bodies are read whole, as are those that name one of the two anywhere.
+    # An escape may hide a name (`"r\u0069d"`). Such bodies are parsed in full, as are bodies that contain one of the two names.
     if start is not None and b'"rid"' not in body and b'"priority"' not in body and b"\\u" not in body:
         if not fields:
             return body

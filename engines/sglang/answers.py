@@ -1,4 +1,4 @@
-"""What SGLang answers about itself, as far as it is read here. Pure."""
+"""The parts of SGLang's status documents that the adapter reads. Pure."""
 
 import re
 from typing import Any, TypeVar
@@ -17,18 +17,18 @@ _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 class Queues(msgspec.Struct, frozen=True):
-    """Requests that wait elsewhere than in the waiting queue. `grammar`: for their grammar to be compiled."""
+    """Requests that wait outside the waiting queue. `grammar`: requests whose grammar is being compiled."""
 
     grammar: int = 0
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """One scheduler's load, of `/v1/loads`. SGLang renews it every `--load-snapshot-publish-interval` decode steps (15 unless told).
+    """One scheduler's load, from `/v1/loads`. SGLang updates it every `--load-snapshot-publish-interval` decode steps (default 15).
 
     Attributes:
         num_running_reqs: Requests in the running batch.
         num_waiting_reqs: Requests in the waiting queue.
-        num_used_tokens: Tokens of requests in the KV cache; cached prefixes that nobody uses are not among them.
+        num_used_tokens: Tokens of requests in the KV cache, without cached prefixes that no request uses.
         max_total_num_tokens: Tokens the KV cache holds.
         total_prefill_uncached_tokens: Prompt tokens computed since start.
     """
@@ -48,14 +48,14 @@ class Loads(msgspec.Struct, frozen=True):
 
 
 class InternalState(msgspec.Struct, frozen=True):
-    """One scheduler's settings in force."""
+    """One scheduler's active settings."""
 
     pp_max_micro_batch_size: int | None = None
     effective_max_running_requests_per_dp: int | None = None
 
 
 class ServerInfo(msgspec.Struct, frozen=True):
-    """`/server_info`: how SGLang was started, and what its schedulers have in force."""
+    """`/server_info`: SGLang's start-up settings, and the active settings of its schedulers."""
 
     version: str = ""
     enable_priority_scheduling: bool = False
@@ -67,12 +67,12 @@ class ServerInfo(msgspec.Struct, frozen=True):
 
     @property
     def single(self) -> bool:
-        """Whether there is one scheduler with one running batch, so that one number can be its cap."""
+        """Whether there is exactly one scheduler with one running batch, so that one value can be its cap."""
         return self.pp_size == 1 and len(self.internal_states) == 1 and self.cap is not None
 
     @property
     def several(self) -> str:
-        """Why there is no one cap, in words."""
+        """Why there is no single cap, as text."""
         return f"{len(self.internal_states)} schedulers and {self.pp_size} pipeline stages; a live cap needs one of each"
 
     @property
@@ -82,23 +82,23 @@ class ServerInfo(msgspec.Struct, frozen=True):
 
     @property
     def ceiling(self) -> int | None:
-        """What the cap may be raised to."""
+        """The highest value of the cap."""
         return self._sum([state.effective_max_running_requests_per_dp for state in self.internal_states], 1)
 
     @property
     def chunk(self) -> int | None:
-        """Prompt tokens that one step takes at most; None where prompts are not cut."""
+        """The most prompt tokens that one step takes; None if prompts are not split into chunks."""
         return self.chunked_prefill_size if self.chunked_prefill_size is not None and self.chunked_prefill_size > 0 else None
 
     @property
     def raises(self) -> str:
-        """When a raised cap counts, in words."""
+        """When a raised cap takes effect, as text."""
         if self.enable_priority_scheduling and not self.disable_priority_preemption:
             return "a raised cap counts at once"
         return "a raised cap counts when a running request ends"
 
     def with_cap(self, value: int) -> "ServerInfo":
-        """The same with another cap in force."""
+        """A copy with another active cap."""
         states = [msgspec.structs.replace(state, pp_max_micro_batch_size=value) for state in self.internal_states]
         return msgspec.structs.replace(self, internal_states=states)
 
@@ -109,17 +109,17 @@ class ServerInfo(msgspec.Struct, frozen=True):
 
 
 class Counters(msgspec.Struct, frozen=True):
-    """Totals since start. `output_tokens`: as they are made, where SGLang's own total of them counts requests that have ended."""
+    """Totals since start. `output_tokens` counts tokens as they are produced; SGLang's own total counts only requests that have ended."""
 
     output_tokens: int = 0
     retracted: int = 0
 
 
 def parse_answer(document: Any, form: type[Form], where: str) -> Form:
-    """An answer in its form; fields that are not read here may be anything.
+    """Converts an answer to its type; fields that are not read here may hold anything.
 
     Raises:
-        EngineProtocolError: A field that is read is missing or of another kind.
+        EngineProtocolError: A field that is read is missing or of another type.
     """
     try:
         return msgspec.convert(document, form)
@@ -128,7 +128,7 @@ def parse_answer(document: Any, form: type[Form], where: str) -> Form:
 
 
 def parse_counters(text: str) -> Counters:
-    """Totals from the metrics, over schedulers and priorities; lines that are no samples are passed over."""
+    """Reads totals from the metrics, summed over schedulers and priorities; lines that are not samples are ignored."""
     decoded = first = retracted = 0.0
     for line in text.splitlines():
         if not line.startswith((RETRACTED, TOKENS, FIRST_TOKENS)):
@@ -150,5 +150,5 @@ def parse_counters(text: str) -> Counters:
             first += value
         elif match[1] == RETRACTED:
             retracted += value
-    # A prefill makes one token that is no decoded one: the request's first, and another after each retraction.
+    # A prefill produces one token that does not count as decoded: the request's first, and one after each retraction.
     return Counters(int(decoded + first + retracted), int(retracted))

@@ -1,4 +1,4 @@
-"""The embedded engine behind its HTTP door: full load signals, live knobs and aborts."""
+"""The adapter of the embedded engine over HTTP: full load signals, live knobs and aborts."""
 
 import msgspec
 import orjson
@@ -14,7 +14,7 @@ class SimEngine(OpenAIEngine):
     kind = "sim"
 
     async def abort(self, request_id: str) -> bool:
-        """Ends a request by the id it was sent under; True where it was in flight. Never raises."""
+        """Ends a request by the id under which it was sent; returns True if it was in flight. Never raises."""
         try:
             _status, data = await self._client.post("/abort_requests", orjson.dumps({"request_ids": [request_id]}))
             return bool(orjson.loads(data)["aborted"])
@@ -22,7 +22,7 @@ class SimEngine(OpenAIEngine):
             return False
 
     async def apply_knobs(self, knobs: Knobs) -> KnobReport:
-        """Sets live knobs; an engine that does not answer refuses them all."""
+        """Sets live knobs; if the engine does not answer, all are reported as refused."""
         try:
             status, data = await self._client.post("/sim/knobs", msgspec.json.encode(knobs))
             if status != 200:

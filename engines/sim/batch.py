@@ -1,4 +1,4 @@
-"""The running batch of an engine model: who is computed in the next step, who joins, who has to leave."""
+"""The running batch of an engine model: which sequences the next step computes, which join, and which are preempted."""
 
 from hmas.engines.sim.blocks import BlockPool
 from hmas.engines.sim.decoding import DecodeGroup
@@ -23,7 +23,7 @@ class _Work:
         self.prefilled: list[Sequence] = []
 
     def take(self, sequence: Sequence, count: int) -> None:
-        """Computes `count` more tokens of a sequence; one that lacks its latest token only decodes."""
+        """Adds `count` tokens of a sequence to the step; if only the sequence's latest token is missing, it is a decode."""
         computed = sequence.computed
         if sequence.tokens - computed == 1 and sequence.tokens > sequence.context_tokens:
             self.decodes += 1
@@ -37,15 +37,16 @@ class _Work:
 
 
 class Batch:
-    """Sequences that run, and the blocks and the queue they come from.
+    """The running sequences, with the KV blocks and the queue.
 
-    Nearly always all of them decode but for one, the latest, whose prompt is computed in chunks: then a plan costs as much as what changes
-    (`plan`). Where the token budget or the blocks do not suffice for all that decode, each is looked at, in order (`_plan_crowded`).
+    Nearly always all sequences decode except one, the latest, whose prompt is computed in chunks; then a plan costs only as much as
+    changes (`plan`). If the token budget or the blocks do not suffice for all decoding sequences, each is checked in order
+    (`_plan_crowded`).
 
     Attributes:
-        n_run, budget: Knobs in force.
-        pool: KV blocks. `queue`: those that wait. `group`: those that decode. `partial`: the one whose prompt is under way.
-        aside: Those that were preempted after their first token, until they have their next.
+        n_run, budget: Active knobs.
+        pool: KV blocks. `queue`: waiting sequences. `group`: decoding sequences. `partial`: the sequence whose prompt is being computed.
+        aside: Sequences that were preempted after their first token, until they have their next token.
         preemptions, prompt_tokens, generation_tokens: Totals since the start.
     """
 
@@ -85,7 +86,7 @@ class Batch:
         self._swap_ms_per_block = (
             profile.block_size * profile.kv_bytes_per_token / (1e6 * profile.swap_gb_per_s) if profile.swap_gb_per_s else 0.0
         )
-        # Transfers between host and GPU that the next step has to wait for.
+        # Time of transfers between host and GPU for which the next step has to wait.
         self._pause_ms = 0.0
         self._paused: dict[str, Sequence] = {}
 
@@ -95,14 +96,14 @@ class Batch:
         return len(self.group.members) + (self.partial is not None)
 
     def may_admit(self, sequence: Sequence) -> bool:
-        """Whether a sequence that was just queued could join at the next step, as far as can be told in passing."""
+        """Whether a sequence that was just queued could join at the next step; a cheap estimate."""
         members = len(self.group.members)
         if members + (self.partial is not None) >= self.n_run or members >= self.budget or self.queue.head() is not sequence:
             return False
         return bool(sequence.hashes) or self.pool.needed(sequence.tokens) - sequence.blocks <= self.pool.free
 
     def plan(self, now_s: float) -> Stretch:
-        """Puts the next step together and runs it; or, where the batch only decodes, plans all up to the next change and runs none."""
+        """Plans the next step and runs it; if the batch only decodes, plans all steps up to the next change and runs none."""
         group, pool, partial = self.group, self.pool, self.partial
         members = len(group.members)
         need = group.blocks_for(1) if members else 0
@@ -143,7 +144,7 @@ class Batch:
         return stretch
 
     def decode(self, stretch: Stretch, steps: int, *, blocks_taken: bool = False) -> None:
-        """Runs decode steps of the group; those that stop at the last of them are put into the stretch's lists."""
+        """Runs decode steps of the group; sequences that stop at the last of these steps are added to the stretch's lists."""
         group = self.group
         if not blocks_taken:
             self.pool.take(group.blocks_for(steps))
@@ -152,7 +153,7 @@ class Batch:
             stretch.stopped.append((joined, self._stop(sequence, stretch)))
 
     def drop(self, sequence: Sequence) -> None:
-        """Takes a sequence out for good, wherever it is."""
+        """Removes a sequence for good, in any state."""
         if sequence.place == "running":
             self._take_out(sequence)
         elif sequence.place == "waiting":
@@ -163,7 +164,7 @@ class Batch:
         self.aside.pop(sequence.id, None)
 
     def unpause(self, sequence: Sequence) -> None:
-        """A tool has answered: what it returned belongs to the context now, and the sequence may queue again."""
+        """Ends a sequence's pause after its tool has answered: adds the tool's tokens to the context; the sequence may queue again."""
         del self._paused[sequence.id]
         pause, sequence.pauses = sequence.pauses[0], sequence.pauses[1:]
         sequence.context_tokens += pause.return_tokens
@@ -171,21 +172,21 @@ class Batch:
         sequence.stop_at = sequence.pauses[0].at_tokens if sequence.pauses else sequence.output_tokens
 
     def _admit(self, held_back: int) -> Sequence | None:
-        """Takes the queue's head into the batch if its whole context fits beside `held_back` blocks; nobody passes one that does not."""
+        """Admits the queue's head if its whole context fits beside `held_back` blocks; if not, no later sequence passes it."""
         head = self.queue.head()
         if head is None or not self.pool.admit(head, held_back):
             return None
         return self.queue.pop()
 
     def _admit_to_empty(self) -> Sequence | None:
-        """The same where nothing runs: then what paused or waiting sequences hold has to yield, or the engine would stand still."""
+        """As `_admit`, if nothing runs: paused or waiting sequences then lose their blocks, or the engine would make no progress."""
         while (first := self._admit(0)) is None:
             if not self._strip(keep=self.queue.head()):
                 return None
         return first
 
     def _strip(self, keep: Sequence | None) -> bool:
-        """Takes the blocks of one paused or waiting sequence, the latest first; it is computed again. False where none holds any."""
+        """Takes the blocks of the latest paused or waiting sequence, which is computed again. Returns False if none holds blocks."""
         holders = [s for s in (*self._paused.values(), *self.queue.waiting()) if s.blocks and s is not keep]
         if not holders:
             return False
@@ -196,7 +197,7 @@ class Batch:
         return True
 
     def _compute(self, sequence: Sequence, room: int, work: "_Work") -> int:
-        """Schedules a piece of a sequence's context; returns its tokens."""
+        """Schedules a piece of a sequence's context; returns the number of its tokens."""
         count = min(sequence.tokens - sequence.computed, room)
         grown = self.pool.reserve(sequence, sequence.computed + count)
         assert grown, "admission has seen to the blocks"
@@ -209,7 +210,7 @@ class Batch:
         return count
 
     def _run(self, now_s: float, work: "_Work") -> Stretch:
-        """The step that computes this work."""
+        """Builds the step that computes this work."""
         duration_s = self._profile.step_duration_s(
             prefill_tokens=work.tokens,
             prefill_pairs=work.pairs,
@@ -225,7 +226,7 @@ class Batch:
         return stretch
 
     def _place(self, prefilled: list[Sequence], stretch: Stretch) -> None:
-        """Those whose context has been computed get a token and decode from now on; one that has not is the partial one."""
+        """Sequences whose context is computed get a token and decode from now on; one whose context is not becomes `partial`."""
         if prefilled:
             self.partial = None
         for sequence in prefilled:
@@ -248,7 +249,7 @@ class Batch:
             self.group.join(sequence)
 
     def _stop(self, sequence: Sequence, stretch: Stretch) -> TokenEvent:
-        """A sequence has produced what it was to: it is finished, or waits for a tool. Returns its latest token."""
+        """Finishes a sequence that has produced `stop_at` tokens, or pauses it for a tool. Returns its latest token."""
         produced = sequence.tokens - sequence.context_tokens
         done = produced >= sequence.output_tokens
         event = TokenEvent(sequence.id, produced, done, produced == 1)
@@ -282,7 +283,7 @@ class Batch:
             self.group.leave(sequence)
 
     def _plan_crowded(self, now_s: float) -> Stretch:
-        """One step where not all that decode can have their token: each is looked at in order, and the latest have to leave."""
+        """Plans one step in which not every decoding sequence can get a token: each is checked in order, the latest are preempted."""
         running = self.group.dissolve()
         if self.partial is not None:
             running.append(self.partial)
@@ -298,13 +299,13 @@ class Batch:
                 room -= first.scheduled
                 self.pool.reserve(first, first.computed + first.scheduled)
                 running.append(first)
-            # A sequence that could only preempt itself leaves the round empty: schedule again, as vLLM does without a step.
+            # If a sequence could only preempt itself, nothing is scheduled: schedule again, as vLLM does without a step.
             if not victims or room < self.budget:
                 break
         return self._run_crowded(now_s, running, preempted)
 
     def _share_out(self, running: list[Sequence]) -> tuple[int, list[str]]:
-        """Gives running sequences their tokens; returns what is left of the budget, and who was preempted on the way."""
+        """Gives running sequences their tokens; returns the rest of the budget, and the ids of preempted sequences."""
         room = self.budget
         preempted: list[str] = []
         index = 0

@@ -1,4 +1,4 @@
-"""The paged KV cache of an engine model: blocks by count, and a prefix cache over the hashes of prompts."""
+"""The paged KV cache of an engine model: a count of blocks, and a prefix cache keyed by prompt hashes."""
 
 from collections import OrderedDict
 
@@ -6,7 +6,7 @@ from hmas.engines.sim.sequence import Sequence
 
 
 class _Unit:
-    """One cached piece of a prompt: how many sequences hold it, and how many blocks it takes."""
+    """One cached piece of a prompt: the number of sequences that hold it, and its number of blocks."""
 
     __slots__ = ("blocks", "holders")
 
@@ -18,16 +18,16 @@ class _Unit:
 class BlockPool:
     """KV blocks of one engine.
 
-    Blocks are counted, not numbered. A unit of a prompt that a hash stands for is shared by all that hold it; one that nobody holds stays
-    cached, counts as free, and is dropped when its blocks are wanted, the one unused for longest first, and of one prompt the tail before
-    the head (vLLM V1's order).
+    Blocks are counted, not numbered. Each hash identifies one unit of a prompt, which is shared by all sequences that hold it. A unit that
+    no sequence holds stays cached, counts as free, and is dropped when its blocks are needed: the unit unused for longest first, and within
+    one prompt the tail before the head (vLLM V1's order).
 
     Attributes:
         size: Tokens per block.
-        total: Blocks in all.
-        free: Blocks that can be taken: unused ones, and those of cached units that nobody holds.
-        least_free: The fewest that were ever free.
-        hit_tokens: Prompt tokens found in the cache, since the start; `asked_tokens`: those looked up.
+        total: Number of all blocks.
+        free: Blocks that can be taken: unused blocks, and blocks of cached units that no sequence holds.
+        least_free: The lowest value of `free` so far.
+        hit_tokens: Prompt tokens found in the cache, since the start; `asked_tokens`: prompt tokens looked up.
     """
 
     __slots__ = ("_idle", "_idle_blocks", "_units", "asked_tokens", "free", "hit_tokens", "least_free", "size", "total")
@@ -44,11 +44,11 @@ class BlockPool:
         self._idle_blocks = 0
 
     def needed(self, tokens: int) -> int:
-        """Blocks that so many tokens take."""
+        """Blocks that this many tokens take."""
         return -(-tokens // self.size)
 
     def reserve(self, sequence: Sequence, tokens: int) -> bool:
-        """Grows a sequence to hold `tokens`; False, and nothing taken, where too few blocks are free."""
+        """Reserves blocks so that a sequence holds `tokens`; returns False, and takes none, if too few blocks are free."""
         more = -(-tokens // self.size) - sequence.blocks
         if more > self.free:
             return False
@@ -67,7 +67,7 @@ class BlockPool:
             self._idle_blocks -= unit.blocks
 
     def release(self, sequence: Sequence) -> None:
-        """Gives back what a sequence holds; its cached units stay behind for others."""
+        """Releases the blocks of a sequence; its cached units stay in the cache for others."""
         shared = 0
         for name in reversed(sequence.refs or ()):
             unit = self._units[name]
@@ -83,9 +83,9 @@ class BlockPool:
         sequence.units_seen = 0
 
     def admit(self, sequence: Sequence, held_back: int) -> bool:
-        """Gives a waiting sequence what it finds of its prompt in the cache, if the rest of its tokens fits too, beside `held_back` blocks.
+        """Gives a waiting sequence the cached part of its prompt, if the rest of its tokens fits too, beside `held_back` blocks.
 
-        False, and nothing changes: it has to wait. The rest of its blocks is not taken yet.
+        Returns False, and changes nothing, if the sequence has to wait. The rest of its blocks is not taken yet.
         """
         units = self._found(sequence) if sequence.hashes and not sequence.computed else 0
         if not units:
@@ -115,9 +115,9 @@ class BlockPool:
         return True
 
     def register(self, sequence: Sequence, computed: int) -> None:
-        """Puts the units of a sequence's prompt that `computed` tokens cover into the cache, as far as they are not there yet.
+        """Adds the units of a sequence's prompt that the `computed` tokens cover to the cache, unless they are there already.
 
-        A unit that another sequence has put there meanwhile stays a copy of its own: it is not shared and ends with this sequence.
+        If another sequence has added a unit meanwhile, this sequence keeps a private copy, which is released with the sequence.
         """
         units = min(computed // sequence.hash_tokens, len(sequence.hashes))
         for name in sequence.hashes[sequence.units_seen : units]:
@@ -129,7 +129,7 @@ class BlockPool:
         sequence.units_seen = max(units, sequence.units_seen)
 
     def _found(self, sequence: Sequence) -> int:
-        """Leading units of a prompt that are cached. At least one token is left to compute, as the first output comes from it."""
+        """The number of leading units of a prompt that are cached. At least one token is left to compute for the first output token."""
         units, most = 0, (sequence.tokens - 1) // sequence.hash_tokens
         for name in sequence.hashes[:most]:
             if name not in self._units:

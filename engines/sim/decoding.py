@@ -1,4 +1,4 @@
-"""The sequences of an engine model that decode, as one group: what they cost together, without touching each at every step."""
+"""The decoding sequences of an engine model as one group: computes their joint cost without visiting each at every step."""
 
 import heapq
 
@@ -8,14 +8,14 @@ from hmas.engines.sim.sequence import Sequence
 class DecodeGroup:
     """All sequences that take exactly one token per step, in the order in which they joined the batch.
 
-    As each step gives each of them one token, everything about them follows from the number of steps: the cached tokens they read grow by
-    their number, a new KV block is needed where a length leaves a multiple of the block size, and each stops (finishes or pauses) at a step
-    that is known when it joins. So a run of steps costs as much as one.
+    Each step gives each sequence one token, so the state of the group follows from the number of steps. The cached tokens that a step reads
+    grow by the number of sequences, a sequence needs a new KV block when its length passes a multiple of the block size, and each stops
+    (finishes or pauses) at a step that is known when it joins. So a run of many steps costs as much to compute as one step.
 
     Attributes:
-        members: By id, in the order of the batch.
-        steps: Decode steps of the group since the start. A member's tokens are its `base` plus this.
-        joined: How many have joined so far: the place of the latest in the order of the batch.
+        members: Sequences by id, in the order of the batch.
+        steps: Decode steps of the group since the start. A member's `tokens` are its `base` plus this.
+        joined: Number of sequences that have joined so far, which is the place of the latest in the order of the batch.
     """
 
     __slots__ = ("_by_residue", "_kv_base", "_size", "_stops", "joined", "members", "steps")
@@ -26,7 +26,7 @@ class DecodeGroup:
         self._size = block_size
         self.joined = 0
         self._kv_base = 0
-        # How many members need a new block at steps of each residue modulo the block size.
+        # By residue of the step modulo the block size: how many members need a new block at such a step.
         self._by_residue = [0] * block_size
         self._stops: list[tuple[int, int, Sequence]] = []
 
@@ -39,7 +39,7 @@ class DecodeGroup:
         return self._kv_base + len(self.members) * self.steps
 
     def join(self, sequence: Sequence) -> None:
-        """Takes in a sequence with exactly one token left to compute."""
+        """Adds a sequence with exactly one token left to compute."""
         base = sequence.base = sequence.tokens - self.steps
         self.joined += 1
         sequence.joined = self.joined
@@ -49,7 +49,7 @@ class DecodeGroup:
         heapq.heappush(self._stops, (sequence.stop_at + sequence.context_tokens - base, self.joined, sequence))
 
     def leave(self, sequence: Sequence) -> None:
-        """Takes a sequence out; its own counts are brought up to date."""
+        """Removes a sequence and updates its own counts."""
         self.settle(sequence)
         del self.members[sequence.id]
         self._kv_base -= sequence.base
@@ -57,13 +57,13 @@ class DecodeGroup:
         sequence.joined = 0
 
     def settle(self, sequence: Sequence) -> None:
-        """Brings a member's own counts up to date."""
+        """Updates a member's own counts."""
         sequence.tokens = sequence.base + self.steps
         sequence.computed = sequence.tokens - 1
         sequence.blocks = -(-sequence.computed // self._size)
 
     def dissolve(self) -> list[Sequence]:
-        """Takes all out, in the order of the batch."""
+        """Removes all sequences and returns them in the order of the batch."""
         members = list(self.members.values())
         for sequence in members:
             self.settle(sequence)
@@ -75,7 +75,7 @@ class DecodeGroup:
         return members
 
     def blocks_for(self, steps: int) -> int:
-        """New KV blocks that so many steps take."""
+        """New KV blocks that this many steps need."""
         size = self._size
         rounds, rest = divmod(steps, size)
         need = rounds * len(self.members)
@@ -86,7 +86,7 @@ class DecodeGroup:
         return need
 
     def steps_within(self, free_blocks: int) -> int:
-        """Steps until one needs more blocks than are free, at most up to the next stop."""
+        """The number of steps for which the free blocks suffice, at most up to the next stop."""
         most = self._next_stop() - self.steps
         if not self.members or self.blocks_for(most) <= free_blocks:
             return most
@@ -101,10 +101,10 @@ class DecodeGroup:
         return steps
 
     def advance(self, steps: int) -> list[tuple[int, Sequence]]:
-        """Runs so many steps, none beyond the next stop.
+        """Runs this many steps, which must not pass the next stop.
 
         Returns:
-            Those that stop at the last of them, out of the group already, each with its place in the order of the batch.
+            The sequences that stop at the last step, already removed, each with its place in the order of the batch.
         """
         self.steps += steps
         stopped: list[tuple[int, Sequence]] = []
@@ -117,7 +117,7 @@ class DecodeGroup:
         return stopped
 
     def tokens(self, behind: int) -> list[tuple[str, int]]:
-        """Id and output tokens of each member `behind` steps ago."""
+        """Returns id and output tokens of each member as of `behind` steps ago."""
         steps = self.steps - behind
         return [(name, sequence.base + steps - sequence.context_tokens) for name, sequence in self.members.items()]
 

@@ -1,4 +1,4 @@
-"""The engine's heartbeat: runs the model's steps in real time and hands out their tokens."""
+"""Runs the model's steps in real time and delivers their tokens."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -7,22 +7,22 @@ from hmas.engines.sim.model import EngineModel, SimRequest, StepResult
 from hmas.engines.sim.streams import Sink
 
 MAX_CATCH_UP_S = 0.02
-"""A step that begins late begins in the past by at most this; beyond it the engine has stalled, as a real one would."""
+"""A late step is dated back by at most this; any further delay counts as a stall of the engine, as in a real one."""
 
 
 class Driver:
-    """One model stepping in real time.
+    """Runs one model in real time.
 
-    Each step begins where the one before it ended, not when the timer fired, so timer error does not add up.
+    Each step begins when the step before it ended, not when the timer fired, so timer errors do not add up.
 
     Args:
         model: The engine.
-        settle: Awaited before each step: on a loop in virtual time it returns when nothing more can reach the engine at this moment. A
-            loop in real time has no such moment, so None waits for nothing.
+        settle: Awaited before each step. On a loop in virtual time it returns when nothing more can reach the engine at this moment; None
+            on a loop in real time, which has no such moment.
 
     Attributes:
         model: The engine.
-        stalled_s: Time lost to a host too busy to step in time, seconds since start.
+        stalled_s: Time lost since the start because the host was too busy to step in time, seconds.
     """
 
     def __init__(self, model: EngineModel, settle: Callable[[], Awaitable[None]] | None = None) -> None:
@@ -33,7 +33,7 @@ class Driver:
         self._wake = asyncio.Event()
 
     def start(self, request: SimRequest, sink: Sink) -> None:
-        """Gives a request to the engine; its tokens go to `sink`.
+        """Adds a request to the engine; its tokens go to `sink`.
 
         Raises:
             EngineError: As `EngineModel.add`.
@@ -43,12 +43,12 @@ class Driver:
         self._wake.set()
 
     def drop(self, request_id: str) -> None:
-        """Forgets a request whose client has left; nothing happens where it has ended."""
+        """Removes a request whose client has disconnected; does nothing if the request has ended."""
         if self._sinks.pop(request_id, None) is not None:
             self.model.abort(request_id)
 
     def abort(self, request_id: str) -> bool:
-        """Ends a request on its client's word: its answer ends with the reason `abort`."""
+        """Ends a request at its client's order: its answer ends with the reason `abort`."""
         sink = self._sinks.pop(request_id, None)
         if sink is None:
             return False
@@ -80,7 +80,7 @@ class Driver:
     def _deliver(self, result: StepResult) -> None:
         sinks = self._sinks
         for event in result.produced:
-            # Absent where the request was dropped while the step ran.
+            # The sink is missing if the request was dropped while the step ran.
             sink = sinks.get(event.id)
             if sink is None:
                 continue
@@ -92,7 +92,7 @@ class Driver:
 
 
 async def until(loop: asyncio.AbstractEventLoop, at_s: float) -> None:
-    """Returns at `at_s` of the loop's time; `asyncio.sleep` of the difference would add a rounding to every step."""
+    """Returns at `at_s` of the loop's time; `asyncio.sleep` of the difference would add a rounding error to every step."""
     reached: asyncio.Future[None] = loop.create_future()
     timer = loop.call_at(at_s, _reach, reached)
     try:

@@ -1,4 +1,4 @@
-"""Embeddings of the embedded engine: unit vectors that follow from the text, at once and beside the batch."""
+"""Embeddings of the embedded engine: unit vectors derived from the text, computed at once and outside the batch."""
 
 import base64
 from hashlib import blake2b
@@ -22,10 +22,10 @@ class _Body(msgspec.Struct):
 
 
 def embed(data: bytes, *, model: str) -> bytes:
-    """The answer's document.
+    """Returns the answer's document.
 
     Raises:
-        Refused: The body is not JSON, the model is another, or `input` is no text, token list or list of those.
+        Refused: The body is not JSON, the model is not served, or `input` is not a text, a token list or a list of those.
     """
     try:
         body = msgspec.json.decode(data, type=_Body)

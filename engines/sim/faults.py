@@ -1,4 +1,4 @@
-"""Ways for the embedded engine to misbehave on demand, so that what stands before it can be tested against each."""
+"""Faults that the embedded engine shows on demand, so that the gateway can be tested against each."""
 
 import socket
 import struct
@@ -13,15 +13,15 @@ FaultKind = Literal["html", "garbage", "status", "reset-before", "reset-after", 
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """One fault, put on generation requests.
+    """One fault, applied to generation requests.
 
     Attributes:
-        kind: `html`: 200 with a web page. `garbage`: 200 with noise called an event stream. `status`: the HTTP status `value`.
+        kind: `html`: 200 with a web page. `garbage`: 200 with noise declared as an event stream. `status`: the HTTP status `value`.
             `reset-before`: the connection is reset before the head. `reset-after`: reset after `value` tokens. `half-sse`: half an
             event after `value` tokens, then a clean end. `stall`: silence after `value` tokens, with the connection open.
         value: Tokens, or the status; see above.
-        times: Requests it is put on; None for all.
-        everywhere: Put on every path but `/sim/fault`, so on health and metrics too (the kinds before the head only).
+        times: Number of requests to which it applies; None for all.
+        everywhere: Apply it to every path except `/sim/fault`, so also to health and metrics (only the kinds before the head).
     """
 
     kind: FaultKind
@@ -31,7 +31,7 @@ class Fault(msgspec.Struct, frozen=True):
 
     @property
     def before_head(self) -> bool:
-        """Whether it takes the place of the answer, rather than breaking it off."""
+        """Whether the fault replaces the whole answer; if not, it breaks the answer off."""
         return self.kind in {"html", "garbage", "status", "reset-before"}
 
 
@@ -39,7 +39,7 @@ def parse_fault(text: str) -> Fault:
     """Reads `KIND` or `KIND:VALUE`.
 
     Raises:
-        EngineError: The kind is unknown or the value no number.
+        EngineError: The kind is unknown, or the value is not a number.
     """
     kind, colon, value = text.partition(":")
     kinds = get_args(FaultKind)

@@ -1,4 +1,4 @@
-"""The handlers of the embedded engine's server: faults, checks, and the way from a body to tokens."""
+"""The HTTP handlers of the embedded engine's server: faults, checks, and generation."""
 
 import asyncio
 from collections import Counter
@@ -45,10 +45,10 @@ class SimServer:
 
     Args:
         model: The engine.
-        model_name: What it calls its model.
+        model_name: The name under which it serves its model.
         name: The instance's name in snapshots.
-        now_s: Seconds since the epoch, never going back.
-        fault: Misbehaviour from the start on.
+        now_s: A clock: seconds since the epoch, never going back.
+        fault: A fault that is active from the start.
         settle: As in `Driver`.
     """
 
@@ -74,7 +74,7 @@ class SimServer:
         self._sequence = 0
 
     async def heartbeat(self, _app: web.Application) -> AsyncIterator[None]:
-        """Runs the engine for as long as the application lives."""
+        """Runs the engine during the lifetime of the application."""
         task = asyncio.create_task(self._driver.run(), name=f"engine {self._name}")
         yield
         task.cancel()
@@ -86,7 +86,7 @@ class SimServer:
 
     @web.middleware
     async def guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Puts on faults, and gives every error the OpenAI document."""
+        """Applies faults, and answers every error with an OpenAI error document."""
         fault = self._fault_for(request.path)
         try:
             if fault is not None and fault.before_head:
@@ -195,7 +195,7 @@ class SimServer:
         return answer
 
     def _replies(self, ask: Ask, answer_id: str) -> list[Reply]:
-        """One for each answer that the request wants."""
+        """Makes one reply for each answer that the request asks for."""
         tally, created_s = Tally(ask.answers), int(self._now_s())
         return [
             Reply(ask, answer_id=answer_id, model=self._model_name, created_s=created_s, index=index, tally=tally)
@@ -242,7 +242,7 @@ class SimServer:
         self._driver.start(request, sink)
 
     def _fault_for(self, path: str) -> Fault | None:
-        """The fault that takes the place of the answer on this path."""
+        """The fault that replaces the answer on this path, None if there is none."""
         fault = self._fault
         if fault is None or path == "/sim/fault" or not (fault.everywhere or (path.startswith("/v1/") and path != "/v1/models")):
             return None

@@ -1,4 +1,4 @@
-"""Prometheus text under vLLM's names, so that what reads vLLM reads the embedded engine."""
+"""Prometheus metrics under vLLM's names, so that tools for vLLM can also read the embedded engine."""
 
 from collections.abc import Mapping
 
@@ -7,11 +7,11 @@ from hmas.engines.sim.profile import Profile
 
 
 def render(snapshot: EngineSnapshot, profile: Profile, *, model_name: str, ended: Mapping[str, int], stalled_s: float) -> bytes:
-    """The exposition.
+    """Renders the metrics in Prometheus text format.
 
     Args:
         snapshot: The engine's state.
-        profile: For the cache's configuration.
+        profile: The engine's profile, for the configuration of the cache.
         model_name: Label of every series.
         ended: Finished requests by finish reason.
         stalled_s: Time lost to a busy host, seconds.

@@ -1,15 +1,16 @@
 """The embedded engine as a pure step function: continuous batching with the semantics of vLLM V1's scheduler.
 
 One step takes at most `max_num_batched_tokens` tokens. Running sequences come first, in their order: a decode takes one token, a
-prefill the rest of its prompt or what is left of the budget (chunked prefill). What is left admits waiting sequences, as long as
-their whole prompt fits into free KV blocks. A running sequence that finds no free block preempts the latest one (the one of lowest
-priority under `priority`), which loses its place, goes back to the queue's front and is computed again, or swapped in again.
+prefill takes the rest of its prompt or the rest of the budget (chunked prefill). The remaining budget admits waiting sequences, as long
+as their whole prompt fits into free KV blocks. If a running sequence finds no free block, it preempts the latest sequence (the one of
+lowest priority under `priority`). That sequence leaves the batch, goes back to the front of the queue, and is computed again or swapped in
+again.
 
-A run of steps in which the batch only decodes and nothing changes is one stretch: it is planned at once, its end follows in closed form,
-and cost grows with what happens, not with tokens. `step` goes through the same stretch one step at a time: both give the same
-times, to the last bit, because every time is computed from the stretch's beginning.
+A run of steps in which the batch only decodes and nothing changes is one stretch. It is planned at once, and its end follows in closed
+form, so the cost of the model grows with the number of events, not of tokens. `step` goes through the same stretch one step at a time.
+Both ways give the same times, to the last bit, because every time is computed from the stretch's beginning.
 
-The same object runs in virtual time and behind the HTTP server: it reads no clock, draws no number and does no I/O.
+The same object runs in virtual time and behind the HTTP server: it reads no clock, draws no random number and does no I/O.
 """
 
 from operator import itemgetter
@@ -32,18 +33,18 @@ Preemption = Literal["recompute", "swap"]
 class EngineModel:
     """One engine instance in virtual time.
 
-    Drive it either by `step`, one step at a time, or by `begin`, `due_s` and `end`, a stretch at a time; then call `sync` before anything
-    that looks at it or changes it in between.
+    Drive it either by `step`, one step at a time, or by `begin`, `due_s` and `end`, one stretch at a time. With the latter, call `sync`
+    before you read or change the engine during a stretch.
 
     Args:
         profile: Step times and sizes.
-        n_run: Sequences that may run at once at start, and the knob's ceiling; None takes the profile's.
-        token_budget: Tokens per step at start, and the knob's ceiling; None takes the profile's.
+        n_run: Sequences that may run at once at start, and the knob's ceiling; None takes the profile's value.
+        token_budget: Tokens per step at start, and the knob's ceiling; None takes the profile's value.
         order: `fcfs`, or `priority` for (priority, arrival) as in vLLM's `--scheduling-policy priority`.
         preemption: `recompute`, or `swap` to move a victim's KV to the host and back at the profile's `swap_gb_per_s`.
 
     Raises:
-        EngineError: `n_run` or `token_budget` is below 1, or swapping is asked of a profile without `swap_gb_per_s`.
+        EngineError: `n_run` or `token_budget` is below 1, or `preemption` is `swap` and the profile has no `swap_gb_per_s`.
     """
 
     def __init__(
@@ -75,12 +76,12 @@ class EngineModel:
 
     @property
     def waiting(self) -> int:
-        """Sequences in the engine's own queue, preempted ones too."""
+        """Sequences in the engine's own queue, including preempted ones."""
         return self._batch.queue.live
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to step for: no sequence but those that wait for a tool."""
+        """Whether the engine has nothing to compute: it has no sequences except those that wait for a tool."""
         return not self._batch.running and not self._batch.queue.live
 
     @property
@@ -90,15 +91,15 @@ class EngineModel:
 
     @property
     def due_s(self) -> float | None:
-        """When the stretch that was begun ends, None where none is under way."""
+        """When the current stretch ends, None if there is none."""
         return None if self._stretch is None else self._stretch.end_s
 
     def add(self, request: SimRequest) -> None:
         """Queues a request.
 
         Raises:
-            EngineError: Its id is in the engine already, a length is below 1, prompt and output do not fit, or hashes or pauses are
-                not usable.
+            EngineError: The id is in the engine already, a length is below 1, prompt and output do not fit, or hashes or pauses are
+                invalid.
         """
         if request.id in self._live:
             raise EngineError(f"request id {request.id!r} is already in the engine")
@@ -117,13 +118,13 @@ class EngineModel:
         if request.block_hashes and (request.hash_tokens < 1 or request.hash_tokens % profile.block_size):
             raise EngineError(f"hash_tokens {request.hash_tokens}: allowed multiples of the block size {profile.block_size}")
         self._added += 1
-        # Under fcfs a preempted sequence keeps its place: all that still wait arrived after it.
+        # Under fcfs a preempted sequence goes to the front, because all waiting sequences arrived after it.
         rank = (request.priority, request.arrival_s) if self.order == "priority" else (0, 0.0)
         sequence = self._live[request.id] = Sequence(request, (*rank, self._added))
         self._enqueue(sequence)
 
     def resume(self, request_id: str) -> bool:
-        """Brings a paused request back, with what its tool returned; False where it is not paused here."""
+        """Resumes a paused request with the tokens that its tool returned; returns False if it is not paused here."""
         sequence = self._live.get(request_id)
         if sequence is None or sequence.place != "paused":
             return False
@@ -132,21 +133,21 @@ class EngineModel:
         return True
 
     def abort(self, request_id: str) -> bool:
-        """Drops a request at once, running, waiting or paused; False where the engine does not have it (any more)."""
+        """Drops a running, waiting or paused request at once; returns False if the engine does not have it (any more)."""
         self._forgo(request_id)
         sequence = self._live.pop(request_id, None)
         if sequence is None:
             return False
-        # Whoever waits behind it may go now: it ran, held blocks, or stood first and did not fit.
+        # Waiting sequences may be admitted now, if this one ran, held blocks, or was first in the queue and did not fit.
         if sequence.place == "running" or sequence.blocks or self._batch.queue.head() is sequence:
             self._cut()
         self._batch.drop(sequence)
         return True
 
     def step(self, now_s: float) -> StepResult | None:
-        """Runs one step from `now_s`; None where there is nothing to do.
+        """Runs one step from `now_s`; returns None if there is nothing to do.
 
-        State moves on at once; the tokens are there at the result's `end_s`, and the next step begins there.
+        The state changes at once. The tokens are available at the result's `end_s`, when the next step begins.
         """
         stretch = self._stretch
         if stretch is None or stretch.begun == stretch.steps or stretch.end_of(stretch.begun) != now_s:
@@ -168,16 +169,16 @@ class EngineModel:
         )
 
     def begin(self, now_s: float) -> float | None:
-        """Begins the next stretch at `now_s` and returns when it ends; None where there is nothing to do.
+        """Begins the next stretch at `now_s` and returns when it ends, None if there is nothing to do.
 
-        The stretch before it must have ended. An `add`, `resume`, `abort` or `apply_knobs` that concerns the running batch
-        cuts the stretch short, to the end of the step under way: look at `due_s` again.
+        The previous stretch must have ended. An `add`, `resume`, `abort` or `apply_knobs` that affects the running batch cuts the stretch
+        short to the end of the current step: read `due_s` again after such a call.
         """
         stretch = self._plan(now_s)
         return None if stretch is None else stretch.end_s
 
     def sync(self, now_s: float) -> None:
-        """Brings the engine's state to `now_s`: all steps that have begun by then count, as in `step`."""
+        """Advances the engine's state to `now_s`: all steps that have begun by then count, as in `step`."""
         stretch = self._stretch
         if stretch is not None and stretch.begun < stretch.steps:
             begun = stretch.begun_by(now_s)
@@ -185,7 +186,7 @@ class EngineModel:
                 self._advance(stretch, begun)
 
     def end(self) -> Stretch:
-        """Ends the stretch that was begun, at its `due_s`, and says what happened in it."""
+        """Ends the current stretch at its `due_s` and returns it with its results."""
         stretch = self._stretch
         assert stretch is not None, "only a stretch that was begun can end"
         if stretch.begun < stretch.steps:
@@ -195,13 +196,13 @@ class EngineModel:
         return stretch
 
     def tokens(self, now_s: float) -> list[tuple[str, int]]:
-        """Id and output tokens of each sequence that is past its first token, as of the steps that have ended by `now_s`."""
+        """Returns id and output tokens of each sequence that has its first token, as of the steps that have ended by `now_s`."""
         self.sync(now_s)
         stretch, batch = self._stretch, self._batch
         told = [(name, sequence.tokens - sequence.context_tokens) for name, sequence in batch.aside.items()]
         if stretch is None or stretch.end_of(stretch.begun) <= now_s:
             return told + batch.group.tokens(0)
-        # Whose last token comes with the step under way has left the group already.
+        # A sequence whose last token comes with the current step has left the group already.
         told += [(event.id, event.tokens_so_far - 1) for event in stretch.finished]
         told += [(event.id, event.tokens_so_far - 1) for _, event in stretch.stopped if not event.finished]
         if stretch.produced is None:
@@ -210,7 +211,7 @@ class EngineModel:
         return told + [(name, tokens - (name in got)) for name, tokens in batch.group.tokens(0)]
 
     def last_step_s(self, now_s: float) -> float:
-        """When the latest step that has ended by `now_s` did so, or the idle time before the one under way."""
+        """The end of the latest step that has ended by `now_s`, or of the idle time before the current step."""
         self.sync(now_s)
         stretch = self._stretch
         if stretch is None:
@@ -219,14 +220,14 @@ class EngineModel:
         return end_s if end_s <= now_s else stretch.end_of(stretch.begun - 1)
 
     def generated(self, now_s: float) -> int:
-        """Output tokens that somebody got, of all sequences since the start, as of the steps that have ended by `now_s`."""
+        """Output tokens delivered to clients, of all sequences since the start, as of the steps that have ended by `now_s`."""
         self.sync(now_s)
         stretch = self._stretch
         heard = self._batch.generation_tokens - self._unheard
         return heard if stretch is None or stretch.end_of(stretch.begun) <= now_s else heard - stretch.tokens_per_step
 
     def apply_knobs(self, knobs: Knobs) -> KnobReport:
-        """Sets the knobs in force between 1 and their start-up values. Lowering `n_run` evicts nothing: the excess runs out."""
+        """Sets knobs between 1 and their start-up values. A lower `n_run` evicts nothing: sequences above it run to their end."""
         applied: dict[str, int] = {}
         refused: dict[str, str] = {}
         for name, value, ceiling in (
@@ -249,7 +250,7 @@ class EngineModel:
 
     @property
     def kv_blocks_peak(self) -> int:
-        """The most KV blocks that sequences ever held at once; cached ones that nobody holds do not count."""
+        """The most KV blocks that sequences ever held at once, without cached blocks that no sequence holds."""
         pool = self._batch.pool
         return pool.total - pool.least_free
 
@@ -275,7 +276,7 @@ class EngineModel:
         )
 
     def _produced(self, stretch: Stretch, *, last: bool) -> list[TokenEvent]:
-        """Every token of the step that has just begun, in the order of the batch."""
+        """The tokens of the step that has just begun, in the order of the batch."""
         if stretch.produced is not None:
             return stretch.produced
         group = self._batch.group
@@ -294,7 +295,7 @@ class EngineModel:
             self._cut()
 
     def _forgo(self, request_id: str) -> None:
-        """The token that the step under way computes for a request will reach nobody."""
+        """Corrects the counts for an aborted request: the token that the current step computes for it is not delivered."""
         stretch = self._stretch
         if stretch is None:
             return
@@ -307,7 +308,7 @@ class EngineModel:
             stretch.tokens_per_step -= 1
 
     def _cut(self) -> None:
-        """Lets the stretch end with the step under way: what comes after it is planned anew."""
+        """Cuts the stretch to the end of the current step; later steps are planned anew."""
         if self._stretch is not None:
             self._stretch.steps = self._stretch.begun
 
@@ -329,7 +330,7 @@ class EngineModel:
             self._settle(stretch)
 
     def _settle(self, stretch: Stretch) -> None:
-        """Lets go of those that finish with the stretch's last step."""
+        """Removes the sequences that finish with the stretch's last step."""
         for event in stretch.finished:
             del self._live[event.id]
 

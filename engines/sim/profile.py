@@ -1,4 +1,4 @@
-"""Performance profiles: how long one step of an engine takes on its GPUs with one model, and what fits into their memory."""
+"""Performance profiles: the time of one engine step for a model on certain GPUs, and the size of their memory."""
 
 from bisect import bisect_right
 from difflib import get_close_matches
@@ -21,39 +21,39 @@ Tokens = Annotated[int, Meta(ge=0, le=1 << 20)]
 Curve = Annotated[tuple[tuple[Tokens, Ms], ...], Meta(max_length=256)]
 
 _TABLE_TOKENS = 1 << 14
-"""Steps of up to so many tokens are looked up in a table, which so stays below a megabyte."""
+"""Steps of up to this many tokens are looked up in a table; the limit keeps the table below a megabyte."""
 
 _EXAMPLES = ("a100-qwen3-8b", "demo-small", "h100-llama-3-70b-tp4")
 
 _EDITIONS = ("meta-", "-hf", "-instruct", "-chat", "-base")
-"""What a model's name may have more or less without changing its shape, and so its speed."""
+"""Parts of a model's name that do not affect its shape, and so not its speed."""
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """Step time: a curve over the step's tokens plus terms linear in its attention work.
 
-    The linear form is the one that DistServe and Vidur fit to measurements; the curve adds what it misses, the GEMMs' way from reading
-    weights to computing. All figures stand for one instance, which is `tp` GPUs that work as one.
+    DistServe and Vidur fit the linear form to measurements. The curve adds what the linear form misses: the transition of the GEMMs from
+    memory-bound (reading weights) to compute-bound. All figures are for one instance, which is `tp` GPUs that work as one.
 
     Attributes:
         name: File name without `.json`.
-        gpu: GPU the numbers stand for. Likewise `model`, `tp` (tensor parallel size) and `dtype`.
-        source: How the numbers came about, in words.
-        step_ms: What each step costs however little it does: launches, host work and, without a `token_curve`, reading the weights.
-        token_curve: Breakpoints (tokens in the step, ms), prompt tokens and decoding sequences counted alike. Tokens rise strictly, ms
-            never fall. Linear in between, flat before the first, continued with the last slope. Empty: 0 everywhere.
+        gpu: The GPU of these figures; likewise `model`, `tp` (tensor parallel size) and `dtype`.
+        source: The origin of the figures, as text.
+        step_ms: Fixed cost of each step: launches, host work and, without a `token_curve`, reading the weights.
+        token_curve: Breakpoints (tokens in the step, ms); each prompt token and each decoding sequence counts as one token. Tokens rise
+            strictly, ms never fall. Linear in between, flat before the first, continued with the last slope. Empty: 0 everywhere.
         prefill_ms_per_token: Added per prompt token computed in the step.
         prefill_ms_per_ktoken_sq: Added per million query-key pairs of the prompt tokens' causal attention.
-        prefill_ms_per_seq: Added per sequence of which prompt tokens are computed: what a newcomer costs however short it is.
+        prefill_ms_per_seq: Added per sequence of which prompt tokens are computed: the cost of a new sequence regardless of its length.
         decode_ms_per_seq: Added per sequence that decodes one token.
         decode_ms_per_kv_ktoken: Added per 1000 cached tokens that the decoding sequences read.
-        request_ms: What the engine's front end adds to each request before the scheduler sees it: HTTP, tokenising.
+        request_ms: Time that the engine's front end spends on each request before the scheduler receives it: HTTP, tokenization.
         block_size: Tokens per KV block.
         kv_blocks: KV blocks of the instance; they hold at least one sequence of `max_model_len`.
         kv_bytes_per_token: 2 x layers x KV heads x head size x bytes per element, over all GPUs of the instance.
         swap_gb_per_s: Speed at which KV moves between the instance's GPUs and the host, 1e9 bytes/s, all GPUs together; 0: no swapping.
-        memory_bytes: Memory of the instance's GPUs together; 0: not known.
-        weight_bytes: The model's weights on the instance's GPUs together; 0: not known.
+        memory_bytes: Memory of the instance's GPUs together; 0: unknown.
+        weight_bytes: The model's weights on the instance's GPUs together; 0: unknown.
         max_num_seqs: Sequences that may run at once, at start.
         max_num_batched_tokens: Tokens per step, at start.
         max_model_len: Prompt and output of one sequence together, tokens.
@@ -101,7 +101,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @cached_property
     def _table(self) -> tuple[float, ...]:
-        """`step_ms` plus the curve, by number of tokens: steps are timed millions of times, and always with few different numbers."""
+        """`step_ms` plus the curve, by number of tokens: a cache, because steps are timed millions of times with few different numbers."""
         curve = self.token_curve
         if not curve:
             return ()
@@ -124,10 +124,10 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """Seconds that one step takes.
 
         Args:
-            prefill_tokens: Prompt tokens computed (recomputed ones too).
+            prefill_tokens: Prompt tokens computed, including recomputed ones.
             prefill_pairs: Query-key pairs of their attention: for a chunk of `c` tokens after `s`, `c*s + c*(c+1)/2`.
             decode_seqs: Sequences that decode one token.
-            decode_kv_tokens: Cached tokens those sequences read, summed.
+            decode_kv_tokens: Sum of the cached tokens that those sequences read.
             prefill_seqs: Sequences that the prompt tokens belong to.
         """
         tokens = prefill_tokens + decode_seqs
@@ -143,7 +143,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return ms * 1e-3
 
     def decode_line(self, decode_seqs: int) -> tuple[float, float]:
-        """A step of `decode_seqs` decoding sequences and no prefill as a line in the cached tokens they read: (ms, ms per token)."""
+        """Time of a decode-only step as a linear function of the cached tokens that it reads: (ms, ms per token)."""
         return self._base_ms(decode_seqs) + self.decode_ms_per_seq * decode_seqs, self.decode_ms_per_kv_ktoken * 1e-3
 
 
@@ -152,7 +152,7 @@ def _tokens_of(point: tuple[int, float]) -> int:
 
 
 def _some_names(unknown: str) -> str:
-    """The shipped names that come near, or a few examples: there are too many to list them all."""
+    """The most similar shipped names, or a few examples: there are too many to list them all."""
     names = profile_names()
     near = get_close_matches(unknown, names, n=5, cutoff=0.7) or [name for name in _EXAMPLES if name in names]
     return f"{', '.join(near)} and {len(names) - len(near)} others (docs/profiles.md)"
@@ -172,10 +172,10 @@ def load_profile(name_or_path: str, *, model: str | None = None) -> Profile:
 
     Args:
         name_or_path: The name or the path.
-        model: The model that the instance serves, where the profile must be that model's; compared as `same_model` does.
+        model: The model that the profile must be for, compared by `same_model`; None for any.
 
     Raises:
-        ProfileError: It is not there, is not JSON, a field is missing, unknown or out of range, or it is another model's.
+        ProfileError: The profile does not exist, is not JSON, or is for another model; or a field is missing, unknown or out of range.
     """
     try:
         if name_or_path.endswith(".json"):
@@ -199,7 +199,7 @@ def parse_profile(data: bytes, *, origin: str) -> Profile:
 
     Args:
         data: The JSON document.
-        origin: Where it came from, for the error's text.
+        origin: Where it came from, for error messages.
 
     Raises:
         ProfileError: Names the field and what is allowed.
@@ -213,7 +213,7 @@ def parse_profile(data: bytes, *, origin: str) -> Profile:
 
 
 def dump_profile(profile: Profile) -> bytes:
-    """The profile as a JSON document: keys sorted, two spaces deep, the same bytes for the same profile."""
+    """The profile as a JSON document: keys sorted, indented by two spaces, the same bytes for the same profile."""
     curve = [list(point) for point in profile.token_curve]
     document = msgspec.structs.asdict(profile) | {"token_curve": curve}
     lines = [f"  {msgspec.json.encode(key).decode()}: {msgspec.json.encode(document[key]).decode()}" for key in sorted(document)]
@@ -221,11 +221,11 @@ def dump_profile(profile: Profile) -> bytes:
 
 
 def check_profile(profile: Profile, *, origin: str | None = None) -> None:
-    """Checks what one field alone does not show: the curve's shape and what fits into memory.
+    """Checks properties beyond single fields: the curve's shape, and whether everything fits into memory.
 
     Args:
         profile: A profile whose single fields are in range.
-        origin: Where it came from, for the error's text; its name if None.
+        origin: Where it came from, for error messages; the profile's name if None.
 
     Raises:
         ProfileError: Names the field, the value and what is allowed.
@@ -243,7 +243,7 @@ def check_profile(profile: Profile, *, origin: str | None = None) -> None:
 
 
 def check_fits(profile: Profile, *, origin: str | None = None) -> None:
-    """Checks that weights and KV cache fit into the instance's memory, where that is known, and one longest sequence into the KV cache.
+    """Checks that weights and KV cache fit into the instance's memory, if known, and the longest sequence into the KV cache.
 
     Raises:
         ProfileError: Names the field, the value and what is allowed.
@@ -268,7 +268,7 @@ def check_fits(profile: Profile, *, origin: str | None = None) -> None:
 
 
 def same_model(one: str, other: str) -> bool:
-    """Whether two names mean a model of the same shape: publisher, letter case and chat tuning (`-Instruct`, `-hf`, ...) do not count."""
+    """Whether two names mean a model of the same shape; publisher, letter case and chat tuning (`-Instruct`, `-hf`, ...) are ignored."""
     return _plain(one) == _plain(other)
 
 

@@ -1,4 +1,4 @@
-"""The engine model's own queue of sequences that wait for a place in the batch."""
+"""The engine model's own queue of waiting sequences."""
 
 import heapq
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from hmas.engines.sim.sequence import Sequence
 
 
 class EngineQueue:
-    """Sequences by key, lowest first; one that is taken out by id is skipped when it comes up."""
+    """A heap of sequences, lowest key first; a sequence removed by `forget` stays in the heap and is skipped when it comes up."""
 
     __slots__ = ("_heap", "live")
 
@@ -16,27 +16,27 @@ class EngineQueue:
         self.live = 0
 
     def push(self, sequence: Sequence) -> None:
-        """Puts a sequence in."""
+        """Adds a sequence."""
         sequence.place = "waiting"
         self.live += 1
         heapq.heappush(self._heap, (sequence.key, sequence))
 
     def head(self) -> Sequence | None:
-        """The first, None where nothing waits."""
+        """The first sequence, None if none waits."""
         heap = self._heap
         while heap and heap[0][1].place != "waiting":
             heapq.heappop(heap)
         return heap[0][1] if heap else None
 
     def pop(self) -> Sequence:
-        """Takes out what `head` has just shown."""
+        """Removes the sequence that `head` has just returned."""
         self.live -= 1
         sequence = heapq.heappop(self._heap)[1]
         sequence.place = "running"
         return sequence
 
     def forget(self, sequence: Sequence) -> None:
-        """Takes a waiting sequence out for good."""
+        """Removes a waiting sequence for good."""
         sequence.place = "gone"
         self.live -= 1
         if len(self._heap) > 2 * self.live + 16:
@@ -44,7 +44,7 @@ class EngineQueue:
             heapq.heapify(self._heap)
 
     def waiting(self) -> Iterator[Sequence]:
-        """All that wait, in no particular order."""
+        """All waiting sequences, in no particular order."""
         return (sequence for _, sequence in self._heap if sequence.place == "waiting")
 
     def __len__(self) -> int:

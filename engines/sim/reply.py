@@ -1,4 +1,4 @@
-"""Writing answers: the bytes of OpenAI responses in the shape that vLLM gives them."""
+"""Renders answers: the bytes of OpenAI responses in vLLM's format."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 class Tally:
-    """Tokens and ends of all answers to one request: usage counts them together, and the last to end closes the stream.
+    """Counts the tokens of all answers to one request, and which have ended: the last to end closes the stream.
 
     Args:
         answers: How many answers there are.
@@ -26,31 +26,31 @@ class Tally:
 
     @property
     def tokens(self) -> int:
-        """Tokens so far, of all answers."""
+        """Tokens of all answers so far."""
         return sum(self._tokens)
 
     def count(self, index: int, tokens: int) -> None:
-        """Answer `index` has so many tokens now."""
+        """Sets the number of tokens of answer `index`."""
         self._tokens[index] = tokens
 
     def end(self, index: int) -> bool:
-        """Answer `index` has ended. Whether all have."""
+        """Marks answer `index` as ended. Returns whether all have ended."""
         self._unfinished.discard(index)
         return not self._unfinished
 
 
 class Reply:
-    """One answer, rendered token by token or whole.
+    """One answer, rendered token by token or as a whole.
 
-    What is the same in each of its chunks is rendered once, so that a token costs one join of byte strings.
+    The parts that are the same in each chunk are rendered once, so a token costs one join of byte strings.
 
     Args:
-        ask: What was asked.
+        ask: The parsed request.
         answer_id: The document's `id`.
         model: The model's name.
         created_s: Seconds since the epoch.
-        index: Place of this answer among those to the request.
-        tally: What it shares with the others; one of its own where it is the only answer.
+        index: Index of this answer among the answers to the request.
+        tally: The tally that the request's answers share; None for the only answer.
     """
 
     __slots__ = ("_ask", "_finish", "_head", "_id", "_index", "_meta", "_pieces", "_seed", "_tally", "_text_offset")
@@ -60,7 +60,7 @@ class Reply:
         self._id = answer_id
         self._index = index
         self._tally = tally if tally is not None else Tally(1)
-        # Each answer has words of its own.
+        # Each answer has different words.
         self._seed = ask.seed + index
         self._text_offset = 0
         kind = "chat.completion.chunk" if ask.chat else "text_completion"
@@ -69,7 +69,7 @@ class Reply:
             b"data: " + orjson.dumps(self._meta)[:-1] + b',"choices":[{"index":%d,"' % index + (b'delta":' if ask.chat else b'text":')
         )
         self._finish = orjson.dumps(ask.finish)
-        # A cut-off call keeps its shape up to the cut: pieces are made for what the whole call would take.
+        # The arguments are split over the output tokens, so that a call that is cut off keeps its first pieces.
         self._pieces = split_text(ask.tool.arguments, ask.output_tokens) if ask.tool is not None else None
 
     def chunk(self, position: int, *, first: bool, finished: bool) -> bytes:
@@ -77,8 +77,8 @@ class Reply:
 
         Args:
             position: 1 for the first token.
-            first: Adds what opens a stream before it (the role).
-            finished: Adds what ends a stream after it (finish reason, usage, `[DONE]`).
+            first: Add the start of a stream before it (the role).
+            finished: Add the end of a stream after it (finish reason, usage, `[DONE]`).
         """
         ask = self._ask
         opening = self._opening() if first and ask.chat else b""
@@ -101,14 +101,14 @@ class Reply:
         return b"".join(parts)
 
     def broken_off(self, tokens: int) -> bytes:
-        """What ends a stream whose request was aborted after `tokens` tokens of this answer."""
+        """The end of a stream whose request was aborted after `tokens` tokens of this answer."""
         self._tally.count(self._index, tokens)
         delta = b'{"content":""}' if self._ask.chat else b'""'
         end = b',"logprobs":null,"finish_reason":"abort","stop_reason":null,"token_ids":null}]}\n\n'
         return self._head + delta + end + self._closing()
 
     def choice(self, tokens: int, *, aborted: bool = False) -> dict[str, Any]:
-        """This answer's first `tokens` tokens as they stand in the document of an answer that was not streamed."""
+        """This answer's first `tokens` tokens as a choice in the document of an answer that is not streamed."""
         ask = self._ask
         self._tally.count(self._index, tokens)
         positions = list(range(1, tokens + 1))
@@ -123,7 +123,7 @@ class Reply:
         return choice | {"finish_reason": "abort" if aborted else ask.finish, "stop_reason": None, "token_ids": None}
 
     def whole(self, choices: Sequence[dict[str, Any]]) -> bytes:
-        """The document of a request that was not streamed, with the choices of all its answers."""
+        """The document of an answer that is not streamed, with all choices."""
         kind = "chat.completion" if self._ask.chat else "text_completion"
         return orjson.dumps(self._meta | {"object": kind, "choices": list(choices), "usage": self._usage()})
 

@@ -1,4 +1,4 @@
-"""What an engine model is given and what it tells: requests in, tokens out."""
+"""Inputs and outputs of an engine model: requests and tokens."""
 
 from typing import Literal
 
@@ -8,13 +8,13 @@ PauseMode = Literal["preserve", "discard", "swap"]
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """A tool call in the middle of an answer (InferCept's three ways, as AugServe takes them up).
+    """A tool call in the middle of an answer, with InferCept's three ways to handle its KV, which AugServe also uses.
 
     Attributes:
         at_tokens: Output tokens after which the request waits for its tool, 1 or more, rising from pause to pause.
         return_tokens: Tokens that the tool's answer adds to the context, 0 or more.
-        mode: What becomes of its KV meanwhile: `preserve` keeps it on the GPU, `discard` computes it again, `swap` moves it to the host
-            and back, at the profile's `swap_gb_per_s`.
+        mode: How its KV is handled meanwhile: `preserve` keeps it on the GPU, `discard` drops it and computes it again, `swap` moves it
+            to the host and back, at the profile's `swap_gb_per_s`.
     """
 
     at_tokens: int
@@ -23,17 +23,17 @@ class Pause(msgspec.Struct, frozen=True):
 
 
 class SimRequest(msgspec.Struct, frozen=True):
-    """A request as the engine sees it.
+    """A request as the engine receives it.
 
     Attributes:
-        id: Unique among those in the engine.
+        id: Unique among the requests in the engine.
         prompt_tokens: 1 or more.
-        output_tokens: Tokens it will produce, 1 or more; the engine alone knows it.
-        priority: LOWER goes first; counts under the queue order `priority` only.
+        output_tokens: Tokens it will produce, 1 or more; only the engine knows this.
+        priority: LOWER goes first; used only under the queue order `priority`.
         arrival_s: When it reached the engine; orders equal priorities.
         block_hashes: One hash per `hash_tokens` tokens of its prompt, from the start; equal leading hashes are a shared prefix.
-        hash_tokens: Prompt tokens that one hash stands for: a multiple of the profile's block size.
-        pauses: Tool calls, in the order in which they come.
+        hash_tokens: Prompt tokens per hash: a multiple of the profile's block size.
+        pauses: Tool calls, in order.
     """
 
     id: str
@@ -47,7 +47,7 @@ class SimRequest(msgspec.Struct, frozen=True):
 
 
 class TokenEvent(msgspec.Struct, frozen=True, gc=False):
-    """One token, there at the step's end.
+    """One token, available at the step's end.
 
     Attributes:
         tokens_so_far: Output tokens of this request including this one.
@@ -62,14 +62,14 @@ class TokenEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class StepResult(msgspec.Struct, frozen=True):
-    """What one step does; its tokens are there at `end_s`.
+    """The result of one step; its tokens are available at `end_s`.
 
     Attributes:
         produced: One event per sequence that gets a token.
-        preempted: Ids that lost their place in the batch in this step.
-        prefill_tokens: Prompt tokens computed, recomputed ones too.
+        preempted: Ids of sequences that were preempted in this step.
+        prefill_tokens: Prompt tokens computed, including recomputed ones.
         decode_seqs: Sequences that decoded one token.
-        paused: Ids that wait for a tool from this step's end on; `EngineModel.resume` brings them back.
+        paused: Ids of sequences that wait for a tool from this step's end on; `EngineModel.resume` resumes them.
     """
 
     end_s: float

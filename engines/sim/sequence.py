@@ -6,19 +6,19 @@ from hmas.engines.sim.request import Pause, SimRequest
 
 
 class Sequence:
-    """A request inside the engine.
+    """The state of one request inside the engine.
 
     Attributes:
-        key: Its place in the engine's queue.
-        context_tokens: Tokens that were given to it, not produced: the prompt and what tools returned.
-        tokens: Given and produced so far. While it decodes it is `base` plus the decode steps of its group, and stale itself.
-        computed: Tokens whose KV is there; stale likewise.
-        blocks: KV blocks it occupies, shared ones too; stale likewise.
-        refs: Cached prefix units that it holds a reference to. `units_seen`: units of its prompt that were looked up or registered.
-        scheduled: Tokens it computes in the step that is being put together.
+        key: Sort key in the engine's queue.
+        context_tokens: Input tokens: the prompt and the answers of tools.
+        tokens: Input and output tokens so far. While the sequence decodes, this is stale; the value is `base` plus the group's steps.
+        computed: Tokens whose KV is in the cache; also stale while it decodes.
+        blocks: KV blocks it occupies, including shared ones; also stale while it decodes.
+        refs: Cached prefix units to which it holds a reference. `units_seen`: units of its prompt that were looked up or registered.
+        scheduled: Tokens it computes in the step that is being planned.
         stop_at: Output tokens at which it finishes or pauses next.
-        place: Where it is.
-        swapped: Whether its KV lies on the host.
+        place: Its state.
+        swapped: Whether its KV is on the host.
     """
 
     __slots__ = (

@@ -2,8 +2,8 @@
 
     python -m hmas.engines.sim.server --profile demo-small --port 8101 --name sim-1 --model demo
 
-Beside the OpenAI paths: `GET /sim/state` (an `EngineSnapshot`), `POST /sim/knobs` (`Knobs` -> `KnobReport`), `POST /sim/fault`
-(`{"fault": "reset-after:3", "times": 1}`; null ends it), `POST /abort_requests` (`{"request_ids": [...]}`, ids as sent in
+The server has these paths besides the OpenAI ones: `GET /sim/state` (an `EngineSnapshot`), `POST /sim/knobs` (`Knobs` -> `KnobReport`),
+`POST /sim/fault` (`{"fault": "reset-after:3", "times": 1}`; null ends it), `POST /abort_requests` (`{"request_ids": [...]}`, ids as sent in
 `x-request-id`). A body's `"sim": {"output_tokens": N}` sets the answer's true length, `"sim": {"prompt_tokens": N}` the prompt's.
 """
 
@@ -37,14 +37,14 @@ def create_app(
     fault: Fault | None = None,
     settle: Callable[[], Awaitable[None]] | None = None,
 ) -> web.Application:
-    """The application. Serve it with `handler_cancellation=True`, so that a client who leaves is seen at once.
+    """The application. Serve it with `handler_cancellation=True`, so that a client's disconnect is detected at once.
 
     Args:
         model: The engine.
-        model_name: What it calls its model.
+        model_name: The name under which it serves its model.
         name: The instance's name in snapshots.
-        now_s: Seconds since the epoch, never going back; None takes a clock of its own.
-        fault: Misbehaviour from the start on.
+        now_s: A clock: seconds since the epoch, never going back; None takes `process_clock`.
+        fault: A fault that is active from the start.
         settle: As in `hmas.engines.sim.driver.Driver`; None in real time.
     """
     server = SimServer(model, model_name, name, now_s=now_s or process_clock(), fault=fault, settle=settle)
@@ -70,7 +70,7 @@ def create_app(
 
 
 def process_clock() -> Callable[[], float]:
-    """A clock for this process: wall time read once, monotonic time since."""
+    """A clock for this process: wall time read once, plus the monotonic time since then."""
     offset_s = time.time_ns() * 1e-9 - time.monotonic()
     return lambda: offset_s + time.monotonic()
 
@@ -85,7 +85,7 @@ async def start(app: web.Application, *, host: str = "127.0.0.1", port: int = 0,
         grace_s: How long `AppRunner.cleanup` waits for running requests.
 
     Returns:
-        The runner, to be cleaned up in the end, and the port.
+        The runner, which the caller has to clean up, and the port.
 
     Raises:
         OSError: The port is taken.

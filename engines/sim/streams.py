@@ -1,4 +1,4 @@
-"""Where tokens go: an SSE stream, an answer given whole, or one that a fault breaks off."""
+"""The receivers of tokens: an SSE stream, an answer sent as a whole, or one that a fault breaks off."""
 
 from asyncio import Future, Transport
 from typing import Protocol
@@ -9,10 +9,10 @@ from hmas.engines.sim.reply import Reply
 
 
 class Sink(Protocol):
-    """Takes the tokens of one request as the engine's steps bring them."""
+    """Receives the tokens of one request after each step of the engine."""
 
     def token(self, event: TokenEvent) -> bool:
-        """Takes one token. False where nobody listens any more."""
+        """Receives one token. Returns False if the client has disconnected."""
         ...
 
     def abort(self) -> None:
@@ -21,15 +21,15 @@ class Sink(Protocol):
 
 
 class Stream:
-    """Writes each token to the connection as it comes: one write per token, no task woken.
+    """Writes each token to the connection as it comes, with one write per token and no task switch.
 
-    A client that does not read holds its own answer in the connection's buffer, which the context length bounds.
+    The answer of a client that does not read stays in the connection's buffer, whose size the context length limits.
 
     Args:
         reply: Renders the tokens.
         transport: The connection; the response's head has been written.
         done: Resolved after the last byte of the body.
-        chunked: Whether the body is in chunks (HTTP/1.1) or runs to the connection's end.
+        chunked: Whether the body is sent in chunks (HTTP/1.1); otherwise it ends with the connection.
     """
 
     __slots__ = ("_chunked", "_done", "_reply", "_tokens", "_transport")
@@ -72,8 +72,8 @@ class Whole:
     """Counts tokens until the last one.
 
     Args:
-        transport: The connection, to see the client leave.
-        done: Resolved with the number of tokens, and whether it was aborted after them.
+        transport: The connection, to detect a client's disconnect.
+        done: Resolved with the number of tokens, and whether the answer was aborted after them.
     """
 
     __slots__ = ("_done", "_tokens", "_transport")
@@ -94,16 +94,16 @@ class Whole:
         return True
 
     def abort(self) -> None:
-        """Ends the answer with what there is."""
+        """Ends the answer with the tokens so far."""
         if not self._done.done():
             self._done.set_result((self._tokens, True))
 
 
 class Faulty:
-    """Passes tokens on until the fault's count, then misbehaves.
+    """Passes tokens on up to the fault's count, then applies the fault.
 
     Args:
-        inner: The true sink.
+        inner: The actual sink.
         fault: `reset-after`, `half-sse` or `stall`.
         transport: The connection.
     """

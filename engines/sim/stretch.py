@@ -1,4 +1,4 @@
-"""A run of engine steps that is planned at once."""
+"""A run of engine steps that are planned at once."""
 
 import math
 
@@ -6,20 +6,20 @@ from hmas.engines.sim.request import TokenEvent
 
 
 class Stretch:
-    """One step of any kind, or several in which the same sequences decode and nothing else happens.
+    """One step of any kind, or several steps in which the same sequences decode and nothing else happens.
 
-    The j-th step ends `fixed_ms j + kv_ms (kv j + n j (j - 1) / 2)` milliseconds after the beginning: each step costs the same plus what
-    the `n` sequences read from the cache, `kv` tokens in the first step and `n` more in each that follows.
+    The j-th step ends `fixed_ms j + kv_ms (kv j + n j (j - 1) / 2)` milliseconds after the beginning: each step has a fixed cost plus the
+    cost of reading the cache, `kv` tokens in the first step and `n` more (one per sequence) in each that follows.
 
     Attributes:
         begin_s: When its first step begins.
-        steps: Steps in it; fewer after it was cut short. `begun`: those that count as begun, as far as anybody has asked.
-        decode_seqs, prefill_tokens: What each step computes. `tokens_per_step`: output tokens that come of it.
-        first: Tokens that came out of prefills: first ones, and of sequences that were computed again.
-        stopped: Last tokens of those that decoded and end or pause with the last step, each with its place in the batch.
-        finished, paused: Who ends, and whose tool is called, with the last step. `preempted`: who lost its place in it.
-        produced: Every token of its one step, where they had to be counted one by one; else None.
-        joined: The group's counter at the beginning: who joined later did not decode.
+        steps: Number of steps; fewer after a cut. `begun`: steps that count as begun, up to the latest time that was queried.
+        decode_seqs, prefill_tokens: The work of each step. `tokens_per_step`: the output tokens that result from it.
+        first: Tokens that came out of prefills: first tokens, and tokens of sequences that were computed again.
+        stopped: Last tokens of decoding sequences that finish or pause with the last step, each with its place in the batch.
+        finished, paused: Sequences that finish, or wait for a tool, with the last step. `preempted`: sequences preempted in it.
+        produced: Every token of a stretch of one step if tokens had to be counted one by one; else None.
+        joined: The group's counter at the beginning: a sequence that joined later did not decode.
     """
 
     __slots__ = (
@@ -65,11 +65,11 @@ class Stretch:
         return self.end_of(self.steps)
 
     def end_of(self, step: int) -> float:
-        """When its `step`-th step ends, counted from 1; 0 is its beginning."""
+        """When its `step`-th step ends, counted from 1; 0 gives the beginning of the stretch."""
         return self.begin_s + 1e-3 * (self._line_ms * step + self._grow_ms * step * (step - 1))
 
     def begun_by(self, now_s: float) -> int:
-        """Steps that have begun before `now_s`, at least 1: the first whose end is not before it."""
+        """Number of steps that have begun before `now_s`, at least 1: the first step whose end is not before `now_s`."""
         steps = self.steps
         if steps == 1 or self.end_of(1) >= now_s:
             return 1

@@ -1,4 +1,4 @@
-"""What the embedded engine says: words without meaning, the same for the same prompt, and tool calls that fit their schema."""
+"""The text of the embedded engine's answers: meaningless words, the same for the same prompt, and tool calls that fit their schema."""
 
 import itertools
 import math
@@ -14,7 +14,7 @@ WORDS: tuple[str, ...] = tuple(
     " other time some very what about out up into than them can only its over new after also two these may any such first most our way"
     " where even much state each".replace(" ", "\0 ").split("\0")[1:]
 )
-"""One word a token, each with its leading space."""
+"""One word per token, each with its leading space."""
 
 WORDS_JSON: tuple[bytes, ...] = tuple(orjson.dumps(word) for word in WORDS)
 
@@ -25,29 +25,29 @@ _MAX_SCHEMA_DEPTH = 8
 
 
 def seed_of(text: str) -> int:
-    """A 64-bit number that stands for the prompt, the same in every process."""
+    """A 64-bit hash of the prompt, the same in every process."""
     return int.from_bytes(blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "big")
 
 
 def drawn_output_tokens(seed: int) -> int:
-    """Output length of a prompt that states none: log-normal, median 150, sigma 0.8, between 1 and 4096."""
+    """Output length of a request that sets none: log-normal, median 150, sigma 0.8, between 1 and 4096."""
     share = (seed % (1 << 32) + 0.5) / (1 << 32)
     length = MEDIAN_OUTPUT_TOKENS * math.exp(SIGMA_OUTPUT_TOKENS * NormalDist().inv_cdf(share))
     return max(1, min(MAX_DRAWN_OUTPUT_TOKENS, round(length)))
 
 
 def word_index(seed: int, position: int) -> int:
-    """Which word stands at a position (1 is the first) of the answer."""
+    """Index of the word at a position of the answer; 1 is the first position."""
     return (seed + 7 * position) % len(WORDS)
 
 
 def logprob(seed: int, position: int, rank: int = 0) -> float:
-    """A stand-in for a token's log probability, below 0 and falling with its rank."""
+    """An artificial log probability of a token, below 0 and falling with its rank."""
     return -(((seed >> 8) + 13 * position) % 97) / 97 - 0.01 - rank
 
 
 def split_text(text: str, count: int) -> list[str]:
-    """Cuts `text` into exactly `count` pieces, the longer ones first; empty ones at the end where it is too short."""
+    """Cuts `text` into exactly `count` pieces, longer ones first; if the text is too short, the last pieces are empty."""
     size, longer = divmod(len(text), count)
     cuts = [0]
     for index in range(count):
@@ -56,7 +56,7 @@ def split_text(text: str, count: int) -> list[str]:
 
 
 def instance_of(schema: object, depth: int = 0) -> Any:
-    """A small JSON value that fits a JSON Schema of the kind that tool definitions use."""
+    """A small JSON value that fits a JSON Schema as tool definitions use it."""
     if not isinstance(schema, dict) or depth > _MAX_SCHEMA_DEPTH:
         return "text"
     for key in ("const", "default"):

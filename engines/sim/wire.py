@@ -1,4 +1,4 @@
-"""Reading requests: the OpenAI bodies that the embedded engine takes, checked and boiled down to an `Ask`."""
+"""Parses and checks the OpenAI request bodies that the embedded engine accepts; the result is an `Ask`."""
 
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -20,13 +20,13 @@ Count = Annotated[int, Meta(ge=1, le=1 << 31)]
 
 
 class Refused(HmasError):
-    """A request that gets an error document.
+    """A request that is answered with an error document.
 
     Args:
         status: HTTP status.
         message: What is wrong and what is allowed.
         kind: The document's `type`, as vLLM names it.
-        param: The field it is about.
+        param: The field that is wrong.
     """
 
     def __init__(self, status: int, message: str, *, kind: str = "BadRequestError", param: str | None = None) -> None:
@@ -41,7 +41,7 @@ class Refused(HmasError):
 
 
 class ToolCall(msgspec.Struct, frozen=True):
-    """The call that `tool_choice` forces, its arguments as JSON text."""
+    """The tool call that `tool_choice` forces, with its arguments as JSON text."""
 
     name: str
     arguments: str
@@ -49,18 +49,18 @@ class ToolCall(msgspec.Struct, frozen=True):
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """What one request wants.
+    """One parsed request.
 
     Attributes:
-        chat: Whether it came by `/v1/chat/completions`.
-        answers: How many answers to the prompt are wanted (the body's `n`); each runs as a sequence of its own.
-        prompt_tokens: Length of the prompt, by `estimate_tokens` unless the body states it.
+        chat: Whether it came to `/v1/chat/completions`.
+        answers: Number of answers to the prompt (the body's `n`); each runs as a sequence of its own.
+        prompt_tokens: Length of the prompt, from `estimate_tokens` unless the body states it.
         output_tokens: Tokens that will be produced for each answer.
-        finish: The finish reason at the end.
-        seed: Stands for the prompt; the answer follows from it.
-        top_logprobs: Alternatives per token; None where no log probabilities are wanted.
+        finish: The finish reason.
+        seed: A hash of the prompt, from which the answer is derived.
+        top_logprobs: Alternatives per token; None for no log probabilities.
         priority: LOWER goes first.
-        include_usage: A usage chunk ends the stream; `continuous_usage` puts usage on every chunk.
+        include_usage: Whether a usage chunk ends the stream; `continuous_usage`: whether every chunk has usage.
     """
 
     chat: bool
@@ -83,7 +83,7 @@ class _StreamOptions(msgspec.Struct):
 
 
 class _SimOptions(msgspec.Struct, forbid_unknown_fields=True):
-    """The field `sim`: what only the embedded engine reads."""
+    """The field `sim`, which only the embedded engine reads."""
 
     output_tokens: Count | None = None
     prompt_tokens: Count | None = None
@@ -232,7 +232,7 @@ def _natural_length(body: _Body, seed: int, tool: ToolCall | None, limit: int) -
 
 
 def check_model(asked: str | None, served: str) -> None:
-    """Refuses a model that is not the one served; a body without one is taken.
+    """Refuses a model that is not the one served; a body without a model is accepted.
 
     Raises:
         Refused: 404.
@@ -263,7 +263,7 @@ def _content_text(content: str | list[dict[str, Any]] | None, where: str) -> str
 
 
 def _forced_call(body: _ChatBody) -> ToolCall | None:
-    """The tool call that `tool_choice` demands; `auto` and `none` answer in words."""
+    """The tool call that `tool_choice` demands; with `auto` and `none` the answer is text."""
     choice = body.tool_choice
     if choice in (None, "none", "auto"):
         return None

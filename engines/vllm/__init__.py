@@ -1,1 +1,1 @@
-"""vLLM: the adapter, and what is loaded into the engine itself."""
+"""vLLM: the adapter, and a logits processor that is loaded into the engine."""

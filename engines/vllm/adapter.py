@@ -1,7 +1,8 @@
-"""vLLM over HTTP: load signals from its metrics, live control through its plugin, aborts where its development endpoints are open.
+"""vLLM over HTTP: load signals from its metrics, live control through the plugin, aborts if its development endpoints are open.
 
-Stock vLLM takes no order about its scheduler, and an abort only as a closed connection. Started with `VLLM_SERVER_DEV_MODE=1` it also
-takes `/abort_requests` and shows its settings under `/server_info`. With our plugin (docs/engines.md) its knobs are live.
+Stock vLLM's scheduler cannot be controlled, and a request is aborted only by closing its connection. Started with
+`VLLM_SERVER_DEV_MODE=1`, vLLM also accepts `/abort_requests` and shows its settings under `/server_info`. With the H-MAS plugin
+(docs/engines.md) its knobs are live.
 """
 
 import re
@@ -29,7 +30,7 @@ _SAMPLE = re.compile(r"(vllm:\w+)(?:\{(.*)\})? (\S+)")
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 _SETTINGS_TIMEOUT_S = 10.0
 _CONTROL_READ_EVERY_S = 5.0
-"""How often the knobs in force are read again: somebody else may have turned them."""
+"""How often the active knobs are read again, because another client may have changed them."""
 _CONTROL_WAIT_S = 1.0
 
 KNOBS: tuple[KnobName, ...] = ("n_run", "token_budget", "long_prefill_tokens")
@@ -51,21 +52,21 @@ class VllmEngine(OpenAIEngine):
         self._control_read_s = float("-inf")
 
     async def abort(self, request_id: str) -> bool:
-        """Tells vLLM to drop a request, by the id it was sent under; False where its development endpoints are shut."""
+        """Asks vLLM to drop a request, by the id under which it was sent; returns False if the development endpoints are closed."""
         if not self.capabilities.abort:
             return False
-        # An id that vLLM does not have is skipped, and which path the request came by is not known here.
+        # The request's path is not known here, so every possible id is sent; vLLM skips ids that it does not have.
         ids = [*(prefix + request_id for prefix in ID_PREFIXES.values()), f"cmpl-{request_id}-0"]
         try:
             status, data = await self._client.post("/abort_requests", orjson.dumps({"request_ids": ids}))
-            # The answer is JSON or empty; a proxy's page with status 200 is neither.
+            # vLLM's answer is JSON or empty; a proxy's error page with status 200 is neither.
             orjson.loads(data or b"null")
         except (EngineError, orjson.JSONDecodeError):
             return False
         return status == 200
 
     async def apply_knobs(self, knobs: Knobs) -> KnobReport:
-        """Sets live knobs through the plugin; without one, or where it does not take the token, they are all refused."""
+        """Sets live knobs through the plugin; without a plugin, or if it rejects the token, all are refused."""
         if self._state is None:
             return KnobReport(refused=dict.fromkeys(msgspec.to_builtins(knobs), self._control_words or "not reached yet"))
         report = await self._route.apply(knobs)
@@ -75,11 +76,11 @@ class VllmEngine(OpenAIEngine):
         return report
 
     async def reprioritize(self, priorities: Mapping[str, int]) -> frozenset[str]:
-        """Ids of waiting requests whose priority was changed; vLLM's sign is ours."""
+        """Changes the priority of waiting requests and returns the ids that were changed; vLLM has the same sign as H-MAS."""
         return await self._route.reprioritize(priorities) if self.capabilities.reprioritize else frozenset()
 
     async def evict(self, request_ids: Sequence[str]) -> frozenset[str]:
-        """Ids of requests that were put back into vLLM's queue."""
+        """Puts running requests back into vLLM's queue and returns their ids."""
         return await self._route.evict(request_ids) if self.capabilities.evict else frozenset()
 
     async def _read(self, now_s: float) -> EngineSnapshot:
@@ -117,7 +118,7 @@ class VllmEngine(OpenAIEngine):
     async def _probe(self) -> None:
         version = str((await self._document("/version")).get("version", ""))
         scheduler = await self._scheduler_settings()
-        # Where the route exists but not for GET, the answer is 405; an open server answers 404.
+        # If the route exists, a GET on it answers 405; otherwise 404.
         status, _data = await self._client.get("/abort_requests")
         self._settings = {name: value for name, value in scheduler.items() if isinstance(value, int)}
         self.capabilities = EngineCapabilities(
@@ -129,9 +130,9 @@ class VllmEngine(OpenAIEngine):
         )
 
     async def _read_control(self, now_s: float) -> None:
-        """Asks the plugin how its knobs stand. One that was there and is too busy to answer is still there."""
+        """Reads the state of the plugin's knobs. A plugin that has answered before is kept if it is too busy to answer now."""
         self._control_read_s = now_s
-        # The plugin answers between two steps; a reading of the engine's load must not wait long for that.
+        # The plugin answers between two steps; the reading of the engine's load must not wait long for it.
         found = await self._route.read() if self._state is None else await self._route.read(_CONTROL_WAIT_S)
         if isinstance(found, ControlState):
             self._state, self._control_words = found, _words_of(found)
@@ -145,7 +146,7 @@ class VllmEngine(OpenAIEngine):
             live_knobs=tuple(name for name in KNOBS if state is not None and name in state.knobs),
             reprioritize=state is not None and "reprioritize" in state.actions,
             evict=state is not None and "evict" in state.actions,
-            # A queue can be put in another order only where it has one.
+            # Priorities of waiting requests can be changed only if the queue is ordered by priority.
             priority=self.capabilities.priority or (state is not None and "reprioritize" in state.actions),
             control=self._control_words,
         )
@@ -154,12 +155,12 @@ class VllmEngine(OpenAIEngine):
         return self._state.knobs.get(name) if self._state is not None else None
 
     def _value(self, name: KnobName, setting: str) -> int | None:
-        """A knob's value in force: the plugin's word, else the start-up value where the engine shows it."""
+        """A knob's active value as the plugin reports it, else its start-up value if the engine shows it."""
         knob = self._knob(name)
         return knob.value if knob is not None else self._settings.get(setting)
 
     async def _scheduler_settings(self) -> dict[str, object]:
-        """The scheduler's configuration, empty where the development endpoints are shut."""
+        """Reads the scheduler's configuration; empty if the development endpoints are closed."""
         try:
             status, data = await self._client.get("/server_info?config_format=json", timeout_s=_SETTINGS_TIMEOUT_S)
             scheduler = orjson.loads(data)["vllm_config"]["scheduler_config"] if status == 200 else {}
@@ -169,7 +170,7 @@ class VllmEngine(OpenAIEngine):
 
 
 def _words_of(state: ControlState) -> str:
-    """How live control stands, for `hmas engines`."""
+    """The state of live control as text, for `hmas engines`."""
     live = ", ".join([*(name for name in KNOBS if name in state.knobs), *state.actions]) or "nothing"
     missing = "; ".join(f"not {name}: {reason}" for name, reason in state.absent.items())
     return f"live: {live}" + (f"; {missing}" if missing else "")
@@ -179,7 +180,7 @@ Samples = list[tuple[dict[str, str], float]]
 
 
 def parse_metrics(text: str) -> dict[str, Samples]:
-    """Labels and value of the samples that are read here, by name; lines that are no samples are passed over."""
+    """Labels and values of the metrics in `_READ`, by name; lines that are not samples are ignored."""
     series: dict[str, Samples] = {name: [] for name in _READ}
     for line in text.splitlines():
         if not line.startswith(_READ):
@@ -200,7 +201,7 @@ def _values(samples: Samples) -> list[float]:
 
 
 def _capacity(samples: Iterable[tuple[Mapping[str, str], float]]) -> int | None:
-    """Tokens that the KV caches of all engine cores hold together."""
+    """The capacity of the KV caches of all engine cores together, in tokens."""
     total = 0
     for labels, _value in samples:
         tokens, blocks, size = (labels.get(name, "") for name in ("kv_cache_size_tokens", "num_gpu_blocks", "block_size"))

@@ -1,11 +1,11 @@
-"""Gives a request in a real vLLM a set output length, so that a replay has true lengths that the gateway never sees.
+"""Gives a request in a real vLLM a fixed output length, so that a replay has true lengths that the gateway does not know.
 
 Load it into the engine, with this repository on PYTHONPATH:
 
     vllm serve MODEL --logits-processors hmas.engines.vllm.length_processor:ForcedLength
 
-and send `"vllm_xargs": {"hmas_output_tokens": N}` in a request's body: the end-of-sequence token is forbidden before the Nth output
-token and forced as the Nth, so `usage.completion_tokens` is N (less where `max_tokens` cuts it). Other requests are left alone.
+and send `"vllm_xargs": {"hmas_output_tokens": N}` in a request's body. The end-of-sequence token is forbidden before the Nth output
+token and forced as the Nth, so `usage.completion_tokens` is N (or less if `max_tokens` cuts it). Other requests are unchanged.
 
 This module runs inside vLLM, in vLLM's own environment; nothing else in the project imports it.
 """
@@ -24,10 +24,10 @@ FIELD = "hmas_output_tokens"
 
 
 def wanted_tokens(params: "SamplingParams") -> int | None:
-    """The output length that a request asks for; None where it asks for none.
+    """The output length that a request asks for; None if it asks for none.
 
     Raises:
-        ValueError: It is no whole number from 1 on, or contradicts `ignore_eos` or `min_tokens`; vLLM answers 400.
+        ValueError: It is not a whole number of at least 1, or contradicts `ignore_eos` or `min_tokens`; vLLM answers 400.
     """
     value: Any = (params.extra_args or {}).get(FIELD)
     if value is None:
@@ -42,7 +42,7 @@ def wanted_tokens(params: "SamplingParams") -> int | None:
 
 
 class _Row:
-    """One sequence of the batch: how long it will be, what it has, and how it ends."""
+    """One sequence of the batch: its wanted length, its output so far, and its end-of-sequence tokens."""
 
     __slots__ = ("end", "ends", "output", "wanted")
 
@@ -54,11 +54,11 @@ class _Row:
 
 
 class ForcedLength(LogitsProcessor):  # type: ignore[misc]  # vLLM is not installed where the types are checked
-    """A logits processor of vLLM's V1 engine. A step costs one masked write for all rows concerned, and nothing without any."""
+    """A logits processor of vLLM's V1 engine. It costs one masked write per step for all affected rows, and nothing if there are none."""
 
     @classmethod
     def validate_params(cls, sampling_params: "SamplingParams") -> None:
-        """Refuses a length that cannot be. Raises ValueError."""
+        """Refuses an impossible length. Raises ValueError."""
         wanted_tokens(sampling_params)
 
     def __init__(self, vllm_config: "VllmConfig", device: torch.device, is_pin_memory: bool) -> None:  # noqa: ARG002 - vLLM's signature
@@ -68,11 +68,11 @@ class ForcedLength(LogitsProcessor):  # type: ignore[misc]  # vLLM is not instal
         self._forced: set[int] = set()
 
     def is_argmax_invariant(self) -> bool:
-        """False: it changes which token is the likeliest."""
+        """Returns False: the processor changes which token is the most likely."""
         return False
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
-        """Follows the batch before each step; vLLM hands over a live reference to each sequence's output tokens."""
+        """Updates the rows from the batch before each step; vLLM passes a live reference to each sequence's output tokens."""
         changed = process_dict_updates(self._rows, batch_update, self._row)
         forced = {index for index, row in self._rows.items() if len(row.output) + 1 >= row.wanted}
         if changed or forced != self._forced:
@@ -81,7 +81,7 @@ class ForcedLength(LogitsProcessor):  # type: ignore[misc]  # vLLM is not instal
             self._forbidden = self._pairs(pairs) if pairs else None
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        """Forbids or forces the end, in place. `logits` is (batch, vocabulary)."""
+        """Forbids or forces the end-of-sequence token, in place. `logits` is (batch, vocabulary)."""
         if self._forbidden is not None:
             logits[self._forbidden] = -torch.inf
         if self._forced:

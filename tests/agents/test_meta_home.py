@@ -36,7 +36,7 @@ def told(home: float, stress_replayed: float | None = None) -> Answer:
 
 
 @pytest.mark.parametrize(
-    ("home", "pressed", "comes_back"),
+    ("home", "stress_replayed", "comes_back"),
     [
         (0.5, None, True),
         (0.5, 0.5, True),

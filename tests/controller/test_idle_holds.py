@@ -45,36 +45,28 @@ def run(made: Scheduler, until_s: float, *, from_s=0.0, kv_usage=0.01, waiting=0
     return sent
 
 
-def test_an_absurd_length_is_held_by_the_fence_until_waiting_has_cost_what_a_preemption_costs():
+def report(now_s: float, preemptions: int, kv_usage: float = 0.89) -> EngineSnapshot:
+    return EngineSnapshot(
+        engine="a", taken_s=now_s, healthy=True, kv_usage=kv_usage, kv_capacity_tokens=10_000, preemptions_total=preemptions
+    )
+
+
+def test_an_absurd_length_passes_the_fence_until_an_engine_preempts_and_then_waits_for_what_that_costs():
     made = build()
-    for number in range(2):
+    for number in range(3):
         submit(made, number, 0.0, upper=1e9)
     assert [one.entry.request.id for one in made.dispatch(0.0)] == ["0000"]
-    made.observe(EngineSnapshot(engine="a", taken_s=0.0, healthy=True, kv_usage=0.89, kv_capacity_tokens=10_000))
-    # Half a preemption for each such dispatch, until there are some to count; the request in flight is computed anew in 200 ms.
-    assert made.dispatch(0.09) == []
-    (went,) = made.dispatch(0.1)
+    made.observe(report(0.0, 0))
+    (went,) = made.dispatch(0.0)
     assert went.entry.request.id == "0001"
     assert PAST_FENCE in went.reason
+    made.observe(report(0.01, 1))
+    # Half a preemption per dispatch; each of the two requests in flight is computed again in 200 ms.
+    assert made.dispatch(0.19) == []
+    assert [one.entry.request.id for one in made.dispatch(0.2)] == ["0002"]
 
 
-def test_an_engine_that_uses_less_than_half_of_its_cache_is_sent_one_for_each_report_until_it_preempts():
-    made = build()
-    for number in range(4):
-        submit(made, number, 0.0, upper=1e9)
-    sent = []
-    for tick, (kv_usage, preemptions) in enumerate([(0.3, 0), (0.3, 0), (0.3, 8)]):
-        now_s = tick / 100
-        made.observe(
-            EngineSnapshot(
-                engine="a", taken_s=now_s, healthy=True, kv_usage=kv_usage, kv_capacity_tokens=10_000, preemptions_total=preemptions
-            )
-        )
-        sent.append(len(made.dispatch(now_s)))
-    assert sent == [2, 1, 0], "the first goes to an empty engine, and one past the fence; what it preempts then has a price"
-
-
-@pytest.mark.parametrize(("preempted_each", "expected_s"), [(0, [0.0, 0.1, 0.2, 0.3]), (5, [0.0, 0.1, 1.1, 2.1])])
+@pytest.mark.parametrize(("preempted_each", "expected_s"), [(0, [0.0, 0.0, 0.1, 0.2]), (5, [0.0, 0.0, 2.0, 2.9])])
 def test_preemptions_raise_the_price_of_passing_the_fence_and_each_report_serves_one(preempted_each, expected_s):
     made = build()
     for number in range(4):
@@ -82,20 +74,22 @@ def test_preemptions_raise_the_price_of_passing_the_fence_and_each_report_serves
     went_s = []
     for tick in range(50):
         now_s, total = tick / 10, preempted_each * len(went_s)
-        report = EngineSnapshot(engine="a", taken_s=now_s, healthy=True, kv_usage=0.89, kv_capacity_tokens=10_000, preemptions_total=total)
-        made.observe(report)
+        made.observe(report(now_s, total))
         went_s += [now_s for _ in made.dispatch(now_s)]
     assert went_s == pytest.approx(expected_s, abs=0.35 if preempted_each else 0.0)
 
 
 def test_at_its_last_moment_a_request_passes_the_fence():
     made = build()
-    submit(made, 0, 0.0, upper=1e9)
+    for number in range(2):
+        submit(made, number, 0.0, upper=1e9)
     made.dispatch(0.0)
-    made.observe(EngineSnapshot(engine="a", taken_s=0.0, healthy=True, kv_usage=0.89, kv_capacity_tokens=10_000, preemptions_total=0))
-    submit(made, 1, 0.0, upper=1e9, slo=Slo(ttft_ms=60, tpot_ms=100))
-    assert made.dispatch(0.02) == []
-    assert len(made.dispatch(0.04)) == 1
+    made.observe(report(0.0, 0))
+    made.dispatch(0.0)
+    made.observe(report(0.01, 50))
+    submit(made, 2, 0.01, upper=1e9, slo=Slo(ttft_ms=60, tpot_ms=100))
+    assert made.dispatch(0.03) == []
+    assert len(made.dispatch(0.05)) == 1
 
 
 @pytest.mark.parametrize("shown", [{"kv_usage": 0.95}, {"waiting": 1}, {"kv_usage": None}])

@@ -1,1 +1,1 @@
-"""Who proposes policies: one interface, several ways (H-MAS C.2)."""
+"""The selectors, which propose policies: several methods behind one interface (H-MAS C.2)."""

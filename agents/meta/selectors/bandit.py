@@ -1,13 +1,13 @@
-"""A contextual bandit as a selector (H-MAS C.2): LinUCB with a shared and a policy's own part (Li et al., 2010), fading. Pure.
+"""A contextual bandit as a selector (H-MAS C.2): LinUCB with a shared and a per-policy part (Li et al., 2010) and forgetting. Pure.
 
-The share of good requests is explained by two ridge regressions on the long view's figures: one over all policies (how hard the load is),
-one a policy over what is left (what the policy makes of it). A policy never tried is thus believed to be as good as the others under this
-load. Proposed is the highest estimate plus `WIDTH` standard deviations of the policy's own part. Before every sample all matrices fade
-towards their beginning by a half-life, so that what was learnt under another workload goes. It draws nothing at random: the same views
-give the same words.
+Two ridge regressions on the long view's figures explain the share of good requests: a shared one over all policies (how hard the load is)
+and one per policy on the residual (the policy's own effect). A policy that was never tried is thus estimated to be as good as the others
+under this load. The bandit proposes the policy with the highest estimate plus `WIDTH` standard deviations of its own part. Before every
+sample all matrices decay towards their initial values with a half-life, so that what was learnt under another workload fades. It uses no
+random numbers: the same views give the same proposals.
 
-What it tries out passes the twin's judgement as every untrusted word does; so it explores only where the twin expects a gain. State: one
-matrix of 9 by 9 a policy, and one.
+Its proposals pass the twin's judgement as those of every untrusted selector do, so it explores only where the twin expects a gain. The
+state is one 9 by 9 matrix per policy, and a shared one.
 """
 
 from collections.abc import Sequence
@@ -23,11 +23,11 @@ from hmas.agents.meta.selectors.rules import SAMPLES_MIN, figures, long_backlog_
 from hmas.controller.core.messages import LongView
 
 WIDTH = 0.2
-"""Standard deviations of confidence: rewards are shares whose spread between windows is about a tenth."""
+"""Width of the confidence bound in standard deviations: rewards are shares whose spread between windows is about a tenth."""
 HALF_LIFE = 120
-"""Rewards after which one counts half: twenty minutes at the default pace."""
+"""Rewards after which a reward counts half: twenty minutes at the default pace."""
 STAY = 0.01
-"""What another policy's bound must be ahead by: a change costs something."""
+"""Lead that another policy's bound needs: a change has a cost."""
 RIDGE = 1.0
 
 CONTEXT = 9
@@ -37,7 +37,7 @@ Vector = NDArray[np.float64]
 
 
 def context(view: LongView) -> Vector:
-    """What the rewards are explained by: shares and bounded ratios, and a constant."""
+    """Returns the features that explain the rewards: shares, bounded ratios, and a constant."""
     figures_seen = (
         view.violation_rate,
         view.deadline_miss_share,
@@ -66,16 +66,16 @@ class _Ridge:
         self.b += reward * x
 
     def bound(self, x: Vector) -> tuple[float, float]:
-        """Estimate and its standard deviation."""
+        """Returns the estimate and its standard deviation."""
         solved = np.linalg.solve(self.a, np.column_stack((self.b, x)))
         return float(x @ solved[:, 0]), sqrt(max(0.0, float(x @ solved[:, 1])))
 
 
 class BanditSelector:
-    """Learns from what came of each window which policy goes with which figures.
+    """Learns from the outcome of each window which policy suits which figures.
 
     Args:
-        policies: Arms; the configured policy is one more where it is not among them.
+        policies: The arms; the configured policy is added if it is not among them.
     """
 
     name = "bandit"
@@ -87,7 +87,7 @@ class BanditSelector:
         self._keep = 0.5 ** (1.0 / HALF_LIFE)
 
     def propose(self, situation: Situation) -> Proposal:
-        """The policy with the highest upper bound; what runs where none is clearly ahead."""
+        """Proposes the policy with the highest upper bound; what runs if none is clearly ahead."""
         view, current = situation.view, situation.current
         if view.ended < SAMPLES_MIN:
             reason = f"keep: {view.ended} requests ended within {view.window_s:.0f} s are too few to judge by"
@@ -111,12 +111,12 @@ class BanditSelector:
         )
 
     def learn(self, reward: Reward) -> None:
-        """Takes the outcome of a window that was the policy's alone, in the context in which it began."""
+        """Learns from a window that belongs to one policy alone, in the context in which the window began."""
         situation = reward.situation
         arm = self._arms.get(situation.current.policy)
         if arm is None or reward.requests < SAMPLES_MIN or not isfinite(reward.good):
             return
-        # An earlier window's outcome is still in the view: it would be credited to the wrong policy.
+        # The view still contains an earlier window's outcome, which would be credited to the wrong policy.
         if situation.now_s - situation.since_s < situation.view.window_s:
             return
         for one in (self._shared, *self._arms.values()):

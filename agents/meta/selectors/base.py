@@ -1,7 +1,7 @@
-"""What every selector is asked and answers (H-MAS C.1, C.2). Pure.
+"""The interface of all selectors (H-MAS C.1, C.2). Pure.
 
-A selector proposes; it decides nothing. What it says goes through the guards (whitelist, dwell, agreement, budget of switches) and, where
-a twin is there, past its judgement. So a selector may be wrong, slow, or hostile, and cost no more than its own worth.
+A selector proposes; it decides nothing. Its proposals pass the guards (whitelist, dwell, agreement, budget of switches) and the twin's
+judgement, if there is a twin. So a selector may be wrong, slow, or hostile, and cost no more than its own benefit.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,14 +16,14 @@ from hmas.controller.core.messages import CandidateOutlook, LongView
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What a selector goes by.
+    """The input of a selector.
 
     Attributes:
         view: The newest long view.
-        current: In force. `since_s`: since when.
-        start: Configured: where meta begins and returns to.
-        allowed: Policies that may be proposed: the pool without those that were rolled back lately, in alphabetical order.
-        anomalies: Contradictions in the newest telemetry, empty in health.
+        current: The active candidate. `since_s`: since when it is active.
+        start: The configured candidate: meta starts with it and returns to it.
+        allowed: Policies that may be proposed, in alphabetical order: the pool without policies that were rolled back recently.
+        anomalies: Contradictions in the newest telemetry; empty if there are none.
     """
 
     view: LongView
@@ -36,15 +36,15 @@ class Situation:
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
-    """What a selector wants in force.
+    """A selector's proposal.
 
     Attributes:
-        reason: Why, in words with figures.
-        source: The selector's name, or that of the one that stood in for it.
-        bypass: Whether it asks for the emergency bypass; it is only followed where telemetry contradicts itself.
-        confidence: What it gives its own word, 0 to 1.
-        evidence: Figures it stands on.
-        candidates: What it looked at and expects of each, best first.
+        reason: The reason in words, with figures.
+        source: The selector's name, or that of its fallback.
+        bypass: Whether it asks for the emergency bypass; meta follows that only if telemetry contradicts itself.
+        confidence: The selector's own confidence, 0 to 1.
+        evidence: Figures that support the proposal.
+        candidates: The examined candidates with their expected results, best first.
     """
 
     candidate: Candidate
@@ -61,9 +61,9 @@ class Pending:
     """A proposal that takes a while.
 
     Attributes:
-        compute: The long half: a plain function that touches nothing that the selector's other methods touch. It may run in a thread.
-        finish: The short half: makes the proposal of what `compute` returned.
-        failed: Makes one of an error that `compute` raised, in words.
+        compute: The slow part: a plain function that touches no state that the selector's other methods use. It may run in a thread.
+        finish: The fast part: makes the proposal from the result of `compute`.
+        failed: Makes a proposal from the text of an error that `compute` raised.
     """
 
     compute: Callable[[], Any]
@@ -73,11 +73,11 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """What came of what was in force over a long view's window.
+    """The outcome of the active candidate over a long view's window.
 
     Attributes:
-        good: Share of settled requests that kept both targets, weighted alike.
-        requests: How many were settled.
+        good: Share of settled requests that met both targets, equally weighted.
+        requests: Number of settled requests.
     """
 
     situation: Situation
@@ -86,20 +86,20 @@ class Reward:
 
 
 class Selector(Protocol):
-    """One way to choose.
+    """A method of choosing a policy.
 
     Attributes:
-        name: Goes into the decision's `source`.
-        trusted: Whether it is followed where no twin can judge: what only maps figures to policies by rules that people wrote or checked.
+        name: Name for the decision's `source`.
+        trusted: Whether meta follows it without a twin: true only for rules that people wrote or checked.
     """
 
     name: str
     trusted: bool
 
     def propose(self, situation: Situation) -> Proposal | Pending:
-        """What should be in force, `situation.current` included. Asked once per evaluation (every Delta T_meta)."""
+        """Proposes what should be active, `situation.current` included. Meta asks once per evaluation (every Delta T_meta)."""
         ...
 
     def learn(self, reward: Reward) -> None:
-        """Told before each evaluation what came of the last one's choice; ignored by those that do not learn."""
+        """Receives the outcome of the last evaluation's choice before each evaluation; selectors that do not learn ignore it."""
         ...

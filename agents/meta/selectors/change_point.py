@@ -1,8 +1,8 @@
-"""Change points with a table (H-MAS C.2): a policy is looked up when the workload has changed, and kept while it has not. Pure.
+"""Change points with a table (H-MAS C.2): it looks up a policy when the workload changes, and keeps it otherwise. Pure.
 
-What asks for a new policy is a change that lasts: qos names those of arrivals, lengths and task mix (agents/qos/changes.py), and a CUSUM
-over the share of missed targets stands beside them, because a fleet that loses speed changes none of these. After a change the long view
-still holds requests from before it; so the row is looked up anew at each evaluation until the view is of the new regime alone.
+A lasting change calls for a new policy. qos reports changes of arrivals, lengths and task mix (agents/qos/changes.py). A CUSUM over the
+share of missed targets complements them, because a fleet that loses speed changes none of these. After a change the long view still holds
+earlier requests, so each evaluation looks the row up again until the view holds the new regime alone.
 """
 
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ from hmas.agents.meta.selectors.table import Row, look_up
 from hmas.controller.core.messages import LongView
 
 SLACK, ALARM = 0.05, 0.4
-"""Of the CUSUM over violation rates: a drift below the first is none, and what adds up to the second is a change."""
+"""Parameters of the CUSUM over violation rates: it ignores drifts below the first; a sum that reaches the second is a change."""
 FORGETTING = 0.9
-"""Of the level that violation rates are held against, per evaluation."""
+"""Weight, per evaluation, of the old level with which violation rates are compared."""
 
 
 class Level:
@@ -29,7 +29,7 @@ class Level:
         self._up = self._down = 0.0
 
     def observe(self, share: float) -> bool:
-        """Takes a value; True where its level has changed, which begins anew from there."""
+        """Takes a value; returns True if the level has changed, and then starts again from the new value."""
         if self._level is None:
             self._level = share
         self._up = max(0.0, self._up + share - self._level - SLACK)
@@ -45,8 +45,8 @@ class ChangePointSelector:
     """Looks up a policy whenever the workload has changed.
 
     Args:
-        rows: The table; what is in none of its regimes is the configured policy's.
-        trusted: Whether a person has made or checked it. The shipped one was learnt from simulations, and is judged as what is learnt.
+        rows: The table; outside its regimes the configured policy applies.
+        trusted: Whether a person made or checked the table. The shipped one was learnt from simulations and is untrusted.
     """
 
     name = "change-point"
@@ -60,7 +60,7 @@ class ChangePointSelector:
         self._wanted: tuple[Candidate, str] | None = None
 
     def propose(self, situation: Situation) -> Proposal:
-        """The regime's policy after a change, what it was else."""
+        """Proposes the regime's policy after a change, and the same as before otherwise."""
         view, now_s = situation.view, situation.now_s
         if view.ended < SAMPLES_MIN:
             reason = f"keep: {view.ended} requests ended within {view.window_s:.0f} s are too few to judge by"
@@ -74,10 +74,10 @@ class ChangePointSelector:
         return self._said(situation, wanted, f"{regime}; since {self._why}")
 
     def learn(self, reward: Reward) -> None:
-        """The table is what it is."""
+        """Does nothing: the table is fixed."""
 
     def _note(self, view: LongView, now_s: float) -> None:
-        """Takes in what has changed; a clock that has gone back begins anew."""
+        """Records what has changed; if the clock went back, the time of the last change is reset."""
         if self._changed_s is not None and self._changed_s > now_s:
             self._changed_s = None
         if self._misses.observe(view.violation_rate):

@@ -1,6 +1,6 @@
-"""A supervised classifier as a selector (H-MAS C.2): the policy that served workloads like this one best in simulation.
+"""A supervised classifier as a selector (H-MAS C.2): it proposes the policy that served similar workloads best in simulation.
 
-Its training (`hmas-lab train-meta`) knows simulated fleets, not this one; so it is heard past the twin's judgement only.
+Its training (`hmas-lab train-meta`) uses simulated fleets, not this one, so its proposals are followed only if the twin passes them.
 """
 
 from collections.abc import Mapping
@@ -23,22 +23,22 @@ FORMAT = "catboost-policy-1"
 FILE = "policy.cbm"
 SHIPPED = Path(__file__).parent.parent / "models" / "policy"
 SURE = 0.5
-"""Probability below which what runs is left alone."""
+"""Smallest probability at which a policy is proposed; below it, what runs stays."""
 
 
 class PolicyClassifier:
-    """Policies with probabilities for one row of features, on one thread.
+    """Predicts the probability of each policy for one row of features, on one thread.
 
     Args:
         model: A CatBoost classifier. `policies`: its classes in order.
-        card: What it is.
+        card: The model's card.
 
     Attributes:
-        ranges: Clips the features to what its training saw and counts what lies outside; None where the card does not state it.
+        ranges: Clips the features to the ranges of the training data and counts values outside; None if the card states no ranges.
         answered: Rows answered so far.
 
     Raises:
-        ValueError: The ranges on the card are none of `FEATURES`.
+        ValueError: The card's ranges do not match `FEATURES`.
     """
 
     def __init__(self, model: Any, policies: tuple[str, ...], card: ModelCard) -> None:
@@ -49,7 +49,7 @@ class PolicyClassifier:
         self.answered = 0
 
     def probabilities(self, row: list[float]) -> dict[str, float]:
-        """By policy; they add up to 1."""
+        """Returns the probability of each policy; they add up to 1."""
         self.answered += 1
         if self.ranges is not None:
             row = self.ranges.clip(row)
@@ -69,7 +69,7 @@ def load_classifier(folder: Path = SHIPPED) -> PolicyClassifier:
     if tuple(card.details.get("features", ())) != FEATURES:
         raise ModelError(f"meta's model {folder} was trained on other features; train it again: hmas-lab train-meta")
     try:
-        # Imported here: the library is larger than the rest of the process, and only this selector wants it.
+        # Imported here: the library is larger than the rest of the process, and only this selector needs it.
         import catboost  # noqa: PLC0415
     except ImportError as error:
         raise ModelError(f"meta's model {folder}: the catboost package cannot be imported: {error}") from error
@@ -85,10 +85,10 @@ def load_classifier(folder: Path = SHIPPED) -> PolicyClassifier:
 
 
 class ClassifierSelector:
-    """Proposes the likeliest policy, where that is likely enough.
+    """Proposes the likeliest policy if it is likely enough.
 
     Args:
-        classifier: The model that it asks.
+        classifier: The model.
         version: Name of that model, for reports.
     """
 
@@ -100,7 +100,7 @@ class ClassifierSelector:
         self.version = version
 
     def propose(self, situation: Situation) -> Proposal:
-        """What the model says; what runs where it is not sure."""
+        """Proposes the model's choice; what runs if the model is not sure."""
         view, current = situation.view, situation.current
         if view.ended < SAMPLES_MIN:
             reason = f"keep: {view.ended} requests ended within {view.window_s:.0f} s are too few to judge by"
@@ -114,16 +114,16 @@ class ClassifierSelector:
         return Proposal(candidate=known(best, situation), reason=told, source=self.name, confidence=share, evidence=figures(view))
 
     def learn(self, reward: Reward) -> None:
-        """It is trained offline."""
+        """Does nothing: the model is trained offline."""
 
 
 def likeliest(said: Mapping[str, float], allowed: tuple[str, ...]) -> str:
-    """The policy with the highest figure of those that may be proposed; empty where there is none."""
+    """The allowed policy with the highest probability; empty if there is none."""
     return max((name for name in said if name in allowed), key=lambda name: said[name], default="")
 
 
 def known(policy: str, situation: Situation) -> Candidate:
-    """A policy by name: what runs with its parameters and window, the configured one with its own, else with its defaults."""
+    """Returns a policy's candidate by name: the active or the configured candidate if it has this policy, else the policy's defaults."""
     for one in (situation.current, situation.start):
         if one.policy == policy:
             return one

@@ -1,4 +1,4 @@
-"""What the learned selectors see of a long view: figures without the fleet's size in them, and what is in force. Pure."""
+"""The features of the learned selectors: figures of a long view that do not depend on the fleet's size, and the active policy. Pure."""
 
 from collections.abc import Callable, Mapping
 from math import isfinite, log1p
@@ -9,7 +9,7 @@ from hmas.agents.meta.twin.candidate_schedule import FAMILIES
 from hmas.controller.core.messages import LongView
 
 SHORT_LIST = FAMILIES
-"""What the learned selectors choose among: one policy of each kind (H-MAS C.2)."""
+"""Policies among which the learned selectors choose: one of each kind (H-MAS C.2)."""
 
 _FIGURES: Mapping[str, Callable[[LongView], float]] = MappingProxyType(
     {
@@ -30,7 +30,7 @@ _FIGURES: Mapping[str, Callable[[LongView], float]] = MappingProxyType(
         "log_output": lambda view: log1p(max(0.0, view.output_mean)),
         "long_share": lambda view: view.long_share,
         "long_backlog_share": long_backlog_share,
-        # How many seconds of arrivals wait: the queue's length without the fleet's size in it.
+        # The queue in seconds of arrivals: its length, independent of the fleet's size.
         "log_queued_s": lambda view: log1p(view.queued / max(0.1, view.arrival_rps)),
         "log_ttft_ms_p99": lambda view: log1p(max(0.0, view.ttft_ms.p99)),
         "log_tpot_ms_p50": lambda view: log1p(max(0.0, view.tpot_ms.p50)),
@@ -43,13 +43,13 @@ MOST = 1e6
 
 
 def features_of(view: LongView, current: str) -> list[float]:
-    """One row, in the order of `FEATURES`.
+    """Returns one row, in the order of `FEATURES`.
 
     Args:
         view: The newest long view.
-        current: Policy in force; one that is not on the short list leaves all of its columns at 0.
+        current: The active policy; for one that is not on the short list all policy columns are 0.
     """
     figures = [figure(view) for figure in _FIGURES.values()]
-    # A figure that telemetry broke must not break what reads it.
+    # A broken figure in telemetry must not break the model's input.
     row = [min(MOST, max(-MOST, figure)) if isfinite(figure) else 0.0 for figure in figures]
     return row + [float(name == current) for name in SHORT_LIST]

@@ -1,8 +1,8 @@
-"""A language model as a selector (H-MAS 3.4.1, C.1, C.2): asked with the long view in numbers, held to a schema, never trusted unjudged.
+"""A language model as a selector (H-MAS 3.4.1, C.1, C.2): it receives the long view in numbers, answers by a schema, and is always judged.
 
-The paper's own realization of Pi_meta. What comes late, malformed or out of what is allowed is no answer, and the rule map stands in for
-it; an endpoint that keeps failing is left alone for a while, longer each time. Whatever it says goes through meta's guards and past the
-twin's judgement, so its worst is to cost a model's time.
+This is the paper's own realization of Pi_meta. A late, malformed or disallowed answer counts as none, and the rule map replaces it. Meta
+stops asking an endpoint that keeps failing for a while, longer each time. Every answer passes meta's guards and the twin's judgement, so a
+bad one costs no more than the model's time.
 """
 
 from collections import deque
@@ -16,27 +16,27 @@ from hmas.agents.meta.selectors.llm_answer import AnswerError, plain, read, sche
 from hmas.agents.meta.selectors.llm_prompt import TASK, question
 
 FAILURES = 2
-"""Questions in a row without an answer before the endpoint is left alone."""
+"""Consecutive failed questions before the endpoint gets a pause."""
 REST_S, LONGEST_REST_S = 30.0, 900.0
-"""How long it is left alone, doubling from the first to the second."""
+"""Length of this pause; it doubles from the first value up to the second."""
 REMEMBERED = 6
-"""Outcomes of late that it is told."""
+"""Number of recent outcomes in the prompt."""
 
 TOLD_CHARS = 400
-"""Of a failure."""
+"""Most characters of a failure text."""
 
 Ask = Callable[[bytes], str]
-"""Sends the body of a chat completion and returns the text of its answer; raises an `HmasError` where there is none."""
+"""Sends the body of a chat completion and returns the text of its answer; raises an `HmasError` if there is none."""
 
 
 class LlmSelector:
-    """Asks an endpoint; `instead` speaks where it is silent.
+    """Asks an endpoint; `instead` proposes if the endpoint gives no answer.
 
     Args:
-        ask: See `Ask`; it may block, for it runs in a thread.
+        ask: See `Ask`; it may block, because it runs in a thread.
         instead: A selector that answers at once.
-        model: Name of the model there, empty for the server's own.
-        max_tokens: Bound on the answer.
+        model: Name of the model at the endpoint; empty for the server's own.
+        max_tokens: Bound on the answer's tokens.
     """
 
     name = "llm"
@@ -53,7 +53,7 @@ class LlmSelector:
         self._why = ""
 
     def propose(self, situation: Situation) -> Proposal | Pending:
-        """Asks the model, or says why not."""
+        """Asks the model, or falls back and gives the reason."""
         left_s = self._rests_until_s - situation.now_s
         if 0.0 < left_s <= LONGEST_REST_S:
             return self._stand_in(situation, f"left alone for another {left_s:.0f} s: {self._why}")
@@ -65,7 +65,7 @@ class LlmSelector:
         )
 
     def learn(self, reward: Reward) -> None:
-        """Keeps what came of late, to tell it with the next question."""
+        """Keeps recent outcomes for the next prompt."""
         self._lately.append(reward)
 
     def _body(self, situation: Situation) -> bytes:
@@ -88,14 +88,14 @@ class LlmSelector:
             return self._failed(situation, str(error))
         self._failures = 0
         if wanted.policy == situation.current.policy and not wanted.parameters:
-            # Naming what runs leaves it as it is, parameters and window included.
+            # Naming the active policy keeps its parameters and window.
             wanted = situation.current
         return Proposal(
             candidate=wanted, reason=answer.told or "no reason given", source=self.name, bypass=answer.bypass, confidence=answer.confidence
         )
 
     def _failed(self, situation: Situation, why: str) -> Proposal:
-        # It holds what the server said, and goes to logs and terminals.
+        # The text contains the server's answer, and goes to logs and terminals.
         why = plain(why)[:TOLD_CHARS]
         self._failures += 1
         self._why = why

@@ -1,7 +1,7 @@
-"""The answer that a language model may give: its JSON schema, and what is read of it, strictly (H-MAS C.1, C.2). Pure.
+"""The answer that a language model may give: its JSON schema and its strict parser (H-MAS C.1, C.2). Pure.
 
-A schema makes an answer well formed, not true: what it names is checked again against the pool and the ranges of the parameters. Anything
-else than one whole answer is a failure in words, never half an answer.
+A schema makes an answer well formed, not true, so policy and parameters are checked again against the pool and their ranges. Everything
+but one complete answer is a failure with a reason; there are no partial answers.
 """
 
 from collections.abc import Sequence
@@ -16,16 +16,16 @@ from hmas.controller.scheduling.policies.registry import COMMON_PARAMETERS, POLI
 
 HINTS_MOST = 4
 REASON_CHARS = 120
-"""Of the reason. xgrammar, which guides vLLM, fails on a pattern that repeats more than 128 times."""
+"""Most characters of the reason. xgrammar, which guides vLLM, fails on a pattern that repeats more than 128 times."""
 NUMBER = r"^-?[0-9]{1,6}(\.[0-9]{1,4})?$"
-"""Of a parameter's value, as text: a JSON number has no end that a schema could set, and a model may go on with digits for ever."""
+"""Pattern of a parameter's value, as text: a schema cannot limit a JSON number's length, and a model may add digits without end."""
 CONFIDENCES = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
 QUOTED = 120
 """Characters of a bad answer that an error repeats."""
 
 
 class AnswerError(HmasError):
-    """A model's answer that cannot be used; says why."""
+    """A model's answer that cannot be used; the message gives the reason."""
 
 
 class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -36,7 +36,7 @@ class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the model says, by the schema's names."""
+    """A model's answer, with the schema's names."""
 
     reason: Annotated[str, Meta(max_length=REASON_CHARS)]
     policy: str
@@ -45,10 +45,10 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     confidence: Annotated[float, Meta(ge=0.0, le=1.0)]
 
     def candidate(self, allowed: Sequence[str]) -> Candidate:
-        """What it wants in force.
+        """Returns the proposed candidate.
 
         Raises:
-            AnswerError: A policy that may not be proposed, or a parameter that it does not take.
+            AnswerError: The policy may not be proposed, or it does not take a parameter.
         """
         if self.policy not in allowed:
             raise AnswerError(f"policy is {self.policy[:QUOTED]!r}; allowed: {', '.join(allowed)}")
@@ -63,12 +63,12 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def told(self) -> str:
-        """The reason as it may stand on a terminal."""
+        """The reason in a form that is safe to print on a terminal."""
         return plain(self.reason)
 
 
 def schema(allowed: Sequence[str]) -> dict[str, Any]:
-    """The JSON schema of an answer, of parts that OpenAI's strict mode and the engines' guided decoding both know.
+    """Builds the JSON schema of an answer from parts that both OpenAI's strict mode and the engines' guided decoding support.
 
     Args:
         allowed: Policies that may be proposed, at least one.
@@ -76,7 +76,7 @@ def schema(allowed: Sequence[str]) -> dict[str, Any]:
     parameters = sorted({parameter for name in allowed for parameter in POLICIES[name].default_parameters} | COMMON_PARAMETERS.keys())
     parameter = _closed({"name": {"type": "string", "enum": parameters}, "value": {"type": "string", "pattern": NUMBER}})
     most = HINTS_MOST if parameters else 0
-    # Plain characters only: a length bound that every engine's grammar knows, and nothing that a log or a terminal would act on.
+    # Plain characters only: every engine's grammar supports the length bound, and no log or terminal interprets the characters.
     reason = {"type": "string", "pattern": "^[A-Za-z0-9 .,:;%()+/<>=_-]{1," + str(REASON_CHARS) + "}$"}
     return _closed(
         {
@@ -102,7 +102,7 @@ def read(text: str) -> Answer:
 
 
 def plain(text: str) -> str:
-    """One line of printable characters: what a terminal shows and does not act on."""
+    """Returns one line of printable characters, which no terminal interprets."""
     return "".join(char for char in " ".join(text.split()) if char.isprintable())
 
 

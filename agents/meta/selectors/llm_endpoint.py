@@ -1,4 +1,4 @@
-"""One question to an OpenAI-compatible chat endpoint, answered within a time and a size or not at all. Blocks; made for a thread."""
+"""Asks an OpenAI-compatible chat endpoint one question, with limits on time and size. It blocks, so it runs in a thread."""
 
 import asyncio
 from urllib.parse import urlsplit
@@ -11,7 +11,7 @@ from hmas.engines.client import EngineClient
 from hmas.engines.errors import EngineError
 
 MAX_BYTES = 1 << 18
-"""Of a whole answer; the longest that may be given takes a few kilobytes."""
+"""Most bytes of a whole answer; the longest allowed answer takes a few kilobytes."""
 
 
 class _Message(msgspec.Struct):
@@ -29,15 +29,15 @@ class _Completion(msgspec.Struct):
 
 
 class ChatEndpoint:
-    """Asks a server.
+    """A client of one server.
 
     Args:
-        url: Its address; without a path `/v1` is meant.
-        api_key: Sent as a bearer token, empty for none.
-        timeout_s: For the whole of a question: name, connection, head and the last byte of the answer.
+        url: Address of the server; without a path, `/v1` is used.
+        api_key: Sent as a bearer token; empty for none.
+        timeout_s: Limit for a whole question: name lookup, connection, headers and the last byte of the answer.
 
     Raises:
-        ConfigError: The address cannot be one.
+        ConfigError: The address is not valid.
     """
 
     def __init__(self, url: str, api_key: str = "", *, timeout_s: float = 20.0) -> None:
@@ -52,17 +52,17 @@ class ChatEndpoint:
         self._timeout_s = timeout_s
 
     def ask(self, body: bytes) -> str:
-        """The text of the first choice.
+        """Returns the text of the first choice.
 
         Raises:
-            AnswerError: No answer in time, too much of one, an error's status, or no text in it.
+            AnswerError: No answer in time, an answer that is too large, an error status, or no text in the answer.
         """
-        # A loop of its own, for the thread has none; closing it waits for nobody, not even for a name that does not resolve.
+        # The thread has no event loop, so it gets its own; closing the loop waits for nothing, not even for an unresolved name.
         loop = asyncio.new_event_loop()
         try:
             status, data = loop.run_until_complete(self._post(body))
         except (EngineError, OSError, ValueError) as error:
-            # A ValueError is a name that cannot be one.
+            # A ValueError means an impossible host name.
             raise AnswerError(str(error) or type(error).__name__) from error
         finally:
             loop.close()
@@ -82,7 +82,7 @@ class ChatEndpoint:
         return content
 
     async def _post(self, body: bytes) -> tuple[int, bytes]:
-        # A connection of its own for each: the next question comes many seconds later.
+        # Each question uses a new connection: the next one comes many seconds later.
         client = EngineClient(name="of meta", url=self._base, api_key=self._api_key, connect_timeout_s=self._timeout_s)
         try:
             return await client.post(self._path, body, timeout_s=self._timeout_s, max_bytes=MAX_BYTES)

@@ -1,7 +1,7 @@
-"""What a language model is told of a situation: the long view in numbers, what runs, what it may choose, what came of late. Pure.
+"""Builds a language model's prompt: the long view in numbers, what runs, the allowed policies, recent outcomes. Pure.
 
-No text of a client stands in it, only figures and names that the operator gave: a prompt cannot talk to the one who schedules it. Names
-of tenants are left out, for they say nothing that the figures do not.
+The prompt holds no client text, only figures and names from the operator, so no request can influence the model. Tenant names are
+left out, because they add nothing to the figures.
 """
 
 import math
@@ -35,11 +35,11 @@ MEANINGS = {
 
 
 def question(situation: Situation, lately: Sequence[Reward]) -> str:
-    """The text for one evaluation.
+    """Builds the text for one evaluation.
 
     Args:
-        situation: What is so now.
-        lately: What came of earlier choices, oldest first.
+        situation: The current situation.
+        lately: Outcomes of earlier choices, oldest first.
     """
     now = [f"- in force: {situation.current.label}, for {_span(situation.now_s - situation.since_s)}"]
     now += [f"- configured: {situation.start.label}"]

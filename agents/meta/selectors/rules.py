@@ -1,14 +1,14 @@
 """The rule map from V_long to a policy (H-MAS 3.4.1, C.2, "rule-based policy map"). Pure.
 
-The starting policy stays wherever nothing speaks against it. Each rule has a threshold to enter and a lower one to leave, and what is
-judged for leaving is the load that brought the trouble: a policy that cures its symptom is not given up because the symptom is gone.
+The starting policy stays unless a rule speaks against it. Each rule has a threshold to enter and a lower one to leave. Leaving depends on
+the load that caused the trouble: a policy that cures a symptom is not abandoned because the symptom is gone.
 
-The thresholds follow what the policies do in simulation. `robust-edf` is the best of five policies or as good in 117 of 120 workloads that
-`hmas-lab train-meta` draws (docs/meta.md), at every load and whatever becomes of late requests. So there is nothing to go to where it runs,
-but for tenants that are treated unevenly; where another order does, overload is the reason to go to it. `late_service` tells an
-overload that costs from one that does not: under deadline order and at loads of 0.6 to 2.0 of capacity it is below 0.2 where late
-requests are put last or shed, 0.3 and more where they keep their place. Eq. 7 averages 0.2 in bursts at a load of 0.7, 0.35 at 0.9 and
-0.6 at 1.2.
+The thresholds follow the policies' results in simulation. `robust-edf` is the best of five policies, or as good, in 117 of 120 workloads
+that `hmas-lab train-meta` draws (docs/meta.md), at every load and with every handling of late requests. So where it runs, no rule replaces
+it except for unevenly treated tenants; where another order runs, overload is the reason to change to it. `late_service` separates an
+overload that costs service from one that does not: under deadline order and at loads of 0.6 to 2.0 of capacity it is below 0.2 if late
+requests go last or are shed, and 0.3 or more if they keep their place. Eq. 7 averages 0.2 in bursts at a load of 0.7, 0.35 at 0.9 and 0.6
+at 1.2.
 """
 
 from dataclasses import dataclass
@@ -18,21 +18,21 @@ from hmas.agents.meta.selectors.base import Proposal, Reward, Situation
 from hmas.controller.core.messages import LongView
 
 SAMPLES_MIN = 30
-"""Ended requests below which a long view decides nothing."""
+"""A long view with fewer ended requests decides nothing."""
 CALM = 0.05
-"""Violation rate below which, with no lasting excess of demand, a workload is called calm."""
+"""Violation rate below which a workload without a lasting excess of demand counts as calm."""
 CALM_MISMATCH = 0.3
 BY_COST = ("robust-edf", "sjf", "srtf")
-"""Orders that give up the costliest first already."""
+"""Orders that already give up the costliest requests first."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuleProposal:
-    """What a rule wants.
+    """A rule's proposal.
 
     Attributes:
         policy: Name in the pool.
-        reason: Why, in words with figures.
+        reason: The reason in words, with figures.
         rule: Name of the rule.
     """
 
@@ -48,28 +48,28 @@ class RuleSelector:
     trusted = True
 
     def propose(self, situation: Situation) -> Proposal:
-        """What the rules say; a policy that may not be proposed leaves things as they are."""
+        """Returns the rules' proposal."""
         wish = choose(situation.view, current=situation.current.policy, start=situation.start.policy)
         wanted = _candidate(wish, situation)
         return Proposal(candidate=wanted, reason=wish.reason, source=self.name, evidence=figures(situation.view))
 
     def learn(self, reward: Reward) -> None:
-        """Rules do not learn."""
+        """Does nothing: rules do not learn."""
 
 
 def _candidate(wish: RuleProposal, situation: Situation) -> Candidate:
-    """The wish by its own parameters; one for what is in force, or for what was configured, keeps theirs."""
+    """Turns a rule's proposal into a candidate; the active and the configured policy keep their own parameters."""
     if wish.policy == situation.current.policy:
         return situation.current
     return situation.start if wish.policy == situation.start.policy else candidate(wish.policy)
 
 
 def choose(view: LongView, *, current: str, start: str) -> RuleProposal:
-    """The policy that the long view asks for.
+    """Chooses a policy for the long view.
 
     Args:
         view: The newest long view.
-        current: Policy in force.
+        current: The active policy.
         start: The configured starting policy.
     """
     if view.ended < SAMPLES_MIN:
@@ -87,7 +87,7 @@ def choose(view: LongView, *, current: str, start: str) -> RuleProposal:
 
 
 def figures(view: LongView) -> dict[str, float]:
-    """The figures that rules stand on."""
+    """Returns the figures that the rules use."""
     return {
         "violation_rate": view.violation_rate,
         "ttft_violation_rate": view.ttft_violation_rate,
@@ -105,12 +105,12 @@ def figures(view: LongView) -> dict[str, float]:
 
 
 def long_backlog_share(view: LongView) -> float:
-    """Share of the queue that is long, 0 with none waiting."""
+    """Share of the queue that is long requests; 0 for an empty queue."""
     return min(1.0, view.long_backlog / view.queued) if view.queued > 0 else 0.0
 
 
 def is_calm(view: LongView) -> bool:
-    """Few misses, and no more asked for than is served, bursts apart."""
+    """Whether few requests miss their targets and demand, apart from bursts, does not exceed service."""
     return view.violation_rate < CALM and view.mismatch < CALM_MISMATCH
 
 
@@ -123,7 +123,7 @@ def _unfair(view: LongView, current: str) -> RuleProposal | None:
 
 
 def _drowning(view: LongView, current: str) -> RuleProposal | None:
-    """More is asked for than can be served, and most capacity goes to what is lost already -> robust deadline order."""
+    """Demand exceeds service, and most capacity goes to requests that are already late -> robust deadline order."""
     if current in BY_COST or _is_uneven(view) or view.late_service < 0.5 or view.mismatch < 0.5:
         return None
     lost = f"{view.late_service:.0%} of service goes to requests that are late already, demand runs {view.mismatch:.0%} beyond service"
@@ -131,7 +131,7 @@ def _drowning(view: LongView, current: str) -> RuleProposal | None:
 
 
 def _blocked(view: LongView, current: str) -> RuleProposal | None:
-    """Sustained head-of-line blocking: lengths vary, requests are served late, long ones stand in the queue -> robust deadline order."""
+    """Sustained head-of-line blocking: lengths vary, requests are served late, long ones are in the queue -> robust deadline order."""
     if current in {*BY_COST, "two-lane"} or _is_uneven(view) or view.total_cv < 0.7 or view.late_service < 0.3:
         return None
     if view.ttft_violation_rate < 0.3 or (view.long_backlog == 0 and view.queued > 0):
@@ -143,7 +143,7 @@ def _blocked(view: LongView, current: str) -> RuleProposal | None:
 
 
 def _late(view: LongView, current: str) -> RuleProposal | None:
-    """Misses that are deadlines lost in the queue, under an order that does not look at deadlines -> robust deadline order."""
+    """Most misses are deadlines lost in the queue, under an order that ignores deadlines -> robust deadline order."""
     if current != "fcfs" or view.deadline_miss_share < 2 * CALM or view.deadline_miss_share < 0.5 * view.violation_rate:
         return None
     lost = f"{view.deadline_miss_share:.0%} miss TTFT while waiting, of {view.violation_rate:.0%} that miss their SLO"
@@ -151,5 +151,5 @@ def _late(view: LongView, current: str) -> RuleProposal | None:
 
 
 def _is_uneven(view: LongView) -> bool:
-    """Whether fairness among tenants comes before speed."""
+    """Whether fairness among tenants has priority over speed."""
     return len(view.by_tenant) >= 2 and view.fairness < 0.85

@@ -1,7 +1,7 @@
-"""The table that the change-point selector looks policies up in: regimes of the long view, first match first. Pure but for the reading.
+"""The change-point selector's table: regimes of the long view with their policies; the first match counts. Pure but for file access.
 
-A regime is named by ranges of figures (`features.FEATURES`). The shipped table was found by `hmas-lab train-meta` on simulated workloads;
-an operator's own is the same JSON.
+Ranges of figures (`features.FEATURES`) define a regime. `hmas-lab train-meta` found the shipped table on simulated workloads; an operator's
+own table has the same JSON format.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,9 +22,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """One regime.
 
     Attributes:
-        when: By figure the least and the most, both included; null leaves a side open. All have to hold.
-        policy, parameters: What is best there.
-        why: In words, for the operator.
+        when: The lowest and highest value of each figure, both included; null leaves a side open. All ranges must hold.
+        policy, parameters: The best choice in this regime.
+        why: An explanation for the operator.
     """
 
     when: dict[str, tuple[float | None, float | None]]
@@ -33,7 +33,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     why: str = ""
 
     def holds(self, figures: Mapping[str, float]) -> bool:
-        """Whether these figures are of the regime."""
+        """Whether these figures belong to the regime."""
         return all(
             (low is None or figures[name] >= low) and (high is None or figures[name] <= high) for name, (low, high) in self.when.items()
         )
@@ -45,7 +45,7 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def look_up(rows: Sequence[Row], figures: Mapping[str, float]) -> Row | None:
-    """The first regime that these figures are of; None for none."""
+    """Returns the first regime that these figures belong to, or None."""
     return next((row for row in rows if row.holds(figures)), None)
 
 
@@ -53,7 +53,7 @@ def read_table(path: Path = SHIPPED) -> list[Row]:
     """Reads a table.
 
     Raises:
-        ConfigError: It cannot be read, or a row cannot be used; names the JSON path, the value and what is allowed.
+        ConfigError: It cannot be read, or a row cannot be used; the message names the JSON path, the value and what is allowed.
     """
     try:
         with path.open("rb") as source:
@@ -74,7 +74,7 @@ def read_table(path: Path = SHIPPED) -> list[Row]:
 
 
 def write_table(rows: Sequence[Row], path: Path, about: str) -> None:
-    """Writes a table as `read_table` reads it."""
+    """Writes a table in the format of `read_table`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(msgspec.json.format(msgspec.json.encode(_Document(rows=list(rows), about=about)), indent=2) + b"\n")
 

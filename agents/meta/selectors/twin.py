@@ -1,8 +1,8 @@
-"""The digital twin as a selector: the policy that would have served the traffic of late best, where that is sure. Pure.
+"""The digital twin as a selector: it proposes the policy that would have served the recent traffic best, if that is certain. Pure.
 
-A simulation of the past is no proof of the future. So a change has to be worth a margin, and more than chance, and to be better if more
-comes, too. When it is worth nothing any more what is configured comes back: the next time it is needed there will be no time to look. And
-where the twin cannot say, the rule map stands in for it.
+A simulation of the past does not prove the future. So a change must win a margin, win by more than chance, and also win under more load. If
+the active candidate has no advantage left, the configured one returns: there may be no time for that later, when it is needed. If the twin
+cannot tell, the rule map replaces it.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,21 +20,21 @@ from hmas.controller.core.messages import CandidateOutlook
 SURE = 2.0
 """Standard errors that a gain must exceed."""
 HOME = MARGIN / 4
-"""Share of requests by which what runs has to be ahead of what is configured, to stay in its place."""
+"""Share of requests by which what runs must be ahead of the configured candidate in order to stay."""
 
 Weighed = tuple[Candidate, Gain]
-"""A candidate, and what is known of it against what runs."""
+"""A candidate and its gain over what runs."""
 NONE = Gain(share=0.0, error=1.0, good=0.0, other_good=0.0)
-"""Nothing is known."""
+"""The gain of a candidate without evidence."""
 
 
 class TwinSelector:
-    """Asks the twin; `instead` speaks where it is silent.
+    """Asks the twin; `instead` proposes when the twin is silent.
 
     Args:
-        twin: Has to hear the telemetry from someone.
+        twin: The twin; the caller feeds it with telemetry.
         instead: A selector that answers at once.
-        clock: Seconds of any origin, to learn what a replay costs; None where time stands still meanwhile.
+        clock: Clock in seconds with any origin, to measure what a replay costs; None if time stands still meanwhile.
     """
 
     name = "twin"
@@ -48,14 +48,14 @@ class TwinSelector:
         self._proposed: Candidate | None = None
 
     def propose(self, situation: Situation) -> Proposal | Pending:
-        """Replays what came of late, or says why not."""
+        """Replays recent traffic, or falls back and gives the reason."""
         leader = self._leading(situation)
         stress_replayed = () if leader is None else (situation.current, leader)
-        # Replays under more load take the places of some that are looked at in turn.
+        # Replays under more load take the places of some candidates that are due by rotation.
         places = max(2, self._twin.places(situation.now_s) - len(stress_replayed))
         candidates = self._twin.candidates(situation.current, situation.allowed, leader, places=places, start=situation.start)
-        # While next to nobody misses a target there is nothing to win; what the plain baseline would give is to be known at any time,
-        # and whether what is configured can come back.
+        # While almost no request misses a target there is nothing to win. Only two candidates are then replayed: the plain baseline, whose
+        # result should be known at any time, and the configured candidate, which may return.
         plain = self._twin.menu.plain
         kept = [one for one in candidates if (one.policy == plain.policy and one.n_run) or one == situation.start]
         sparing = kept if leader is None else None
@@ -69,10 +69,10 @@ class TwinSelector:
         )
 
     def learn(self, reward: Reward) -> None:
-        """The twin learns from telemetry alone."""
+        """Does nothing: the twin learns from telemetry."""
 
     def _leading(self, situation: Situation) -> Candidate | None:
-        """Who has to show itself again: who was wished last time, or led where nobody was."""
+        """The candidate to replay again under more load: the last proposal, or without one the candidate that was ahead."""
         found = self._proposed or self._ahead
         return found if found is not None and found != situation.current and found.policy in situation.allowed else None
 
@@ -107,7 +107,7 @@ class TwinSelector:
         )
 
     def _told(self, leading: Sequence[Weighed], current: Candidate) -> str:
-        """Who leads, by how much, and why that is too little where it is."""
+        """Describes the leading candidate, its lead, and why that is too little, if it is."""
         best, gain = next((pair for pair in leading if pair[0] == self._proposed), max(leading, key=_share, default=(current, NONE)))
         if gain.share <= 0.0:
             return "none is expected to do better"
@@ -118,7 +118,7 @@ class TwinSelector:
         return f"{told}; if {PRESSURE:.0%} more came, {points(under)}" if under is not None else told
 
     def _set_aside(self, current: Candidate) -> str:
-        """Who is ahead and yet not wished, and why; empty where that is nobody."""
+        """Describes a candidate that is ahead but not proposed, and why; empty if there is none."""
         ahead = self._ahead
         if ahead is None or self._stands_pressure(ahead, current):
             return ""
@@ -127,7 +127,7 @@ class TwinSelector:
         return f"; {ahead.label}, which is ahead, would be no better if {PRESSURE:.0%} more came: {points(under)}"
 
     def _evidence(self, current: Candidate) -> dict[str, float]:
-        """What the twin stands on: how far its replay of what ran is from the truth, and how the plain baseline would have done."""
+        """Returns the twin's supporting figures: the error of its replay of what ran, and the plain baseline's result."""
         twin = self._twin
         found: dict[str, float] = {}
         if twin.check is not None:
@@ -138,9 +138,9 @@ class TwinSelector:
         return found
 
     def _leader(self, worth: Sequence[Weighed]) -> Candidate | None:
-        """The candidate with the highest gain.
+        """Returns the candidate with the highest gain.
 
-        What was wished last time is wished on where it is as good within its error, so that of several good ones one comes into force.
+        The last proposal is kept if it is as good within its error, so that meta settles on one of several good candidates.
         """
         if not worth:
             return None
@@ -149,23 +149,23 @@ class TwinSelector:
         return self._proposed if again else best
 
     def _stands_pressure(self, candidate: Candidate, current: Candidate) -> bool:
-        """Whether it looks better under more load, too. One that was not replayed so yet will be, before it can be wished again."""
+        """Whether it also looks better under more load. One without such a replay gets one before it can be proposed again."""
         under = self._twin.gain_under_pressure(candidate, current)
         return under is None or under.share > 0.0
 
     def _is_level(self, home: Candidate, gain: Gain, current: Candidate) -> bool:
-        """Whether what is configured is as good as what runs in its place, if more came, too."""
+        """Whether the configured candidate is as good as what runs, also under more load."""
         under = self._twin.gain_under_pressure(home, current)
         return gain.error < 1.0 and gain.share >= -HOME and (under is None or under.share >= -HOME)
 
     def _is_worth_it(self, gain: Gain) -> bool:
-        """Whether a change is sure, and wins a margin: where the twin is silent, more than its replay is off.
+        """Whether a gain is certain and exceeds the margin; while the twin is silent, the margin is its replay's error.
 
-        The plain baseline needs it as well: what wins less in a calm is within what replays are off, and costs more in the next overload.
+        The plain baseline needs the margin too: a smaller gain in a calm is within the replays' error, and costs more in the next overload.
         """
         check, margin = self._twin.check, MARGIN
         if self._twin.silence:
-            # Never held against the truth, it may be off by anything.
+            # Without a comparison with what happened, the replay's error is unknown.
             margin = abs(check.bias) if check is not None else inf
         return gain.error < 1.0 and gain.share > 0.0 and gain.share >= max(margin, SURE * gain.error)
 
@@ -175,12 +175,12 @@ def _share(weighed: Weighed) -> float:
 
 
 def weigh(twin: Twin, candidates: Sequence[Candidate], current: Candidate) -> list[Weighed]:
-    """What is known of each against what runs; those of which nothing is are left out."""
+    """Returns each candidate's gain over what runs; candidates without evidence are left out."""
     return [(one, gain) for one in candidates if (gain := twin.gain(one, current)) is not None]
 
 
 def outlooks_of(weighed: Sequence[Weighed], current: Candidate) -> tuple[CandidateOutlook, ...]:
-    """What is expected of each, best first."""
+    """Returns the expected result of each candidate, best first."""
     found = [
         CandidateOutlook(
             policy=one.policy,
@@ -196,5 +196,5 @@ def outlooks_of(weighed: Sequence[Weighed], current: Candidate) -> tuple[Candida
 
 
 def points(gain: Gain) -> str:
-    """A gain in points with its standard error."""
+    """Formats a gain in percentage points with its standard error."""
     return f"{100.0 * gain.share:+.1f} ± {100.0 * gain.error:.1f} points"

@@ -1,1 +1,1 @@
-"""The digital twin: the traffic of late, replayed under every candidate on engines as they have shown themselves."""
+"""The digital twin: it replays recent traffic under every candidate on a model of the engines fitted to their measured behaviour."""

@@ -1,10 +1,10 @@
-"""Which candidates a replay is worth: few enough that it may look far, and every one in its turn. Pure.
+"""Chooses the candidates of each replay: few, so that a replay can cover a long window, and each candidate in turn. Pure.
 
-Replays overlap, and what they say is kept; so a candidate need not be looked at each time, and the time is better spent on a longer window:
-what a policy puts off shows late. What runs is always replayed, for the others are compared with it, and so is who leads. Each of the
-others has a period, long where it is hopeless, and the most overdue are looked at. The plain baseline (first come first served with the
-best static window) comes with a neighbouring window, and moves there where that is better. Of what runs the parameters a step away are
-looked at, so that from change to change they climb as long as that is worth one.
+Replays overlap and their results are kept, so not every candidate is needed in each one. The time is better spent on a longer window,
+because work that a policy defers shows late. Each replay contains what runs, as the reference, and the leading candidate. Every other
+candidate has a period, long if it is hopeless, and the most overdue ones are replayed. The plain baseline (first come first served with the
+best static window) is replayed together with a neighbouring window, and moves there if that is better. Candidates one parameter step away
+from what runs are replayed too, so that successive changes climb as long as a step is worth a change.
 """
 
 from collections.abc import Callable, Collection
@@ -17,28 +17,28 @@ from hmas.controller.core.messages import OPEN_WINDOW
 FAMILIES = ("fcfs", "robust-edf", "sjf", "two-lane", "wfq")
 """One policy of each kind (H-MAS C.2)."""
 OFTEN = ("fcfs", "robust-edf", "sjf", "slack", "two-lane", "wfq")
-"""Policies that are looked at often: one of each kind, and the paper's own order over the whole answer (Eq. 5)."""
+"""Policies that are replayed often: one of each kind, and the paper's own order over the whole answer (Eq. 5)."""
 STRICT = 0.25
-"""Share of the TPOT guard that is looked at as often as the configured one: fewer prompts that hold up others."""
+"""Share of the TPOT guard that is replayed as often as the configured one: it admits fewer prompts that delay other requests."""
 SHARES = (0.1, 1.0)
-"""Shares that are looked at more seldom."""
+"""Shares that are replayed less often."""
 HOPELESS = 3.0
-"""Standard errors below what runs at which a candidate is only looked at seldom."""
+"""A candidate this many standard errors below what runs is replayed seldom."""
 CAPS = (4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 """Static windows that are tried."""
 MOST = 7
-"""Candidates of one replay, what runs among them; one more where the plain baseline comes with its neighbour."""
+"""Candidates of one replay, including what runs; one more when the plain baseline comes with its neighbour."""
 REGULAR, SELDOM = 2, 8
-"""Replays after which a candidate is to be looked at again: one of the regular ones or one that is ahead, and any other."""
+"""Period in replays: of a regular candidate or one that is ahead, and of any other."""
 
 GainOf = Callable[[Candidate, Candidate], Gain | None]
 
 
 class CandidateSchedule:
-    """What to look at next.
+    """Chooses the candidates of the next replay.
 
     Attributes:
-        cap: Index of the best static window so far among `CAPS`.
+        cap: Index in `CAPS` of the best static window so far.
     """
 
     def __init__(self) -> None:
@@ -63,16 +63,16 @@ class CandidateSchedule:
         guarded: bool = True,
         start: Candidate | None = None,
     ) -> tuple[Candidate, ...]:
-        """Candidates for one replay.
+        """Returns the candidates of one replay.
 
         Args:
-            current: What runs; the first of them.
-            pool: Policies that may be looked at.
-            gain: What is known of one candidate against another.
-            proposed: Who was wished last time, and has to show it again.
-            places: How many to look at, what runs among them; one more where the plain baseline comes with its neighbour.
+            current: What runs; it is the first of them.
+            pool: Policies that may be replayed.
+            gain: Returns the known gain of one candidate over another.
+            proposed: The last proposal, which is replayed again.
+            places: Number of candidates, including what runs; one more when the plain baseline comes with its neighbour.
             guarded: Whether there is a TPOT guard; one that is switched off stays off.
-            start: What is configured, which may come back.
+            start: The configured candidate, which may return.
         """
         regular = [current.under(name) for name in OFTEN if name in pool]
         regular += [current.window(n_run) for n_run in (0, OPEN_WINDOW)]
@@ -81,12 +81,12 @@ class CandidateSchedule:
         others = [current.under(name) for name in sorted(pool) if name not in OFTEN]
         others += [current.guarded(share) for share in SHARES if guarded]
         others += current.neighbours()
-        # Each once, by its label, at the shortest of its periods.
+        # Each label once, with the shortest of its periods.
         periods = {one.label: (one, SELDOM) for one in others} | {one.label: (one, REGULAR) for one in (*regular, self.plain)}
         periods.pop(current.label, None)
         self._turn += 1
         gains = {label: gain(one, current) for label, (one, _) in periods.items()}
-        # One that was never looked at has been overdue since before the first.
+        # A candidate that was never replayed counts as overdue since before the first replay.
         waited = {label: self._turn - self._looked_at.get(label, 1 - SELDOM) for label in periods}
         overdue = {label: waited[label] / _period(gains[label], usual) for label, (_, usual) in periods.items()}
         ahead = {label: found.share for label, found in gains.items() if found is not None and found.share > 0.0}
@@ -94,10 +94,10 @@ class CandidateSchedule:
             overdue[max(ahead, key=lambda label: ahead[label])] = inf
         if proposed is not None and proposed.label in periods:
             overdue[proposed.label] = inf
-        # Of equals the first named goes first.
+        # Among equals the first one goes first.
         chosen = sorted(overdue, key=lambda label: -overdue[label])[: places - 1]
         if self.plain.label in (current.label, *chosen):
-            # A window is only better or worse than another on the same traffic.
+            # Two windows can only be compared on the same traffic.
             periods[self._neighbour.label] = (self._neighbour, SELDOM)
             chosen = list(dict.fromkeys((*chosen[: places - 2], self.plain.label, self._neighbour.label)))
         self._looked_at = {label: self._looked_at[label] for label in periods if label in self._looked_at}
@@ -105,7 +105,7 @@ class CandidateSchedule:
         return (current, *(periods[label][0] for label in chosen if label != current.label))
 
     def learn(self, looked_at: Collection[Candidate], gain: GainOf) -> None:
-        """After a replay: moves to the neighbouring window where that was looked at and is better, else looks the other way next time."""
+        """Moves to the neighbouring window if the replay shows that it is better; else tries the other direction next time."""
         tried = self._neighbour
         if tried not in looked_at:
             return
@@ -123,7 +123,7 @@ class CandidateSchedule:
 
 
 def _period(found: Gain | None, usual: int) -> int:
-    """Replays until a candidate is to be looked at again, by what is known of it."""
+    """Returns the replays until a candidate is due again, depending on its known gain."""
     if found is None:
         return usual
     if found.share > 0.0:

@@ -1,7 +1,7 @@
-"""What a replay finds there when it begins: engines at work and a queue, as requests that come at its very start. Pure.
+"""Builds a replay's initial state: running and queued requests, as requests that arrive at its very start. Pure.
 
-Telemetry says when a request has ended, and only then when it was sent. Of those that are still open it is known how many wait although
-their first token is due (the gateway counts them); the others of that age must be running.
+Telemetry reports a request's end, and only then its dispatch time. Of the requests that are still open, the gateway counts how many wait
+although their first token is due; the others of that age must be running.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,11 +16,11 @@ from hmas.controller.core.types import Slo
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Requests that have not ended at a moment.
+    """The state of the requests that have not ended at a given time.
 
     Attributes:
         running: Share of them that runs on an engine.
-        late_from_s, late_until_s: Of those whose first token is due the ones that came in between run; the others wait in vain.
+        late_from_s, late_until_s: Of the requests whose first token is due, those that arrived in between run; the others still wait.
     """
 
     running: float = 0.0
@@ -28,19 +28,20 @@ class Open:
     late_until_s: float = inf
 
     def runs(self, one: PastRequest) -> bool:
-        """Whether one whose first token is due runs."""
+        """Whether a request whose first token is due runs."""
         return self.late_from_s < one.request.arrival_s < self.late_until_s
 
 
 def open_of(there: Iterable[PastRequest], now_s: float, *, in_flight: int, overdue: int, makes_way: bool) -> Open:
-    """How open requests stand.
+    """Estimates the state of the open requests.
 
     Args:
-        there: What had come and not ended at `now_s`, by arrival.
-        now_s: As of the last snapshot.
-        in_flight: Requests that run.
-        overdue: Requests that wait although their first token is due.
-        makes_way: Whether those let all others go first: then they are the oldest, else the newest of their kind.
+        there: Requests that had arrived and not ended at `now_s`, by arrival.
+        now_s: Time of the last snapshot.
+        in_flight: Number of running requests.
+        overdue: Number of requests that wait although their first token is due.
+        makes_way: Whether overdue requests let all others go first; then the waiting ones are the oldest whose first token is due, else
+            the newest.
     """
     opened = [one for one in there if not one.has_ended]
     running = min(1.0, in_flight / max(1, len(opened)))
@@ -54,18 +55,18 @@ def open_of(there: Iterable[PastRequest], now_s: float, *, in_flight: int, overd
 
 
 def carried(there: Sequence[PastRequest], start_s: float, most: int, still: Open) -> tuple[list[PastRequest], int]:
-    """What is left of requests at the moment at which a replay begins: what ran, then what waited, by arrival.
+    """Returns what is left of the open requests when a replay begins: first those that ran, then those that waited, by arrival.
 
-    What waited has the time that was left to its target, what ran the tokens that were left to make.
+    A waiting request keeps the time that was left to its target; a running one keeps the tokens that were left to generate.
 
     Args:
-        there: What had come by then and not ended, by arrival.
-        start_s: The moment.
-        most: As many at most; what ran goes first, then the newest of what waited, for old ones are the last to be served.
-        still: How those stand that are open to this day.
+        there: Requests that had arrived and not ended by then, by arrival.
+        start_s: Start of the replay.
+        most: Most requests returned; running ones have priority, then the newest waiting ones, because old ones are served last.
+        still: State of the requests that are open to this day.
 
     Returns:
-        Those, and how many open ones are left out.
+        The requests, and how many open ones are left out.
     """
     ran: list[PastRequest] = []
     waited: list[PastRequest] = []
@@ -82,7 +83,7 @@ def _is_due(one: PastRequest, now_s: float) -> bool:
 
 
 def _ran(one: PastRequest, start_s: float, still: Open) -> bool:
-    """Whether it had been sent by then, for all that is known."""
+    """Whether it was probably dispatched by then."""
     return one.dispatched_s <= start_s if one.has_ended else _is_due(one, start_s) and still.runs(one)
 
 
@@ -90,7 +91,7 @@ def _running(one: PastRequest, start_s: float) -> PastRequest:
     span_s = one.ended_s - one.dispatched_s
     left = (one.ended_s - start_s) / span_s if isfinite(span_s) and span_s > 0.0 else 0.5
     tokens = max(1, round(left * one.output_tokens))
-    # Its prompt has been computed; that it holds KV blocks for it is left out.
+    # Its prompt has been computed; the KV blocks that it holds for the prompt are left out.
     request = replace(one.request, prompt_tokens=1, arrival_s=start_s)
     return replace(one, request=request, believed=replace(one.believed, output_tokens=float(tokens)), output_tokens=tokens, good=None)
 

@@ -1,4 +1,4 @@
-"""How far a replay of what ran is from what happened. Pure and bounded."""
+"""Compares a replay of what ran with what happened. Pure and bounded."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -10,18 +10,18 @@ from hmas.agents.meta.twin.replay import ReplayScenario, is_good
 from hmas.controller.simulation import RequestRecord
 
 CHECKED_MIN = 30
-"""Requests of known end, or answers of known speed, without which nothing is said of either."""
+"""Fewest requests with a known end, or answers with a known speed, for a statement about either."""
 ROUNDS = 8
-"""Replays that are taken together, at most: where a replay's time is short, each sees but a few requests whose end is known."""
+"""Most replays that are combined: in a short replay few requests have a known end."""
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """Replays of what ran, one or several, held against what happened.
+    """Comparison of one or several replays of what ran with what happened.
 
     Attributes:
-        requests: Of which it is known that they have ended in truth, or wait in vain. `everyone`: all that were replayed.
-        replayed, true: Share of everyone that had not missed their targets by the end of the window.
-        answers: Whose time per token is known on both sides; `replayed_ms` and `true_ms` are its sums, in milliseconds.
+        requests: Requests whose end is known, or that wait past their first token's deadline. `everyone`: all replayed requests.
+        replayed, true: Share of `everyone` that had not missed a target by the end of the window, in the replay and in reality.
+        answers: Answers whose time per token is known on both sides; `replayed_ms` and `true_ms` are the sums, in milliseconds.
     """
 
     requests: int
@@ -39,19 +39,19 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def slower(self) -> float:
-        """How much longer a token took in truth, as a factor of means; 0 where too few are known."""
+        """Ratio of the true to the replayed mean time per token; 0 if too few answers are known."""
         return self.true_ms / self.replayed_ms if self.answers >= CHECKED_MIN and self.replayed_ms > 0.0 else 0.0
 
 
 class Checks:
-    """The newest checks, taken together until they say enough."""
+    """The newest checks; as many are combined as a statement needs."""
 
     def __init__(self) -> None:
         self._rounds: deque[Check] = deque(maxlen=ROUNDS)
         self._uncorrected: list[Check] = []
 
     def add(self, check: Check) -> float:
-        """Takes a round; the factor by which replays since the last answer other than 0 were too fast, 0 where too few are known."""
+        """Adds a round. Returns the factor by which replays were too fast since the last result other than 0; 0 with too few answers."""
         self._rounds.append(check)
         self._uncorrected = [*self._uncorrected, check][-ROUNDS:]
         slower = _together(self._uncorrected).slower
@@ -60,7 +60,7 @@ class Checks:
         return slower
 
     def together(self) -> Check | None:
-        """As many of the newest rounds as it takes; None where all that are kept do not say enough."""
+        """Combines as many of the newest rounds as needed; None if all kept rounds together are too few."""
         taken: list[Check] = []
         for check in reversed(self._rounds):
             taken.append(check)
@@ -84,10 +84,10 @@ def _together(checks: Sequence[Check]) -> Check:
 
 
 def held_against_truth(world: ReplayScenario, records: Sequence[RequestRecord]) -> Check:
-    """Compares a replay of what ran with how the same requests fared, both as they stood at the end of the window.
+    """Compares a replay of what ran with the real fate of the same requests, both as of the end of the window.
 
-    Who waits in vain is a known miss. To ask only those that have ended would flatter the truth where many wait: the quick ones are known
-    first, and who waits is not known at all.
+    A request that waits past its first token's deadline is a known miss. Counting only ended requests would make reality look too good when
+    many wait: quick requests end first, and nothing is known of the waiting ones.
     """
     of = {one.request.id: one for one in world.asked}
     missed, truly_missed, known = 0, world.overdue, world.overdue
@@ -122,7 +122,7 @@ def held_against_truth(world: ReplayScenario, records: Sequence[RequestRecord]) 
 
 
 def _waits_in_vain(record: RequestRecord, one: PastRequest, now_s: float) -> bool:
-    """Whether it was not sent by a moment at which it should have had its first token."""
+    """Whether it was not dispatched by `now_s` although its first token was due by then."""
     if record.queue_ms >= 0.0 and record.arrival_s + record.queue_ms / 1000.0 <= now_s:
         return False
     return record.arrival_s + one.believed.slo.ttft_ms / 1000.0 <= now_s

@@ -11,13 +11,13 @@ from hmas.controller.scheduling.policies.robust_edf import COST_THRESHOLD_MOST, 
 EVERY_S = 1.0
 KEPT = 1_024
 NEAR_S = 5.0
-"""How far from a moment a reading may be and still tell of it."""
+"""Largest distance in time at which a reading still counts for a moment."""
 
 Reading = tuple[float, float]
 
 
 class CostThresholds:
-    """The threshold as the gateway reported it while `robust-edf` was in force, else as the last replay of `robust-edf` had it.
+    """The threshold as the gateway reported it while `robust-edf` was active, else as in the last replay of `robust-edf`.
 
     Finding a threshold takes some ten seconds and costs requests, once. A replay that forecasts begins with the threshold known now;
     one that is compared with what happened begins with the threshold that was known then.
@@ -28,21 +28,21 @@ class CostThresholds:
         self._replayed: Sequence[Reading] = ()
 
     def observe(self, snapshot: SystemSnapshot) -> None:
-        """Where it stands, if it does."""
+        """Records the threshold of a snapshot taken under `robust-edf`."""
         if snapshot.policy != RobustEdf.name or not 0.0 <= snapshot.cost_threshold <= COST_THRESHOLD_MOST:
             return
         if self._true and snapshot.sent_s < self._true[-1][0]:
-            # The clock has gone back: what was read by the other one is of no use.
+            # The clock went back: readings of the old clock are useless.
             self._true.clear()
         if not self._true or snapshot.sent_s >= self._true[-1][0] + EVERY_S:
             self._true.append((snapshot.sent_s, snapshot.cost_threshold))
 
     def replayed(self, readings: Sequence[Reading]) -> None:
-        """How it moved in the last replay of `robust-edf`, by rising time."""
+        """Records the thresholds of the last replay of `robust-edf`, by rising time."""
         self._replayed = readings
 
     def at(self, at_s: float) -> float:
-        """Where it stood, or would have stood, then: a cost in tokens, 0 for off or where nobody knows."""
+        """The threshold at that time, a cost in tokens; 0 if it was off or is not known."""
         for readings in (self._true, self._replayed):
             place = bisect_right(readings, at_s, key=itemgetter(0)) - 1
             near = [readings[at] for at in (place, place + 1) if 0 <= at < len(readings)]

@@ -1,9 +1,9 @@
-"""What replays have said of each candidate, slot by slot, and how sure a difference is. Pure and bounded.
+"""Collects the replay results of each candidate by time slot, and the certainty of differences. Pure and bounded.
 
-One window of a minute says little: requests miss in bursts, and policies differ in a few of them. So what replays say is kept by slots of
-absolute time. Two candidates are compared on the slots that both were replayed on in the same round, on the same traffic from the same
-state: another round knows other lengths and finds another queue, which moves both by more than they differ. Of rounds that tell of the same
-slot the newest counts, and newer slots count for more: what has become better of late is what matters, and much traffic shows it soon.
+One window of a minute says little: misses come in bursts, and policies differ in a few of them. So results are kept by slots of absolute
+time. Two candidates are compared on slots that were replayed for both in the same round, with the same traffic and initial state: another
+round has other lengths and another queue, and that changes both by more than they differ. For each slot the newest round counts, and newer
+slots have more weight, so recent improvements show; the more traffic, the sooner.
 """
 
 from collections import deque
@@ -17,28 +17,28 @@ from hmas.agents.meta.candidate import Candidate
 from hmas.agents.meta.twin.replay import SLOT_S, ReplayResult
 
 HORIZON_S = 300.0
-"""Age beyond which a slot counts no more."""
+"""Age above which a slot does not count."""
 HALF_LIFE_REQUESTS = 400.0
-"""Requests after which a slot counts half: so many tell a few points from chance. `HALF_LIFE_S`: bounds of the age that this comes to."""
+"""Requests after which a slot counts half: enough to tell a few points from chance. `HALF_LIFE_S`: bounds of the resulting age."""
 HALF_LIFE_S = (20.0, 90.0)
 BLOCK_SLOTS = 4
-"""Slots that are taken together for the error: requests next to each other share their fate, and bursts last as long as that."""
+"""Slots that form one block for the error: neighbouring requests share their fate, and bursts last about that long."""
 ROUNDS_MOST = 64
 """Rounds of replays that are kept."""
 FRESH_ROUNDS = 4
-"""Rounds within which a candidate must have been replayed to be chosen."""
+"""A candidate must have been replayed within this many rounds to be chosen."""
 
 Word = tuple[float, float]
-"""Of a slot: good requests, and all, each counted by its weight over the mean one of its round."""
+"""Of one slot: good requests and all requests, each weighted relative to the mean weight of its round."""
 
 
 class Gain(msgspec.Struct, frozen=True, kw_only=True):
-    """One candidate against another.
+    """One candidate compared with another.
 
     Attributes:
-        share: Difference of weighted good requests over those asked, -1 to 1.
-        error: Its standard error: the larger of how the difference scatters over blocks of slots, and of how a number of so many requests
-            scatters by itself, for a few blocks may agree by chance; 1 with fewer than three blocks.
+        share: Difference of their weighted shares of good requests, -1 to 1.
+        error: Standard error of `share`: the larger of its scatter over blocks of slots and the scatter of a count of so many requests,
+            because a few blocks may agree by chance; 1 with fewer than three blocks.
         good, other_good: Weighted share of good requests of each.
     """
 
@@ -49,7 +49,7 @@ class Gain(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hindsight(msgspec.Struct, frozen=True, kw_only=True):
-    """What replays say of a span: the label of the best candidate, its share of good requests, and that of the one that was chosen."""
+    """Replay results of a span: the best candidate's label, its share of good requests, and that of the chosen candidate."""
 
     best: str
     best_good: float
@@ -57,27 +57,27 @@ class Hindsight(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Evidence:
-    """Rounds of replays, each of several candidates in the same world; `rounds` of them are kept."""
+    """The last `rounds` rounds of replays, each of several candidates in the same scenario."""
 
     def __init__(self, rounds: int = ROUNDS_MOST) -> None:
         self._rounds: deque[dict[str, tuple[Candidate, dict[int, Word]]]] = deque(maxlen=rounds)
         self._newest = 0
 
     def add(self, outlooks: Iterable[ReplayResult]) -> None:
-        """Takes a round: replays in the same world, or none."""
+        """Adds a round: replays of the same scenario, or none."""
         told = {}
         for outlook in outlooks:
-            # Tenants' weights say how requests compare, not how many there are.
+            # Tenant weights define how requests compare, not how many there are.
             weight = sum(asked for _, asked in outlook.slots.values())
             one = outlook.requests / weight if weight > 0.0 else 0.0
-            # The first and the last slot of a window are cut off: only whole ones are compared.
+            # A window cuts off its first and last slot; only whole slots are compared.
             slots = {slot: (good * one, asked * one) for slot, (good, asked) in sorted(outlook.slots.items())[1:-1]}
             told[outlook.candidate.label] = (outlook.candidate, slots)
             self._newest = max(self._newest, max(slots, default=0))
         self._rounds.append(told)
 
     def fresh(self) -> list[Candidate]:
-        """Candidates that were replayed in one of the last rounds."""
+        """Returns the candidates that were replayed in one of the last rounds."""
         found: dict[str, Candidate] = {}
         for told in islice(reversed(self._rounds), FRESH_ROUNDS):
             for label, (one, _) in told.items():
@@ -85,7 +85,7 @@ class Evidence:
         return list(found.values())
 
     def gain(self, one: Candidate, other: Candidate) -> Gain | None:
-        """How much more is good under one than under the other; None where no slot was replayed under both in a round."""
+        """Returns the gain of one candidate over the other; None if no round replayed both on a common slot."""
         pairs = self._pairs(one.label, other.label)
         half_life = _half_life_s(theirs[1] for _, theirs in pairs.values()) / SLOT_S
         weights = {slot: 0.5 ** ((self._newest - slot) / half_life) * theirs[1] for slot, (_, theirs) in pairs.items()}
@@ -102,13 +102,13 @@ class Evidence:
         error = 1.0
         if len(blocks) >= 3:
             error = sqrt(sum(residual**2 for residual in blocks.values()) * len(blocks) / (len(blocks) - 1)) / total
-            # At least `share` of the requests fare otherwise, whose number scatters by its root.
+            # At least a share `share` of the requests ends differently; such a count scatters by its square root.
             requests = total**2 / sum(weights[slot] ** 2 / theirs[1] for slot, (_, theirs) in pairs.items() if theirs[1] > 0.0)
             error = max(error, sqrt(abs(share) / requests))
         return Gain(share=share, error=error, good=good, other_good=other_good)
 
     def hindsight(self, chosen: Candidate, from_s: float, until_s: float) -> Hindsight | None:
-        """Who would have been best in a span, of those replayed on the same slots as the chosen one; None where that one was not."""
+        """Returns the best candidate of a span among those replayed on the same slots as the chosen one; None if that was not replayed."""
 
         def within(label: str) -> dict[int, tuple[Word, Word]]:
             pairs = self._pairs(label, chosen.label)
@@ -123,12 +123,12 @@ class Evidence:
             pairs = within(label)
             ahead = _share(mine for mine, _ in pairs.values()) - _share(theirs for _, theirs in pairs.values())
             if pairs.keys() == whole.keys() and ahead > most:
-                # Rounds differ in how they see the chosen one itself: what counts is the lead over it in the same rounds.
+                # Rounds differ in their result for the chosen candidate, so the lead over it within the same rounds counts.
                 found, most = Hindsight(best=label, best_good=min(1.0, chosen_good + ahead), chosen_good=chosen_good), ahead
         return found
 
     def _pairs(self, label: str, other: str) -> dict[int, tuple[Word, Word]]:
-        """Words on both of each slot, by the newest round that has them."""
+        """Returns both candidates' results for each slot, from the newest round that has both."""
         oldest = self._newest - HORIZON_S / SLOT_S
         pairs: dict[int, tuple[Word, Word]] = {}
         for told in self._rounds:
@@ -139,7 +139,7 @@ class Evidence:
 
 
 def _half_life_s(asked: Iterable[float]) -> float:
-    """Age at which a slot counts half, by how much is asked in one."""
+    """Returns the age at which a slot counts half, depending on the requests per slot."""
     told = list(asked)
     rate = sum(told) / (SLOT_S * len(told)) if told else 0.0
     least_s, most_s = HALF_LIFE_S

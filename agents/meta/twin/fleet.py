@@ -1,4 +1,4 @@
-"""The instances as the twin runs them: controls as of the last snapshot, steps as they have shown them or from a profile. Pure."""
+"""The twin's model of the instances: controls of the last snapshot, and step times fitted to completions or from a profile. Pure."""
 
 import math
 from collections import deque
@@ -11,37 +11,37 @@ from hmas.controller.core.types import Controls
 from hmas.engines.sim.profile import Profile
 
 SAMPLES_MIN = 30
-"""Completions without which an instance of unknown profile is not simulated: its speed would be a guess."""
+"""An instance without a profile is not simulated before this many completions: its speed would be a guess."""
 BLOCK = 16
 KV_TOKENS = 1 << 20
-"""KV cache of an instance that does not tell its size: so large that it binds nobody."""
+"""KV cache of an instance that does not report its size: large enough never to bind."""
 CONTEXT = 1 << 20
 BUDGET = 2048
-"""Tokens a step where the engine does not say."""
+"""Tokens per step if the engine does not report them."""
 FRESH_S = 15.0
-"""Age beyond which a snapshot is no picture of the fleet any more."""
+"""Age above which a snapshot does not represent the fleet."""
 CONTROLS_KEPT = 1_024
 LEAD_MS_MOST = 600_000.0
-"""What is said to take longer from dispatch to first token is nonsense."""
+"""Upper bound of a plausible first-token overhead; larger reports are ignored."""
 STRETCH_MOST = 2.0
-"""Factor by which a fleet may be taken as slower, or faster, than its steps say, to agree with what happened."""
+"""Largest factor by which the fleet is taken as slower, or faster, than its fitted steps."""
 STRETCH_STEP = 0.2
-"""Share of a found disagreement that is taken over at once."""
+"""Share of a found disagreement that is corrected at once."""
 
 
 class Regulated:
-    """Windows, and factors on the guard, that statera gave an instance: a replay takes them, as they were given, for the regulator."""
+    """Windows and guard factors that statera gave an instance. A replay applies them at the same times, in place of statera."""
 
     def __init__(self) -> None:
         self._given: deque[tuple[float, Controls]] = deque(maxlen=CONTROLS_KEPT)
 
     def add(self, at_s: float, controls: Controls) -> None:
-        """What holds from now on."""
+        """Records the controls from this time on."""
         if not self._given or self._given[-1][1] != controls:
             self._given.append((at_s, controls))
 
     def since(self, from_s: float) -> tuple[tuple[float, Controls], ...]:
-        """What held from a moment on, the one then in force first: when each began, and the controls."""
+        """Returns the controls since a time, with the start of each; the first entry was active at that time."""
         found: list[tuple[float, Controls]] = []
         for at_s, controls in reversed(self._given):
             found.append((at_s, controls))
@@ -54,11 +54,11 @@ class FleetModel:
     """Follows snapshots and completions.
 
     Args:
-        profiles: Profiles by instance, where the configuration knows them; they are taken at their word until completions say more.
-        models: Models by instance, of those that do not serve all.
+        profiles: Profiles by instance, as far as configured; they apply until enough completions are known.
+        models: Models by instance, for instances that do not serve all.
 
     Attributes:
-        overdue: Requests that waited at the last snapshot although their first token was due.
+        overdue: Requests in the queue at the last snapshot although their first token was due.
         in_flight: Requests that ran then.
     """
 
@@ -74,16 +74,16 @@ class FleetModel:
 
     @property
     def stretch(self) -> float:
-        """Factor on all fitted steps, from replays that were held against what happened."""
+        """Factor on all fitted step times, from comparisons of replays with what happened."""
         return math.exp(self._log_stretch)
 
     @property
     def size(self) -> int:
-        """How many instances there are."""
+        """Number of instances."""
         return len(self._views)
 
     def observe(self, snapshot: SystemSnapshot) -> None:
-        """How the instances stand."""
+        """Takes the instances' state from a snapshot."""
         self._views = snapshot.instances
         self.overdue, self.in_flight = snapshot.overdue, sum(view.in_flight for view in snapshot.instances)
         self._seen_s = snapshot.sent_s
@@ -97,23 +97,23 @@ class FleetModel:
                 fit.observe(view.engine.taken_s, view.engine.prompt_tokens_total, view.engine.generation_tokens_total)
 
     def learn(self, ended: Completion) -> None:
-        """How fast one of them was."""
+        """Learns an instance's speed from a completion."""
         if ended.instance in self._fits:
             self._fits[ended.instance].learn(ended)
 
     def regulated(self, action: ControlAction) -> None:
-        """Statera has given an instance controls, whether or not they are what is in force."""
+        """Records the controls that statera gave an instance, whether or not they are active."""
         if action.instance in self._fits:
             given = Controls(n_run=action.n_run, guard=action.guard)
             self._regulated.setdefault(action.instance, Regulated()).add(action.sent_s, given)
 
     def correct(self, ratio: float) -> None:
-        """Takes in how much slower than replayed the same requests were in truth, as a factor."""
+        """Takes the factor by which the same requests were slower in reality than in the replay."""
         bound = math.log(STRETCH_MOST)
         self._log_stretch = max(-bound, min(bound, self._log_stretch + STRETCH_STEP * math.log(ratio)))
 
     def plants(self, now_s: float, window_s: float) -> tuple[list[ReplayInstance], str]:
-        """Those that requests may be sent to, and why there are none where there are none.
+        """Returns the instances that may receive requests, or none and the reason.
 
         Args:
             now_s: End of the window.
@@ -152,7 +152,7 @@ class FleetModel:
 
 
 def profile_of(step: Step, view: InstanceView) -> Profile:
-    """A profile with the steps that an instance has shown, and the sizes that it tells."""
+    """Builds a profile from an instance's fitted step and the sizes that it reports."""
     engine = view.engine
     kv_tokens = max(BLOCK, (engine.kv_capacity_tokens if engine is not None else None) or KV_TOKENS)
     budget = min(CONTEXT, view.token_budget or (engine.max_num_batched_tokens if engine is not None else None) or BUDGET)

@@ -1,10 +1,10 @@
-"""How long the answers are that have not come to their end yet. Pure and bounded.
+"""Draws output lengths for requests that have not ended yet. Pure and bounded.
 
-Believed lengths are medians or thereabouts, often of the workload of a while ago; and what is still there is the longer the more of it has
-run. Who takes every open request at its believed length replays a load that is far too light. So each is given the length of one that has
-ended: of the same kind (task type and size of its TTFT target, for who may wait asks for more), and about as long in belief. Which of those
-is drawn by the request's id. One that waits is like any other; one that runs is met the more likely the longer it is (length-biased
-sampling, as of any process looked into at a moment), so for the share that runs lengths count by their size.
+Predicted lengths are about medians, often of an earlier workload, and a running request is probably longer the more it has generated. A
+replay of all open requests at their predicted lengths would be far too light. So each gets the length of an ended request of the same
+kind (task type and size of its TTFT target, because requests with loose targets ask for more) and a similar predicted length. The request's
+id determines which one is drawn. A waiting request is like any other. A running request is the more likely to be met the longer it is
+(length-biased sampling, as of any process observed at one moment), so for the running share lengths are weighted by their size.
 """
 
 from bisect import bisect_left
@@ -22,24 +22,24 @@ from hmas.controller.core.messages import Completion
 from hmas.controller.core.types import OutcomeKind
 
 KEPT = 256
-"""Completions that are remembered of each kind. `KINDS_MOST`: kinds that are told apart."""
+"""Completions that are kept of each kind. `KINDS_MOST`: most kinds that are distinguished."""
 KINDS_MOST = 64
 LIKE = 40
-"""Completions of a kind, those with the most similar belief, that one is drawn from; with fewer, from those of all kinds."""
+"""Number of completions with the most similar predictions from which a length is drawn; a kind with fewer uses those of all kinds."""
 
 Ended = tuple[float, int]
-"""Believed and true tokens."""
+"""Predicted and true tokens."""
 
 
 class Lengths:
-    """Believed and true output lengths of the newest completions, by kind and over all."""
+    """Predicted and true output lengths of the newest completions, by kind and overall."""
 
     def __init__(self) -> None:
         self._all: deque[Ended] = deque(maxlen=KEPT)
         self._kinds: dict[tuple[str, int], deque[Ended]] = {}
 
     def learn(self, ended: Completion) -> None:
-        """One more answer has come to its end."""
+        """Records a completed answer."""
         if ended.outcome is not OutcomeKind.COMPLETED or not ended.output_tokens > 0 or not ended.predicted_output_tokens > 0.0:
             return
         told = (ended.predicted_output_tokens, ended.output_tokens)
@@ -49,11 +49,11 @@ class Lengths:
             self._kinds.setdefault(kind, deque(maxlen=KEPT)).append(told)
 
     def draw(self, asked: Iterable[PastRequest], running: float) -> Iterator[PastRequest]:
-        """Gives open requests a length each: always the same one for the same request, as far as the completions are the same.
+        """Gives each open request a length; the same request gets the same length as long as the completions are the same.
 
         Args:
-            asked: Those that have ended keep their length; so do all as long as there are too few completions to draw from.
-            running: Share of the open ones that runs, 0 to 1.
+            asked: The requests. Ended ones keep their length; so do all while there are too few completions to draw from.
+            running: Share of the open requests that runs, 0 to 1.
         """
         tables = {kind: sorted(ended, key=itemgetter(0)) for kind, ended in self._kinds.items() if len(ended) >= LIKE}
         otherwise = sorted(self._all, key=itemgetter(0))
@@ -67,12 +67,12 @@ class Lengths:
 
 
 def _kind(task_type: str, ttft_slo_ms: float) -> tuple[str, int]:
-    """Task type and the octave of the target."""
+    """Returns the task type and the octave of the target."""
     return task_type, round(log2(max(1.0, ttft_slo_ms)))
 
 
 def _drawn(table: list[Ended], believed: float, share: float, running: float) -> int:
-    """The length that a share of those with a similar belief does not exceed, when of a share of them lengths count by their size."""
+    """Returns the quantile at `share` of the lengths with a similar prediction; a share `running` of the weight is by size."""
     lengths = sorted(tokens for _, tokens in _alike(table, believed))
     number, total = len(lengths), sum(lengths)
     cumulated = list(accumulate((1.0 - running) / number + running * tokens / total for tokens in lengths))
@@ -80,7 +80,7 @@ def _drawn(table: list[Ended], believed: float, share: float, running: float) ->
 
 
 def _alike(table: list[Ended], believed: float) -> list[Ended]:
-    """`LIKE` of them with the nearest beliefs, and whoever is as near as the last."""
+    """Returns the `LIKE` entries with the nearest predictions, and all that are as near as the last."""
     low = high = bisect_left(table, believed, key=itemgetter(0))
     farthest = 0.0
     while True:

@@ -1,7 +1,7 @@
 """Recent requests, kept so that the twin can replay them: times, lengths, and what was known of each. Pure, bounded.
 
-Requests that have ended have their true output length. Those that wait or run, and those that were given up, have the predicted length. So
-the newest part of a window is as uncertain as the scheduler's own knowledge of it, and no more.
+Ended requests have their true output length. Waiting, running and aborted requests have the predicted length. So the newest part of a
+window is exactly as uncertain as the scheduler's own knowledge of it.
 """
 
 from collections import OrderedDict
@@ -15,29 +15,29 @@ from hmas.controller.core.messages import Completion, RequestFeatures
 from hmas.controller.core.types import DEFAULT_IMPORTANCE, Estimates, OutcomeKind, Request, Slo
 
 REMEMBERED = 20_000
-"""Requests remembered: the newest, about half a KB each."""
+"""Most requests that are kept, the newest; each takes about half a KB."""
 LOST_S = 600.0
-"""Age beyond which a request that has not ended is taken for lost sight of."""
+"""Age above which a request without a reported end counts as lost."""
 GONE_S = 5.0
-"""Silence of a gateway after which it is gone, if another one speaks. `REFUSED_KEPT`: ids of refused requests that are remembered."""
+"""A gateway that is silent for this long while another one reports is gone. `REFUSED_KEPT`: most ids of refused requests that are kept."""
 REFUSED_KEPT = 4_096
 TOKENS_MOST = 1 << 21
-"""Tokens of a prompt or an answer beyond which a figure is nonsense. `MS_MOST`: milliseconds, eleven days."""
+"""Largest plausible token count of a prompt or an answer. `MS_MOST`: largest plausible milliseconds, eleven days."""
 MS_MOST = 1e9
 LONG = 2.0
-"""Upper bound over the median of a length of which nothing else is told."""
+"""Ratio of a length's upper bound to its median if nothing else is known."""
 
 
 class PastRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One request of the past.
+    """One past request.
 
     Attributes:
-        request: As it came, as far as a replay asks.
-        believed: What the scheduler knew of it; its costs are 0 where nobody told them.
-        output_tokens: True length where it completed, else the believed one.
-        good: Whether it met both targets in truth; None where its end is not known, or was its client's doing.
-        served_tpot_ms: Its time per output token in truth, 0 where it is not known.
-        dispatched_s, ended_s: When it was sent to an engine, and when it ended; infinite where that is not known.
+        request: The request as it arrived, as far as a replay needs it.
+        believed: The scheduler's estimates; costs are 0 if none were reported.
+        output_tokens: True length if it completed, else the predicted one.
+        good: Whether it really met both targets; None if its end is not known or its client caused it.
+        served_tpot_ms: Its true time per output token; 0 if not known.
+        dispatched_s, ended_s: When it was dispatched to an engine, and when it ended; infinite if not known.
     """
 
     request: Request
@@ -50,11 +50,11 @@ class PastRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def has_ended(self) -> bool:
-        """Whether its end is known, however it ended."""
+        """Whether its end is known, whatever the outcome."""
         return isfinite(self.ended_s)
 
     def again(self) -> Request:
-        """As the scheduler takes it in; without a deadline, for what clients did under another order says nothing about this one."""
+        """Returns the request for the replay's scheduler, without a deadline: a client may behave differently under another order."""
         return replace(
             self.request,
             max_output_tokens=self.request.max_output_tokens or None,
@@ -66,7 +66,7 @@ class PastRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         )
 
     def estimates(self, otherwise: Estimates) -> Estimates:
-        """What was believed of it; costs that nobody told are `otherwise`'s."""
+        """Returns its estimates; costs that were not reported come from `otherwise`."""
         believed = self.believed
         return replace(
             believed,
@@ -78,7 +78,7 @@ class PastRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def is_possible(ended: Completion) -> bool:
-    """Whether a completion's figures can be: one that says nonsense is no request to replay."""
+    """Whether a completion's figures are plausible; one with impossible figures is not replayed."""
     tokens = 0 < ended.prompt_tokens <= TOKENS_MOST and 0 <= ended.output_tokens <= TOKENS_MOST
     beliefs = 0.0 <= ended.predicted_output_tokens <= TOKENS_MOST and 0.0 <= ended.predicted_tpot_ms <= MS_MOST
     times = all(
@@ -88,10 +88,10 @@ def is_possible(ended: Completion) -> bool:
 
 
 class Traffic:
-    """The newest requests, by what perception said of them and by how they ended.
+    """The newest requests, from perception's features and the gateways' completions.
 
     Attributes:
-        heard_s: When the newest of them came.
+        heard_s: Arrival of the newest of them.
     """
 
     def __init__(self, limit: int = REMEMBERED) -> None:
@@ -105,7 +105,7 @@ class Traffic:
         return len(self._asked)
 
     def features(self, said: RequestFeatures) -> None:
-        """A request has been read: it came a moment ago. What has ended by now stays as it ended."""
+        """Records a newly read request, which arrived a moment ago. A request that has already ended stays as it is."""
         if said.request_id in self._refused or said.request_id in self._asked or not said.ttft_slo_ms > 0.0 or not said.tpot_slo_ms > 0.0:
             return
         self.came(
@@ -122,14 +122,14 @@ class Traffic:
         )
 
     def came(self, request: Request, believed: Estimates) -> None:
-        """A request has come, with what is believed of it: what `features` says where there is no perception."""
+        """Records an arrival with its estimates; without perception it replaces `features`."""
         self._keep(PastRequest(request=request, believed=believed, output_tokens=max(1, round(believed.output_tokens))))
 
     def completion(self, ended: Completion) -> None:
-        """A request has ended: its arrival, targets and beliefs are the gateway's own, its length is true where it completed."""
+        """Records an ended request: arrival, targets and estimates are the gateway's; the length is true if it completed."""
         if not ended.ttft_slo_ms > 0.0 or not ended.tpot_slo_ms > 0.0 or ended.outcome is OutcomeKind.REJECTED:
             self._asked.pop(ended.request_id, None)
-            # An engine may refuse faster than a model reads: what is said of the request later is not that of an open one.
+            # An engine may refuse a request before perception has read it: features that come later are not those of an open request.
             self._refused[ended.request_id] = None
             while len(self._refused) > REFUSED_KEPT:
                 self._refused.popitem(last=False)
@@ -168,7 +168,7 @@ class Traffic:
         )
 
     def alive(self, gateway: str, now_s: float) -> None:
-        """A gateway has been heard. Of one that is silent while another speaks nothing ends any more: what came to it has gone with it."""
+        """Records a sign of life of a gateway. If a gateway is silent while another reports, its open requests are lost with it."""
         self._gateways[gateway] = now_s
         for silent, last_s in [(name, at_s) for name, at_s in self._gateways.items() if abs(now_s - at_s) > GONE_S]:
             del self._gateways[silent]
@@ -176,13 +176,13 @@ class Traffic:
                 del self._asked[lost]
 
     def window(self, start_s: float, end_s: float, most: int) -> list[PastRequest]:
-        """What came in a span, by arrival; of more than `most` the newest."""
+        """Returns the requests that arrived in a span, by arrival; if there are more than `most`, the newest."""
         found = [asked for asked in self._asked.values() if start_s <= asked.request.arrival_s < end_s]
         found.sort(key=attrgetter("request.arrival_s"))
         return found[-most:] if most else []
 
     def there(self, start_s: float) -> list[PastRequest]:
-        """What a span finds there when it begins, by arrival: what had come and not ended, unless it is so old that its end was missed."""
+        """Returns the requests open at the start of a span, by arrival; those so old that their end was probably missed are left out."""
         first_s = start_s - LOST_S
         found = [asked for asked in self._asked.values() if first_s <= asked.request.arrival_s < start_s < asked.ended_s]
         found.sort(key=attrgetter("request.arrival_s"))

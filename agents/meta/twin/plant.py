@@ -1,13 +1,13 @@
-"""How long a step of an instance takes, learnt from what it does. Pure and bounded.
+"""Learns how long a step of an instance takes. Pure and bounded.
 
-A step with n decoding sequences and p prompt tokens takes base + seq n + prompt p. While one request makes its tokens 2 to L, each step
-makes one of them, so that the time from its first token to its last is
+A step with n decoding sequences and p prompt tokens takes base + seq n + prompt p. While one request generates its tokens 2 to L, each step
+generates one of them, so the time from its first token to its last is
 
     base (L - 1) + seq G + prompt P,
 
-with G the tokens that the instance generated meanwhile and P the prompt tokens that it computed. Engines count both. The three are fitted
-to completions by non-negative least squares of relative errors, with exponential forgetting, and shrunk towards ratios that engines have
-in common (or to those of a profile). Times per token alone would not do: they hold the prefills of others, and a replay adds those again.
+with G the tokens that the instance generated meanwhile and P the prompt tokens that it computed. Engines count both. Non-negative least
+squares of relative errors fits the three coefficients to completions, with exponential forgetting and shrinkage towards ratios that engines
+have in common (or a profile's). Times per token alone would not do: they include other requests' prefills, which a replay adds again.
 """
 
 from bisect import bisect_right
@@ -22,24 +22,24 @@ from hmas.controller.core.messages import Completion
 from hmas.controller.core.types import OutcomeKind
 
 MEMORY = 300.0
-"""Completions after which an old one counts for 1/e."""
+"""Completions after which an old one counts 1/e."""
 READINGS = 4_096
-"""Readings of the counters that are kept: at ten a second about seven minutes."""
+"""Counter readings that are kept: at ten a second, about seven minutes."""
 TOKENS_MIN = 8
-"""Output tokens below which an answer is too short to time."""
+"""Answers with fewer output tokens are too short to time."""
 TOKENS_FULL = 64
 """Output tokens from which on an answer counts fully."""
 TOKENS_PER_MS_MOST = 1e4
-"""Tokens that an instance computes in a millisecond, at most; what says more is nonsense."""
+"""Most plausible tokens per millisecond of an instance; higher rates are ignored."""
 PRIOR_WEIGHT = 0.05
-"""Completions that the prior counts for: it is right to a factor of two or so, one completion to a tenth or a twentieth."""
+"""Weight of the prior in completions: it is right to a factor of about two, one completion to a tenth or a twentieth."""
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """Milliseconds of a step: `base_ms` however little it does, `seq_ms` per decoding sequence, `prompt_ms` per prompt token.
+    """Step time in milliseconds: `base_ms` for any step, `seq_ms` per decoding sequence, `prompt_ms` per prompt token.
 
     Attributes:
-        samples: Completions they stand on.
+        samples: Completions behind these figures.
     """
 
     base_ms: float
@@ -48,7 +48,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     samples: int = 0
 
     def stretched(self, factor: float) -> "Step":
-        """All of it slower by a factor."""
+        """Returns the step with all times multiplied by a factor."""
         return Step(base_ms=self.base_ms * factor, seq_ms=self.seq_ms * factor, prompt_ms=self.prompt_ms * factor, samples=self.samples)
 
 
@@ -57,7 +57,7 @@ COMMON = Step(base_ms=1.0, seq_ms=0.02, prompt_ms=0.006)
 
 
 class WorkLog:
-    """Tokens computed by an instance, as its own counters tell, for any span of late."""
+    """Tokens that an instance computed, from its own counters, for any recent span."""
 
     def __init__(self) -> None:
         self._times_s: deque[float] = deque(maxlen=READINGS)
@@ -65,7 +65,7 @@ class WorkLog:
         self._counters = (0, 0)
 
     def add(self, at_s: float, prompt_total: int, generation_total: int) -> None:
-        """A reading of the counters; one that does not follow the last in time is ignored, a counter that fell belongs to a new process."""
+        """Adds a counter reading. Readings out of order are ignored; a counter that fell belongs to a new process."""
         if (self._times_s and at_s <= self._times_s[-1]) or prompt_total < 0 or generation_total < 0:
             return
         before = self._counters if self._times_s else (prompt_total, generation_total)
@@ -77,7 +77,7 @@ class WorkLog:
         self._tokens.append((last[0] + prompt_total - before[0], last[1] + generation_total - before[1]))
 
     def between(self, start_s: float, end_s: float) -> tuple[float, float] | None:
-        """Prompt and generated tokens of a span, counted as evenly between two readings; None where it is not covered."""
+        """Returns prompt and generated tokens of a span, interpolated between readings; None if readings do not cover it."""
         if len(self._times_s) < 2 or not self._times_s[0] <= start_s < end_s <= self._times_s[-1]:
             return None
         (prompt, generated), (prompt_before, generated_before) = self._at(end_s), self._at(start_s)
@@ -95,7 +95,7 @@ class StepFit:
     """The fit of one instance.
 
     Args:
-        prior: Step known beforehand, from a profile; completions outweigh it in time. Without one only its ratios are known.
+        prior: A known step from a profile, which completions outweigh over time. Without one, only the common ratios are known.
     """
 
     def __init__(self, prior: Step | None = None) -> None:
@@ -106,14 +106,14 @@ class StepFit:
         self._waiting: deque[Completion] = deque(maxlen=512)
 
     def observe(self, at_s: float, prompt_total: int, generation_total: int) -> None:
-        """A reading of the engine's counters."""
+        """Takes a reading of the engine's counters."""
         self.work.add(at_s, prompt_total, generation_total)
         for _ in range(len(self._waiting)):
-            # Completions are told a moment before the reading that covers their end.
+            # Completions arrive a moment before the reading that covers their end.
             self._take(self._waiting.popleft(), at_s)
 
     def learn(self, ended: Completion) -> None:
-        """The end of a request that this instance served; what did not complete, or was too short to time, teaches nothing."""
+        """Takes the end of a request that this instance served; it ignores requests that did not complete or are too short to time."""
         if ended.outcome is OutcomeKind.COMPLETED and ended.output_tokens >= TOKENS_MIN and ended.ttft_ms >= 0.0:
             self._waiting.append(ended)
 
@@ -128,7 +128,7 @@ class StepFit:
             return
         prompt, generated = done
         if (prompt + generated) / took_ms > TOKENS_PER_MS_MOST:
-            # No engine does that: a counter that is none.
+            # No engine is that fast: the counter is wrong.
             return
         steps = float(ended.output_tokens - 1)
         row = np.array([steps, max(generated, steps), prompt, took_ms]) / took_ms
@@ -139,7 +139,7 @@ class StepFit:
 
     @property
     def step(self) -> Step | None:
-        """The step as it stands; None before the first completion, where no profile is known."""
+        """The current step; None before the first completion without a profile."""
         if not self.samples:
             return self._prior
         squares, targets = self._products[:3, :3], self._products[:3, 3]
@@ -147,7 +147,7 @@ class StepFit:
         shape = np.array([ratios.base_ms, ratios.seq_ms, ratios.prompt_ms])
         level = 1.0 if self._prior is not None else float(shape @ targets) / max(1e-12, float(shape @ squares @ shape))
         expected = np.maximum(level * shape, 1e-9)
-        # Ridge in relative terms: a figure that the data leave open stays at what engines have in common.
+        # Ridge in relative terms: a coefficient that the data do not determine stays at the common ratio.
         system = squares + np.diag(PRIOR_WEIGHT / expected**2)
         right = targets + PRIOR_WEIGHT / expected
         found = least_squares(system, right)
@@ -155,10 +155,10 @@ class StepFit:
 
 
 def least_squares(system: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Non-negative x that minimises x' S x / 2 - r' x, of a positive definite S.
+    """Returns the non-negative x that minimises x' S x / 2 - r' x, for a positive definite S.
 
-    With three unknowns every choice of those that are not 0 is tried: the best one without negatives is the answer, and no library need be
-    loaded for it.
+    With three unknowns it tries every set of nonzero entries: the best solution without negative entries is the answer, and no library
+    has to be loaded for it.
     """
     size = len(right)
     best, found = 0.0, np.zeros(size)

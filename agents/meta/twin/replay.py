@@ -1,7 +1,7 @@
-"""One replay: the traffic of late through the very scheduler and the engine's model in virtual time, under one candidate. Pure.
+"""One replay: recent traffic through the real scheduler and a model of the engines in virtual time, under one candidate. Pure.
 
-What is compared is what would have been good: requests that meet both targets (H-MAS Eq. 1), weighted by their tenants, by the slot of
-time in which they came. Every candidate meets the same arrivals with the same beliefs, so differences are the candidates' own.
+A replay counts good requests: those that meet both targets (H-MAS Eq. 1), weighted by tenant, by the time slot of their arrival. Every
+candidate sees the same arrivals with the same estimates, so differences come from the candidates alone.
 """
 
 from bisect import bisect_right
@@ -24,24 +24,24 @@ from hmas.engines.sim.model import EngineModel
 from hmas.engines.sim.profile import Profile
 
 SLOT_S = 5.0
-"""Requests are added up by slots of absolute time, so that replays of overlapping windows speak of the same ones."""
+"""Length of the slots of absolute time over which requests are summed, so that overlapping windows share their slots."""
 GRACE_S = 120.0
-"""Virtual time after the last arrival at which a replay ends: what has not come to its end by then counts as missed."""
+"""Virtual time after the last arrival at which a replay ends; a request that has not ended by then counts as missed."""
 REGULATED_S = 0.5
-"""How often statera's controls are taken up in a replay."""
+"""How often a replay applies statera's controls."""
 UNTOLD = Estimates(slo=Slo(ttft_ms=1.0, tpot_ms=1.0))
-"""Costs of a request of which nobody has told any."""
+"""Costs of a request without reported ones."""
 
 
 class ReplayInstance(msgspec.Struct, frozen=True, kw_only=True):
-    """One instance as the twin runs it.
+    """One instance of the simulated fleet.
 
     Attributes:
-        profile: How long its steps take.
-        regulated: What statera gave it: since when, and the controls; at least once. `ceiling`: the largest window that it can have.
-        token_budget: In force; None leaves the profile's own.
-        models: Models that it serves, None for any.
-        first_token_overhead_ms: Within what time a first token has mostly come beyond its prompt's own prefill, 0 where that is not known.
+        profile: Its step times.
+        regulated: The controls that statera gave it, each with its start; at least one. `ceiling`: the largest window that it can have.
+        token_budget: Its active token budget; None for the profile's own.
+        models: Models that it serves; None for any.
+        first_token_overhead_ms: Time beyond the prompt's own prefill within which most first tokens came; 0 if not known.
     """
 
     name: str
@@ -53,22 +53,22 @@ class ReplayInstance(msgspec.Struct, frozen=True, kw_only=True):
     first_token_overhead_ms: float = 0.0
 
     def controls(self, candidate: Candidate, at_s: float) -> Controls:
-        """Its controls under a candidate at a moment: statera's of that moment, but for a window that the candidate names."""
+        """Returns its controls at a time: statera's of that time, with the candidate's window if it has one."""
         place = bisect_right(self.regulated, at_s, key=itemgetter(0)) - 1
         given = self.regulated[max(0, place)][1]
         return Controls(n_run=min(candidate.n_run or given.n_run, self.ceiling), guard=given.guard)
 
 
 class ReplayScenario(msgspec.Struct, frozen=True, kw_only=True):
-    """What all candidates meet alike.
+    """What all candidates of a replay have in common.
 
     Attributes:
         asked: Requests by rising arrival, at least one.
         plants: The fleet, at least one instance.
-        settings, routing, weights: The gateway's own admission settings, router, and tenants' weights (1 where none is told).
-        from_s, until_s: What came before fills the queue, and what comes from the moment of asking on keeps up the load; neither is scored.
-        overdue: Requests that had missed their first token's time by then and still waited.
-        cost_threshold: Cost above which `robust-edf` puts requests behind as a replay begins, tokens; 0 for none.
+        settings, routing, weights: The gateway's admission settings, its router, and the tenants' weights (1 by default).
+        from_s, until_s: The scored span of arrivals. Earlier requests fill the queue, later ones keep up the load.
+        overdue: Requests that still waited at `until_s` although their first token was due.
+        cost_threshold: Cost in tokens above which `robust-edf` defers requests at the start of the replay; 0 for none.
     """
 
     asked: tuple[PastRequest, ...]
@@ -83,14 +83,14 @@ class ReplayScenario(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplayResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a candidate would have come to.
+    """A candidate's result.
 
     Attributes:
-        requests: Scored ones.
+        requests: Number of scored requests.
         good: Weighted share of them that met both targets, 0 to 1.
-        slots: By number of the slot (arrival over SLOT_S): weight of good ones, and of all.
-        cost_thresholds: Once a slot, since when on the clock of the requests' arrivals: the cost above which `robust-edf` put them
-            behind, 0 for none.
+        slots: By slot number (arrival over SLOT_S): weight of the good requests, and of all.
+        cost_thresholds: Once per slot, the time on the clock of the arrivals and the cost above which `robust-edf` deferred requests then,
+            0 for none.
     """
 
     candidate: Candidate
@@ -101,10 +101,10 @@ class ReplayResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def replay(world: ReplayScenario, candidate: Candidate) -> tuple[ReplayResult, list[RequestRecord]]:
-    """Runs a window of the past under a candidate, from an empty queue on.
+    """Runs a window of the past under a candidate, starting with an empty queue.
 
     Returns:
-        What it came to, and the records of all its requests.
+        The result, and the records of all requests.
 
     Raises:
         PolicyError: There is no such policy, or it does not take a parameter.
@@ -150,7 +150,7 @@ def replay(world: ReplayScenario, candidate: Candidate) -> tuple[ReplayResult, l
 
 
 def outlook_of(candidate: Candidate, records: Sequence[RequestRecord], world: ReplayScenario) -> ReplayResult:
-    """Adds what is scored of a replay's records up by slots."""
+    """Sums the scored records of a replay by slots."""
     slots: dict[int, tuple[float, float]] = {}
     requests = 0
     for record in records:
@@ -166,7 +166,7 @@ def outlook_of(candidate: Candidate, records: Sequence[RequestRecord], world: Re
 
 
 def is_good(record: RequestRecord) -> bool:
-    """Whether it kept both targets (Eq. 1)."""
+    """Whether it met both targets (Eq. 1)."""
     return record.outcome is OutcomeKind.COMPLETED and record.slo_met
 
 

@@ -1,7 +1,7 @@
-"""How much of the past is replayed where all of it would take too long. Pure.
+"""Chooses which part of the past is replayed when all of it would take too long. Pure.
 
-A fleet of equal instances is a fleet of a few of them with their share of the requests: so part of the instances is replayed, with requests
-drawn by their ids. Where one instance is left, or they are not alike, it is the newest part of the window.
+A fleet of equal instances behaves like a few of them with their share of the requests. So a part of the instances is replayed, with
+requests selected by their ids. With one instance left, or with unequal ones, the newest part of the window is replayed.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,24 +16,24 @@ WHOLE = 1 << 32
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Part of a fleet and of what it is asked.
+    """A part of a fleet and of its requests.
 
     Attributes:
-        plants: The instances that are replayed.
-        share: Their share of the fleet, above 0 to 1, and so of the requests.
+        plants: The replayed instances.
+        share: Their share of the fleet, and so of the requests; above 0, at most 1.
     """
 
     plants: tuple[ReplayInstance, ...]
     share: float
 
     def of(self, asked: Iterable[PastRequest]) -> list[PastRequest]:
-        """The requests that fall to this part: always the same ones."""
+        """Returns the requests of this part, always the same ones."""
         threshold = int(WHOLE * self.share)
         return [one for one in asked if crc32(one.request.id.encode()) < threshold] if self.share < 1.0 else list(asked)
 
 
 def part_of(plants: Sequence[ReplayInstance], asked: int, most: int) -> Part:
-    """As much of the fleet as brings so many requests down to about `most`; all of it where instances are not alike."""
+    """Returns as much of the fleet as reduces the requests to about `most`; all of it if instances are not alike."""
     if asked <= most or not _alike(plants):
         return Part(tuple(plants), 1.0)
     kept = max(1, min(len(plants), round(len(plants) * most / asked)))
@@ -41,6 +41,6 @@ def part_of(plants: Sequence[ReplayInstance], asked: int, most: int) -> Part:
 
 
 def _alike(plants: Sequence[ReplayInstance]) -> bool:
-    """Whether any of them may stand for the others: what they serve, and how many at once."""
+    """Whether the instances serve the same models with equal KV caches, so that any can represent the others."""
     first = plants[0]
     return all(plant.models == first.models and plant.profile.kv_blocks == first.profile.kv_blocks for plant in plants)

@@ -1,7 +1,7 @@
-"""The same window under more load, for who leads: what wins only as long as no more comes is no place to be. Pure.
+"""Replays the same window under more load for the leading candidate: a policy that wins only at the current load is not robust. Pure.
 
-A replay ends with the window, and what has only begun to pile up by then has cost nothing yet: a window that is too narrow for what comes
-looks as good as any until it has filled up, and better, for those that run are fast. Under more load than came it shows.
+A replay ends with its window, and a backlog that has just begun to build has cost nothing by then. A window that is too narrow for the load
+looks as good as any until it is full, and even better, because the running requests are fast. More load makes the backlog visible.
 """
 
 from zlib import crc32
@@ -11,12 +11,12 @@ from msgspec.structs import replace
 from hmas.agents.meta.twin.replay import ReplayScenario
 
 PRESSURE = 0.25
-"""Share of the requests that come twice."""
+"""Share of the requests that are duplicated."""
 _THRESHOLD = int((1 << 32) * PRESSURE)
 
 
 def stress_replayed(world: ReplayScenario) -> ReplayScenario:
-    """The same world with `PRESSURE` more requests from `from_s` on: always the same ones, each at once with its like."""
+    """The same scenario with a share `PRESSURE` of the requests from `from_s` on duplicated: always the same ones, at the same time."""
     more = [
         replace(one, request=replace(one.request, id=f"{one.request.id}*"), good=None)
         for one in world.asked

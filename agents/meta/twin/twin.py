@@ -1,8 +1,7 @@
-"""The twin as meta asks it: hears telemetry, says what to replay and what came of it. Pure; the replays themselves run wherever asked.
+"""The twin as meta uses it: it takes telemetry, chooses what to replay and evaluates the results. Pure; replays may run anywhere.
 
-It speaks only where it has shown that it may: in the replay of what ran about as many requests must have missed their targets as really
-have, else it is silent and says by how much it is off. What is left of a disagreement in speed is taken over as a stretch of the fitted
-steps.
+The twin answers only after it has proved reliable: in its replay of what ran, about as many requests must miss their targets as in reality.
+Otherwise it is silent and reports its error. A remaining disagreement in speed becomes a factor on the fitted step times.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -29,37 +28,37 @@ from hmas.controller.scheduling.settings import SchedulerSettings
 from hmas.controller.simulation import RequestRecord
 
 LEAD = 0.2
-"""Share of the window, before it, that only fills the queue. `TAIL`: of what comes after it, as it came last, so that nobody's end is eased
-by a queue that runs dry: who puts off work would seem to get it done."""
+"""Length of the span before the window that only fills the queue, as a share of the window. `TAIL`: share of the window that is repeated
+after it as future arrivals, so that the queue does not run dry: otherwise a policy that defers work would seem to get it done."""
 TAIL = 0.2
 REQUESTS_MIN = 60
-"""Requests without which nothing is said."""
+"""Fewest requests for an answer."""
 AIMED = 0.8
-"""Share of the time allowed that a replay is made for: half of them take longer than expected."""
+"""Share of the time budget that a replay is planned for: half of the replays take longer than expected."""
 REQUESTS_MOST = 10_000
 LEAST = 3
-"""Candidates that are looked at in any case, what runs among them."""
+"""Fewest candidates per replay, including what runs."""
 ENOUGH = 2_000
-"""Requests of a window that tell candidates apart, where they may be those of a part of the fleet."""
+"""Requests of a window that suffice to tell candidates apart, if a part of the fleet can be replayed."""
 START_MS = 0.3
-"""Time to replay one request under one candidate, before it has been measured: compiled code's, 0.1 with nothing waiting, 0.45 where the
-TPOT guard has to look at many."""
+"""Assumed time to replay one request under one candidate before it is measured: that of compiled code, which takes 0.1 with an empty queue
+and 0.45 where the TPOT guard has to check many requests."""
 MARGIN = 0.01
 """Share of requests that a change has to win."""
 CARRIED_MOST = 0.3
-"""Share of what is replayed that may have been there when it began."""
+"""Largest share of a replay's requests that may come from its initial state."""
 BIAS_MOST = 0.12
-"""Difference between the replayed and the true share that missed their targets beyond which the twin is silent."""
+"""Largest difference between the replayed and the true share of missed targets; above it the twin is silent."""
 
 
 @dataclass(frozen=True, slots=True)
 class TwinSettings:
-    """How the gateway works that is to be simulated, and how much of it.
+    """The simulated gateway's settings, and the size of replays.
 
     Attributes:
         admission, routing, weights: The gateway's own.
         window_s: Span of the past that is replayed.
-        budget_s: Time that all candidates together may take; fewer requests are replayed where it would be more.
+        budget_s: Time for all candidates together; fewer requests are replayed if they would take longer.
     """
 
     admission: SchedulerSettings
@@ -73,11 +72,10 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     """What to replay: `candidates`, the first of which runs now, in a `world`.
 
     Attributes:
-        in_force: Whether the first was in force all the while, so that its replay can be held against the truth.
-        cost_threshold_then: Cost above which `robust-edf` put requests behind when the window began; `world.cost_threshold` is today's.
-        stress_replayed: Those that are replayed under more load, too; none, or what runs and others.
-        sparing: Those of the candidates that are replayed even where what runs misses next to nothing, so that none can be better by the
-            margin; None for all.
+        in_force: Whether the first was active all the time, so that its replay can be compared with what happened.
+        cost_threshold_then: Cost above which `robust-edf` deferred requests at the start of the window; `world.cost_threshold` is today's.
+        stress_replayed: Candidates that are also replayed under more load; none, or what runs and others.
+        sparing: Candidates that are replayed even if what runs misses so little that none can be better by the margin; None for all.
     """
 
     world: ReplayScenario
@@ -88,7 +86,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     sparing: tuple[Candidate, ...] | None = None
 
     def answer(self, clock: Callable[[], float] | None = None) -> "Answer":
-        """Replays them all; what takes long. `clock` tells seconds, to learn what it costs."""
+        """Runs all replays; this is slow. `clock` returns seconds, to measure the cost."""
         start_s = clock() if clock is not None else 0.0
         outlooks: list[ReplayResult] = []
         check = None
@@ -105,16 +103,14 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         return Answer(outlooks=tuple(outlooks), check=check, took_s=took_s, requests=len(self.world.asked), stress_replayed=under_pressure)
 
     def _as_it_was(self, candidate: Candidate, records: list[RequestRecord]) -> list[RequestRecord]:
-        """A replay to hold against the truth: begun with what was known then, where that makes a difference."""
+        """Returns a replay to compare with what happened: it starts with the cost threshold known then, if that differs."""
         if candidate.policy != RobustEdf.name or self.cost_threshold_then == self.world.cost_threshold:
             return records
         return replay(replace(self.world, cost_threshold=self.cost_threshold_then), candidate)[1]
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a question: outlooks of those that were replayed, in the candidates' order, the check of the first, what it cost, and
-    outlooks under more load.
-    """
+    """The answer to a question: results of the replayed candidates in order, check of the first, cost, and results under more load."""
 
     outlooks: tuple[ReplayResult, ...]
     check: Check | None
@@ -124,18 +120,18 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def replayed(self) -> float:
-        """Requests replayed in all."""
+        """Number of replayed requests in all."""
         return self.requests * (len(self.outlooks) + (1.0 + PRESSURE) * len(self.stress_replayed))
 
 
 class Twin:
-    """See the module.
+    """The twin; see the module.
 
     Attributes:
         fleet, traffic, lengths, cost_thresholds, evidence, menu: See their classes.
-        stress_replayed: What replays under more load have said in the last rounds.
-        check: The last replays that were held against the truth, as many as it takes.
-        silence: Why the twin does not speak; empty where it does.
+        stress_replayed: Results of the last rounds of replays under more load.
+        check: The last comparisons of replays with what happened, as many as needed.
+        silence: Why the twin gives no answer; empty if it does.
     """
 
     def __init__(self, fleet: FleetModel, settings: TwinSettings) -> None:
@@ -153,7 +149,7 @@ class Twin:
         self._request_ms = START_MS
 
     def hear(self, message: Message) -> None:
-        """Takes in telemetry, features and statera's actions."""
+        """Takes telemetry, features and statera's actions."""
         if isinstance(message, SystemSnapshot):
             self.fleet.observe(message)
             self.cost_thresholds.observe(message)
@@ -177,25 +173,25 @@ class Twin:
         places: int = MOST,
         start: Candidate | None = None,
     ) -> tuple[Candidate, ...]:
-        """What to look at this time, what runs first and `proposed` in any case (see `CandidateSchedule`)."""
+        """Returns the candidates of the next replay: what runs first, and always `proposed` (see `CandidateSchedule`)."""
         guarded = self._settings.admission.tpot_guard > 0.0
         return self.menu.choose(current, pool, self.gain, proposed, places=places, guarded=guarded, start=start)
 
     def places(self, now_s: float) -> int:
-        """How many candidates to look at this time: so few, if need be, that there is time for the whole window.
+        """Returns how many candidates to replay, few enough that there is time for the whole window.
 
-        A window in which an overload has no time to show is worse than none: whoever serves all in turn is the last to come too late, and
-        looks best as long as nobody has.
+        A window too short for an overload to show is worse than none: a policy that serves all in turn is the last to miss deadlines, and
+        looks best until it does.
         """
         start_s = now_s - self._settings.window_s * (1.0 + LEAD)
         asked = len(self.traffic.window(start_s, now_s, REQUESTS_MOST)) + len(self.traffic.there(start_s))
-        # Of many instances a part will do.
+        # Of many instances a part is enough.
         needed = min(asked, max(ENOUGH, asked // max(1, self.fleet.size)))
         return max(LEAST, min(MOST, int(self._affordable / max(1, needed))))
 
     @property
     def _affordable(self) -> float:
-        """Requests that there is time to replay, under all candidates together."""
+        """Number of requests that the time budget allows, over all candidates."""
         return 1000.0 * AIMED * self._settings.budget_s / (self._request_ms * (1.0 + TAIL))
 
     def question(
@@ -206,13 +202,13 @@ class Twin:
         stress_replayed: Sequence[Candidate] = (),
         sparing: Sequence[Candidate] | None = None,
     ) -> Question | str:
-        """What to replay of late; in words why nothing can be, where nothing can.
+        """Returns what to replay of the recent traffic, or in words why nothing can be replayed.
 
         Args:
             candidates: The first is what runs.
-            since_s: Since when it does.
+            since_s: Since when it runs.
             now_s: End of the window.
-            stress_replayed: What to replay under more load, what runs among it.
+            stress_replayed: Candidates to replay under more load, including what runs.
             sparing: See `Question`.
         """
         settings = self._settings
@@ -230,7 +226,7 @@ class Twin:
         if not asked:
             return "no request falls to the part of the fleet that could be replayed"
         first_s = asked[0].request.arrival_s
-        # What was there when it began comes with it, in the same sample, and what comes last comes once more.
+        # The same sample includes the initial state, and repeats the newest part at the end.
         fleet, traffic = self.fleet, self.traffic
         makes_way = settings.admission.overdue != "keep"
         still = open_of(traffic.there(now_s), now_s, in_flight=fleet.in_flight, overdue=fleet.overdue, makes_way=makes_way)
@@ -257,7 +253,7 @@ class Twin:
         )
 
     def take(self, answer: Answer) -> None:
-        """An answer has come: it becomes evidence, and says how far the twin may be believed."""
+        """Takes an answer: its results become evidence, and its check determines whether the twin is reliable."""
         if answer.took_s > 0.0:
             self._request_ms = max(1e-3, 1000.0 * answer.took_s / answer.replayed)
         self.evidence.add(answer.outlooks)
@@ -282,17 +278,17 @@ class Twin:
             )
 
     def gain(self, one: Candidate, other: Candidate) -> Gain | None:
-        """How much better one is expected to do than another."""
+        """Returns the expected gain of one candidate over another."""
         return self.evidence.gain(one, other)
 
     def gain_under_pressure(self, one: Candidate, other: Candidate) -> Gain | None:
-        """The same if more came; None where the last rounds have not shown it."""
+        """Returns the same under more load; None if the last rounds do not show it."""
         found = self.stress_replayed.gain(one, other)
         return found if found is not None and found.error < 1.0 else None
 
 
 def _once_more(asked: Sequence[PastRequest], now_s: float, span_s: float) -> list[PastRequest]:
-    """What came in the newest span, as what will come in the next: its ends are unknown."""
+    """Repeats the newest span as the arrivals of the next; their ends are unknown."""
     return [
         replace(one, request=replace(one.request, id=f"{one.request.id}+", arrival_s=one.request.arrival_s + span_s), good=None)
         for one in asked

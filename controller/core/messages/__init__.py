@@ -1,7 +1,7 @@
-"""Everything that travels on the bus: one struct per message type, and the stream each belongs to.
+"""All messages on the bus: one struct per message type, and the stream of each.
 
-Receivers ignore fields they do not know; a change that old receivers would misread gets a new `VERSION` (see bus/codec.py).
-Times are seconds since the epoch. Everybody imports from here; the modules part the messages by whom they are about.
+Receivers ignore fields that they do not know; a change that old receivers would misread gets a new `VERSION` (see bus/codec.py). Times are
+seconds since the epoch. Other packages import from here; the modules group the messages by subject.
 """
 
 from hmas.controller.core.messages.base import VERSION, Message

@@ -1,4 +1,4 @@
-"""The base of all messages and the version of what travels."""
+"""The base of all messages, and the version of their format."""
 
 import msgspec
 
@@ -6,4 +6,4 @@ VERSION = 1
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
-    """Base of all messages; `type` is the tag on the wire."""
+    """The base of all messages; `type` is the tag in the encoded form."""

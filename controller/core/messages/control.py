@@ -1,4 +1,4 @@
-"""What statera and meta decide."""
+"""The decisions of statera and meta."""
 
 from collections.abc import Mapping
 
@@ -8,11 +8,11 @@ from msgspec import field
 from hmas.controller.core.messages.base import Message
 
 OPEN_WINDOW = 1 << 16
-"""A window beyond every ceiling: an instance takes what it can, and only the TPOT guard and the KV fence hold back."""
+"""A window beyond every ceiling: an instance takes as many requests as it can, limited only by the TPOT guard and the KV fence."""
 
 
 def label_of(policy: str, parameters: Mapping[str, float], n_run: int) -> str:
-    """A policy with its parameters and window in words, such as `two-lane(threshold_ms=4000)` or `fcfs, window 48`."""
+    """Describes a policy with its parameters and window, such as `two-lane(threshold_ms=4000)` or `fcfs, window 48`."""
     told = ", ".join(f"{name}={value:g}" for name, value in sorted(parameters.items()))
     name = f"{policy}({told})" if told else policy
     if not n_run:
@@ -26,7 +26,7 @@ class LengthBound(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         prompt_tokens_below: Upper edge of the bucket (exclusive); 0 for the last, unbounded one.
         add_tokens: q_(1-eps) of l_real - l_pred in the bucket.
-        samples: Errors it stands on.
+        samples: Number of errors that it is based on.
     """
 
     prompt_tokens_below: int
@@ -38,8 +38,8 @@ class ControlAction(Message, frozen=True, tag="action"):
     """Statera's output C_t for one instance (statera -> gateway).
 
     Attributes:
-        token_budget: 0 leaves the engine's own.
-        guard: Factor on the share that the gateway's TPOT guard lets a prompt take, above 0 to 1.
+        token_budget: Tokens per step; 0 leaves the engine's own value.
+        guard: Factor on the share that the gateway's TPOT guard allows a prompt, above 0 to 1.
     """
 
     sent_s: float
@@ -54,12 +54,12 @@ class ControlAction(Message, frozen=True, tag="action"):
 
 
 class CandidateOutlook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the digital twin expects of one candidate.
+    """The digital twin's forecast for one candidate.
 
     Attributes:
-        n_run: Window of each instance, 0 for statera's.
-        good: Share of requests that would keep both targets, 0 to 1, weighted by tenants.
-        gain: How much more than under what was in force; `error` its standard error. Both 0 for what was in force.
+        n_run: Window of each instance, 0 for the one that statera sets.
+        good: Forecast share of requests that meet both targets, 0 to 1, weighted by tenants.
+        gain: By how much this share exceeds that of the active settings; `error`: its standard error. Both are 0 for the active settings.
     """
 
     policy: str
@@ -74,16 +74,16 @@ class MetaDecision(Message, frozen=True, tag="decision"):
     """Meta's output A_t with parameters (meta -> gateway).
 
     Attributes:
-        decision_id: Unique; the gateway's event names it when applied.
+        decision_id: Unique id; the gateway's event names it when the decision is applied.
         parameters: Topology-specific parameters, validated by the policy (H-MAS C.1).
-        bypass: Emergency bypass: FCFS and unbounded knobs (C.2).
+        bypass: Whether this is the emergency bypass: FCFS and unbounded knobs (C.2).
         source: `rules`, `twin`, `llm`, `rollback`, `bypass`, ...
-        evidence: The figures the reason stands on.
-        confidence: What the selector gives its own word, 0 to 1.
-        candidates: What was looked at and what was expected of each, best first; empty where nobody replayed anything.
-        n_run: Window that meta holds for every instance, at most its ceiling; 0 leaves windows to statera.
-        changed: Whether something else is in force now than before: policy, parameters or window.
-        repeats: Id of the decision that this one only repeats as a sign of life, empty for one of its own.
+        evidence: The figures that the reason is based on.
+        confidence: The selector's confidence in its decision, 0 to 1.
+        candidates: The candidates with the forecast for each, best first; empty without a replay.
+        n_run: Window that meta sets for every instance, at most its ceiling; 0 leaves windows to statera.
+        changed: Whether the decision changes the active policy, parameters or window.
+        repeats: Id of the decision that this one only repeats as a sign of life, empty for a new decision.
     """
 
     sent_s: float
@@ -103,15 +103,15 @@ class MetaDecision(Message, frozen=True, tag="decision"):
 
 
 class DecisionOutcome(Message, frozen=True, tag="decision_outcome"):
-    """What became of a decision (meta -> operators), told once the span that it is judged by is over.
+    """The outcome of a decision (meta -> operators), sent once the span that it is judged by is over.
 
     Attributes:
         from_s, until_s: That span.
-        requests: Settled within it.
-        good: Share of them that kept both targets, in truth.
-        expected: Share that was expected when it was decided, -1 where nobody replayed anything.
-        best: The candidate that would have done best in hindsight, by replay; empty where that is not known. `best_good` its share of good
-            requests in that replay, `chosen_good` that of what was decided.
+        requests: Number of requests that were settled within it.
+        good: Actual share of them that met both targets.
+        expected: Share that was forecast when the decision was made, -1 without a replay.
+        best: The candidate that would have done best in hindsight, by replay; empty if unknown. `best_good`: its share of good requests in
+            that replay; `chosen_good`: that of the chosen one.
     """
 
     sent_s: float
@@ -127,5 +127,5 @@ class DecisionOutcome(Message, frozen=True, tag="decision_outcome"):
 
     @property
     def regret(self) -> float:
-        """How much more the best would have kept in time, by replay; 0 where that is not known."""
+        """By how much the best candidate's share of good requests exceeds that of the chosen one, by replay; 0 if unknown."""
         return max(0.0, self.best_good - self.chosen_good)

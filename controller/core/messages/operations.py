@@ -1,4 +1,4 @@
-"""What operators read and hold."""
+"""Messages for operators, and the notice of their overrides."""
 
 from typing import Any, Literal
 
@@ -8,17 +8,18 @@ from hmas.controller.core.messages.base import Message
 
 
 class ModelReport(Message, frozen=True, tag="model_report"):
-    """How an agent's model does on live traffic, every few seconds (perception, prediction, meta -> gateway, operators).
+    """The quality of an agent's model on live traffic, every few seconds (perception, prediction, meta -> gateway, operators).
 
     Attributes:
-        agent, instance: Who says so; an agent may run several times.
-        model: Kind and version of what is reported on.
-        role: `active` where its answers are used, `shadow` where they are only scored.
-        requests: Answered since the model was loaded, of meta the views that it was asked about; `scored`: of these, with a known outcome.
-        figures: By name, as `hmas.controller.observability.agent_metrics` lists them; unknown ones are ignored.
+        agent, instance: The agent and its instance; an agent may run several times.
+        model: Kind and version of the model.
+        role: `active` if its answers are used, `shadow` if they are only scored.
+        requests: Requests answered since the model was loaded; for meta, the views that it decided on. `scored`: those with a known
+            outcome.
+        figures: Figures by name, as `hmas.controller.observability.agent_metrics` lists them; unknown ones are ignored.
         coverage: Share of outcomes at or below each stated quantile, by level such as `0.9`.
-        fallback: Why this model stands in for the one that was configured, empty where it does not.
-        rss_bytes: Memory of the process.
+        fallback: Why this model replaces the configured one, empty if it does not.
+        rss_bytes: Resident memory of the process.
     """
 
     sent_s: float
@@ -35,7 +36,7 @@ class ModelReport(Message, frozen=True, tag="model_report"):
 
 
 class OverrideNotice(Message, frozen=True, tag="override"):
-    """What operators hold at present (admin -> all). An empty notice releases everything."""
+    """The active overrides of operators (admin -> all). An empty notice releases everything."""
 
     sent_s: float
     policy: str = ""
@@ -53,7 +54,7 @@ Severity = Literal["info", "warning", "error"]
 
 
 class Event(Message, frozen=True, tag="event"):
-    """What changed, why, from what to what (all -> operators)."""
+    """A change, with the values before and after and the reason (all -> operators)."""
 
     sent_s: float
     source: str

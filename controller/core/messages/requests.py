@@ -1,4 +1,4 @@
-"""One request on its way: what is told of it, what is believed, what it costs, how it ended."""
+"""Messages about one request: its notice, its features, its cost, and its end."""
 
 from msgspec import field
 
@@ -10,22 +10,22 @@ class RequestNotice(Message, frozen=True, tag="request"):
     """A request has been queued (gateway -> perception).
 
     Attributes:
-        excerpt: Head and tail of what is asked: the last user message, or the prompt. Like the two texts after it bounded
-            (`hmas.controller.core.prompt_texts`), and empty where prompts may not leave the gateway.
+        excerpt: Head and tail of the question: the last user message, or the prompt. Like the two texts after it, it is bounded
+            (`hmas.controller.core.prompt_texts`), and empty if prompts must not leave the gateway.
         system: Head of the system prompts.
-        history: What was said before the question, newest last.
-        question_chars, question_tokens: Length of the whole question, 0 where not known.
+        history: The earlier messages before the question, newest last.
+        question_chars, question_tokens: Length of the whole question, 0 if unknown.
         prompt_chars: Length of the whole prompt in characters.
-        ttft_slo_ms: Declared target, 0 where none was declared. Likewise `tpot_slo_ms`.
-        max_output_tokens: The client's cap, 0 where none.
-        has_tools: Whether tool definitions came along.
-        turns: Messages of the conversation, 0 where not known (a plain completion).
-        images: Pictures among the content parts.
-        tool_results: Messages that hold what a tool answered.
+        ttft_slo_ms: Declared target, 0 if none was declared. Likewise `tpot_slo_ms`.
+        max_output_tokens: The client's cap, 0 if none.
+        has_tools: Whether the request has tool definitions.
+        turns: Messages of the conversation, 0 if unknown (a plain completion).
+        images: Number of pictures among the content parts.
+        tool_results: Number of messages with a tool's answer.
         wants_json: Whether the answer must be JSON.
-        choices: Answers that are asked for (`n`).
-        context_tokens: Tokens that prompt and answer may have together on the engines of the model, 0 where not known.
-        session: Opaque name of the conversation (`session_digest`), empty where not known.
+        choices: Number of answers requested (`n`).
+        context_tokens: Most tokens of prompt and answer together on the engines of the model, 0 if unknown.
+        session: Opaque name of the conversation (`session_digest`), empty if unknown.
     """
 
     request_id: str
@@ -53,13 +53,13 @@ class RequestNotice(Message, frozen=True, tag="request"):
 
 
 class RequestFeatures(Message, frozen=True, tag="features"):
-    """What perception believes about a request (perception -> prediction, gateway).
+    """Perception's estimates of a request (perception -> prediction, gateway).
 
     Attributes:
-        confidence: 0 to 1; below the configured floor the task type is `unknown`.
+        confidence: Confidence in the task type, 0 to 1; below the configured floor the type is `unknown`.
         output_tokens: Median of the predicted output length.
-        output_tokens_p90: 90 % quantile of it.
-        output_quantiles: Its quantiles at `hmas.controller.core.lengths.LEVELS`; empty where only the two above are known.
+        output_tokens_p90: 90 % quantile of the predicted output length.
+        output_quantiles: Its quantiles at `hmas.controller.core.lengths.LEVELS`; empty if only the two above are known.
         prompt_tokens: Passed on so that prediction needs no second stream.
     """
 
@@ -80,14 +80,14 @@ class RequestFeatures(Message, frozen=True, tag="features"):
 
 
 class RequestCost(Message, frozen=True, tag="cost"):
-    """What a request will cost (prediction -> gateway).
+    """The predicted cost of a request (prediction -> gateway).
 
     Attributes:
-        ttft_ms: From dispatch to first token, by instance name, as the instances were loaded when asked.
-        tpot_ms: Per output token, by instance name.
-        output_tokens: The predicted length these stand on.
+        ttft_ms: Time from dispatch to first token, by instance name, under the load of the instances at that time.
+        tpot_ms: Time per output token, by instance name.
+        output_tokens: The predicted length that these are based on.
         ttft_p90_ms, tpot_p90_ms: Their 90 % quantiles, by instance name; the two above are medians.
-        total_ms: Quantiles 0.1, 0.5 and 0.9 of dispatch to end, by instance name: cost and output length both uncertain.
+        total_ms: Quantiles 0.1, 0.5 and 0.9 of the time from dispatch to end, by instance name: cost and output length are both uncertain.
     """
 
     request_id: str
@@ -101,20 +101,20 @@ class RequestCost(Message, frozen=True, tag="cost"):
 
 
 class Completion(Message, frozen=True, tag="completion"):
-    """A request has ended (gateway -> qos, statera, prediction, perception). Exactly one per submitted request.
+    """The end of a request (gateway -> qos, statera, prediction, perception). There is exactly one per submitted request.
 
     Attributes:
-        queue_ms: Arrival to dispatch; -1 where it was never dispatched.
-        ttft_ms: Arrival to first token; -1 where none came.
-        service_ttft_ms: Dispatch to first token; -1 where none came.
+        queue_ms: Time from arrival to dispatch; -1 if it was never dispatched.
+        ttft_ms: Time from arrival to first token; -1 if none came.
+        service_ttft_ms: Time from dispatch to first token; -1 if none came.
         tpot_ms: Mean time per output token after the first; -1 with fewer than two tokens.
-        total_ms: Arrival to end.
-        predicted_*: What was forecast before the first token came, for residuals.
-        running: In flight on the instance when this was dispatched; `kv_usage` likewise.
+        total_ms: Time from arrival to end.
+        predicted_*: The forecasts before the first token came, for residuals.
+        running: Requests in flight on the instance at dispatch; `kv_usage`: its cache use at that time.
         slo_met: Whether both targets were met (H-MAS Eq. 1); never true unless completed.
-        reason: Why it ended so, in words.
-        max_output_tokens: The client's cap, 0 where none: a length that reaches it says only that it would have been longer.
-        session: As in the notice.
+        reason: Why it ended in this way, as text.
+        max_output_tokens: The client's cap, 0 if none: an output that reaches it is only a lower bound of its natural length.
+        session: As in `RequestNotice`.
     """
 
     request_id: str

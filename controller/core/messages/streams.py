@@ -1,4 +1,4 @@
-"""The stream that each message travels on, and how long each stream may grow."""
+"""The stream of each message type, and the bound of each stream."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -54,7 +54,7 @@ STREAM_OF: Mapping[type[Message], str] = MappingProxyType(
         Event: EVENTS,
     }
 )
-"""The one stream that each message type travels on."""
+"""The stream of each message type."""
 
 MAXLEN: Mapping[str, int] = MappingProxyType(
     {
@@ -70,4 +70,4 @@ MAXLEN: Mapping[str, int] = MappingProxyType(
         EVENTS: 10_000,
     }
 )
-"""Bound of each stream in entries (trimmed by whole nodes, so a little more may stand); on a server in bytes, too (`bus.bounds`)."""
+"""Bound of each stream in entries (trimmed by whole nodes, so it may hold a little more); on a server also in bytes (`bus.bounds`)."""

@@ -8,18 +8,18 @@ from hmas.engines.base import EngineSnapshot
 
 
 class InstanceView(msgspec.Struct, frozen=True, kw_only=True):
-    """The gateway's own account of one instance, beside what the engine says.
+    """The gateway's own account of one instance, next to the engine's report.
 
     Attributes:
-        in_flight: Requests sent and not ended. `in_flight_tokens`: their prompt plus produced tokens so far.
-        n_run, token_budget: Controls in force (token_budget 0: the engine's own).
+        in_flight: Requests that were sent and have not ended. `in_flight_tokens`: their prompt plus produced tokens so far.
+        n_run, token_budget: The active controls (token_budget 0: the engine's own).
         kv_committed: Share of the KV fence taken by calibrated upper bounds, 0 to 1.
         tpot_pressure: 90 % quantile over in-flight requests of current TPOT over its SLO; 0 with none decoding.
-        first_token_overhead_ms: Within what time a first token mostly comes beyond its prompt's own prefill; 0 where that is not known.
-        guard: Factor on the TPOT guard's share in force; 0 where someone has named the share, which then holds for all instances.
+        first_token_overhead_ms: Usual time of a first token beyond its prompt's own prefill; 0 if unknown.
+        guard: Active factor on the TPOT guard's share; 0 if the share was set explicitly, which then applies to all instances.
         guarded: Whether the TPOT guard is on.
-        capacity_n_run: Largest n_run that makes sense (the engine's own maximum, else the configured one).
-        engine: The engine's last snapshot, None where there is none yet.
+        capacity_n_run: Largest useful n_run (the engine's own maximum, else the configured one).
+        engine: The engine's last snapshot, None if there is none yet.
     """
 
     name: str
@@ -42,15 +42,15 @@ class SystemSnapshot(Message, frozen=True, tag="system"):
     """Queue and engine state, sent every control cycle (gateway -> qos).
 
     Attributes:
-        queued: Waiting requests; `queued_tokens` the prompt tokens among them.
+        queued: Waiting requests; `queued_tokens`: their prompt tokens.
         oldest_wait_ms: Age of the oldest waiting request.
         queued_long: Waiting requests on the slow side of the two-lane threshold.
-        overdue: Waiting requests that can no longer meet their TTFT target, as the scheduler judges it.
+        overdue: Waiting requests that can no longer meet their TTFT target, as determined by the scheduler.
         arrived_total, dispatched_total, ended: Counters since the gateway started; `ended` by outcome.
-        forced: Names of what operators hold (`policy`; `knobs` and `budget` of all instances, `knobs:INSTANCE` of one), so that agents
-            stop arguing.
-        queued_by_task: Waiting requests by task type, as far as it is known yet; types of which none waits are left out.
-        cost_threshold: Cost above which requests are put behind at the moment (policy `robust-edf`), tokens; 0 where none are.
+        forced: Names of the settings that operators force (`policy`; `knobs` and `budget` of all instances, `knobs:INSTANCE` of one), so
+            that agents do not try to change them.
+        queued_by_task: Waiting requests by task type, as far as known; types without a waiting request are left out.
+        cost_threshold: Cost in tokens above which requests are currently put behind others (policy `robust-edf`); 0 if none are.
     """
 
     sent_s: float

@@ -1,4 +1,4 @@
-"""What qos makes of the telemetry: the fast view and the slow one (H-MAS 3.3)."""
+"""The views that qos computes from the telemetry: the fast and the slow one (H-MAS 3.3)."""
 
 import msgspec
 from msgspec import field
@@ -9,7 +9,7 @@ from hmas.controller.core.messages.system import InstanceView
 
 
 class LatencySummary(msgspec.Struct, frozen=True, kw_only=True):
-    """Quantiles in milliseconds over a window; all 0 where `count` is 0."""
+    """Quantiles in milliseconds over a window; all 0 if `count` is 0."""
 
     count: int = 0
     p50: float = 0.0
@@ -18,7 +18,7 @@ class LatencySummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LengthSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """Lengths in tokens over a window, each within 1 % of itself; all 0 where `count` is 0. `cv`: standard deviation over mean."""
+    """Lengths in tokens over a window, each with an error of at most 1 %; all 0 if `count` is 0. `cv`: standard deviation over mean."""
 
     count: int = 0
     p50: float = 0.0
@@ -28,10 +28,10 @@ class LengthSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SmoothedOutcomes(msgspec.Struct, frozen=True, kw_only=True):
-    """Outcomes with weights that fall with age by a factor of e per long window (an EWMA over requests, however they came in).
+    """Outcomes with weights that fall by a factor of e per long window of age (an EWMA over requests, at any rate of arrival).
 
     Attributes:
-        samples: Sum of the weights: how many requests of now it stands on.
+        samples: Sum of the weights: the equivalent number of current requests.
         goodput_rate, violation_rate, ttft_violation_rate, tpot_violation_rate: As in the views, 0 to 1; 0 with no samples.
     """
 
@@ -43,13 +43,13 @@ class SmoothedOutcomes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChangePoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A figure of the workload has changed for good, or for long (agents/qos/changes.py).
+    """A lasting change of a figure of the workload (agents/qos/changes.py).
 
     Attributes:
         figure: `arrival_rps`, `prompt_mean`, `output_mean` or `by_task`.
         at_s: When it began, to within a block (a twelfth of the long window). `found_s`: when it was certain.
-        before, after: The figure on either side; for `by_task` 0 and the share of requests that are of another type than before.
-        detail: For `by_task`, the type whose share changed most, in words; else empty.
+        before, after: The figure before and after the change; for `by_task` 0 and the share of requests with a changed type.
+        detail: For `by_task`, the type with the largest change of share; else empty.
     """
 
     figure: str
@@ -61,13 +61,13 @@ class ChangePoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TelemetryCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """What was wrong with the telemetry, counted since qos started.
+    """Faults in the telemetry, counted since qos started.
 
     Attributes:
-        late: Completions from before the window: not counted in any view. `duplicates`: delivered before.
-        ahead: Completions stamped ahead of the clock: counted as of now.
-        unordered: Snapshots older than one already seen: ignored.
-        restarts: Gateways that began anew, or whose clock went back.
+        late: Completions from before the window, which no view counts. `duplicates`: completions that were delivered before.
+        ahead: Completions with a time ahead of the clock, which count as current.
+        unordered: Snapshots older than one already seen, which are ignored.
+        restarts: Gateways that restarted, or had their clock set back.
     """
 
     late: int = 0
@@ -82,20 +82,21 @@ class ShortView(Message, frozen=True, tag="short_view"):
 
     Attributes:
         window_s: Span of the latency figures.
-        violation_rate: Share of requests whose fate was settled within the window, by ending or by passing their TTFT target in the queue,
-            that missed an SLO; `ttft_violation_rate`, `tpot_violation_rate` by target, the latter of ended ones.
+        violation_rate: Share of requests settled within the window, by ending or by passing their TTFT target in the queue, that missed an
+            SLO; `ttft_violation_rate`, `tpot_violation_rate`: the same by target, the latter for ended requests.
         queue_slope: Requests per second by which the queue grows (negative: shrinks).
         utilization: Per instance, 0 to above 1: the larger of TPOT pressure and KV use (see agents/qos).
         arrival_rps: Requests per second that arrived within the window.
-        anomalies: Lasting contradictions in the telemetry that speak of a stuck or broken control loop (agents/qos/anomalies.py).
-        fallbacks: Names of the figures that stand on a fallback because the engine does not give them.
-        span_s: What the window really covers; rates are per second of it.
+        anomalies: Lasting contradictions in the telemetry that indicate a stuck or broken control loop (agents/qos/anomalies.py).
+        fallbacks: Names of the figures that are based on a fallback because the engine does not report them.
+        span_s: Time that the window really covers; rates are per second of it.
         queue_by_lane: Waiting requests on the fast and the slow side of the two-lane split, `short` and `long`; `queue_by_task` by type.
         overdue: Waiting requests that have missed their TTFT target.
-        running: Requests on the instances; `engine_waiting` how many of them wait inside their engine.
-        kv_usage: Per instance, the share of the KV cache in use, or of the fence where the engine does not say (`kv_usage:` in fallbacks).
-        utilization_source: Per instance, the signal that its utilization is: `tpot_pressure`, `kv_usage` or `kv_committed`.
-        telemetry: What was wrong with the telemetry.
+        running: Requests on the instances; `engine_waiting`: those of them that wait inside their engine.
+        kv_usage: Per instance, the share of the KV cache in use, or of the fence if the engine does not report it (`kv_usage:` in
+            fallbacks).
+        utilization_source: Per instance, the signal that determines its utilization: `tpot_pressure`, `kv_usage` or `kv_committed`.
+        telemetry: Faults in the telemetry.
     """
 
     sent_s: float
@@ -137,19 +138,19 @@ class LongView(Message, frozen=True, tag="long_view"):
         arrival_rps: Mean arrival rate; `arrival_cv` the coefficient of variation of inter-arrival times.
         burst_ratio: Largest 1 s arrival count over the mean.
         prompt_mean, output_mean, total_cv: Lengths in tokens, and the variation of service time (severity of HOL blocking).
-        long_share: Share of requests above the two-lane threshold; `long_backlog` how many of them wait.
-        deadline_miss_share: Share of settled requests (see `ShortView`) that missed TTFT while waiting, not while being served.
-        late_service: Share of served requests that had lost their TTFT target before service began: capacity spent on what is lost.
+        long_share: Share of requests above the two-lane threshold; `long_backlog`: how many of them wait.
+        deadline_miss_share: Share of settled requests (see `ShortView`) that missed TTFT while waiting, not during service.
+        late_service: Share of served requests that had missed their TTFT target before service began: capacity spent in vain.
         mismatch: Utilization-gap score of Eq. 7, mean over the window; `mismatch_p95` its 95 % quantile.
-        fairness: Jain index of tokens served per weighted tenant among those who asked, 1 with fewer than two.
-        by_task, by_tenant: Share of ended requests, the largest by name and the rest as `other`.
+        fairness: Jain index of tokens served per weighted tenant among the tenants with requests, 1 with fewer than two.
+        by_task, by_tenant: Share of ended requests, the largest ones by name and the rest as `other`.
         arrival_dispersion: Variance over mean of the arrivals per sub-window (a sixtieth of the window): 1 for Poisson, more for bursts.
-        prompt_tokens, output_tokens: Lengths of those that ended, and of those that completed.
+        prompt_tokens, output_tokens: Lengths of requests that ended, and of requests that completed.
         long_backlog_mean: Mean of `long_backlog` over the window.
-        smoothed: Outcomes that forget slowly.
+        smoothed: Outcomes smoothed over a long time.
         changes: Change points found within the window, oldest first.
         tenant_error: By how much a share in `by_tenant` may be too small; 0 while there are at most 128 tenants a sub-window.
-        telemetry: What was wrong with the telemetry.
+        telemetry: Faults in the telemetry.
     """
 
     sent_s: float

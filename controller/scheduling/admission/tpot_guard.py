@@ -5,7 +5,7 @@ from hmas.controller.scheduling.instances.lateness import is_last_chance
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
 
 _OWN_MARGIN = 1.2
-"""A request joins where its TPOT target is at least this many times the instance's pace."""
+"""A request may join if its TPOT target is at least this many times the instance's pace."""
 
 _GIVE_WAY_S = 3.0
 _WAITED_S = 1.0

@@ -75,8 +75,7 @@ def may_pass_fence(entry: QueueEntry, tokens: int, instance: "Instance", now_s: 
         return False
     redone_ms = instance.pace.prefill_ms(instance.in_flight_tokens // instance.in_flight, entry.estimates.ttft_ms)
     unreported = instance.preemptions.unreported_tokens
-    usage = engine.kv_usage + unreported / max(1, instance.fence.capacity_tokens)
-    has_waited = now_s - entry.request.arrival_s >= instance.preemptions.price_s(redone_ms, instance.in_flight, usage)
+    has_waited = now_s - entry.request.arrival_s >= instance.preemptions.price_s(redone_ms, instance.in_flight)
     if not has_waited and (spares_work or not is_last_chance(entry, instance.first_token_ms(entry), now_s)):
         return False
     # Per report, one request may rely on others ending early, while less than nine tenths are in use; any more have to fit into the free

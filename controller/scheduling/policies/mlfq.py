@@ -76,7 +76,7 @@ class Mlfq(FlowPolicy):
 
     def _correct(self, flow: Flow, charge: Charge, more: float, now_s: float) -> None:
         boosts = self._boosts(now_s)
-        if flow.tag // LEVELS == boosts == charge.after[0] // LEVELS:  # what went before the last boost is forgiven
+        if flow.tag // LEVELS == boosts == charge.after[0] // LEVELS:  # charges from before the last boost are dropped
             flow.used += more
             flow.tag = boosts * LEVELS + self.level(flow.used)
 

@@ -40,7 +40,7 @@ class FlowPolicy(ABC):
         self._turns = Turns()
         self._charges: Recall[Charge] = Recall(CHARGES_KEEP)
 
-    # -- what makes the discipline ----------------------------------------------------------------------------------------
+    # -- what defines the policy ------------------------------------------------------------------------------------------
 
     @abstractmethod
     def _cost(self, entry: QueueEntry, output_tokens: float) -> float:

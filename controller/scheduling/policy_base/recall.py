@@ -29,5 +29,5 @@ class Recall(Generic[T]):
             notes.popitem(last=False)
 
     def take(self, request_id: str) -> T | None:
-        """Forgets a pop and returns its note, None where there is none."""
+        """Removes the note of a pop and returns it, None if there is none."""
         return self._notes.pop(request_id, None)

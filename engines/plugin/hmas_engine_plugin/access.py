@@ -1,17 +1,17 @@
-"""Who may use the route. Pure."""
+"""Access control of the route. Pure."""
 
 import hmac
 import ipaddress
 
 
 def refusal(*, token: str, authorization: str | None, client: str | None, origin: str | None) -> tuple[int, str] | None:
-    """Why this request is turned away, as HTTP status and words; None lets it in.
+    """Why this request is refused, as HTTP status and message; None if it is allowed.
 
     Args:
-        token: What `HMAS_CONTROL_TOKEN` holds, empty where it is not set: then only this machine's own processes may ask.
+        token: The value of `HMAS_CONTROL_TOKEN`, empty if it is not set: then only processes on this machine have access.
         authorization: The request's `Authorization`.
-        client: The peer's address, None where it has none (a Unix socket).
-        origin: The request's `Origin`: a browser sends it, and a page open on this machine is no process that may ask.
+        client: The peer's address, None if it has none (a Unix socket).
+        origin: The request's `Origin`. Only a browser sends it, and a web page open on this machine must not have access.
     """
     if token:
         given = (authorization or "").encode()
@@ -26,7 +26,7 @@ def refusal(*, token: str, authorization: str | None, client: str | None, origin
 
 
 def is_loopback(client: str | None) -> bool:
-    """Whether an address is this machine's own."""
+    """Whether an address is a loopback address of this machine."""
     try:
         address = ipaddress.ip_address((client or "").split("%")[0])
     except ValueError:

@@ -1,4 +1,4 @@
-"""What of a scheduler can be controlled, why the rest cannot, and how that is told: the same for every engine. Pure."""
+"""What can be controlled in a scheduler, why the rest cannot, and how that is reported: the same for every engine. Pure."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ ACTIONS = ("reprioritize", "evict")
 
 @dataclass(frozen=True)
 class Knob:
-    """One live knob: what it may be set to (`low` to `high`, multiples of `step`), its start-up value, and how it is read and written."""
+    """One live knob: its allowed values (`low` to `high`, multiples of `step`), its start-up value, and how to read and write it."""
 
     low: int
     high: int
@@ -21,7 +21,7 @@ class Knob:
     step: int = 1
 
     def fault(self, value: int) -> str:
-        """Why it may not be set to `value`, empty where it may."""
+        """Why the knob may not be set to `value`, empty if it may."""
         if not self.low <= value <= self.high:
             return f"{value}; allowed: {self.low} to {self.high}"
         if value % self.step:
@@ -30,13 +30,13 @@ class Knob:
 
 
 def sorted_out(found: Mapping[str, Knob | str]) -> tuple[dict[str, Knob], dict[str, str]]:
-    """The knobs that there are, and for each of the others the reason why there is none."""
+    """Splits into the available knobs, and the reason for each knob that is missing."""
     knobs = {name: knob for name, knob in found.items() if isinstance(knob, Knob)}
     return knobs, {name: reason for name, reason in found.items() if isinstance(reason, str)}
 
 
 def state_of(knobs: Mapping[str, Knob], absent: Mapping[str, str], counters: Mapping[str, int]) -> dict[str, Any]:
-    """The document that a GET shows."""
+    """The document that a GET returns."""
     return {
         "plugin_version": VERSION,
         "knobs": {name: {"value": knob.read(), "min": knob.low, "max": knob.high, "start": knob.start} for name, knob in knobs.items()},
@@ -49,14 +49,14 @@ def state_of(knobs: Mapping[str, Knob], absent: Mapping[str, str], counters: Map
 def refusals(
     knobs: Mapping[str, Knob], absent: Mapping[str, str], wanted: Mapping[str, int], *, priorities: bool, evict: bool
 ) -> dict[str, str]:
-    """Why an order cannot be obeyed, by field; empty where it can.
+    """Why an order cannot be carried out, by field; empty if it can.
 
     Args:
-        knobs: What there is.
-        absent: Why the rest is not there, by knob or action.
-        wanted: Values by knob.
-        priorities: Whether the order asks for some.
-        evict: Whether the order asks for it.
+        knobs: The available knobs.
+        absent: Why a knob or an action is missing, by name.
+        wanted: The ordered values, by knob.
+        priorities: Whether the order changes priorities.
+        evict: Whether the order evicts requests.
     """
     refused = {}
     for name, value in wanted.items():

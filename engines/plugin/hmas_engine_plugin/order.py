@@ -1,9 +1,9 @@
-"""What a POST may say, why a wrong one is refused, and the document that answers it. Pure.
+"""The body of a POST: its format, the checks of it, and the document that answers it. Pure.
 
     {"knobs": {"n_run": 8}, "priorities": {"REQUEST_ID": -3}, "evict": ["REQUEST_ID"]}
 
-All that can be told without the engine is told here, for the whole body at once; what depends on the engine (a knob's range, whether it
-has the knob) is checked by `control` before anything is set.
+This module checks everything that does not depend on the engine, and reports all faults of a body at once. What depends on the engine
+(whether it has a knob, and the knob's range) is checked by `control` before anything is set.
 """
 
 import json
@@ -23,7 +23,7 @@ KNOBS = ("n_run", "token_budget", "long_prefill_tokens")
 
 
 class OrderError(ValueError):
-    """A body that cannot be obeyed; `refused` names every field at fault with the reason."""
+    """A body that is not a valid order; `refused` names every wrong field with the reason."""
 
     def __init__(self, refused: dict[str, str]) -> None:
         super().__init__("; ".join(f"{name}: {reason}" for name, reason in refused.items()))
@@ -32,7 +32,7 @@ class OrderError(ValueError):
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be done: knobs by name, priorities (in the engine's own sign) and evictions by request id."""
+    """One order: knobs by name, priorities (in the engine's own sign) and evictions by request id."""
 
     knobs: dict[str, int] = field(default_factory=dict)
     priorities: dict[str, int] = field(default_factory=dict)
@@ -51,10 +51,10 @@ def answer(
 
 
 def parse_order(body: bytes) -> Order:
-    """The order in a POST's body.
+    """Reads the order in a POST's body.
 
     Raises:
-        OrderError: Names what is wrong and what is allowed; nothing of such a body may be used.
+        OrderError: Names what is wrong and what is allowed; no part of such a body may be used.
     """
     if len(body) > MAX_BODY_BYTES:
         raise OrderError({"body": f"more than {MAX_BODY_BYTES} bytes; allowed: that at most"})
@@ -106,7 +106,7 @@ def _numbers(value: Any, where: str, least: int, faults: dict[str, str]) -> dict
         return {}
     good = {}
     for name, number in value.items():
-        # A JSON true is an int to Python.
+        # In Python a JSON true is an int.
         if type(number) is not int:
             faults[f"{where}.{_name(name)}"] = f"{_shown(number)}; allowed: a whole number"
         elif not least <= number <= MAX_NUMBER:
@@ -133,7 +133,7 @@ def _id_fault(value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A value as an error shows it: never long, and never a number of a million digits spelled out."""
+    """A value for an error message, cut to a short length; a number of a million digits is not written out."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 10**18:
         return "a number of more than 18 digits"
     if isinstance(value, (dict, list)):

@@ -1,4 +1,4 @@
-"""The route on an engine's own web server, and its guard. What is behind it is each engine's own: `Route.told` and `Route.done`."""
+"""The route on an engine's own web server, and its guard. Each engine implements `Route.told` and `Route.done` behind it."""
 
 import logging
 import os
@@ -18,7 +18,7 @@ TOKEN = "HMAS_CONTROL_TOKEN"  # noqa: S105 - the variable's name
 ENGINE_TIMEOUT_S = 30.0
 MAX_PENDING = 32
 MAX_DRAINED_BYTES = 64 << 20
-"""A body that is refused for its size is still read so far: a client that is cut off while it sends never sees the answer."""
+"""A body that is too large is still read up to this size, because a client that is cut off while it sends never reads the answer."""
 
 
 class EngineSilent(Exception):
@@ -26,29 +26,29 @@ class EngineSilent(Exception):
 
 
 class Route(ABC):
-    """Takes control calls in, one answer each, whatever happens."""
+    """Receives control calls and answers each exactly once, even after an error."""
 
     def __init__(self, log: logging.Logger) -> None:
-        """`log`: the engine's own, so that what goes wrong stands among its lines."""
+        """`log` is the engine's own logger, so that errors appear in the engine's log."""
         self._log = log
         self._token = os.environ.get(TOKEN, "")
         self._pending = 0
 
     @abstractmethod
     async def told(self) -> dict[str, Any]:
-        """What can be controlled, and how it stands.
+        """Reads what can be controlled, and the current values.
 
         Raises:
-            EngineSilent: No scheduler says so.
+            EngineSilent: No scheduler answered.
         """
         ...
 
     @abstractmethod
     async def done(self, order: Order) -> Sequence[dict[str, Any]]:
-        """What became of an order in each scheduler, as `answer` writes it.
+        """Carries out an order and returns its result in each scheduler, in the format of `answer`.
 
         Raises:
-            EngineSilent: One has not said so.
+            EngineSilent: A scheduler has not reported its result.
         """
         ...
 
@@ -58,15 +58,15 @@ class Route(ABC):
         app.add_api_route(PATH, self.post, methods=["POST"], include_in_schema=False)
 
     async def get(self, request: Request) -> JSONResponse:
-        """What can be controlled, and how it stands."""
+        """Returns what can be controlled, and the current values."""
         return await self._guarded(request, self._tell())
 
     async def post(self, request: Request) -> JSONResponse:
-        """Obeys an order; 400 where any of it is refused, and then nothing of it is done."""
+        """Carries out an order; answers 400 if any part of it is refused, and then does nothing of it."""
         return await self._guarded(request, self._obey(request))
 
     async def _guarded(self, request: Request, work: Coroutine[Any, Any, JSONResponse]) -> JSONResponse:
-        """One answer, whatever happens: this room must not take the server down with it."""
+        """Returns one answer in every case: an error here must not stop the engine's web server."""
         turned_away = refusal(
             token=self._token,
             authorization=request.headers.get("authorization"),
@@ -86,7 +86,7 @@ class Route(ABC):
             return JSONResponse({"error": str(error), **answer(refused=error.refused)}, status_code=400)
         except EngineSilent as error:
             return _error(503, str(error))
-        except Exception as error:  # noqa: BLE001 - the boundary to the engine: logged, told, and the engine goes on
+        except Exception as error:  # noqa: BLE001 - the boundary to the engine: logged, reported, and the engine goes on
             self._log.exception("%s %s failed", request.method, PATH)
             return _error(500, f"{type(error).__name__}: {error}")
         finally:
@@ -108,7 +108,7 @@ class Route(ABC):
 
 
 def summed(states: Iterable[dict[str, Any]]) -> dict[str, int]:
-    """The counters of several schedulers together."""
+    """Adds up the counters of several schedulers."""
     counters: dict[str, int] = {}
     for state in states:
         for name, count in state["counters"].items():
@@ -117,12 +117,12 @@ def summed(states: Iterable[dict[str, Any]]) -> dict[str, int]:
 
 
 def late() -> EngineSilent:
-    """What is said where nothing came back within `ENGINE_TIMEOUT_S`."""
+    """The error to raise if no answer came within `ENGINE_TIMEOUT_S`."""
     return EngineSilent(f"the engine did not answer within {ENGINE_TIMEOUT_S:g} s; the order may still take effect")
 
 
 async def _body(request: Request) -> bytes:
-    """The body, up to one byte more than is allowed."""
+    """Reads the body, up to one byte more than is allowed."""
     body, size = bytearray(), 0
     async for chunk in request.stream():
         size += len(chunk)

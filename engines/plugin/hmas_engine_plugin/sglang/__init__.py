@@ -1,5 +1,5 @@
-"""SGLang's side.
+"""The plugin's part for SGLang.
 
-An order crosses from the server (`endpoint`) to the scheduler's process inside SGLang's own internal-state messages (`wire`), which it
-takes between two steps (`hooks`). There `control` checks the rest and moves the scheduler.
+An order travels from the server (`endpoint`) to the scheduler's process inside SGLang's own internal-state messages (`wire`), which the
+scheduler handles between two steps (`hooks`). There `control` does the remaining checks and changes the scheduler.
 """

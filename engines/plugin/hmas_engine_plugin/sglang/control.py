@@ -1,7 +1,7 @@
-"""Reads and moves a scheduler's knobs. Runs in the scheduler's process, between two of its steps.
+"""Reads and sets a scheduler's knobs. Runs in the scheduler's process, between two of its steps.
 
-Every feature is looked for in the scheduler that is there, not assumed from its version: what is missing is reported as absent with the
-reason, and the rest works. A knob starts at the highest value it can have, because the start-up values size the runner's buffers.
+Every feature is detected in the running scheduler, not assumed from its version: a missing feature is reported as absent with the reason,
+and the rest works. A knob starts at its highest possible value, because the start-up values determine the size of the runner's buffers.
 """
 
 import logging
@@ -14,17 +14,17 @@ from ..order import answer
 log = logging.getLogger("sglang.srt.hmas_control")
 
 CAP = "pp_max_micro_batch_size"
-"""SGLang's name of the concurrency cap; without pipeline parallelism its one micro-batch is the running batch."""
+"""SGLang's name of the concurrency cap; without pipeline parallelism the only micro-batch is the running batch."""
 
 
 class Control:
     """The live control of one scheduler.
 
     Args:
-        scheduler: SGLang's scheduler, of whatever version.
-        set_stock: Sets one of SGLang's own live settings by its own handler; False where that refuses.
-        parallel: SGLang's settings of parallelism in force.
-        hooked: Whether `after_prefill` is called in every step, without which nothing can be evicted.
+        scheduler: SGLang's scheduler, of any version.
+        set_stock: Sets one of SGLang's own live settings through its own handler; returns False if that refuses.
+        parallel: Returns SGLang's active settings of parallelism.
+        hooked: Whether `after_prefill` is called in every step; otherwise nothing can be evicted.
     """
 
     def __init__(self, scheduler: Any, set_stock: Callable[[str, int], bool], parallel: Callable[[], Any], *, hooked: bool) -> None:
@@ -45,7 +45,7 @@ class Control:
                 self.absent[action] = reason
 
     def state(self) -> dict[str, Any]:
-        """What the GET shows of this scheduler."""
+        """The state of this scheduler that the GET returns."""
         scheduler = self._scheduler
         counters = {
             "prefill_steps": self.prefill_steps,
@@ -57,14 +57,15 @@ class Control:
         return state_of(self.knobs, self.absent, counters)
 
     def report(self) -> dict[str, Any] | None:
-        """What became of the last order. Asked for once it has been obeyed: an eviction that has not come about by now never will."""
+        """The result of the last order. It is read after the order's step: an eviction that has not happened by then is cancelled."""
         self._pending.clear()
         return self._report
 
     def obey(self, serial: int, knobs: dict[str, int], priorities: dict[str, int], evict: list[str]) -> None:
-        """Does all of an order, or nothing of it where a field is refused; evictions follow in the step that comes next.
+        """Carries out the whole order, or nothing of it if a field is refused; evictions follow in the next step.
 
-        A priority given with an eviction holds where the evicted wait: so one call can lower the cap, evict, and say who returns first.
+        A priority given together with an eviction applies once the evicted request waits. So one call can lower the cap, evict requests,
+        and set the order in which they return.
         """
         self._pending.clear()
         self._report = {"serial": serial, **answer()}
@@ -79,22 +80,22 @@ class Control:
         self._pending, self._priorities = list(evict), priorities
 
     def fail(self, serial: int, reason: str) -> None:
-        """Reports that an order could not be obeyed."""
+        """Reports that an order could not be carried out."""
         self._pending.clear()
         self._report = {"serial": serial, **answer(refused={"body": reason})}
 
     def reopen(self) -> None:
-        """Lets the scheduler look for room again: after a raised cap it would take its last "no" for an answer until a request leaves."""
+        """Makes the scheduler look for free slots again: after a raised cap it would regard its batch as full until a request ends."""
         scheduler = self._scheduler
         for batch in (scheduler.running_batch, *getattr(scheduler, "running_mbs", ())):
             if batch is not None:
                 batch.batch_is_full = False
 
     def after_prefill(self, plan: Any) -> None:
-        """Counts what a prefill step was given to do, and evicts what was asked for.
+        """Counts the work of a prefill step, and carries out the pending evictions.
 
-        Here, and nowhere earlier in a step, requests leave the running batch as in SGLang's own retraction: their last results are still on
-        their way where steps overlap, and are dropped because nothing lets them run again before the next step.
+        This is the earliest point of a step at which requests can leave the running batch as in SGLang's own retraction. If steps overlap,
+        their last results are still in flight; they are dropped, because the requests cannot run again before the next step.
         """
         batch = plan.batch_to_run
         if batch is not None:
@@ -124,7 +125,7 @@ class Control:
         return Knob(1, high, getattr(parallel, CAP), lambda: int(getattr(self._parallel(), CAP)), write)
 
     def _turn(self, knobs: dict[str, int]) -> dict[str, str]:
-        """Sets the knobs; one that cannot be set after all takes the others back with it, and is the one refused."""
+        """Sets the knobs. If one cannot be set, the others are set back, and that one is reported as refused."""
         before = {name: self.knobs[name].read() for name in knobs}
         for name, value in knobs.items():
             try:
@@ -137,7 +138,7 @@ class Control:
         return {}
 
     def _reprioritize(self, priorities: dict[str, int]) -> list[str]:
-        """The queue is sorted anew by every step that takes from it, so the value is all there is to change."""
+        """Changes priorities of waiting requests. Every step that takes from the queue sorts it anew, so setting the value is enough."""
         changed = []
         if priorities:
             for request in self._scheduler.waiting_queue:
@@ -152,7 +153,7 @@ class Control:
         released: list[int] = []
         try:
             for index in chosen:
-                # The second argument is how many will run on: so much memory SGLang sees to at once.
+                # The second argument is the number of requests that keep running, for which SGLang reserves memory at once.
                 batch.release_req(index, len(batch.reqs) - len(released) - 1)
                 released.append(index)
         finally:
@@ -173,7 +174,7 @@ class Control:
 
 
 def _can_return(request: Any) -> bool:
-    """Whether a running request goes on after an eviction as if nothing had been: SGLang forgets penalties when it computes one again."""
+    """Whether an eviction leaves a request's answer unchanged: SGLang loses the state of penalties when it computes a request again."""
     if request.finished() or request.to_finish is not None or getattr(request, "beam_group", None) is not None:
         return False
     without = {"presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1, "min_new_tokens": 0}
@@ -181,7 +182,7 @@ def _can_return(request: Any) -> bool:
 
 
 def _count(scheduler: Any, requests: list[Any]) -> None:
-    """An eviction is a retraction to whoever reads SGLang's metrics."""
+    """Counts evictions as retractions in SGLang's metrics."""
     try:
         reporter = scheduler.metrics_reporter
         if reporter.enable_metrics:
@@ -195,7 +196,7 @@ def _count(scheduler: Any, requests: list[Any]) -> None:
 
 
 def _several(parallel: Any) -> str:
-    """Why one number cannot hold for this engine: it has several schedulers or several running batches. Empty where it has one."""
+    """Why one value cannot apply to this engine: it has several schedulers or several running batches. Empty if it has one of each."""
     ranks, stages = int(getattr(parallel, "num_dp_ranks", 1) or 1), int(getattr(parallel, "pp_size", 1) or 1)
     return f"{ranks} data-parallel ranks and {stages} pipeline stages; live only with one of each" if ranks * stages > 1 else ""
 
@@ -212,8 +213,8 @@ def _tokens_per_prefill(scheduler: Any, parallel: Any) -> Knob | str:
     if supports_mamba is None or supports_mamba() or getattr(scheduler, "kv_shard_widening", 1) != 1:
         return "this model's state cuts its prompts on a grid of its own"
     page = int(getattr(scheduler, "page_size", 1) or 1)
-    # A chunk that is cut to nothing would leave a prompt waiting for ever: by the alignment of deterministic inference, or, where decoding
-    # requests share the step, by their own tokens.
+    # A prompt would wait for ever if its chunk were cut to zero tokens: by the alignment of deterministic inference, or by the tokens of
+    # decoding requests that share the step.
     least = max(page, int(getattr(scheduler, "truncation_align_size", None) or 1))
     if getattr(scheduler, "is_mixed_chunk", False):
         least += int(scheduler.max_running_requests)
@@ -228,7 +229,7 @@ def _tokens_per_prefill(scheduler: Any, parallel: Any) -> Knob | str:
 
 
 def _no_reprioritize(scheduler: Any) -> str:
-    """Why the queue cannot be re-keyed, empty where it can."""
+    """Why priorities in the queue cannot be changed, empty if they can."""
     if not isinstance(getattr(scheduler, "waiting_queue", None), list):
         return "this version of SGLang keeps its queue otherwise"
     if not getattr(scheduler, "enable_priority_scheduling", False):
@@ -237,7 +238,7 @@ def _no_reprioritize(scheduler: Any) -> str:
 
 
 def _no_evict(scheduler: Any, parallel: Any, *, hooked: bool) -> str:
-    """Why running requests cannot be put back, empty where they can."""
+    """Why running requests cannot be put back into the queue, empty if they can."""
     batch = getattr(scheduler, "running_batch", None)
     parts = (getattr(batch, "release_req", None), getattr(batch, "filter_batch", None), getattr(scheduler, "_add_request_to_queue", None))
     if not hooked or None in parts:

@@ -1,4 +1,4 @@
-"""The server's side: the route's way to every scheduler."""
+"""The server's part: carries orders from the route to every scheduler."""
 
 import asyncio
 import logging
@@ -18,14 +18,14 @@ class ControlEndpoint(Route):
     def __init__(self, server: ModuleType) -> None:
         super().__init__(logging.getLogger("sglang.srt.hmas_control"))
         self._server: Any = server
-        # An order and the report on it are two messages, and no other order may come between them.
+        # An order and its report are two messages, and no other order may come between them.
         self._turn = asyncio.Lock()
 
     def open(self) -> None:
-        """Adds the route, and lets this plugin's token through the guard of SGLang's own key."""
+        """Adds the route, and exempts it from the check of SGLang's own API key."""
         self.attach(self._server.app)
         if self._token:
-            # One header carries both keys; what comes in by this path is guarded here.
+            # SGLang's key and this plugin's token use the same header; this plugin guards its own path.
             from sglang.srt.utils import auth  # noqa: PLC0415 - only SGLang's own processes have it
 
             decide, allowed = auth.decide_request_auth, auth.AuthDecision(allowed=True)
@@ -52,12 +52,14 @@ class ControlEndpoint(Route):
         return parts
 
     async def _ask(self, message: Message | None) -> list[dict[str, Any]]:
-        """The state of every scheduler, after an order where there is one; with data parallelism there are several, and each gets it whole.
+        """Reads the state of every scheduler, after sending the order if there is one.
+
+        With data parallelism there are several schedulers, and each gets the whole order.
 
         Raises:
-            EngineSilent: There is none, or one does not answer in time.
+            EngineSilent: There is no scheduler, or one does not answer in time.
         """
-        # A message that has gone out must come back to whoever waits for it, or SGLang's next one gets its answer: so it is left to end.
+        # If a sent message were abandoned, its answer would go to SGLang's next message: so the exchange runs to its end.
         work = asyncio.ensure_future(self._exchange(message))
         try:
             async with asyncio.timeout(ENGINE_TIMEOUT_S):

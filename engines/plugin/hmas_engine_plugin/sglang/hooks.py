@@ -1,4 +1,4 @@
-"""Where the plugin reaches into SGLang. Every hook is a try: what fails is logged, and SGLang does what it would have done without it."""
+"""The plugin's hooks into SGLang. If a hook fails, the error is logged, and SGLang does what it would have done without the hook."""
 
 import logging
 import os
@@ -20,7 +20,7 @@ CONTROL = "_hmas_control"
 
 
 def register() -> None:
-    """SGLang calls this in each of its processes; only what a process has is hooked there."""
+    """Sets the hooks. SGLang calls this in each of its processes; only modules that the process imports are hooked."""
     ensure_seal(os.environ)
     when_imported(INTERNAL_STATE, _hook_internal_state)
     when_imported(SCHEDULER, _hook_scheduler)
@@ -57,7 +57,7 @@ def _hook(target: str, function: Callable[..., Any], kind: str) -> None:
 
 
 def set_internal_state(original: Callable[..., Any], controller: Any, received: Any) -> Any:
-    """Obeys a sealed order of ours; what anybody else sets goes its own way, with a raised cap made to count at once."""
+    """Carries out a sealed order of this plugin. Other settings go to SGLang's own handler; a raised cap then takes effect at once."""
     control = order = None
     try:
         control = control_of(controller, original, type(received))
@@ -78,12 +78,12 @@ def set_internal_state(original: Callable[..., Any], controller: Any, received: 
     except Exception as error:
         log.exception("order %s was not obeyed", order.serial)
         control.fail(order.serial, f"the scheduler could not do it: {type(error).__name__}: {error}")
-    # An empty update is SGLang's own way to make the answer.
+    # An empty update makes SGLang build the answer.
     return original(controller, type(received)(server_args={}))
 
 
 def get_internal_state(original: Callable[..., Any], controller: Any, received: Any) -> Any:
-    """Answers our own question with the plugin's state and report alone: SGLang's whole state takes its scheduler milliseconds."""
+    """Answers the plugin's own message with only the plugin's state and report: SGLang's whole state costs its scheduler milliseconds."""
     if getattr(received, "rid", None) == READ:
         try:
             from sglang.srt.managers.io_struct import GetInternalStateReqOutput  # noqa: PLC0415 - only SGLang's own processes have it
@@ -96,7 +96,7 @@ def get_internal_state(original: Callable[..., Any], controller: Any, received: 
 
 
 def get_new_batch_prefill(original: Callable[..., Any], scheduler: Any, *args: Any, **named: Any) -> Any:
-    """One step's choice of prompts, and after it the moment for evictions."""
+    """Runs SGLang's choice of prompts for one step, then carries out evictions."""
     plan = original(scheduler, *args, **named)
     control = getattr(scheduler, CONTROL, None)
     if control is not None:
@@ -108,12 +108,12 @@ def get_new_batch_prefill(original: Callable[..., Any], scheduler: Any, *args: A
 
 
 def control_of(controller: Any, set_internal: Callable[..., Any] | None = None, request: type | None = None) -> Control:
-    """The control of a controller's scheduler, made when first asked for.
+    """The control of a controller's scheduler, created at the first call.
 
     Args:
         controller: SGLang's `SchedulerInternalStateController`.
-        set_internal: Its `set_internal_state` as SGLang wrote it; looked up where the caller has none.
-        request: The type of message that takes.
+        set_internal: The controller's original `set_internal_state`; looked up if None.
+        request: The message type that `set_internal` takes.
     """
     scheduler = controller.scheduler
     control = getattr(scheduler, CONTROL, None)

@@ -1,5 +1,7 @@
-"""Calls something when a module has been imported, without importing it: SGLang loads its plugins in every process, and a process that only
-turns tokens into text must not load a scheduler and a web server because a plugin looks at them.
+"""Calls a function when a module has been imported, without importing the module.
+
+SGLang loads its plugins in every process, and a process that only turns tokens into text must not load a scheduler and a web server for
+the sake of a plugin.
 """
 
 import importlib.abc
@@ -11,7 +13,7 @@ from types import ModuleType
 
 
 class _Watch(importlib.abc.MetaPathFinder):
-    """Stands before the finders for one module, and steps aside when it comes."""
+    """An import finder for one module, which removes itself when that module is imported."""
 
     def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
         self._name = name
@@ -23,7 +25,7 @@ class _Watch(importlib.abc.MetaPathFinder):
         path: Sequence[str] | None = None,  # noqa: ARG002 - the protocol's parameters
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> importlib.machinery.ModuleSpec | None:
-        """The module's own spec, whose loader calls back when it is done."""
+        """Returns the module's own spec, whose loader calls `then` after it has run the module."""
         if name != self._name or self not in sys.meta_path:
             return None
         sys.meta_path.remove(self)
@@ -42,7 +44,7 @@ class _Watch(importlib.abc.MetaPathFinder):
 
 
 def when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
-    """Calls `then` with the module: at once where it is there already, else as soon as somebody imports it."""
+    """Calls `then` with the module: at once if it is imported already, else as soon as it is."""
     module = sys.modules.get(name)
     if module is not None:
         then(module)

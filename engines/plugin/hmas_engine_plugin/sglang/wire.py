@@ -1,7 +1,7 @@
-"""An order inside SGLang's `set_internal_state` message, which carries nothing but numbers by name. Pure.
+"""The format of an order inside SGLang's `set_internal_state` message, which carries only numbers by name. Pure.
 
-Any client of SGLang's own `/set_internal_state` could write such names, past the guard of this plugin's route: so an order counts only
-with the seal, a number that the server's process draws at its start and that the scheduler's process inherits.
+Any client of SGLang's own `/set_internal_state` could send such names and bypass the guard of this plugin's route. So an order is accepted
+only with the seal, a random number that the server's process draws at its start and that the scheduler's process inherits.
 """
 
 import hmac
@@ -10,22 +10,22 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 
 SEAL = "HMAS_CONTROL_SEAL"
-"""Environment variable that holds the seal; the server's process sets it for the processes it starts."""
+"""Environment variable that holds the seal; the server's process sets it for its child processes."""
 
 PREFIX = "hmas."
 _SEAL, _SERIAL = PREFIX + "seal", PREFIX + "serial"
 _KNOB, _PRIORITY, _EVICT = PREFIX + "knob.", PREFIX + "priority.", PREFIX + "evict."
 
 STATE = "hmas"
-"""Where the plugin's state stands in the answer to its own `get_internal_state`."""
+"""The key of the plugin's state in the answer to its own `get_internal_state`."""
 
 READ = "hmas.read"
-"""The id of that message, by which the scheduler knows it from others' questions."""
+"""The id of the plugin's own `get_internal_state` message, by which the scheduler distinguishes it from others."""
 
 
 @dataclass(frozen=True)
 class Message:
-    """An order on its way to the scheduler; the report that answers it carries the same serial."""
+    """An order to the scheduler; its report carries the same serial."""
 
     serial: int
     knobs: dict[str, int] = field(default_factory=dict)
@@ -34,12 +34,12 @@ class Message:
 
 
 def new_serial() -> int:
-    """A number that no other order has."""
+    """A random number that identifies an order."""
     return secrets.randbits(53)
 
 
 def ensure_seal(environment: MutableMapping[str, str]) -> None:
-    """Draws the seal where no parent process has."""
+    """Draws the seal unless a parent process has done so."""
     environment.setdefault(SEAL, str(secrets.randbits(62)))
 
 
@@ -55,7 +55,7 @@ def encode(message: Message, seal: str) -> dict[str, int]:
 
 
 def decode(numbers: Mapping[str, float], seal: str) -> Message | None:
-    """The message; None where there is none, or one without the right seal: SGLang then refuses its names as unknown."""
+    """Reads the message; None if there is none or its seal is wrong: SGLang then refuses the names as unknown."""
     if not seal or not hmac.compare_digest(str(numbers.get(_SEAL, "")), seal):
         return None
     message = Message(int(numbers.get(_SERIAL, 0)))

@@ -1,7 +1,7 @@
-"""Reads and moves a scheduler's knobs. Runs in the engine core's process, between two of its steps.
+"""Reads and sets a scheduler's knobs. Runs in the engine core's process, between two of its steps.
 
-Every feature is looked for in the scheduler that is there, not assumed from its version: what is missing is reported as absent with the
-reason, and the rest works. A knob starts at the highest value it can have, because the start-up values size the runner's buffers.
+Every feature is detected in the running scheduler, not assumed from its version: a missing feature is reported as absent with the reason,
+and the rest works. A knob starts at its highest possible value, because the start-up values determine the size of the runner's buffers.
 """
 
 import inspect
@@ -17,7 +17,7 @@ from .names import names_of
 log = logging.getLogger("vllm.hmas_control")
 
 QUEUES = ("waiting", "kv_holding_waiting", "skipped_waiting")
-"""Where requests wait, by attribute; which of them there are depends on the version."""
+"""Attributes of the scheduler that hold waiting requests; which of them exist depends on the version."""
 
 SCHEDULER = "hmas_engine_plugin.vllm.scheduler.HmasScheduler"
 
@@ -26,8 +26,8 @@ class Control:
     """The live control of one scheduler.
 
     Args:
-        scheduler: vLLM's scheduler, of whatever version.
-        capped: Whether its class calls `before_step` and `after_step`: keeps `cap` in force, and counts.
+        scheduler: vLLM's scheduler, of any version.
+        capped: Whether its class calls `before_step` and `after_step`, which enforce `cap` and count steps.
     """
 
     def __init__(self, scheduler: Any, *, capped: bool = False) -> None:
@@ -48,7 +48,7 @@ class Control:
                 self.absent[action] = reason
 
     def state(self) -> dict[str, Any]:
-        """What the GET shows of this engine core."""
+        """The state of this engine core that the GET returns."""
         counters = {
             **({"steps": self.steps, "scheduled_tokens": self.scheduled_tokens} if self._counts else {}),
             "evictions": self.evictions,
@@ -58,9 +58,9 @@ class Control:
         return state_of(self.knobs, self.absent, counters)
 
     def obey(self, knobs: dict[str, int], priorities: dict[str, int], evict: list[str]) -> dict[str, Any]:
-        """Does all of an order, or nothing of it where a field is refused.
+        """Carries out the whole order, or nothing of it if a field is refused.
 
-        Knobs come first, then evictions, then priorities: so one call can lower the cap, evict, and say where the evicted wait.
+        Knobs come first, then evictions, then priorities. So one call can lower the cap, evict requests, and set their place in the queue.
         """
         refused = refusals(self.knobs, self.absent, knobs, priorities=bool(priorities), evict=bool(evict))
         if refused:
@@ -72,12 +72,12 @@ class Control:
         return answer(applied={name: self.knobs[name].read() for name in knobs}, reprioritized=changed, evicted=evicted)
 
     def before_step(self) -> None:
-        """Keeps a cap that the scheduler has no field for: as many as run now stay, and no more come in beyond it."""
+        """Enforces a cap for which the scheduler has no field: running requests stay, and none is admitted beyond the cap."""
         if self.cap is not None:
             self._scheduler.max_num_running_reqs = max(len(self._scheduler.running), self.cap)
 
     def after_step(self, output: Any) -> None:
-        """Counts what a step was given to do."""
+        """Counts the work of a step."""
         self.steps += 1
         self.scheduled_tokens += getattr(output, "total_num_scheduled_tokens", 0)
 
@@ -97,7 +97,7 @@ class Control:
         return Knob(1, high, high, lambda: high if self.cap is None else self.cap, write)
 
     def _turn(self, knobs: dict[str, int]) -> None:
-        """Sets the knobs; one that cannot be set after all takes the others back with it."""
+        """Sets the knobs; if one cannot be set, all are set back."""
         before = {name: self.knobs[name].read() for name in knobs}
         try:
             for name, value in knobs.items():
@@ -108,7 +108,7 @@ class Control:
             raise
 
     def _by_name(self, *wanted: Iterable[str]) -> dict[str, list[Any]]:
-        """The requests behind each name that is asked for: several where a client asked for several answers in one request."""
+        """The requests of each given name: several if a client asked for several answers in one request."""
         names = {name for part in wanted for name in part}
         found: dict[str, list[Any]] = {}
         if names:
@@ -121,9 +121,9 @@ class Control:
     def _evict(self, requests: list[Any]) -> bool:
         scheduler = self._scheduler
         running = [request for request in requests if request in scheduler.running and request.status.name == "RUNNING"]
-        # With a connector that hands KV on, what is on its way is dropped, as in the scheduler's own preemption.
+        # With a connector that transfers KV, output in flight is dropped, as in the scheduler's own preemption.
         options = {"drop_stale_output": True} if getattr(scheduler, "requires_kv_delivery", False) else {}
-        preempt = scheduler._preempt_request  # noqa: SLF001 - vLLM has no public name for it; `_no_evict` looks at its form
+        preempt = scheduler._preempt_request  # noqa: SLF001 - vLLM has no public name for it; `_no_evict` checks its signature
         for request in running:
             scheduler.running.remove(request)
             try:
@@ -133,7 +133,7 @@ class Control:
                     scheduler.running.append(request)
                 self.absent["evict"] = f"failed once and is shut since: {type(error).__name__}: {error}"
                 raise
-            # It may run again in the very next step, which must then not take it for one that ran on.
+            # The request may run again in the next step, which must not treat it as one that ran without interruption.
             getattr(scheduler, "prev_step_scheduled_req_ids", set()).discard(request.request_id)
             self.evictions += 1
         return bool(running)
@@ -172,7 +172,7 @@ def _tokens_per_step(scheduler: Any) -> Knob | str:
 
 
 def _least_tokens(scheduler: Any, high: int) -> int:
-    """The fewest tokens per step with which every request still gets on: a smaller budget would leave one waiting for ever."""
+    """The smallest token budget with which every request makes progress; with fewer tokens a request could wait for ever."""
     config = scheduler.scheduler_config
     if not getattr(config, "enable_chunked_prefill", True):
         return high

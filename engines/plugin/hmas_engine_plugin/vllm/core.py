@@ -1,4 +1,4 @@
-"""The engine core's side: a utility method that the API server calls by name, and that never raises."""
+"""The engine core's part: a utility method that the API server calls by name, and that never raises."""
 
 import logging
 from typing import Any
@@ -22,11 +22,11 @@ def register() -> None:
 
 
 def handle(core: Any, order: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The state where there is no order, else what became of the order. A fault is logged and told, and the engine goes on.
+    """Returns the state if there is no order, else the order's result. An error is logged and reported, and the engine goes on.
 
     Args:
         core: vLLM's `EngineCore`.
-        order: `knobs`, `priorities` and `evict`, each checked for its form.
+        order: `knobs`, `priorities` and `evict`; their format has been checked.
     """
     try:
         control = getattr(core.scheduler, METHOD, None)

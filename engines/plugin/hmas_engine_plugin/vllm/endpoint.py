@@ -1,6 +1,6 @@
-"""The API server's side: the route's way to every engine core.
+"""The API server's part: carries orders from the route to every engine core.
 
-vLLM loads it only where VLLM_PLUGINS names `hmas_control`.
+vLLM loads it only if VLLM_PLUGINS names `hmas_control`.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class ControlEndpoint(Route):
         self.attach(app)
 
     async def init_state(self, engine_client: Any, state: Any, args: Any) -> None:  # noqa: ARG002 - vLLM's own signature
-        """Takes the client through which the engine cores are reached."""
+        """Stores the client that reaches the engine cores."""
         self._engine_client = engine_client
 
     async def told(self) -> dict[str, Any]:
@@ -46,10 +46,10 @@ class ControlEndpoint(Route):
         return await self._ask({"knobs": order.knobs, "priorities": order.priorities, "evict": order.evict})
 
     async def _ask(self, order: dict[str, Any] | None) -> list[dict[str, Any]]:
-        """The answer of every engine core; with data parallelism there are several, and each gets the whole order.
+        """Returns the answer of every engine core; with data parallelism there are several, and each gets the whole order.
 
         Raises:
-            EngineSilent: There is none, or one does not answer in time.
+            EngineSilent: There is no engine core, or one does not answer in time.
         """
         core = getattr(self._engine_client, "engine_core", None)
         everyone = getattr(core, "call_utility_all_async", None)

@@ -1,8 +1,8 @@
-"""Which names a client may know a request by, from the id that it has inside the engine. Pure.
+"""Derives the names under which a client may know a request from its id inside the engine. Pure.
 
-vLLM makes its inner id out of the client's `X-Request-Id`: for X it is `chatcmpl-X` from chat, `cmpl-X-0` for the first prompt of a
-completion, each with `-` and 8 random hexadecimal digits behind it since ids are made unique, and with `0_` before it for the first of
-several answers (`n`).
+vLLM makes its inner id from the client's `X-Request-Id`. For X it is `chatcmpl-X` for chat and `cmpl-X-0` for the first prompt of a
+completion. Each is followed by `-` and 8 random hexadecimal digits, which make it unique, and the first of several answers (`n`) has the
+prefix `0_`.
 """
 
 import re
@@ -13,10 +13,10 @@ _PROMPT = re.compile(r"-\d+\Z")
 
 
 def names_of(inner: str) -> set[str]:
-    """The inner id itself, the answer's id as the client reads it, and the client's own request id."""
+    """The inner id itself, the answer's id as the client receives it, and the client's own request id."""
     names = {inner}
     plain = _CHILD.sub("", inner, count=1) if _CHILD.match(inner) else inner
-    # Whether ids are made unique is a setting, and a client's own id may end in 8 such digits too: so both readings count.
+    # Unique ids can be switched off, and a client's own id may also end in 8 such digits: so both readings are returned.
     for outer in {plain, _RANDOM.sub("", plain)}:
         if outer.startswith("chatcmpl-"):
             names |= {outer, outer.removeprefix("chatcmpl-")}

@@ -8,14 +8,14 @@ from .control import Control
 
 
 class HmasScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is not installed where the types are checked
-    """Decides as its base class does; keeps the cap of versions that have no field for one, and counts its steps."""
+    """Decides as its base class does; enforces the cap in versions that have no field for one, and counts steps."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.hmas_control = Control(self, capped=True)
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
-        """One step's work; see the base class."""
+        """Schedules one step; see the base class."""
         self.hmas_control.before_step()
         output = super().schedule(*args, **kwargs)
         self.hmas_control.after_step(output)
