@@ -1,1 +1,1 @@
-"""Tags each request: task type, SLO, output length."""
+"""The agent that tags each request with task type, SLO and output length."""

@@ -1,4 +1,4 @@
-"""The perception agent on the bus: notices in, features out; completions teach it lengths; models come and go while it works."""
+"""Connects perception to the bus: notices in, features out. Completions teach it lengths; it exchanges models while it works."""
 
 import asyncio
 import inspect
@@ -38,22 +38,22 @@ from hmas.controller.core.messages import (
 )
 
 NOTICE_MAX_AGE_S = 10.0
-"""A request that has been queued for longer has been dispatched on defaults, or is about to be."""
+"""A request that has waited longer has been dispatched on defaults, or is about to be."""
 REPLAY = 5_000
 """Newest telemetry entries read at start to learn lengths again."""
 RECENT = 2_000
-"""Newest completions that a model which is put in force learns from first."""
+"""Newest completions from which a newly activated model learns first."""
 REPORT_EVERY_S = 10.0
 REST_S = 5.0
 LONGEST_REST_S = 60.0
-"""How long a reader that failed is left alone, doubling from the first to the second."""
+"""Length of the pause for a reader that failed; it doubles from the first value up to the second."""
 UNKNOWN_MORE = 0.05
-"""A model that leaves so many more requests unknown is not put in force by itself, whatever it knows of lengths."""
+"""A model is not promoted automatically if it leaves this much more of the requests unknown, however good its lengths are."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What came of reading a batch: readings, whose, how long it took, and why the reader itself could not."""
+    """The result of reading a batch: readings, the reader's name, the duration, and why the wanted reader failed, if it did."""
 
     readings: list[Reading]
     by: str
@@ -65,8 +65,8 @@ class PerceptionAgent:
     """Binds `PerceptionModel` to its streams; see `hmas.agents.runtime.shell.Agent`.
 
     Attributes:
-        model: What is in force.
-        shadow: What reads along, None for none.
+        model: The active model.
+        shadow: The model in shadow mode; None for none.
     """
 
     name = "perception"
@@ -96,14 +96,14 @@ class PerceptionAgent:
         self._promote = False
 
     async def recover(self, bus: Bus, now_s: float) -> None:
-        """Loads its model, which learns lengths from the tail of the telemetry."""
+        """Loads its model, which learns lengths from the end of the telemetry stream."""
         completions = [message for message in await bus.latest(TELEMETRY, REPLAY) if isinstance(message, Completion)]
         self._recent.extend(completions)
         self._watch.note()
         self._take(await asyncio.to_thread(self._loader.load, None, None, completions), now_s)
 
     def handle(self, messages: Sequence[Message], now_s: float) -> list[Message] | Deferred[_Read]:
-        """Learns what ended, then has all notices read at once: here where that takes but a moment, else in the thread."""
+        """Learns from completions, then reads all notices as one batch: on the event loop if that is brief, else in the thread."""
         for message in messages:
             if isinstance(message, Completion):
                 self._learn(message)
@@ -118,7 +118,7 @@ class PerceptionAgent:
         return Deferred(reading, partial(self._answer, notices))
 
     def on_tick(self, now_s: float) -> list[Message]:
-        """Tells what has happened, and every few seconds how its models do."""
+        """Posts events, and every few seconds a report on each model."""
         if now_s - self._reported_s >= REPORT_EVERY_S:
             self._reported_s = now_s
             self._look_at_shadow(now_s)
@@ -126,7 +126,7 @@ class PerceptionAgent:
         return self._told()
 
     def beside(self, now_s: float) -> Deferred[Any] | None:
-        """Loads another model when the store's choice changes, puts a better one in force, reads along in the shadow."""
+        """Loads another model when the store's choice changes, promotes a better one, or reads in shadow mode."""
         if self._watch.changed(now_s):
             return Deferred(partial(self._loader.load, self._have, self.shadow, list(self._recent)), self._swap)
         shadow = self.shadow
@@ -144,7 +144,7 @@ class PerceptionAgent:
             self.shadow.learn(completion, found)
 
     def _reading(self, reader: Reader, views: list[PromptView]) -> Callable[[], Any]:
-        """The long half: reads the views, by the rules where the reader fails."""
+        """Returns the slow part: reading the views, by the rules if the reader fails."""
         read_async = getattr(reader, "read_async", None)
         if read_async is None:
             return lambda: self._read(reader, views)
@@ -153,7 +153,7 @@ class PerceptionAgent:
             start_s = time.perf_counter()
             try:
                 return self._checked(await read_async(views), reader.name, len(views), start_s)
-            except Exception as error:  # noqa: BLE001 - whatever ails a model, requests are answered
+            except Exception as error:  # noqa: BLE001 - whatever a model's fault, requests are answered
                 return self._by_rules(views, error)
 
         return asked
@@ -176,7 +176,7 @@ class PerceptionAgent:
         return _Read(readings, self._rules.name, 1000.0 * (time.perf_counter() - start_s), str(error) or type(error).__name__)
 
     def _answer(self, notices: Sequence[RequestNotice], read: _Read, now_s: float) -> list[Message]:
-        """The short half: features, and what is to be told of the reader."""
+        """Runs the fast part: returns features, and events about the reader."""
         self._look_at_reader(read, now_s)
         self.model.tally.batch(len(notices), read.took_ms)
         self._pace.took(len(notices), read.took_ms)
@@ -201,7 +201,7 @@ class PerceptionAgent:
         return self._told()
 
     def _take(self, loaded: Loaded, now_s: float) -> None:
-        """Puts in force what was loaded. What could not be loaded leaves things as they are and is told."""
+        """Activates what was loaded. If loading failed, the active model stays and an event reports the error."""
         before = self._have.name if self._have is not None else ""
         if loaded.error:
             self._fallback = loaded.error
@@ -228,7 +228,7 @@ class PerceptionAgent:
         self.shadow = loaded.shadow
 
     def _look_at_shadow(self, now_s: float) -> None:
-        """Tells, once, that the shadow is better; puts it in force where that is wanted."""
+        """Reports once that the shadow is better; promotes it if configured."""
         shadow = self.shadow
         if shadow is None or shadow.name == self._told_better:
             return
@@ -279,7 +279,7 @@ class PerceptionAgent:
         return found
 
     def _in_force(self) -> str:
-        """Name of the model in force, as the store has it."""
+        """Name of the active model in the store."""
         return self._have.name if self._have is not None else self.model.reader.name
 
     def _note(self, now_s: float, kind: str, before: str, after: str, reason: str, *, severity: Severity = "info") -> None:

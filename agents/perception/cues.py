@@ -1,9 +1,9 @@
 # ruff: noqa: E501 - one rule a line
-"""The rules of the tagger: what prompts of each task type tend to say, and how much that counts.
+"""The rules of the tagger: what prompts of each task type tend to contain, with a weight for each sign.
 
-Weights are on one scale: 1 hints, 2 suggests, 4 says so, 6 commands it ("summarize this dialogue" is a summary, whatever the text looks like).
-Commands stand where people put them, at the very beginning or end; the text that a command is about must not vote like one. A rule with
-`words` needs one of them as a whole word; one with `pattern` needs it to be found in the lower-cased text; one with both needs both, and
+Weights are on one scale: 1 is a weak sign, 2 a clear one, 4 a statement, 6 a command ("summarize this dialogue" is a summary, whatever the
+text looks like). People put commands at the very beginning or end, and the text that a command is about must not count like a command. A
+rule with `words` needs one of them as a whole word; one with `pattern` needs a match in the lower-cased text; one with both needs both, and
 the words are looked up first because that is cheap. Patterns repeat only bounded or simple parts, so none backtracks without bound.
 """
 
@@ -14,7 +14,7 @@ from hmas.controller.core.types import TaskType as T
 
 
 class Where(StrEnum):
-    """Part of the excerpt that a rule looks at: its beginning, its end, both, or all of it."""
+    """The part of the excerpt that a rule looks at: its beginning, its end, both, or all of it."""
 
     OPEN = "open"
     CLOSE = "close"
@@ -24,11 +24,11 @@ class Where(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cue:
-    """One rule: found in `where`, it speaks for `task` with `weight`.
+    """One rule: a match in `where` counts for `task` with `weight`.
 
     Attributes:
-        numbers: Least count of numbers anywhere in the text.
-        other_scripts: Not worth looking for in a text that is plain ASCII.
+        numbers: Fewest numbers required anywhere in the text.
+        other_scripts: Whether the rule is skipped for plain ASCII text.
     """
 
     task: T

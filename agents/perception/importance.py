@@ -1,4 +1,4 @@
-"""How important a request is by its own words (H-MAS E.5). Pure."""
+"""Derives a request's importance from its own words (H-MAS E.5). Pure."""
 
 from hmas.controller.core.slo import IMPORTANCE_MAX, IMPORTANCE_MIN
 from hmas.controller.core.types import DEFAULT_IMPORTANCE
@@ -20,9 +20,9 @@ _TOOLS_STEP = 0.05
 
 
 def importance_of(text: str, *, has_tools: bool) -> float:
-    """Importance between 0.5 and 1.0 (E.5), from what the prompt says of its urgency and from whether a program waits for the answer.
+    """Returns the importance, 0.5 to 1.0 (E.5), from the urgency in the prompt and from whether a program waits for the answer.
 
-    It moves targets by a fifth at most (Eq. 14), so a client that shouts gains little.
+    It moves targets by at most a fifth (Eq. 14), so a client that exaggerates gains little.
     """
     text = text.lower()
     value = DEFAULT_IMPORTANCE

@@ -1,4 +1,4 @@
-"""Loads what perception works with, in a thread beside its work: the model to be in force, and the one in its shadow."""
+"""Loads perception's models in a thread beside its work: the active one, and the one in shadow mode."""
 
 import logging
 from collections.abc import Sequence
@@ -19,14 +19,14 @@ log = logging.getLogger(__name__)
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
-    """What loading came to.
+    """The result of loading.
 
     Attributes:
-        wanted: Name of what should be in force.
-        opened: It, where it is another one than before and could be opened.
-        model: A model around it that has learnt from what completed lately, where its length model is another one.
-        error: Why it could not be opened, empty where it could.
-        shadow: The model in the shadow, None for none. `shadow_error` likewise.
+        wanted: Name of the model that should be active.
+        opened: This model, if it differs from the previous one and could be opened.
+        model: A perception model around it that has learnt from recent completions, if its length model is another one.
+        error: Why it could not be opened; empty if it could.
+        shadow: The model in shadow mode; None for none. `shadow_error` likewise.
     """
 
     wanted: str = ""
@@ -41,8 +41,8 @@ class Loader:
     """Opens models by configuration and store.
 
     Args:
-        config: Its agents' section names the reader; `slo.scale` and the floor of confidence belong to every model.
-        store: Where versions lie.
+        config: The agents' section names the reader; `slo.scale` and the confidence floor apply to every model.
+        store: The store of the versions.
     """
 
     def __init__(self, config: Config, store: ModelStore) -> None:
@@ -51,7 +51,7 @@ class Loader:
         self.source = ReaderSource(config.agents, store)
 
     def model(self, opened: Opened | None = None, lengths: LengthModel | None = None) -> PerceptionModel:
-        """A model around what was opened; by default one that works by the rules."""
+        """Returns a perception model around what was opened; by default one that works by the rules."""
         agents = self._config.agents
         return PerceptionModel(
             min_confidence=agents.perception_min_confidence,
@@ -61,12 +61,12 @@ class Loader:
         )
 
     def load(self, have: Opened | None, shadow: Shadow | None, recent: Sequence[Completion]) -> Loaded:
-        """Opens what is not there yet. Never raises: a model that is broken leaves what is in force as it is.
+        """Opens what is not open yet. Never raises: if a model is broken, the active one stays.
 
         Args:
-            have: What is in force.
-            shadow: What is in its shadow.
-            recent: Completions that a fresh length model learns from first.
+            have: The active model.
+            shadow: The model in shadow mode.
+            recent: Completions from which a fresh length model learns first.
         """
         wanted, error = "", ""
         opened: Opened | None = None
@@ -75,14 +75,14 @@ class Loader:
             wanted = self.source.wanted()
             if have is None or have.name != wanted:
                 if shadow is not None and shadow.name == wanted:
-                    # It has read along for a while: it takes over with what it has learnt.
+                    # It ran in shadow mode, so it takes over with what it has learnt.
                     model = shadow.model
                     opened = Opened(name=wanted, reader=model.reader, lengths=None)
                 else:
                     opened = self.source.open()
                     if have is None or opened.lengths is not have.lengths:
                         model = self._taught(opened, recent)
-        except Exception as failure:  # noqa: BLE001 - a model's files and packages fail in ways of their own; the agent goes on without
+        except Exception as failure:  # noqa: BLE001 - a model's files and packages may fail in any way; the agent continues without it
             error = _words(failure)
         tried, shadow_error = self._shadow(shadow, wanted, recent)
         return Loaded(wanted=wanted, opened=opened, model=model, error=error, shadow=tried, shadow_error=shadow_error)

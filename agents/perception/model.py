@@ -1,4 +1,4 @@
-"""What perception believes about requests: a reader's view of the prompts, lengths learnt online, targets by Table 6 and Eq. 14. Pure."""
+"""Perception's model: task types from a reader, lengths learnt online, targets by Table 6 and Eq. 14. Pure."""
 
 import math
 from collections import OrderedDict
@@ -18,7 +18,7 @@ from hmas.controller.core.slo import slo_for
 from hmas.controller.core.types import OutcomeKind, TaskType
 
 REMEMBERED = 10_000
-"""Answered requests remembered until their completion comes, and completions learnt from: the newest, about 1.5 KB each."""
+"""Most answered requests kept until their completion, and most completion ids kept; the newest, about 1.5 KB each."""
 NOTHING_READ = Reading()
 _TOLERANCE = 1e-3
 
@@ -30,10 +30,10 @@ class PerceptionModel:
         min_confidence: Below it the task type is `unknown`.
         slo_scale: As in `slo_for`.
         reader: Reads the prompts; the rules by default.
-        lengths: Tells output lengths; one that knows nothing but the tasks' priors by default.
+        lengths: Predicts output lengths; by default one that knows only the tasks' priors.
 
     Attributes:
-        tally: How it does on what came.
+        tally: Figures on live traffic.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class PerceptionModel:
         self._learnt: OrderedDict[str, None] = OrderedDict()
 
     def figures(self) -> dict[str, float]:
-        """`Tally.figures`, and the inputs outside of what the reader and the length model were trained on."""
+        """Returns `Tally.figures`, and counts of inputs outside the training ranges of the reader and the length model."""
         found = self.tally.figures()
         for name, part in (("reader", self.reader), ("lengths", self.lengths)):
             # Rules and language models have no ranges.
@@ -56,26 +56,26 @@ class PerceptionModel:
         return found
 
     def perceive_all(self, notices: Sequence[RequestNotice], now_s: float) -> list[RequestFeatures]:
-        """Features of a batch, in its order: `read` and `conclude` in one."""
+        """Returns the features of a batch, in its order: `read` and `conclude` in one."""
         return self.conclude(notices, self.reader.read([view_of(notice) for notice in notices]), now_s)
 
     def perceive(self, notice: RequestNotice, now_s: float) -> RequestFeatures:
-        """Features of one request."""
+        """Returns the features of one request."""
         return self.perceive_all([notice], now_s)[0]
 
     def conclude(
         self, notices: Sequence[RequestNotice], readings: Sequence[Reading], now_s: float, *, source: str = ""
     ) -> list[RequestFeatures]:
-        """Features from what a reader made of the prompts.
+        """Derives features from a reader's readings of the prompts.
 
-        Declared targets stand; missing ones come from Table 6 and Eq. 14. A doubtful type, and a reading that is none, becomes `unknown`
-        with the table's middle row and the length history of all types (H-MAS 3.2): no specialisation on a guess.
+        Declared targets stay; missing ones come from Table 6 and Eq. 14. A doubtful type, or an invalid reading, becomes `unknown` with the
+        table's middle row and the length history of all types (H-MAS 3.2): no specialisation on a guess.
 
         Args:
-            notices: What is known of the requests.
+            notices: The requests' notices.
             readings: One for each, in their order.
-            now_s: When this is said.
-            source: Whose readings they are where they are not this model's own reader's.
+            now_s: Time stamp of the features.
+            source: Name of the reader, if it is not this model's own.
 
         Raises:
             ModelError: There are more or fewer readings than notices.
@@ -87,16 +87,16 @@ class PerceptionModel:
         ]
 
     def learn(self, completion: Completion) -> None:
-        """As `settle`, for those who do not ask how good the forecast was."""
+        """Like `settle`, for callers that do not need the score."""
         self.settle(completion)
 
     def settle(self, completion: Completion) -> Score | None:
-        """Takes a completion's length into account, once per request; what did not complete has no length of its own.
+        """Learns from a completion's length, once per request; requests that did not complete have no length of their own.
 
-        Requests that another instance answered, or this one before it was started again, teach what their completion says of them.
+        For a request that another instance answered, or this one before a restart, it learns from the completion's own fields.
 
         Returns:
-            How good the forecast was, None where this model had made none.
+            The score of the forecast; None if this model had made none.
         """
         if completion.outcome is not OutcomeKind.COMPLETED or completion.output_tokens < 1 or completion.request_id in self._learnt:
             return None
@@ -116,7 +116,7 @@ class PerceptionModel:
     def _conclude(self, notice: RequestNotice, reading: Reading, now_s: float, source: str) -> RequestFeatures:
         task, confidence = TaskType.UNKNOWN, 0.0
         if not is_sound(reading):
-            # What could not be read leaves the history.
+            # An unreadable prompt leaves only the history.
             reading = NOTHING_READ
         if reading.probabilities:
             confidence = min(1.0, max(reading.probabilities))
@@ -126,7 +126,7 @@ class PerceptionModel:
         slo = slo_for(task, importance, self._slo_scale)
         forecast = self.lengths.forecast(
             view_of(notice),
-            # A doubtful type is no doubtful length: the quantiles carry their own doubt.
+            # A doubtful type does not make the length doubtful: the quantiles contain their own uncertainty.
             reading,
             task=task,
             tenant=notice.tenant,
@@ -164,7 +164,7 @@ class PerceptionModel:
 
 
 def is_sound(reading: Reading) -> bool:
-    """Whether a reading keeps what `Reading` promises; a model that answers nonsense must not steer anything."""
+    """Whether a reading fulfils the contract of `Reading`; a model with nonsensical answers must not control anything."""
     probabilities, lengths = reading.probabilities, reading.log_lengths
     if probabilities and (
         len(probabilities) != len(TASKS)

@@ -1,7 +1,7 @@
 """The shipped reader: H-MAS's own small transformer, run by onnxruntime on one core. No torch.
 
-A model is a folder with its card (`hmas.agents.model_store.card`, format `onnx`), `words.txt` with the known words, a line each, and
-`model.onnx`, which maps what `hmas.agents.perception.encoder` makes of a prompt to probabilities and length quantiles.
+A model is a folder with its card (`hmas.agents.model_store.card`, format `onnx`), `words.txt` with the known words, one per line, and
+`model.onnx`, which maps the output of `hmas.agents.perception.encoder` for a prompt to probabilities and length quantiles.
 """
 
 import math
@@ -22,14 +22,14 @@ from hmas.controller.core.lengths import LEVELS
 FORMAT = "onnx"
 MODEL_FILE, WORDS_FILE = "model.onnx", "words.txt"
 BATCH = 16
-"""Prompts that go through the network at once; more gain nothing and their tables leave the processor's cache."""
+"""Prompts per run of the network; larger batches gain nothing, because their tables exceed the CPU cache."""
 
 
 class OnnxDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """What the card's details say of the form of a model; other entries are for people.
+    """The fields of the card's details that define the form of a model; other entries are for people.
 
     Attributes:
-        tasks, levels, dense: As they were where it was trained; they must be what they are here.
+        tasks, levels, dense: As in its training; they must equal those here.
         known, unknown, pairs: Sizes of its `Vocabulary`.
         ranges: Lowest and highest value of each of `dense` in its training.
     """
@@ -49,14 +49,14 @@ class OnnxReader:
     Attributes:
         name: Kind and version.
         card: The model card.
-        ranges: What its training saw of each dense input, and how many inputs lay outside.
+        ranges: Range of each dense input in training, and counts of inputs outside.
     """
 
     def __init__(self, folder: Path) -> None:
         """Loads and verifies a model folder.
 
         Raises:
-            ModelError: A file that is missing, changed, or of another version of H-MAS; or onnxruntime is not installed.
+            ModelError: A file is missing, changed, or of another version of H-MAS; or onnxruntime is not installed.
         """
         self.card = verified(folder)
         details = _details(folder, self.card)
@@ -70,7 +70,7 @@ class OnnxReader:
         self._session = _session(folder / MODEL_FILE)
 
     def read(self, prompts: Sequence[PromptView]) -> list[Reading]:
-        """Reads a batch, in its order; prompts of like length go through the network together."""
+        """Reads a batch, in its order; prompts of similar length go through the network together."""
         if len(prompts) <= 1:
             return self._run(prompts) if prompts else []
         order = sorted(range(len(prompts)), key=lambda index: len(prompts[index].excerpt))
@@ -90,7 +90,7 @@ class OnnxReader:
 
 
 def open_reader(folder: Path) -> OnnxReader:
-    """The reader in a folder.
+    """Returns the reader in a folder.
 
     Raises:
         ModelError: As `OnnxReader` does.
@@ -99,7 +99,7 @@ def open_reader(folder: Path) -> OnnxReader:
 
 
 def read_words(path: Path) -> list[str]:
-    r"""The known words of a model folder. A line break is a word too; it is written as `\\n`."""
+    r"""Returns the known words of a model folder. A line break is a word too; it is written as `\\n`."""
     return [line.replace("\\n", "\n") for line in path.read_text(encoding="utf-8").split("\n")]
 
 
@@ -127,17 +127,17 @@ def _details(folder: Path, card: ModelCard) -> OnnxDetails:
 
 def _session(path: Path) -> Any:
     try:
-        # Loading it takes a tenth of a second and 40 MB, which processes without this model need not pay.
+        # The import takes a tenth of a second and 40 MB, so processes without this model skip it.
         import onnxruntime  # noqa: PLC0415
     except ImportError as error:
         raise ModelError(f"the shipped perception model needs onnxruntime, which cannot be imported: {error}") from None
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-    # Threads that spin for work would take a core from the gateway beside it.
+    # Spinning threads would take a CPU core from the gateway on the same machine.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 3
     try:
         return onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # noqa: BLE001 - onnxruntime raises bare exceptions of its own for a broken file
+    except Exception as error:  # noqa: BLE001 - onnxruntime raises its own bare exceptions for a broken file
         raise ModelError(f"{path}: onnxruntime cannot load it: {error}") from None

@@ -1,4 +1,4 @@
-"""Which reader perception works with: what the configuration asks for, opened; and the length model that belongs to it."""
+"""Opens the configured reader of perception, and the length model that belongs to it."""
 
 import importlib
 import os
@@ -29,19 +29,19 @@ FORMATS: Mapping[str, str] = MappingProxyType(
         "transformers": "hmas.agents.perception.lm.reader:open_reader",
     }
 )
-"""By `ModelCard.format`, the function that opens an artefact's folder as a `Reader`; imported when it is needed."""
+"""Function that opens an artefact's folder as a `Reader`, by `ModelCard.format`; imported when it is needed."""
 ENDPOINT = "hmas.agents.perception.lm.endpoint:open_endpoint"
 """Opens a model behind an OpenAI-compatible server as a `Reader`: (url, model, api_key, its artefact's folder or None)."""
 LENGTHS_ONLY = "lengths"
-"""Format of an artefact that holds a length model alone; the shipped tagger reads the prompts beside it."""
+"""Format of an artefact that holds only a length model; the shipped tagger reads the prompts beside it."""
 
 
 class Opened(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that is ready to work.
+    """An opened model.
 
     Attributes:
-        name: As events, metrics and `hmas models list` show it.
-        lengths: What its length model begins with, None where there is nothing.
+        name: Name in events, metrics and `hmas models list`.
+        lengths: Base of its length model; None for none.
     """
 
     name: str
@@ -53,8 +53,8 @@ class ReaderSource:
     """Opens what `agents.perception_reader` names.
 
     Args:
-        settings: `store` follows the store's choice, and is the shipped model where nothing was chosen; `shipped`, `rules`, a version
-            and an address stay what they are.
+        settings: `store` follows the store's choice, and is the shipped model without a choice; `shipped`, `rules`, a version and an
+            address are fixed.
     """
 
     def __init__(self, settings: AgentsConfig, store: ModelStore, env: Mapping[str, str] | None = None) -> None:
@@ -68,7 +68,7 @@ class ReaderSource:
         return self._settings.perception_reader == STORE
 
     def wanted(self) -> str:
-        """Name of what is to work now.
+        """Returns the name of the model that should be active.
 
         Raises:
             ModelError: The store's choice cannot be read.
@@ -77,7 +77,7 @@ class ReaderSource:
         return (self._store.choice(KIND).current or SHIPPED) if wanted == STORE else wanted
 
     def open(self) -> Opened:
-        """Opens what is to work now; takes as long as loading takes.
+        """Opens the model that should be active; this takes as long as loading takes.
 
         Raises:
             ModelError: It is missing, broken, or needs packages that are not installed.
@@ -90,12 +90,12 @@ class ReaderSource:
         if VERSION.fullmatch(wanted):
             return self.open_version(wanted)
         key = self._env.get(self._settings.perception_endpoint_key_env, "") if self._settings.perception_endpoint_key_env else ""
-        # What is served there is the version in force: its card has the temperatures that make its confidence what it says.
+        # The server runs the active version: its card has the temperatures that calibrate the confidence.
         reader = _call(ENDPOINT, wanted, self._settings.perception_endpoint_model, key, self._store.current(KIND))
         return Opened(name=reader.name, reader=reader, lengths=shipped_lengths())
 
     def open_version(self, version: str) -> Opened:
-        """Opens a stored version, whatever is in force.
+        """Opens a stored version, whichever is active.
 
         Raises:
             ModelError: As `open`.
@@ -104,7 +104,7 @@ class ReaderSource:
 
 
 def open_folder(folder: Path, name: str) -> Opened:
-    """Opens an artefact's folder wherever it lies, called `name`.
+    """Opens an artefact's folder at any place, under the name `name`.
 
     Raises:
         ModelError: As `ReaderSource.open`.
@@ -116,10 +116,10 @@ def open_folder(folder: Path, name: str) -> Opened:
 
 
 def shipped_lengths() -> LengthBase | None:
-    """The shipped length model, None in a tree that has none.
+    """Returns the shipped length model; None in a source tree without one.
 
     Raises:
-        ModelError: It is there and cannot be read.
+        ModelError: It exists and cannot be read.
     """
     return length_base.load(length_base.SHIPPED) if (length_base.SHIPPED / length_base.FILE).exists() else None
 

@@ -1,7 +1,7 @@
-"""What a reader makes of prompts: the contract between perception and the models behind it. Pure.
+"""The contract between perception and the models that read prompts. Pure.
 
-A reader looks at prompts only. What tenants, models and conversations add to that is learnt online
-(`hmas.agents.perception.lengths.model`), and what targets follow is policy (`hmas.agents.perception.model`), the same for every reader.
+A reader looks at prompts only. What tenants, models and conversations add is learnt online (`hmas.agents.perception.lengths.model`), and
+the targets that follow are policy (`hmas.agents.perception.model`); both are the same for every reader.
 """
 
 from collections.abc import Sequence
@@ -19,20 +19,20 @@ class PromptView(msgspec.Struct, frozen=True, kw_only=True):
     """What a reader may look at.
 
     Attributes:
-        excerpt: Head and tail of what is asked (the last user message, or the prompt), bounded; empty where prompts may not leave the
-            gateway, or where there is none. Likewise the two texts after it.
+        excerpt: Head and tail of the question (the last user message, or the prompt), bounded; empty if prompts may not leave the gateway,
+            or if there is none. Likewise the two texts after it.
         system: Head of the system prompts.
-        history: What was said before the question, newest last.
+        history: Messages before the question, newest last.
         prompt_chars, prompt_tokens: Length of everything that is sent.
-        question_chars, question_tokens: Length of what is asked, 0 where not known.
-        has_tools: Whether tool definitions came along.
-        tool_results: Messages that hold what a tool answered.
+        question_chars, question_tokens: Length of the question; 0 if not known.
+        has_tools: Whether the request has tool definitions.
+        tool_results: Messages with the result of a tool.
         wants_json: Whether the answer must be JSON.
-        turns: Messages of the conversation, 0 where not known.
-        images: Pictures among the content parts.
-        max_output_tokens: The client's cap, 0 where none.
-        choices: Answers that are asked for.
-        context_tokens: Tokens that prompt and answer may have together on the engine, 0 where not known.
+        turns: Messages of the conversation; 0 if not known.
+        images: Images among the content parts.
+        max_output_tokens: The client's cap; 0 for none.
+        choices: Requested number of answers.
+        context_tokens: Tokens that prompt and answer may have together on the engine; 0 if not known.
     """
 
     excerpt: str
@@ -53,13 +53,13 @@ class PromptView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """What the reader believes.
+    """The reader's result for one prompt.
 
     Attributes:
-        probabilities: Calibrated, in the order of `TASKS`; they sum to 1, or to less where some doubt belongs to none of them. Empty where
-            the reader could make nothing of the prompt.
+        probabilities: Calibrated, in the order of `TASKS`; they sum to 1, or to less if some doubt belongs to none of them. Empty if the
+            reader could not read the prompt.
         log_lengths: Quantiles of the natural logarithm of the output length in tokens at `hmas.controller.core.lengths.LEVELS`, for an
-            average model; empty where the reader says nothing of lengths.
+            average model; empty if the reader does not predict lengths.
     """
 
     probabilities: tuple[float, ...] = ()
@@ -67,14 +67,14 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reader(Protocol):
-    """A model that reads prompts, on the processor it finds itself on. Not thread-safe; called from one thread at a time.
+    """A model that reads prompts, on the hardware of its process. Not thread-safe; called from one thread at a time.
 
     Attributes:
-        name: Kind and version, as features, metrics and `hmas models list` show it.
+        name: Kind and version, as in features, metrics and `hmas models list`.
     """
 
     name: str
 
     def read(self, prompts: Sequence[PromptView]) -> list[Reading]:
-        """Reads a batch, in its order. Never raises for what a prompt holds: an unreadable one gives an empty `Reading`."""
+        """Reads a batch, in its order. No prompt content makes it raise: an unreadable prompt gives an empty `Reading`."""
         ...

@@ -1,4 +1,4 @@
-"""The reader that needs no model: the rules of `tagging`. What perception falls back on, and what a model is compared with. Pure."""
+"""The reader that needs no model: the rules of `tagging`. It is perception's fallback and the baseline for models. Pure."""
 
 from collections.abc import Sequence
 
@@ -10,12 +10,12 @@ _PLACE = {task: place for place, task in enumerate(TASKS)}
 
 
 class RulesReader:
-    """Implements `hmas.agents.perception.reading.Reader`. It says nothing of lengths, and gives what it doubts to no type."""
+    """Implements `hmas.agents.perception.reading.Reader`. It predicts no lengths, and assigns its doubt to no type."""
 
     name = "rules"
 
     def read(self, prompts: Sequence[PromptView]) -> list[Reading]:
-        """See `Reader.read`."""
+        """Reads a batch; see `Reader.read`."""
         return [_reading(prompt) for prompt in prompts]
 
 

@@ -1,4 +1,4 @@
-"""A perception model that reads the same traffic as the one in force, is scored on what comes, and is not listened to. Pure."""
+"""A perception model in shadow mode: it reads the same traffic as the active one and is scored, but its results are not used. Pure."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -13,16 +13,16 @@ from hmas.controller.core.messages import Completion, Message, RequestFeatures, 
 from hmas.controller.core.types import TaskType
 
 BATCHES = 8
-"""Batches that may wait to be read along; when the machine is busy the oldest go, and what is in force is never held up."""
+"""Most batches that wait for the shadow; on a busy machine the oldest are dropped, and the active model is never delayed."""
 
 
 class Shadow:
-    """One model in the shadow.
+    """One model in shadow mode.
 
     Args:
         name: Its version.
-        model: A model of its own: it learns lengths from the same completions.
-        comparison: Where its losses are set against those of the model in force.
+        model: A separate model: it learns lengths from the same completions.
+        comparison: Compares its losses with those of the active model.
     """
 
     def __init__(self, name: str, model: PerceptionModel, comparison: Comparison) -> None:
@@ -35,13 +35,13 @@ class Shadow:
         self._agreed = 0
 
     def offer(self, notices: Sequence[RequestNotice], said: Sequence[RequestFeatures]) -> None:
-        """Puts by what was asked, and what the model in force said."""
+        """Queues a batch with the active model's answers."""
         self._waiting.append((notices, said))
         if len(self._waiting) > BATCHES:
             self._dropped += len(self._waiting.popleft()[0])
 
     def work(self) -> Deferred[list[Reading]] | None:
-        """The next batch to read along, None where there is none."""
+        """Returns the next batch to read, or None."""
         if not self._waiting:
             return None
         notices, said = self._waiting.popleft()
@@ -57,17 +57,17 @@ class Shadow:
         return Deferred(lambda: self.model.reader.read(views), finish)
 
     def learn(self, completion: Completion, in_force: Score | None) -> None:
-        """Takes a completion into account; `in_force`: how good the forecast of the model in force was, None where it made none."""
+        """Takes a completion; `in_force`: score of the active model's forecast, None if it made none."""
         found = self.model.settle(completion)
         if found is not None and in_force is not None:
             self._comparison.add(in_force.pinball, found.pinball)
 
     def verdict(self) -> Verdict:
-        """How the comparison of lengths stands."""
+        """Returns the state of the length comparison."""
         return self._comparison.verdict()
 
     def figures(self) -> dict[str, float]:
-        """As `Tally.figures`, and how it compares."""
+        """Returns `Tally.figures`, and those of the comparison."""
         verdict = self.verdict()
         found = {**self.model.tally.figures(), "pairs": float(verdict.pairs), "gain": verdict.gain, "evidence": verdict.evidence}
         if self._compared:

@@ -1,4 +1,4 @@
-"""Task type of a prompt from what it says: a weighted vote of the rules in `cues`. Pure, deterministic, no model."""
+"""Derives the task type of a prompt from its text: a weighted vote of the rules in `cues`. Pure, deterministic, no model."""
 
 import re
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ from hmas.agents.perception.cues import CUES, NUMBER_WORDS, Where
 from hmas.controller.core.types import TaskType
 
 EDGE_CHARS = 280
-"""Length of the beginning and of the end where commands are looked for."""
+"""Length of the beginning and of the end in which commands are searched."""
 DOUBT = 1.5
-"""Weight of not knowing: a lone parameter stays doubtful, a lone command does not."""
+"""Weight of not knowing: with a single weak sign the tag stays doubtful, with a single command it does not."""
 MANY_TURNS = 3
 
 _WORD = re.compile(r"[^\W_][\w+#&'-]*")
@@ -17,11 +17,11 @@ _WORD = re.compile(r"[^\W_][\w+#&'-]*")
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """What the rules say.
+    """The rules' result.
 
     Attributes:
-        task: The task type with the highest score; `unknown` where nothing was found.
-        confidence: 0 to 1: its score against the runner-up's and against doubt.
+        task: The task type with the highest score; `unknown` if nothing was found.
+        confidence: 0 to 1: its score relative to the runner-up's and to doubt.
     """
 
     task: TaskType
@@ -59,9 +59,9 @@ def tag(text: str, *, has_tools: bool = False, turns: int = 0) -> Tag:
     """Tags a prompt.
 
     Args:
-        text: Excerpt of the prompt, of bounded length; empty where prompts are not shared.
-        has_tools: Whether tool definitions came along.
-        turns: Messages of the conversation, 0 where not known.
+        text: Excerpt of the prompt, of bounded length; empty if prompts are not shared.
+        has_tools: Whether the request has tool definitions.
+        turns: Messages of the conversation; 0 if not known.
     """
     scores = score(text)
     if turns >= MANY_TURNS:
@@ -78,9 +78,9 @@ def tag(text: str, *, has_tools: bool = False, turns: int = 0) -> Tag:
 
 
 def score(text: str) -> dict[TaskType, float]:
-    """Score per task type for which anything was found: its strongest rule, and half of every other one.
+    """Returns a score per task type with a match: its strongest rule, and half of every other one.
 
-    A command said twice is still one command; without the discount a long text would outvote a short one.
+    A repeated command is still one command; without the discount a long text would outvote a short one.
     """
     text = text.lower()
     opening, closing = text[:EDGE_CHARS], text[-EDGE_CHARS:]

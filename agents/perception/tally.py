@@ -1,4 +1,4 @@
-"""How perception does on live traffic: what it said against what came, over the newest completions. Pure, bounded."""
+"""Perception's quality on live traffic: predictions compared with outcomes, over the newest completions. Pure, bounded."""
 
 import math
 from collections import deque
@@ -11,14 +11,14 @@ from hmas.agents.perception.lengths.model import Forecast
 from hmas.controller.core.lengths import LEVELS, MEDIAN
 
 WINDOW = 2_000
-"""Newest answers and completions that the figures are of."""
+"""Newest answers and completions that the figures cover."""
 
 
 class Score(msgspec.Struct, frozen=True):
-    """One forecast against what came.
+    """One forecast compared with its outcome.
 
     Attributes:
-        below: By level, whether the answer was at most as long as stated; behind a client's cap, how probable that is.
+        below: By level, whether the answer was at most as long as predicted; behind a client's cap, the probability of that.
         pinball: Mean pinball loss over the levels, of natural logs of tokens: the proper score of quantiles, 0 at best.
         error: Absolute error of the median over the real length.
     """
@@ -31,8 +31,8 @@ class Score(msgspec.Struct, frozen=True):
 def score(forecast: Forecast, output_tokens: int) -> Score:
     """Scores a forecast; `output_tokens` is 1 or more.
 
-    An answer that ran into its cap would have been longer. Whether it would have passed a quantile beyond is told by what was stated:
-    of those that pass the cap, the share that does.
+    An answer that ran into its cap would have been longer. For a quantile beyond the cap, the prediction itself gives the probability that
+    the answer passes it: the share of lengths above the cap that does.
     """
     length = math.log(output_tokens)
     below = share_below(forecast.raw, length, censored=length >= forecast.cap - 1e-9)
@@ -47,7 +47,7 @@ class Tally:
     """Figures of one model.
 
     Attributes:
-        requests: Answered so far; `scored`: of these, with a completion.
+        requests: Answered so far; `scored`: those of them with a completion.
         learnt: Completions learnt from, its own requests' and others'.
     """
 
@@ -60,7 +60,7 @@ class Tally:
         self._batches: deque[tuple[int, float]] = deque(maxlen=window)
 
     def answered(self, *, unknown: bool, confidence: float) -> None:
-        """Counts one request that was answered."""
+        """Counts one answered request."""
         self.requests += 1
         self._answers.append((unknown, confidence))
 
@@ -69,19 +69,19 @@ class Tally:
         self._batches.append((size, inference_ms))
 
     def came(self, one: Score) -> None:
-        """Counts one completion of a request that was answered."""
+        """Counts one completion of an answered request."""
         self.scored += 1
         self._scores.append(one)
 
     def coverage(self) -> dict[str, float]:
-        """By level, the share of answers at most as long as stated; empty before the first."""
+        """Returns, by level, the share of answers at most as long as predicted; empty before the first."""
         if not self._scores:
             return {}
         columns = zip(*(one.below for one in self._scores), strict=True)
         return {f"{level:g}": sum(column) / len(self._scores) for level, column in zip(LEVELS, columns, strict=True)}
 
     def figures(self) -> dict[str, float]:
-        """What there is to say by now, by the names of `hmas.controller.observability.agent_metrics`."""
+        """Returns the figures so far, by the names of `hmas.controller.observability.agent_metrics`."""
         found = {"learnt": float(self.learnt)}
         if self._answers:
             found["unknown_share"] = sum(unknown for unknown, _ in self._answers) / len(self._answers)

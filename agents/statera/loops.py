@@ -1,4 +1,4 @@
-"""The outer regulator of one instance, its window. Pure. The law and why it settles: docs/statera.md; the inner one lies in `budgets`.
+"""The outer regulator of one instance: its window. Pure. docs/statera.md has the law and its stability; `budgets` has the inner loop.
 
 It acts on the band error of Algorithm 2 (C), e = u - clip(u, [u_low, u_high]), and on log n, where a step is a factor. For an affine plant
 tpot = a + b n with a, b >= 0 the elasticity of u with respect to n, b n / (a + b n), lies between 0 and 1: multiplying n by less than
@@ -13,24 +13,24 @@ from hmas.agents.statera.gains import VIEWS, Gains
 from hmas.agents.statera.target import Target
 
 OPEN_FACTOR_PER_S = 1.25
-"""Factor by which a full window opens per second while requests wait, some targets are missed and utilization is below the band: pressure
-shows with a delay of about two seconds, so that it goes beyond the band by half at most before it is seen."""
+"""Factor by which a full window opens per second while requests wait, some targets are missed and utilization is below the band. Pressure
+shows with a delay of about two seconds, so it exceeds the band by at most half before it is measured."""
 RISE_FACTOR_PER_S = 2.0
-"""Largest factor by which a window grows per second, by whatever cause. `FALL_FACTOR_PER_S`: by which it shrinks."""
+"""Largest factor by which a window grows per second, for any cause. `FALL_FACTOR_PER_S`: likewise by which it shrinks."""
 FALL_FACTOR_PER_S = 4.0
 TRIM_LOW = math.log(0.5)
-"""Bounds of the trim that corrects the model's window (log scale), and how fast it fades."""
+"""Bounds of the trim that corrects the model's window (log scale), and its leak time constant."""
 TRIM_HIGH = math.log(64.0)
 TRIM_LEAK_S = 15.0
 BAND_ROOM = 1.35
-"""Measured pressure runs above that of ended requests by so much, because it counts requests that have only just begun, and stalled."""
+"""Ratio of measured pressure to that of ended requests: measured pressure also counts requests that have just begun, and stalled ones."""
 BAND_RAISE_MAX = 2.0
-"""How far the band's upper edge may move up for the model's optimum, as a factor."""
+"""Largest factor by which the band's upper edge may move up for the model's optimum."""
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Utilization that is wanted, u_low to u_high."""
+    """The wanted range of utilization, u_low to u_high."""
 
     low: float
     high: float
@@ -40,33 +40,33 @@ class Band:
         return u - min(self.high, max(self.low, u))
 
     def log_error(self, u: float) -> float:
-        """The same as log(u / u*), at most 1 either way: a step of no more than a factor e per unit of gain."""
+        """The same error as log(u / u*), at most 1 either way: a step of at most a factor e per unit of gain."""
         held = max(1e-3, u)
         return max(-1.0, min(1.0, math.log(held / min(self.high, max(self.low, held)))))
 
     def room(self, u: float) -> float:
-        """How far `u` lies below the upper edge, on a log scale over the band's width: 1 at the lower edge, 0 from the upper on."""
+        """How far `u` lies below the upper edge, on a log scale over the band's width: 1 up to the lower edge, 0 from the upper on."""
         return max(0.0, min(1.0, math.log(self.high / max(1e-3, u)) / max(1e-6, math.log(self.high / max(1e-3, self.low)))))
 
     def raised(self, pressure: float) -> "Band":
-        """The band with its upper edge moved up so that it holds an expected `pressure`, within bounds; never moved down."""
+        """The band with its upper edge moved up, within bounds, to contain an expected `pressure`; it never moves down."""
         return Band(self.low, self.high * min(BAND_RAISE_MAX, max(1.0, BAND_ROOM * pressure / self.high)))
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What the loops need to know of one cycle.
+    """The input of the loops for one cycle.
 
     Attributes:
         in_flight: Requests on the instance.
-        waits: Whether requests wait for a place.
-        ceiling: Largest window that makes sense.
-        safe: Window up to which no target is in danger (`headroom`), 0 where that is not known.
+        waits: Whether requests wait in the queue.
+        ceiling: Largest useful window.
+        safe: Window up to which no target is at risk (`headroom`); 0 if not known.
         room: How far utilization is below the band's upper edge (`Band.room`).
-        spare: Where requests miss their TTFT target, what those that begin in time leave of the misses of TPOT that they are allowed: 1 for
-            all of it, 0 for nothing, or where TTFT is kept.
-        guarded: Whether something else holds TPOT (the gateway's guard) when the window is wider than it can bear.
-        missed: Whether targets are measurably missed at the present window: the only ground on which it is lowered.
+        spare: While requests miss their TTFT target, the unused part of the allowed TPOT misses of requests that begin in time: 1 for all
+            of it, 0 for none; also 0 while TTFT is met.
+        guarded: Whether something else (the gateway's guard) protects TPOT when the window is too wide.
+        missed: Whether targets are measurably missed at the present window; only then may the window shrink.
     """
 
     in_flight: int
@@ -83,16 +83,16 @@ class Load:
 class WindowLoop:
     """The outer, integrating loop on n_run.
 
-    Without a target it integrates the band error on log n. With one it follows the target, and integrates the error into a bounded, leaking
-    trim around it. Nothing is integrated that the window does not cause: upwards only while the window is full and requests wait, downwards
-    no further than what is in flight.
+    Without a target it integrates the band error on log n. With a target it follows the target, and integrates the error into a bounded,
+    leaking trim around it. It integrates only what the window causes: upwards only while the window is full and requests wait, downwards
+    no further than the requests in flight.
 
     Attributes:
         low: Smallest window.
         base: Window before the trim. `trim`: log of the factor on it.
-        cold_low: Smallest window before there is a target. What a first burst does to TPOT while all its prompts are being read says little
-            about the window, and one that has fallen too far costs the burst.
-        gains: How fast it moves.
+        cold_low: Smallest window before there is a target. During a first burst, while all its prompts are read, TPOT says little about the
+            window, and a window that is too small costs the burst.
+        gains: The loop's gains.
     """
 
     low: int
@@ -104,16 +104,16 @@ class WindowLoop:
 
     @classmethod
     def starting(cls, low: int, n_run: int) -> "WindowLoop":
-        """A loop that begins at a window of `n_run`."""
+        """Returns a loop that starts at a window of `n_run`."""
         return cls(low=low, base=float(n_run), cold_low=n_run / 2)
 
     def sample(self, log_error: float) -> None:
-        """Takes one cycle's error into the average."""
+        """Adds one cycle's error to the average."""
         self.errors.append(log_error)
 
     @property
     def mean_error(self) -> float:
-        """Average over the last W cycles."""
+        """Average error over the last W cycles."""
         return sum(self.errors) / len(self.errors) if self.errors else 0.0
 
     def n_run(self, ceiling: int) -> int:
@@ -121,17 +121,17 @@ class WindowLoop:
         return max(min(self.low, ceiling), min(ceiling, round(self.base * math.exp(self.trim))))
 
     def track(self, n_run: int) -> None:
-        """Takes over a window that someone else holds, without a bump on release and with nothing accumulated."""
+        """Follows a window that another source sets, so that its release causes no jump and no windup."""
         self.base = float(n_run)
         self.trim = 0.0
         self.pause()
 
     def pause(self) -> None:
-        """What was seen says nothing of what comes next; the window stays."""
+        """Clears the averaged errors, because past views do not predict what comes next; the window stays."""
         self.errors.clear()
 
     def update(self, load: Load, target: Target | None, elapsed_s: float) -> None:
-        """One step of at most a second."""
+        """Runs one step over at most a second."""
         dt = min(1.0, max(0.0, elapsed_s))
         now = self.n_run(load.ceiling)
         error = self.mean_error
@@ -145,38 +145,39 @@ class WindowLoop:
         limited = self._rate_limited(now, dt) if target is None else self.base * math.exp(self.trim)
         limited = max(limited, min(float(load.safe), self._highest(now, dt)))
         if not load.missed:
-            # What the model or the band expects is a forecast: nothing is held back for it while targets are kept.
+            # The model and the band are forecasts: they do not lower the window while targets are met.
             limited = max(limited, float(now))
         if load.guarded and full and load.waits:
             limited = max(limited, self._opened(error, load, now, dt))
-        # Back-calculation: the state is what was put out, so nothing stands behind the limits waiting to be unwound.
+        # Back-calculation: the state is the actual output, so there is no windup beyond the limits.
         self.base = max(float(min(self.low, load.ceiling)), min(float(load.ceiling), limited)) * math.exp(-self.trim)
 
     def _opened(self, error: float, load: Load, now: int, dt: float) -> float:
-        """How far a full window opens in a step in which requests wait and the TPOT guard holds TPOT; 0 for no further.
+        """Returns how far a full window opens in a step while requests wait and the TPOT guard protects TPOT; 0 for no further.
 
-        While targets are kept it doubles in a second at the band's lower edge and below, and the slower the closer to the upper edge, where
-        it stays. The guard is what keeps TPOT meanwhile: without it a steep plant overshoots by the speed times the delay. Where targets
-        are missed it opens at `OPEN_FACTOR_PER_S`, as far as TTFT is what is missed and TPOT is not.
+        While targets are met the window doubles in a second at the band's lower edge and below. It slows down towards the upper edge, where
+        it stops. The guard protects TPOT meanwhile: without it a steep plant overshoots by the speed times the delay. If targets are missed
+        the window opens at `OPEN_FACTOR_PER_S`, as far as TTFT rather than TPOT is missed.
         """
         if not load.missed:
-            # A whole request a step keeps small windows from being stuck between two whole numbers.
+            # At least one whole request per step, because a small window could not leave its integer value otherwise.
             return max(now * math.pow(RISE_FACTOR_PER_S, dt * load.room), now + min(1.0, 4.0 * load.room))
         room = 1.0 if error < 0 else load.spare if error == 0 else 0.0
         return now * math.pow(OPEN_FACTOR_PER_S, dt * room) if room > 0.0 else 0.0
 
     def _integrate(self, error: float, load: Load, now: int, dt: float) -> None:
-        """Cold: the band error alone moves the window."""
+        """Without a target: the band error alone moves the window."""
         self.trim = 0.0
         gain = self.gains.fall_per_s if error > 0 else self.gains.rise_per_s
         moved = self.base * math.exp(-gain * error * dt)
-        # A window wider than what is in flight limits nothing; taking it below would throttle the next burst for an error it did not cause.
+        # A window wider than the requests in flight limits nothing; lowering it further would throttle the next burst for an error that the
+        # window did not cause.
         if error > 0 and load.in_flight < 0.8 * now:
             moved = max(moved, min(float(now), float(load.in_flight)))
         self.base = max(moved, self.cold_low)
 
     def _follow(self, target: Target, error: float, load: Load, dt: float) -> None:
-        """Warm: the model's window, and a trim for what the model has wrong."""
+        """With a target: the window follows the model's, with a trim for the model's error."""
         self.base *= math.exp(-math.log(self.base / target.n_run) * min(1.0, dt / self.gains.lead_s))
         counts = error < 0 or load.in_flight >= 0.8 * self.n_run(load.ceiling)
         fade = math.exp(-dt / TRIM_LEAK_S) if error == 0 else 1.0
@@ -190,5 +191,5 @@ class WindowLoop:
 
     @staticmethod
     def _highest(now: int, dt: float) -> float:
-        """A whole request a step keeps small windows from being stuck between two whole numbers."""
+        """Largest window after the step; at least one more request, because a small window could not leave its integer value otherwise."""
         return max(now * math.pow(RISE_FACTOR_PER_S, dt), now + 1.0)

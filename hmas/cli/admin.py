@@ -1,4 +1,4 @@
-"""How the operators' commands find and address a gateway."""
+"""Options and functions with which the operators' commands find a gateway."""
 
 import getpass
 import os
@@ -25,7 +25,7 @@ def connect(admin_url: str | None, config_file: str | None) -> AdminClient:
     """A client of the gateway named by --admin or HMAS_ADMIN_URL, else by the configuration.
 
     Raises:
-        AdminError: The address is no address.
+        AdminError: The address is invalid.
         ConfigError: The configuration has mistakes.
     """
     if not admin_url:
@@ -35,7 +35,7 @@ def connect(admin_url: str | None, config_file: str | None) -> AdminClient:
 
 
 def takes_client(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a command the --admin and --config options and the client that they name, as its first argument."""
+    """Gives a command the --admin and --config options, and passes the client that they name as its first argument."""
 
     @wraps(command)
     def connected(*args: Any, admin_url: str | None, config_file: str | None, **kwargs: Any) -> Any:
@@ -45,7 +45,7 @@ def takes_client(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def author_name(given: str | None) -> str:
-    """The author as given, else the login name."""
+    """The given author, else the login name."""
     if given:
         return given
     try:

@@ -1,4 +1,4 @@
-"""The single checks of `hmas doctor`. Each looks at one thing and says what to do when it is not well."""
+"""The individual checks of `hmas doctor`. Each checks one thing and says what to do if it is not in order."""
 
 import asyncio
 import os
@@ -38,8 +38,8 @@ class Check:
     """One finding.
 
     Attributes:
-        found: What is there.
-        do: What to do about it; empty when all is well.
+        found: What was found.
+        do: What to do about it; empty if all is in order.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Check:
 
 
 def check_python() -> Iterator[Check]:
-    """The interpreter and the system under it."""
+    """The Python interpreter and the operating system."""
     words = f"Python {platform.python_version()} on {platform.system()} {platform.release()}, {os.cpu_count()} processors"
     if not hasattr(os, "pidfd_open"):
         yield Check("python", "FAIL", words, "`hmas up` needs Linux 5.3 or newer")
@@ -68,7 +68,7 @@ def check_limits() -> Iterator[Check]:
 
 
 def check_advice(config: Config, env: Mapping[str, str]) -> Iterator[Check]:
-    """What the configuration allows but probably does not mean."""
+    """Settings that are allowed but probably not intended."""
     words = advice(config, env)
     yield from (Check("config", "WARN", word) for word in words)
     if not words:
@@ -76,7 +76,7 @@ def check_advice(config: Config, env: Mapping[str, str]) -> Iterator[Check]:
 
 
 def check_policies(plugins: Sequence[Plugin]) -> Iterator[Check]:
-    """Policies of the user's own, as they are installed beside this program."""
+    """Policies of installed plugins."""
     for plugin in plugins:
         if plugin.refused:
             found = f"plugin {plugin.entry_point} of {plugin.distribution or 'an unknown distribution'} is skipped: {plugin.refused}"
@@ -118,7 +118,7 @@ def check_overrides(config: Config) -> Iterator[Check]:
 
 
 def check_bus(config: Config) -> Iterator[Check]:
-    """The configured server, or the one that would be started."""
+    """The configured bus server, or the one that would be started."""
     socket = bus_dir(config) / "r.sock"
     if config.bus.url or socket.exists():
         yield _ask_bus(config.bus.url or f"unix://{socket}", started=not config.bus.url)
@@ -142,7 +142,7 @@ def _ask_bus(url: str, *, started: bool) -> Check:
         return Check("bus", "FAIL" if not started else "WARN", f"{shown} does not answer: {error}", do)
     version = str(info.get("valkey_version") or info.get("redis_version", "?"))
     compatible = tuple(int(part) for part in str(info.get("redis_version", "0")).split(".")[:2] if part.isdigit())
-    # A clock made just now shows the machine's wall time.
+    # A new clock shows the machine's current wall time.
     skew_s = SystemClock().now_s() - (seconds + micros / 1e6)
     if compatible < LEAST_VERSION:
         return Check("bus", "FAIL", f"{shown}, version {version}", "use Redis 7.0, Valkey 7.2 or newer")
@@ -152,7 +152,7 @@ def _ask_bus(url: str, *, started: bool) -> Check:
 
 
 def check_engines(config: Config, env: Mapping[str, str]) -> Iterator[Check]:
-    """Whether each engine answers, and what it is."""
+    """Whether each engine answers, and its kind."""
     if config.engines:
         yield from asyncio.run(_ask_engines(config.engines, env))
 
@@ -186,7 +186,7 @@ async def _ask_engine(config: EngineConfig, env: Mapping[str, str]) -> Check:
 
 
 def check_gateway(config: Config, status: dict[str, Any] | None, trouble: str) -> Iterator[Check]:
-    """The running gateway, its agents and its clock; without one, whether its ports are free."""
+    """The running gateway, its agents and its clock; if no gateway runs, whether its ports are free."""
     if status is None:
         yield Check("gateway", "WARN", trouble, "start it with `hmas up`, or name it with --admin")
         yield from _check_ports(config)

@@ -1,4 +1,4 @@
-"""`hmas config`: check a file, print one to start from, print the reference."""
+"""`hmas config`: checks a file, prints an example, prints the reference."""
 
 import os
 
@@ -23,9 +23,9 @@ def config() -> None:
 @json_option
 @click.pass_context
 def check(ctx: click.Context, file: str | None, config_file: str | None, as_json: bool) -> None:
-    """Check FILE and the HMAS_* variables; names the line of every mistake.
+    """Check FILE and the HMAS_* variables; print the line of every mistake.
 
-    Exit code 0 when it can be used, 1 when not. What is allowed but probably not meant is said on stderr.
+    Exit code 0 if the configuration can be used, 1 if not. Settings that are allowed but probably not intended are listed on stderr.
 
     \b
     Example:
@@ -73,7 +73,7 @@ def show_reference() -> None:
 
 
 def shown(loaded: Config) -> Config:
-    """The configuration without the password that a bus address may carry."""
+    """The configuration without the password that the bus address may contain."""
     scheme, separator, rest = loaded.bus.url.partition("://")
     if "@" not in rest:
         return loaded

@@ -1,4 +1,4 @@
-"""`hmas decisions`: what meta decided, why, what it expected, and what came of it."""
+"""`hmas decisions`: meta's decisions with reasons, expected results and outcomes."""
 
 from typing import Any
 
@@ -19,10 +19,11 @@ REASON_CHARS = 100
 @takes_client
 @click.pass_context
 def decisions(ctx: click.Context, /, client: AdminClient, *, limit: int, changes: bool, as_json: bool) -> None:
-    """Print meta's newest decisions, the oldest of them first.
+    """Print meta's newest decisions, oldest first.
 
-    Every evaluation is a decision, also one that leaves things as they are. `expected` and `good` are shares of requests that keep both
-    targets: what the twin expected, and what came in the span after it. `regret` is how much more the best would have kept, by replay.
+    Every evaluation is a decision, even if it changes nothing. `expected` and `good` are shares of requests that meet both targets: as
+    predicted by the twin, and as measured after the decision. `regret` is how much larger the share would have been under the best
+    candidate, by replay.
 
     \b
     Examples:
@@ -47,7 +48,7 @@ def decisions(ctx: click.Context, /, client: AdminClient, *, limit: int, changes
 @json_option
 @takes_client
 def explain(client: AdminClient, *, decision_id: str, as_json: bool) -> None:
-    """One decision whole: DECISION_ID, or the end of it.
+    """Print all details of decision DECISION_ID, which may be shortened to its end.
 
     \b
     Example:
@@ -61,7 +62,7 @@ def explain(client: AdminClient, *, decision_id: str, as_json: bool) -> None:
 
 
 def _refuse_options_before(ctx: click.Context) -> None:
-    """Those of the list do not reach a subcommand: dropped without a word, another gateway might be asked."""
+    """Refuses options before a subcommand: it would not get them, and could silently ask another gateway."""
     for option in ctx.command.params:
         if ctx.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"{option.opts[0]} stands before {ctx.invoked_subcommand}; allowed: after it")

@@ -1,4 +1,4 @@
-"""`hmas doctor`: looks at everything that has to be right and says what to mend."""
+"""`hmas doctor`: checks the installation and says what to fix."""
 
 import os
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ from hmas.controller.core.errors import AdminError, ConfigError
 def doctor(ctx: click.Context, *, as_json: bool, admin_url: str | None, config_file: str | None) -> None:
     """Check Python, policies of your own, configuration, bus, engines, gateway, agents, models, overrides, clock, ports and limits.
 
-    Each gets OK, WARN or FAIL, and what to do. Exit code 1 when anything fails.
+    Each check prints OK, WARN or FAIL, and what to do. Exit code 1 if a check fails.
 
     \b
     Example:
@@ -43,7 +43,7 @@ def doctor(ctx: click.Context, *, as_json: bool, admin_url: str | None, config_f
 
 
 def examine(admin_url: str | None, config_file: str | None) -> Iterator[checks.Check]:
-    """Every check. Without a usable configuration only what does not need one."""
+    """Every check. Without a usable configuration, only the checks that do not need one."""
     yield from checks.check_python()
     yield from checks.check_limits()
     yield from checks.check_policies(load_policies())

@@ -13,7 +13,7 @@ from hmas.controller.admin.client import AdminClient
 
 @click.group()
 def engines() -> None:
-    """List engines, drain them, take them back; get the plugins that put them under live control."""
+    """List engines, drain and undrain them; get the plugins for their live control."""
 
 
 engines.add_command(plugin)
@@ -23,7 +23,7 @@ engines.add_command(plugin)
 @json_option
 @takes_client
 def list_engines(client: AdminClient, *, as_json: bool) -> None:
-    """Every engine: what it is, how it is, how full it is.
+    """List every engine with its kind, its state and its load.
 
     \b
     Example:
@@ -44,7 +44,7 @@ def list_engines(client: AdminClient, *, as_json: bool) -> None:
 @json_option
 @takes_client
 def drain(client: AdminClient, *, name: str, for_s: float | None, reason: str, author: str | None, as_json: bool) -> None:
-    """Send engine NAME no new requests; those it has go on.
+    """Stop sending new requests to engine NAME; its running requests continue.
 
     \b
     Example:
@@ -65,7 +65,7 @@ def drain(client: AdminClient, *, name: str, for_s: float | None, reason: str, a
 @click.pass_context
 @takes_client
 def undrain(client: AdminClient, ctx: click.Context, *, name: str, as_json: bool) -> None:
-    """Let engine NAME take requests again. Exit code 1 when it was not drained by `engines drain`.
+    """Let engine NAME receive requests again. Exit code 1 if it was not drained by `engines drain`.
 
     \b
     Example:
@@ -82,7 +82,7 @@ def undrain(client: AdminClient, ctx: click.Context, *, name: str, as_json: bool
 
 
 def engine_table(document: list[dict[str, Any]]) -> str:
-    """Engines one a line."""
+    """A table with one engine per line."""
     head = ["engine", "kind", "state", "in flight", "n_run", "budget", "KV used", "KV fenced", "address", "detail"]
     rows = [
         (

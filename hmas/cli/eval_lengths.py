@@ -1,4 +1,4 @@
-"""`hmas eval lengths`: output lengths as quantiles, on real outputs of many models, beside plain baselines."""
+"""`hmas eval lengths`: evaluates predicted output lengths (quantiles) on real outputs of many models, next to simple baselines."""
 
 import csv
 import gzip
@@ -74,11 +74,11 @@ def eval_lengths(
     config_file: str | None,
     as_json: bool,
 ) -> None:
-    """Say how well output lengths are foretold: coverage, Kendall's tau, errors.
+    """Evaluate predictions of output lengths: coverage, Kendall's tau, errors.
 
-    "cold": nothing is learnt from the files. "new prompts": answers teach as they come, but only prompts are judged of which no answer
-    was seen, by any model. "as it comes": every answer is foretold, then learnt; prompts come back with other models. "by shape": every
-    answer in every shape of request, cold and after 100 and 1,000 answers of mixed traffic.
+    "cold": nothing is learnt from the files. "new prompts": the model learns from answers as they arrive, but is evaluated only on prompts
+    of which it has seen no answer of any model. "as it comes": every answer is predicted, then learnt; prompts return with other models.
+    "by shape": every answer in every shape of request, cold and after 100 and 1,000 answers of mixed traffic.
 
     \b
     Examples:
@@ -107,7 +107,7 @@ def eval_lengths(
 
 
 def is_lengths_file(path: Path) -> bool:
-    """Whether a file is one of output lengths by model: CSV with the columns that these have."""
+    """Whether a file has output lengths by model: a CSV file with the columns of that format."""
     opened: Callable[..., Any] = gzip.open if path.suffix == ".gz" else open
     try:
         with opened(path, "rt", encoding="utf-8", newline="") as file:
@@ -118,10 +118,10 @@ def is_lengths_file(path: Path) -> bool:
 
 
 def read_rows(files: Sequence[Path]) -> list[LengthRow]:
-    """Rows of all files: each file of lengths with the file of prompts named after it, every other one as typed prompts.
+    """Rows of all files: each file of lengths is joined with the file of prompts named after it; every other file has typed prompts.
 
     Raises:
-        TraceError: A file of lengths without its prompts, or nothing to judge.
+        TraceError: A file of lengths has no file of prompts, or there are no rows.
     """
     rows: list[LengthRow] = []
     left = list(files)
@@ -146,21 +146,21 @@ def read_rows(files: Sequence[Path]) -> list[LengthRow]:
 
 
 def read_trained(files: Sequence[Path]) -> list[LengthRow]:
-    """Answers that `hmas train lengths` learns from in these files; none from no files.
+    """The answers in these files from which `hmas train lengths` learns; empty if there are no files.
 
     Raises:
-        TraceError: Not a file of lengths, its prompts and perhaps one of typed prompts.
+        TraceError: The files are not a file of lengths, its file of prompts and at most one file of typed prompts.
     """
     return answers_of(*_sorted(files))[0] if files else []
 
 
 def corpus_of_files(files: Sequence[Path]) -> Corpus:
-    """What `hmas train lengths` learns from in these files; errors as of `read_trained`."""
+    """The corpus in these files from which `hmas train lengths` learns; errors as of `read_trained`."""
     return gather(*_sorted(files))
 
 
 def _sorted(files: Sequence[Path]) -> tuple[Path, Path, Path | None]:
-    """The file of lengths, that of its prompts, and that of typed prompts where there is one."""
+    """The file of lengths, the file of its prompts, and the file of typed prompts, None if there is none."""
     lengths = [path for path in files if is_lengths_file(path)]
     prompts = [path for path in files if path not in lengths and _has_prompt_ids(path)]
     typed = [path for path in files if path not in lengths and path not in prompts]
@@ -185,19 +185,19 @@ def judge(
     corpus: Corpus | None = None,
     seed: int = 1,
 ) -> dict[str, Any]:
-    """Judges output lengths as `hmas.agents.perception.training.lengths.evaluation` does.
+    """Evaluates output lengths with `hmas.agents.perception.training.lengths.evaluation`.
 
     Args:
         rows: Answers of models to prompts.
-        config: For the reader's settings and the least confidence.
+        config: For the reader's settings and the minimum confidence.
         reader: As `agents.perception_reader`.
-        net_folder: Folder of another length model than the reader's own.
-        regimes: Which; all by default.
+        net_folder: Folder of a length model to use in place of the reader's own.
+        regimes: The regimes to evaluate; all by default.
         ours_only: Leave the baselines out.
-        most: Rows drawn at random where there are more.
-        trained: Answers that the text baselines begin with.
-        corpus: Where a base is to be trained on three quarters of its prompts and judged on the rest: what it is trained on.
-        seed: Of that and of the order of arrival.
+        most: If there are more rows, draw this many at random.
+        trained: Answers with which the text baselines begin.
+        corpus: The data for a held-out evaluation: a base is trained on three quarters of its prompts and evaluated on the rest; else None.
+        seed: Seed of the draw and of the order of arrival.
 
     Raises:
         ModelError: The reader or the length model cannot be opened.
@@ -216,7 +216,7 @@ def judge(
 
     def read(views: Sequence[PromptView]) -> list[tuple[Reading, TaskType]]:
         found = _read(opened.reader, views, config.agents.perception_min_confidence)
-        # A reader was trained on these prompts, too: what it says of lengths would flatter a base that was not.
+        # The reader was trained on these prompts too, so its lengths would favour a base that was not.
         return [(Reading(probabilities=reading.probabilities), task) for reading, task in found] if held_out else found
 
     found: dict[str, Any] = {"reader": opened.name, "rows": len(rows), "held_out": held_out, "regimes": {}}
@@ -231,7 +231,7 @@ def judge(
 
 
 def held_out_of(corpus: Corpus, rows: Sequence[LengthRow]) -> tuple[list[LengthRow], LengthBase]:
-    """The rows of a quarter of all prompts, drawn by their text, and a base that was trained on the corpus without these."""
+    """The rows of a quarter of all prompts, chosen by a hash of their text, and a base trained on the corpus without these."""
     examples = [example for example in corpus.examples if not _is_held_out(corpus.prompts[example.prompt])]
     document = train(msgspec.structs.replace(corpus, examples=examples), Plan(), hint)
     return [row for row in rows if _is_held_out(row.prompt)], LengthBase(msgspec.convert(document, Stored))
@@ -242,7 +242,7 @@ def _is_held_out(prompt: str) -> bool:
 
 
 def report(found: dict[str, Any]) -> str:
-    """The account in tables."""
+    """The results as tables."""
     parts = []
     for regime, contenders in found["regimes"].items():
         rows = [[name, *_figures(entry["overall"])] for name, entry in contenders.items()]

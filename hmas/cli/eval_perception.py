@@ -1,4 +1,4 @@
-"""`hmas eval perception`: task types on labelled prompts, output lengths on measured ones."""
+"""`hmas eval perception`: evaluates task types on labelled prompts, and output lengths on measured ones."""
 
 from pathlib import Path
 from typing import Any
@@ -35,11 +35,11 @@ WORST = 12
 def perception(
     *, data: tuple[Path, ...], more: tuple[Path, ...], model: str, features_only: bool, shapes: bool, held_out: bool, as_json: bool
 ) -> None:
-    """Judge a perception model on files that it has not seen.
+    """Evaluate a perception model on files that it has not seen.
 
-    Labelled prompts (JSON lines with prompt and task_type) are judged by task type: accuracy, F1, calibration, confusion, by class and by
-    source, and in every shape of request: as a completion, with system prompts, histories, tools. A pair of files with prompts and the
-    output lengths of several models (multi_model_prompts and multi_model_output_lengths) is judged by length. Both may be given at once.
+    On labelled prompts (JSON lines with prompt and task_type) it evaluates task types: accuracy, F1, calibration, confusion, by class and
+    by source, and in every shape of request: as a completion, with system prompts, histories, tools. On a pair of files with prompts and
+    the output lengths of several models (multi_model_prompts and multi_model_output_lengths) it evaluates lengths. You may give both.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`hmas eval prediction`: R² of predictions on request logs that were not learnt from."""
+"""`hmas eval prediction`: R² of predictions on request logs that were not used for training."""
 
 import math
 from pathlib import Path
@@ -148,7 +148,7 @@ def _oracles(known: dict[str, Any]) -> str:
 
 
 def _without_who(head: list[str], rows: list[list[Any]]) -> str:
-    """The table; without its first column where nobody is named there."""
+    """The table, without its first column if that is empty."""
     start = 0 if any(row[0] for row in rows) else 1
     return table(head[start:], [row[start:] for row in rows])
 
@@ -158,7 +158,7 @@ def _figure(value: float | None) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """JSON knows no NaN: what could not be worked out is null."""
+    """Replaces NaN, which JSON does not have, by null."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value

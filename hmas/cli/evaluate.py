@@ -1,4 +1,4 @@
-"""`hmas eval`: how good a model is on data that it has not seen."""
+"""`hmas eval`: evaluates models on data that they have not seen."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -14,7 +14,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "prediction": ("hmas.cli.eval_prediction:eval_prediction", "Times to first token and between tokens, on request logs."),
     }
 )
-"""Every model that can be evaluated: where its command is, and its line in `hmas eval --help`."""
+"""Every model that can be evaluated: the location of its command, and its line in `hmas eval --help`."""
 
 
 @click.group("eval", cls=LazyGroup, lazy=COMMANDS)

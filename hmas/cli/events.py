@@ -1,4 +1,4 @@
-"""`hmas events`: what changed, on whose word, why, from what to what."""
+"""`hmas events`: prints each change with its source, its reason, and the values before and after."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ REMEMBERED = 4096
 @admin_url_option
 @config_option
 def events(*, limit: int, follow: bool, everything: bool, as_json: bool, admin_url: str | None, config_file: str | None) -> None:
-    """Print the newest events, the oldest of them first. With --follow --json: one JSON object a line.
+    """Print the newest events, oldest first. With --follow --json: one JSON object per line.
 
     \b
     Example:
@@ -51,7 +51,7 @@ def events(*, limit: int, follow: bool, everything: bool, as_json: bool, admin_u
 
 
 def event_line(event: dict[str, Any]) -> str:
-    """One event as people read it."""
+    """One event as a line of text."""
     mark = {"warning": "! ", "error": "!! "}.get(event.get("severity", "info"), "")
     change = " -> ".join(part for part in (event.get("before", ""), event.get("after", "")) if part)
     text = f"{clock_words(event['sent_s'])}  {mark}{event['source']}: {event['kind']} {event['subject']}"
@@ -68,7 +68,7 @@ def _print(found: Iterable[dict[str, Any]], *, as_json: bool, lines: bool) -> No
 
 
 def _news(client: AdminClient, newest: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Events not seen before, for ever. A gateway that is away for a while is waited for."""
+    """Yields new events without end. If the gateway is unreachable, waits until it is back."""
     seen = deque((_identity(event) for event in newest), maxlen=REMEMBERED)
     away = False
     while True:

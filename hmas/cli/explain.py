@@ -1,4 +1,4 @@
-"""`hmas explain`: the story of one request."""
+"""`hmas explain`: prints the trace of one request."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -15,7 +15,7 @@ from hmas.controller.admin.client import AdminClient
 @json_option
 @takes_client
 def explain(client: AdminClient, *, request_id: str, as_json: bool) -> None:
-    """What became of request REQUEST_ID, and why: the id in the answer's x-request-id, or the client's own.
+    """Print the trace of request REQUEST_ID: its outcome and the reasons. The id is the answer's x-request-id, or the client's own.
 
     \b
     Example:
@@ -29,7 +29,7 @@ def explain(client: AdminClient, *, request_id: str, as_json: bool) -> None:
 
 
 def page(document: dict[str, Any]) -> str:
-    """The story as text."""
+    """The trace as text."""
     lines = [
         f"request   {document['id']}" + (f", the client's {document['client_id']}" if document["client_id"] else ""),
         f"from      {_origin(document)}",

@@ -1,4 +1,4 @@
-"""`hmas key`: keys of tenants and the operators' token. Only their hashes are ever stored."""
+"""`hmas key`: makes keys of tenants and the operators' token. Only their hashes are stored."""
 
 import hashlib
 import secrets
@@ -22,7 +22,7 @@ def key() -> None:
 def new(tenant: str, admin: bool, as_json: bool) -> None:
     """Print a new random key, once, and the hash that goes into the configuration.
 
-    The key itself is not kept anywhere: copy it now.
+    The key itself is not stored anywhere: copy it now.
 
     \b
     Example:

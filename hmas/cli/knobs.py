@@ -1,4 +1,4 @@
-"""`hmas knobs`: concurrency, token budget and prefill pieces per instance, and how strict the TPOT guard is there."""
+"""`hmas knobs`: concurrency, token budget, prefill pieces and the strictness of the TPOT guard, per instance."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def knobs() -> None:
 @json_option
 @takes_client
 def show(client: AdminClient, *, as_json: bool) -> None:
-    """The controls in force, on whose word, and where each takes effect.
+    """Show the active knobs, set by which source, and where each takes effect.
 
     \b
     Example:
@@ -58,7 +58,7 @@ def set_knobs(
     author: str | None,
     as_json: bool,
 ) -> None:
-    """Hold the controls of INSTANCE against the agents; '*' for all instances that have none of their own.
+    """Force knobs of INSTANCE, which the agents then cannot change; '*' for all instances that have no forced knobs of their own.
 
     \b
     Example:
@@ -87,7 +87,7 @@ def set_knobs(
 @click.pass_context
 @takes_client
 def release(client: AdminClient, ctx: click.Context, *, instance: str, as_json: bool) -> None:
-    """Give the controls set under the name INSTANCE ('*' too) back to the agents. Exit code 1 when there were none.
+    """Return the knobs forced for INSTANCE (or '*') to the agents. Exit code 1 if there were none.
 
     \b
     Example:

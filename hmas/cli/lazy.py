@@ -1,4 +1,4 @@
-"""A click group that imports a command only when it is called, so that `hmas --help` and `hmas status` stay fast."""
+"""A click group that imports a command only when it is called, which keeps `hmas --help` and `hmas status` fast."""
 
 import importlib
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ class LazyGroup(click.Group):
     """A group whose commands are named by `module:attribute`."""
 
     def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str]] | None = None, **kwargs: Any) -> None:
-        """Takes `lazy`: by command name, where it is and its one line of help; the rest is click's."""
+        """`lazy` has, by command name, the command's location and its line of help; the other arguments are click's."""
         super().__init__(*args, **kwargs)
         self._lazy = dict(lazy or {})
 
@@ -20,7 +20,7 @@ class LazyGroup(click.Group):
         return [*super().list_commands(ctx), *self._lazy]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command, imported now; None where there is none of that name."""
+        """Imports and returns the command; None if there is none of that name."""
         if cmd_name not in self._lazy:
             return super().get_command(ctx, cmd_name)
         module, attribute = self._lazy[cmd_name][0].split(":")

@@ -1,4 +1,4 @@
-"""The command `hmas`: where its subcommands are, and how errors become words and exit codes."""
+"""The command `hmas`: the location of its subcommands, and the conversion of errors to messages and exit codes."""
 
 import os
 import sys
@@ -38,7 +38,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "demo": ("hmas.demo.cli:demo", "The main job on this machine: three baselines and H-MAS on the same arrivals."),
     }
 )
-"""Every subcommand: where it is, and its line in `hmas --help`."""
+"""Every subcommand: its location, and its line in `hmas --help`."""
 
 
 @click.group(cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_group(group: click.Group, program: str, argv: Sequence[str] | None = None) -> int:
-    """Runs a program's group of commands; errors become a line on stderr and an exit code.
+    """Runs a program's group of commands; an error becomes a line on stderr and an exit code.
 
     Args:
         group: The commands.
@@ -91,8 +91,8 @@ def run_group(group: click.Group, program: str, argv: Sequence[str] | None = Non
         complain(str(error))
         return EXIT_FAILED
     except BrokenPipeError:
-        # Whoever read has gone (`hmas events | head`); what Python flushes at exit must not complain again.
+        # The reader of stdout has ended (`hmas events | head`); Python's flush at exit must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
-    # click hands back the code of ctx.exit(), or what the command returned.
+    # click returns the code of ctx.exit(), or the command's result.
     return result if isinstance(result, int) else 0

@@ -1,4 +1,4 @@
-"""What `hmas doctor` says of the agents' models."""
+"""The checks of the agents' models in `hmas doctor`."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,16 +6,16 @@ from typing import Any
 from hmas.cli.checks import Check
 
 OUTSIDE_SHARE = 0.05
-"""Share of requests with an input outside of a model's training from which it is worth a warning."""
+"""Share of requests with an input outside of a model's training data above which there is a warning."""
 
 
 def check_models(reports: list[dict[str, Any]]) -> Iterator[Check]:
-    """Whether the agents' models see inputs like those of their training; nothing is said of models that have read nothing."""
+    """Whether the agents' models get inputs like those of their training; skips models without any input."""
     for report in reports:
         if report["role"] != "active" or not report["requests"]:
             continue
         name = f"model {report['model']} of {report['agent']}" + (f" {report['instance']}" if report["instance"] else "")
-        # What meta's model is asked about is no request.
+        # Meta's model gets long views, not requests.
         asked = f"{report['requests']} {'long views' if report['agent'] == 'meta' else 'requests'}"
         outside = {key.partition("/")[2]: count for key, count in report["figures"].items() if key.startswith("out_of_range/")}
         many = {key: count for key, count in sorted(outside.items()) if count > OUTSIDE_SHARE * report["requests"]}

@@ -1,4 +1,4 @@
-"""`hmas models`: trained models of the agents: which there are, which is in force, and the way back."""
+"""`hmas models`: lists the agents' trained models, activates one, and rolls back."""
 
 import contextlib
 from pathlib import Path
@@ -22,10 +22,10 @@ kind_argument = click.argument("kind", type=click.Choice(KINDS))
 
 @click.group()
 def models() -> None:
-    """List the agents' trained models, put one in force, go back, or try one in the shadow.
+    """List the agents' trained models, activate one, go back, or try one in the shadow.
 
-    They lie in `models` under the state directory. Running agents notice a change within seconds and need no restart; only meta takes its
-    classifier at its start.
+    The models are stored in `models` under the state directory. Running agents load a change within seconds without a restart; only meta
+    loads its classifier at its start.
     """
 
 
@@ -35,7 +35,7 @@ def models() -> None:
 @admin_url_option
 @config_option
 def list_models(*, kind: str | None, as_json: bool, admin_url: str | None, config_file: str | None) -> None:
-    """Every stored version, which is in force, and how the running ones do on live traffic.
+    """List every stored version, the active one, and the figures of running models on live traffic.
 
     \b
     Example:
@@ -63,7 +63,7 @@ def list_models(*, kind: str | None, as_json: bool, admin_url: str | None, confi
 @json_option
 @config_option
 def show(*, kind: str, version: str, as_json: bool, config_file: str | None) -> None:
-    """One version's card: where it came from, how good it was, and whether its files are still what they were.
+    """Show one version's card: its origin, its figures, and whether its files are unchanged.
 
     \b
     Example:
@@ -95,7 +95,7 @@ def show(*, kind: str, version: str, as_json: bool, config_file: str | None) -> 
 @json_option
 @config_option
 def add(*, kind: str, folder: Path, as_json: bool, config_file: str | None) -> None:
-    """Copy a model that was trained elsewhere into the store. It is not in force yet.
+    """Copy a model that was trained elsewhere into the store. This does not activate it.
 
     \b
     Example:
@@ -111,7 +111,7 @@ def add(*, kind: str, folder: Path, as_json: bool, config_file: str | None) -> N
 @json_option
 @config_option
 def use(*, kind: str, version: str, as_json: bool, config_file: str | None) -> None:
-    """Put VERSION in force, or `shipped` for the one that comes with H-MAS.
+    """Activate VERSION, or `shipped` for the model that comes with H-MAS.
 
     \b
     Example:
@@ -130,7 +130,7 @@ def use(*, kind: str, version: str, as_json: bool, config_file: str | None) -> N
 @json_option
 @config_option
 def rollback(*, kind: str, as_json: bool, config_file: str | None) -> None:
-    """Put back in force what was in force before.
+    """Activate the previous version again.
 
     \b
     Example:
@@ -149,7 +149,7 @@ def rollback(*, kind: str, as_json: bool, config_file: str | None) -> None:
 @json_option
 @config_option
 def shadow(*, kind: str, version: str | None, off: bool, as_json: bool, config_file: str | None) -> None:
-    """Let VERSION answer the same live traffic without being listened to; `hmas models list` shows how it compares.
+    """Let VERSION read the same live traffic without effect; `hmas models list` shows how it compares.
 
     \b
     Example:
@@ -168,7 +168,7 @@ def _store(config_file: str | None) -> ModelStore:
 
 
 def _live(admin_url: str | None, config_file: str | None) -> list[dict[str, Any]] | None:
-    """What running agents last reported; None where no gateway answers."""
+    """The last reports of running agents; None if no gateway answers."""
     with contextlib.suppress(AdminError):
         found: list[dict[str, Any]] = connect(admin_url, config_file).status().get("models", [])
         return found
@@ -198,7 +198,7 @@ def _row(kind: str, item: dict[str, Any]) -> list[object]:
 
 
 def _flat(metrics: dict[str, Any], before: str = "") -> list[tuple[str, Any]]:
-    """Figures of a card by their whole names, such as `task.accuracy`."""
+    """Figures of a card by their full names, such as `task.accuracy`."""
     found: list[tuple[str, Any]] = []
     for name, value in metrics.items():
         found += _flat(value, f"{before}{name}.") if isinstance(value, dict) else [(before + name, value)]
@@ -206,7 +206,7 @@ def _flat(metrics: dict[str, Any], before: str = "") -> list[tuple[str, Any]]:
 
 
 def warn_of_settings(kind: str, config_file: str | None) -> None:
-    """Says where the store's choice counts only later, or not at all as things are configured."""
+    """Prints a note if the store's choice takes effect only later, or not at all with the present configuration."""
     agents = read_config(config_file).agents
     if kind == "perception" and agents.perception_reader != "store":
         hint(_stands_above("perception_reader", agents.perception_reader, "set it to 'store'"))

@@ -1,4 +1,4 @@
-"""How commands speak: results on stdout, as text or as JSON; everything else on stderr."""
+"""The output of commands: results on stdout, as text or as JSON; everything else on stderr."""
 
 import json
 import math
@@ -31,7 +31,7 @@ def complain(text: str) -> None:
 
 
 def exit_where_broken(ctx: click.Context, broken: Sequence[str]) -> None:
-    """Complains about each thing that must not be; where there is any, the command ends with exit code 1."""
+    """Prints each violation; if there is any, ends the command with exit code 1."""
     for text in broken:
         complain(f"broken: {text}")
     if broken:
@@ -39,12 +39,12 @@ def exit_where_broken(ctx: click.Context, broken: Sequence[str]) -> None:
 
 
 def hint(text: str) -> None:
-    """Writes something useful that is no result."""
+    """Writes a note that is not part of the result."""
     click.echo(text, err=True)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Columns under their headings; numbers to the right, texts to the left. Empty cells are shown as a hyphen."""
+    """A table with headings; numbers are aligned to the right, texts to the left. Empty cells are shown as a hyphen."""
     cells = [[_cell(value) for value in row] for row in rows]
     right = [all(_is_number(row[column]) for row in cells) and bool(cells) for column in range(len(head))]
     widths = [max([len(head[column]), *(len(row[column]) for row in cells)]) for column in range(len(head))]
@@ -57,7 +57,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def duration_words(seconds: float) -> str:
-    """`45 s`, `12 min`, `3.5 h`, `2 d`."""
+    """A duration as text: `45 s`, `12 min`, `3.5 h`, `2 d`."""
     if not math.isfinite(seconds) or seconds < 0:
         return "-"
     if seconds < 90:
@@ -68,7 +68,7 @@ def duration_words(seconds: float) -> str:
 
 
 def clock_words(at_s: float) -> str:
-    """A moment as people read it, UTC, to the second."""
+    """A time as text, UTC, to the second."""
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 

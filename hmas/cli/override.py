@@ -1,4 +1,4 @@
-"""`hmas override`: what operators hold by files."""
+"""`hmas override`: override files of operators."""
 
 import json
 import sys
@@ -32,7 +32,7 @@ def override() -> None:
 @click.pass_context
 @takes_client
 def validate(client: AdminClient, ctx: click.Context, *, file: str, override_id: str | None, here: bool, as_json: bool) -> None:
-    """Check FILE ('-' for standard input) and change nothing. Exit code 1 when it would be refused.
+    """Check FILE ('-' for standard input) and change nothing. Exit code 1 if it would be refused.
 
     \b
     Example:
@@ -59,7 +59,7 @@ def validate(client: AdminClient, ctx: click.Context, *, file: str, override_id:
 @json_option
 @takes_client
 def apply(client: AdminClient, *, file: str, override_id: str | None, as_json: bool) -> None:
-    """Put FILE ('-' for standard input) in force, whole or not at all. One of the same id is replaced.
+    """Activate FILE ('-' for standard input), as a whole or not at all. An override of the same id is replaced.
 
     \b
     Example:
@@ -77,7 +77,7 @@ def apply(client: AdminClient, *, file: str, override_id: str | None, as_json: b
 @json_option
 @takes_client
 def list_overrides(client: AdminClient, *, as_json: bool) -> None:
-    """Overrides in force, files that are refused and why, and settings on which overrides disagree.
+    """List active overrides, refused files with the reasons, and settings on which overrides disagree.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""The pace of an embedded engine."""
+"""The speed of an embedded engine."""
 
 import msgspec
 
@@ -16,7 +16,7 @@ _TIMES = (
 
 
 def faster(profile: Profile, speed: float) -> Profile:
-    """The profile with every time divided by `speed`; sizes and limits stay."""
+    """The profile with every time divided by `speed`; sizes and limits are unchanged."""
     if speed == 1.0:
         return profile
     times = {name: getattr(profile, name) / speed for name in _TIMES}

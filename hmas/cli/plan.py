@@ -1,4 +1,4 @@
-"""`hmas plan`: a capacity planner's questions."""
+"""`hmas plan`: capacity planning."""
 
 from pathlib import Path
 from typing import Any
@@ -41,9 +41,9 @@ _TRACES = {".csv": "azure", ".jsonl": "mooncake"}
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the plan as JSON here, too.")
 @json_option
 def plan(**options: Any) -> None:
-    """Answer a capacity planner: what load is held, what is needed, what the next instance buys.
+    """Plan capacity: what load is held, what is needed, what the next instance buys.
 
-    A load is held when at least the wanted share of requests keeps both targets. All runs have the same requests, only denser or thinner.
+    A load is held if at least the wanted share of requests meets both targets. All runs have the same requests at a different rate.
 
     \b
     Examples:
@@ -85,7 +85,7 @@ def plan(**options: Any) -> None:
 
 
 def _workload_of(text: str) -> str:
-    """A workload's text as it is, or a file's path with the reader that its name speaks for."""
+    """A workload's text unchanged, or a file's path with the reader that fits its suffix."""
     if text.partition(":")[0].partition("?")[0] in {*WORKLOADS, *SESSIONS} or text.lstrip().startswith("{"):
         return text
     path = Path(text.partition("?")[0])

@@ -1,4 +1,4 @@
-"""`hmas engines plugin`: the control plugin that ships with H-MAS, for the environments of the engines."""
+"""`hmas engines plugin`: copies the control plugin that comes with H-MAS, for the engines' environments."""
 
 import shutil
 from pathlib import Path
@@ -16,17 +16,17 @@ STARTS = {
     ),
     "sglang": "HMAS_CONTROL_TOKEN=... python -m sglang.launch_server --model-path MODEL --enable-priority-scheduling",
 }
-"""How an engine is started with its plugin."""
+"""The commands that start an engine with its plugin."""
 
 
 @click.command()
 @click.argument("kind", type=click.Choice(sorted(STARTS)))
 @click.option("--target", type=click.Path(file_okay=False, path_type=Path), help="Copy the plugin's source into this new directory.")
 def plugin(kind: str, target: Path | None) -> None:
-    """How engine KIND gets the plugin that puts its scheduler under live control.
+    """Print how to install the plugin for live control of the scheduler in an engine of KIND.
 
-    One plugin serves every kind. It goes into the engine's environment, not into that of H-MAS; it needs nothing that the engine does not
-    bring. Copy it to the engine's machine, install it there, and name the token in the gateway's configuration.
+    One plugin serves every kind. Install it in the engine's environment, not in that of H-MAS; it has no dependencies beyond the engine's.
+    Copy it to the engine's machine, install it there, and name the token in the gateway's configuration.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`hmas policy`: which queueing policy rules, and forcing another."""
+"""`hmas policy`: shows the queueing policy, and forces another."""
 
 import importlib
 import sys
@@ -22,9 +22,9 @@ def policy() -> None:
 @json_option
 @takes_client
 def list_policies(client: AdminClient, *, as_json: bool) -> None:
-    """The policies there are: what each is for, what bounds waiting under it, and what they look at.
+    """List all policies: what each is for, what bounds waiting under it, and which signals it uses.
 
-    The one in force has a star. `hmas policy show NAME` has all of one policy: its parameters, costs and source too.
+    The active policy has a star. `hmas policy show NAME` shows all of one policy, with parameters, costs and source.
 
     \b
     Example:
@@ -51,7 +51,7 @@ def list_policies(client: AdminClient, *, as_json: bool) -> None:
 @click.pass_context
 @takes_client
 def show(client: AdminClient, ctx: click.Context, *, name: str | None, as_json: bool) -> None:
-    """The policy in force, on whose word, why and since when; or all about policy NAME.
+    """Show the active policy, set by which source, why and since when; or all about policy NAME.
 
     \b
     Example:
@@ -75,9 +75,9 @@ def show(client: AdminClient, ctx: click.Context, *, name: str | None, as_json: 
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the scripts that it is put through.")
 @click.pass_context
 def check(ctx: click.Context, *, policy_class: str, parameters: tuple[tuple[str, float], ...], seed: int) -> None:
-    """Put a policy class of your own through the checks that every policy of the pool passes. Needs no gateway.
+    """Run the checks that every built-in policy passes on a policy class of your own. Needs no gateway.
 
-    Exit code 1 when one fails.
+    Exit code 1 if a check fails.
 
     \b
     Example:
@@ -115,7 +115,7 @@ def force(
     author: str | None,
     as_json: bool,
 ) -> None:
-    """Hold policy NAME against the agents.
+    """Force policy NAME, which the agents then cannot change.
 
     \b
     Example:
@@ -133,7 +133,7 @@ def force(
 @click.pass_context
 @takes_client
 def release(client: AdminClient, ctx: click.Context, *, as_json: bool) -> None:
-    """Give the policy back to the agents. Exit code 1 when it was not forced by `policy force`.
+    """Return the policy to the agents. Exit code 1 if it was not forced by `policy force`.
 
     \b
     Example:
@@ -148,7 +148,7 @@ def release(client: AdminClient, ctx: click.Context, *, as_json: bool) -> None:
 
 
 def policy_line(document: dict[str, Any]) -> str:
-    """The policy in force in one line."""
+    """The active policy in one line."""
     parameters = " ".join(f"{name}={value:g}" for name, value in sorted(document["parameters"].items()))
     coming = f", {document['next']} on its way in" if document.get("next") else ""
     more = f" ({parameters})" if parameters else ""
@@ -157,7 +157,7 @@ def policy_line(document: dict[str, Any]) -> str:
 
 
 def policy_page(item: dict[str, Any]) -> str:
-    """All that is known of one policy."""
+    """All details of one policy."""
     facts = [("for", item["summary"]), ("starvation", item["starvation"]), ("cost", item["complexity"]), ("source", item["source"])]
     if item["from"]:
         facts.append(("plugin", item["from"]))
@@ -172,7 +172,7 @@ def policy_page(item: dict[str, Any]) -> str:
 
 
 def refused_line(plugin: dict[str, str]) -> str:
-    """A plugin that could not be used, in one line."""
+    """A plugin that was refused, in one line."""
     return f"plugin {plugin['entry_point']} of {plugin['distribution'] or 'an unknown distribution'} is skipped: {plugin['reason']}"
 
 
@@ -181,7 +181,7 @@ def _parameters(item: dict[str, Any]) -> str:
 
 
 def _signals(available: list[dict[str, Any]]) -> list[tuple[str, str, str, str]]:
-    """Every signal once, in the order of the first policy that looks at it, with those that do."""
+    """Every signal once, in the order of the first policy that uses it, with all policies that use it."""
     users: dict[tuple[str, str, str], list[str]] = {}
     for item in available:
         for one in item["signals"]:

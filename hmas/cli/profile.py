@@ -19,12 +19,12 @@ PROGRESS_EVERY = 6
 
 
 class Concurrencies(click.ParamType[tuple[int, ...]]):
-    """Whole numbers from a text such as `1,4,16`."""
+    """An option type: whole numbers from a text such as `1,4,16`."""
 
     name = "N,N,..."
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        """The numbers, each 1 to 1024, two or more of them."""
+        """Returns two or more numbers, each 1 to 1024."""
         if isinstance(value, tuple):
             return value
         parts = str(value).split(",")
@@ -70,8 +70,8 @@ def profile(
     """Measure the engine at URL and write its profile.
 
     Sends single prompts of several lengths and batches at several concurrencies, one after the other, to any OpenAI-compatible engine
-    that streams; then fits the step time of the engine model to what came back and states the error of the fit. The engine should have
-    nothing else to do meanwhile.
+    that streams. Then fits the step time of the engine model to the measurements and states the error of the fit. The engine should serve
+    no other requests meanwhile.
 
     \b
     Examples:

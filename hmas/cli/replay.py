@@ -1,4 +1,4 @@
-"""`hmas replay`: a real trace against any OpenAI-compatible address."""
+"""`hmas replay`: replays a real trace against any OpenAI-compatible address."""
 
 import json
 import os
@@ -50,12 +50,12 @@ LENGTHS_HELP = "How the engine is told the recorded output length; auto: sim for
 @json_option
 @click.pass_context
 def replay(ctx: click.Context, /, **options: Any) -> None:
-    """Replay a trace and print what its clients saw.
+    """Replay a trace and print the results as measured by its clients.
 
-    Requests are sent at their times whatever became of those before (open loop). Rows with lengths only get a text of that length.
+    Requests are sent at their times, regardless of earlier requests (open loop). A row that has only lengths gets a text of that length.
     Each request declares its SLO by H-MAS Table 6 and Eq. 14.
 
-    Exit code 1 when a request was lost: no answer, or one that broke off.
+    Exit code 1 if a request was lost: it got no answer, or one that broke off.
 
     \b
     Examples:
@@ -101,7 +101,7 @@ def _tell_trace(trace: Trace) -> None:
 
 
 async def _ask_model(url: str, wanted: str, key: str) -> dict[str, Any]:
-    """The card of the model to ask for, as /v1/models tells it."""
+    """The card of the model to use, from /v1/models."""
     headers = {"authorization": f"Bearer {key}"} if key else {}
     try:
         async with (

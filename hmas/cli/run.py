@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 def run() -> None:
     """Run a single process: gateway, agent or embedded engine.
 
-    Each tells the service manager when it is ready and that it is alive, drains on SIGTERM, and logs to stderr.
+    Each process reports to the service manager that it is ready and that it is alive, drains on SIGTERM, and logs to stderr.
     """
 
 
@@ -76,7 +76,7 @@ def run_one_agent(name: str, config_file: str | None) -> None:
 @click.option("--model", default="sim", show_default=True, help="What the engine calls its model.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True)
 def run_engine(*, profile: str, speed: float, host: str, port: int, name: str, model: str, log_level: Any) -> None:
-    """Run an embedded engine: an OpenAI-compatible server that needs no GPU and keeps the time of a profile.
+    """Run an embedded engine: an OpenAI-compatible server that needs no GPU and has the step times of a profile.
 
     \b
     Example:
@@ -98,7 +98,7 @@ def _make_bus(config: Config) -> Bus:
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
-    """Runs to the end. A port that is taken may be free in a moment, so that is no mistake in the configuration."""
+    """Runs to the end. A port in use may soon be free, so that is not an error of the configuration."""
     try:
         uvloop.run(work)
     except OSError as error:
@@ -108,7 +108,7 @@ def _run(work: Coroutine[Any, Any, None]) -> None:
 
 
 async def _gateway(config: Config, bus: Bus, read: Callable[[], Config]) -> None:
-    # Imported here: the other processes have no use for the gateway's modules.
+    # Imported here, because the other processes do not need the gateway's modules.
     from hmas.controller.gateway.process import Started, serve  # noqa: PLC0415
 
     notifier, clock = Notifier(), SystemClock()

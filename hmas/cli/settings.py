@@ -1,4 +1,4 @@
-"""Where a command finds its configuration."""
+"""The option that names a command's configuration, and the reading of it."""
 
 import os
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ config_option = click.option(
 
 
 def read_config(config_file: str | None, extra: Mapping[str, str] | None = None) -> Config:
-    """The configuration from file and environment; `extra` variables stand above both.
+    """Reads the configuration from file and environment; `extra` variables take precedence over both.
 
     Raises:
         ConfigError: Names every mistake.

@@ -1,4 +1,4 @@
-"""`hmas simulate`: a workload on a fleet in virtual time."""
+"""`hmas simulate`: runs a workload on a fleet in virtual time."""
 
 from pathlib import Path
 from typing import Any
@@ -43,11 +43,11 @@ from hmas.planning.tables import run_tables
 def simulate(ctx: click.Context, /, **options: Any) -> None:
     """Run a workload on a fleet in virtual time.
 
-    The gateway's own scheduler, router, admission and agents' models drive engine models with the fleet's profiles. Writes report.json,
-    requests.csv and plots; the same command writes the same bytes.
+    The gateway's own scheduler, router and admission, and the agents' models, control engine models with the fleet's profiles. Writes
+    report.json, requests.csv and plots; the same command writes the same bytes.
 
-    Ctrl-C stops in order: what has been sent is served, the report covers the part up to there and says so. Exit code 1 when the
-    independent checker finds the result at fault, 130 after Ctrl-C.
+    After Ctrl-C no new request is sent, running ones are served, and the report covers the part up to there and says so. Exit code 1 if
+    the independent check finds an error in the result, 130 after Ctrl-C.
 
     \b
     Examples:
@@ -93,7 +93,7 @@ def simulate(ctx: click.Context, /, **options: Any) -> None:
 
 
 def _opened(case: Case, rate: float | None) -> tuple[Case, Load]:
-    """The case with its load set to a wanted rate, and its workload."""
+    """Opens the workload; returns the case, with its load set to the wanted rate, and the workload."""
     load = open_load(case)
     if rate is not None:
         case = msgspec.structs.replace(case, load=rate / load.own_rps)

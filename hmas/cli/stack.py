@@ -1,4 +1,4 @@
-"""What `hmas up` starts: the processes, their order, and the environment that makes one configuration of file and command line."""
+"""The processes that `hmas up` starts, their order, and the environment that combines configuration file and command line."""
 
 import json
 import sys
@@ -16,22 +16,22 @@ from hmas.controller.runtime.child import ChildSpec
 from hmas.controller.runtime.ports import free_ports
 
 ENGINE_STAGE, AGENT_STAGE, GATEWAY_STAGE = 1, 2, 3
-"""Stop order: the gateway drains while agents and engines still serve it."""
+"""Stop order, highest first: the gateway drains while agents and engines still run."""
 WATCHDOG_S = 60.0
 UNUSABLE = frozenset({2})
 """Exit code of a process whose configuration cannot be used."""
 SLACK_S = 8.0
-"""Beyond its drain, how long the gateway may take to end."""
+"""How long the gateway may take to end after its drain."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What the command line says on top of the configuration; None and empty leave the configuration as it is.
+    """Settings from the command line, which replace those of the configuration; None and empty leave the configuration unchanged.
 
     Attributes:
         targets: Engines in place of the configured ones.
-        port, admin_port: 0 chooses free ones.
-        agents: Agents that run, with commas between, in place of the configured ones.
+        port, admin_port: 0 chooses free ports.
+        agents: Agents that run, separated by commas, in place of the configured ones.
     """
 
     config_file: str | None = None
@@ -45,11 +45,11 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """A plan that is ready to run but for the bus address.
+    """The processes to run, complete except for the bus address.
 
     Attributes:
-        config: As every child will read it.
-        env: Variables that the children get, so that they read just that.
+        config: The configuration that every child reads.
+        env: Variables for the children, so that they read exactly this configuration.
     """
 
     config: Config
@@ -58,16 +58,16 @@ class Stack:
 
     @property
     def gateway_url(self) -> str:
-        """Where clients find the gateway."""
+        """The gateway's address for clients."""
         return url_of(self.config.gateway.host, self.config.gateway.port)
 
     @property
     def admin_url(self) -> str:
-        """Where operators find it."""
+        """The address of the operators' API."""
         return url_of(self.config.gateway.admin_host, self.config.gateway.admin_port)
 
     def engine_specs(self) -> list[ChildSpec]:
-        """Embedded engines."""
+        """The embedded engines."""
         return [self._engine(target) for target in self.choices.targets if target.profile]
 
     def control_specs(self, bus_url: str) -> list[ChildSpec]:
@@ -105,12 +105,12 @@ class Stack:
 
 
 def plan(choices: Choices) -> Stack:
-    """Reads the configuration and lays the command line over it.
+    """Reads the configuration and applies the command line to it.
 
-    The children get the command line's choices as HMAS_* variables, the way anybody can set them.
+    The children get the command line's settings as the usual HMAS_* variables.
 
     Raises:
-        ConfigError: The configuration has mistakes, or the two do not fit together.
+        ConfigError: The configuration has mistakes, or contradicts the command line.
     """
     env: dict[str, str] = {}
     if choices.targets:
@@ -126,7 +126,7 @@ def plan(choices: Choices) -> Stack:
     if choices.admin_port is not None:
         env["HMAS_GATEWAY__ADMIN_PORT"] = str(choices.admin_port)
     config = read_config(choices.config_file, env)
-    # Children restart on the same ports, and the address is printed before they run: a free port is chosen here, once.
+    # A free port is chosen here once: children restart on the same ports, and the address is printed before they run.
     ports = (("HMAS_GATEWAY__PORT", config.gateway.port), ("HMAS_GATEWAY__ADMIN_PORT", config.gateway.admin_port))
     for (name, port), free in zip(ports, free_ports(2), strict=True):
         if port == 0:

@@ -1,4 +1,4 @@
-"""`hmas status`: the state of a gateway on one page."""
+"""`hmas status`: prints the state of a gateway on one page."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from hmas.controller.admin.client import AdminClient
 @click.pass_context
 @takes_client
 def status(client: AdminClient, ctx: click.Context, *, as_json: bool) -> None:
-    """What is in force, how full it is, and who is well. Exit code 1 when the gateway is not ready.
+    """Show active settings, load, and the health of engines and agents. Exit code 1 if the gateway is not ready.
 
     \b
     Example:
@@ -32,7 +32,7 @@ def status(client: AdminClient, ctx: click.Context, *, as_json: bool) -> None:
 
 
 def page(document: dict[str, Any]) -> str:
-    """The whole page as text."""
+    """The page as text."""
     ready = "ready" if document["ready"] else "NOT READY: " + "; ".join(document["not_ready_because"])
     lines = [
         f"gateway   {document['gateway']}, version {document['version']}, up for {duration_words(document['uptime_s'])}, {ready}",
@@ -62,7 +62,7 @@ def page(document: dict[str, Any]) -> str:
 
 
 def model_line(report: dict[str, Any]) -> str:
-    """One agent's model and how it does, in words."""
+    """One agent's model and its figures, as text."""
     figures, coverage = report.get("figures", {}), report.get("coverage", {})
     whose = f"{report['agent']} {report['instance']}".rstrip()
     parts = [f"{whose}: {report['model']}" + (" in the shadow" if report.get("role") == "shadow" else "")]
@@ -119,7 +119,7 @@ def _fairness(fairness: dict[str, Any]) -> str:
 
 
 def _limited(tenant: dict[str, Any]) -> bool:
-    """Whether any quota, share or cap holds for it."""
+    """Whether the tenant has a quota, share or cap."""
     return bool(tenant["quotas"]) or tenant["concurrency_share"] < 1 or tenant["max_running"] > 0
 
 

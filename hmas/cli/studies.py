@@ -22,7 +22,7 @@ DURATION = "Only what arrives within so many seconds of the workload's own time;
 
 
 def study_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options that every study has."""
+    """Adds the options that every study has."""
     options = (
         click.option("--model", default="", help="Model that requests ask for; default: what the fleet serves."),
         click.option("--duration", type=click.FloatRange(0), default=0.0, help=DURATION),
@@ -34,10 +34,10 @@ def study_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def read_meta(texts: Sequence[str]) -> dict[str, str | float | bool]:
-    """Settings of meta from `selector=bandit`, `twin_window_s=30`: those of the configuration's `agents`, without their `meta_`.
+    """Settings of meta from texts such as `selector=bandit`; names as in the configuration's `agents`, without `meta_`.
 
     Raises:
-        ConfigError: An unknown setting, or a value out of its range.
+        ConfigError: A setting is unknown, or a value is out of range.
     """
     known = [name.removeprefix("meta_") for name in AgentsConfig.__struct_fields__ if name.startswith("meta_")]
     found: dict[str, str | float | bool] = {}
@@ -54,7 +54,7 @@ def read_meta(texts: Sequence[str]) -> dict[str, str | float | bool]:
 
 
 def common_settings(options: dict[str, Any]) -> dict[str, Any]:
-    """What `study_options`, and `--warmup` where there is one, say of a case."""
+    """The settings of a case from `study_options`, and from `--warmup` if the command has it."""
     return {
         "model": options["model"],
         "duration_s": options["duration"],

@@ -1,4 +1,4 @@
-"""`hmas sweep`: every combination of settings in virtual time."""
+"""`hmas sweep`: runs every combination of settings in virtual time."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -42,9 +42,9 @@ from hmas.planning.tables import sweep_table
 def sweep(ctx: click.Context, /, **options: Any) -> None:
     """Run every combination of settings, on all cores or a Ray cluster.
 
-    Each result is appended to results.jsonl as it finishes; then sweep.csv, sweep.json and plots are made of them. The same command again
-    goes on where the last one stopped. Ctrl-C keeps what is done (exit code 130); a case that failed gives exit code 1 and is tried again
-    next time. On a Ray cluster, files that the workload names must lie at the same path on every node.
+    Each result is appended to results.jsonl as it finishes; then sweep.csv, sweep.json and plots are made from them. The same command
+    continues where the last one stopped. Ctrl-C keeps finished results (exit code 130). A case that failed gives exit code 1 and is tried
+    again next time. On a Ray cluster, files of the workload must have the same path on every node.
 
     \b
     Examples:
@@ -53,7 +53,7 @@ def sweep(ctx: click.Context, /, **options: Any) -> None:
     """  # noqa: D301 - click reads \b as "do not rewrap"
     grid = make_grid(_grid_settings(options))
     points = points_of(grid)
-    # A workload that cannot be made is told before a thousand workers find it out.
+    # An invalid workload is reported here, before a thousand workers fail on it.
     open_load(points[0].case)
     out: Path = options["out"]
     out.mkdir(parents=True, exist_ok=True)
@@ -112,7 +112,7 @@ def _seeds(text: str) -> list[int]:
 
 
 def _row_teller(grid: Grid, total: int, missing: int, errors: list[Row]) -> Callable[[Row, int], None]:
-    """Tells each result by what distinguishes it, and how long the rest may take."""
+    """Returns a function that prints each result with its settings, and how long the rest may take."""
     axes = [axis for axis in AXES if len(getattr(grid, axis)) > 1]
     clock = SystemClock()
     start_s = clock.now_s()

@@ -1,4 +1,4 @@
-"""What `--engine` may name: an embedded engine to start, or a server that runs already."""
+"""Parses `--engine`: an embedded engine to start, or a server that runs already."""
 
 import re
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ _SIM = re.compile(r"^sim(?::(?P<profile>[^@]+))?(?:@(?P<speed>\d+(?:\.\d+)?))?$"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One engine of the command line.
+    """One engine from the command line.
 
     Attributes:
-        config: How the gateway reaches it.
+        config: The engine's section of the gateway's configuration.
         profile: Profile of an embedded engine to start; empty for a server that runs already.
-        speed: How many times faster than its profile an embedded engine runs.
+        speed: Speed of an embedded engine, as a multiple of its profile's.
     """
 
     config: EngineConfig
@@ -34,10 +34,10 @@ class Target:
 
 
 def parse_targets(texts: Sequence[str]) -> list[Target]:
-    """Every `--engine`, numbered by kind: `sim-1`, `sim-2`, `vllm-1`, `engine-1`.
+    """Parses every `--engine`; names are numbered by kind: `sim-1`, `sim-2`, `vllm-1`, `engine-1`.
 
     Raises:
-        click.UsageError: One of them is none of the allowed forms, or an address stands twice.
+        click.UsageError: A text has none of the allowed forms, or an address is given twice.
     """
     counts: dict[str, int] = {}
     targets = [_parse(text, counts, port) for text, port in zip(texts, free_ports(len(texts)), strict=True)]

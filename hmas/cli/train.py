@@ -1,4 +1,4 @@
-"""`hmas train`: fit the models behind the agents again, on the operator's own data."""
+"""`hmas train`: trains the agents' models on the operator's own data."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -14,7 +14,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "prediction": ("hmas.cli.train_prediction:train_prediction", "The prediction agent's model: what requests cost."),
     }
 )
-"""Every model that can be trained: where its command is, and its line in `hmas train --help`."""
+"""Every model that can be trained: the location of its command, and its line in `hmas train --help`."""
 
 
 @click.group(cls=LazyGroup, lazy=COMMANDS)

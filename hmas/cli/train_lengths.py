@@ -1,4 +1,4 @@
-"""`hmas train lengths`: trains the model of output lengths from prompts on outputs of language models."""
+"""`hmas train lengths`: trains the model that predicts output lengths from prompts, on outputs of language models."""
 
 import shlex
 import tempfile
@@ -45,7 +45,7 @@ def train_lengths(
     config_file: str | None,
     as_json: bool,
 ) -> None:
-    """Train the length model that perception begins with; what it is off by is learnt live. About a minute.
+    """Train the length model that perception begins with; its error is corrected live. Takes about a minute.
 
     \b
     Example:

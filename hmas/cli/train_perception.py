@@ -1,4 +1,4 @@
-"""`hmas train perception`: the shipped kind of model from scratch, or a Hugging Face base with LoRA."""
+"""`hmas train perception`: trains the shipped kind of model from scratch, or a Hugging Face base with LoRA."""
 
 import shlex
 from pathlib import Path
@@ -17,7 +17,7 @@ from hmas.controller.runtime.clock import SystemClock
 _FILES = click.Path(exists=True, dir_okay=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _LM = tuple(name for name in TrainSettings.__struct_fields__ if name not in {"base", "data", "out", "seed", "epochs", "batch"})
-"""Options that only a base has."""
+"""Options that apply only to a base."""
 
 
 @click.command()
@@ -49,12 +49,11 @@ _LM = tuple(name for name in TrainSettings.__struct_fields__ if name not in {"ba
 @json_option
 @click.pass_context
 def perception(ctx: click.Context, /, **options: Any) -> None:
-    """Train a model that tells task types and output lengths of prompts.
+    """Train a model that predicts task types and output lengths of prompts.
 
-    Without --base the shipped kind is trained from scratch on one core: a small transformer that runs on onnxruntime. Only rows whose
-    licence allows it are used, and generated prompts are mixed in. With --base a causal or encoder model of the Hugging Face kind is
-    fine-tuned by LoRA. Training needs torch (`make setup-train`, or pip install 'h-mas[train]'); `hmas models add` puts the result
-    into the store.
+    Without --base the shipped kind is trained from scratch on one core: a small transformer that runs on onnxruntime. It uses only rows
+    whose licence allows it, and adds generated prompts. With --base a causal or encoder model in Hugging Face format is fine-tuned by
+    LoRA. Training needs torch (`make setup-train`, or pip install 'h-mas[train]'); `hmas models add` puts the result into the store.
 
     \b
     Examples:
@@ -75,7 +74,7 @@ def _from_scratch(data: tuple[Path, ...], chosen: dict[str, Any], *, as_json: bo
     if foreign:
         raise click.UsageError(f"--{foreign[0].replace('_', '-')} goes with --base")
     try:
-        # Seconds to import, and only this command wants it.
+        # The import takes seconds, and only this command needs it.
         from hmas.agents.perception.training.feeding import Settings  # noqa: PLC0415
         from hmas.agents.perception.training.trainer import train  # noqa: PLC0415
     except ImportError as error:

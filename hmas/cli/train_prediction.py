@@ -1,4 +1,4 @@
-"""`hmas train prediction`: fits the cost model, from generated episodes, from telemetry, or from request logs of known hardware."""
+"""`hmas train prediction`: trains the cost model on generated episodes, on telemetry, or on request logs of known hardware."""
 
 import shlex
 import tempfile
@@ -28,7 +28,7 @@ from hmas.controller.core.messages import FEATURES, TELEMETRY, Message
 from hmas.controller.runtime.clock import SystemClock
 
 NEWEST = 20_000
-"""Newest messages of each stream that are read from the bus: what it keeps."""
+"""Newest messages of each stream that are read from the bus, which keeps about as many."""
 CONNECT_WAIT_S = 5.0
 LICENCE = "CDLA-Permissive-2.0 where the logs are LLM-Pilot's (IBM; Lazuka et al., SC24), else that of the logs"
 
@@ -69,9 +69,9 @@ def train_prediction(
 ) -> None:
     """Fit the model of the prediction agent.
 
-    Without data it is trained from nothing on generated episodes: engines and loads drawn at random, as the shipped one. With telemetry
-    the model in force is trained on, without forgetting what it knew. With request logs of known hardware (columns model, gpu_type,
-    n_gpus, num_users, ... as in LLM-Pilot) it is the profile model behind `hmas eval prediction`; that one needs --out.
+    Without data the model is trained from scratch on generated episodes with random engines and loads, like the shipped one. With
+    telemetry the training of the active model continues, and it keeps what it has learnt. With request logs of known hardware (columns
+    model, gpu_type, n_gpus, num_users, ... as in LLM-Pilot) it trains the profile model behind `hmas eval prediction`, which needs --out.
 
     \b
     Examples:

@@ -57,8 +57,8 @@ def tune_statera(
 ) -> None:
     """Measure TPOT over concurrency on ENGINE and derive statera's gains.
 
-    ENGINE is the address of an OpenAI-compatible engine that streams, with nothing else to do meanwhile; or the name or file of a
-    profile, simulated. The file that is written is named in the configuration as `agents.statera_tuning`.
+    ENGINE is the address of an OpenAI-compatible engine that streams and serves no other requests meanwhile; or the name or file of a
+    profile, which is simulated. Name the written file in the configuration as `agents.statera_tuning`.
 
     \b
     Examples:
@@ -75,7 +75,7 @@ def tune_statera(
     else:
         rungs = simulated(load_profile(engine), ladder, load)
     found = identify(rungs, tpot_ms=tpot_ms, period_s=period, tick_s=tick)
-    # Told first: what was measured is not lost where the file cannot be written after all.
+    # Printed first, so that the measurements are not lost if the file cannot be written.
     if as_json:
         say_json(msgspec.to_builtins(found))
     else:

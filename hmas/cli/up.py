@@ -1,4 +1,4 @@
-"""`hmas up`: everything on this machine, kept running until SIGTERM or Ctrl-C."""
+"""`hmas up`: starts everything on this machine and keeps it running until SIGTERM or Ctrl-C."""
 
 import asyncio
 import logging
@@ -49,7 +49,7 @@ def up(
     """Start bus, embedded engines, agents and gateway, and keep them running.
 
     Crashed processes are started again; SIGTERM or Ctrl-C drains and stops everything, a second one stops at once.
-    Exit code 0 after a clean stop, 1 when the gateway could not be kept up.
+    Exit code 0 after a clean stop, 1 if the gateway could not be kept running.
 
     \b
     Examples:
@@ -98,7 +98,7 @@ async def _describe(stack: Stack, bus: BusInUse) -> dict[str, Any]:
     try:
         engines = await asyncio.to_thread(AdminClient(stack.admin_url).engines)
     except AdminError as error:
-        # With a token of its own the operators' API does not answer us; the engines' state is only nice to have here.
+        # If the operators' API needs a token, it refuses this call; the engines' state is optional here.
         log.debug("cannot ask the gateway for its engines: %s", error)
     return {
         "gateway": stack.gateway_url,

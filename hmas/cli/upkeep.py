@@ -1,4 +1,4 @@
-"""The running of `hmas up`: bus, children, their news, and the way down."""
+"""Runs `hmas up`: the bus, the child processes, their events, and the stop in order."""
 
 import asyncio
 import contextlib
@@ -27,11 +27,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BusInUse:
-    """The bus that everything talks over.
+    """The bus that all processes use.
 
     Attributes:
         url: Its address.
-        words: The address and, for an embedded server, what it is.
+        words: The address and, for an embedded server, its program and version.
     """
 
     bus: RedisBus
@@ -41,7 +41,7 @@ class BusInUse:
 
 @dataclass(slots=True)
 class Upkeep:
-    """Starts a stack, keeps it up until a stop signal, and takes it down in order.
+    """Starts a stack, keeps it running until a stop signal, and stops it in order.
 
     Attributes:
         announce: Called once everything is ready.
@@ -52,7 +52,7 @@ class Upkeep:
     ready_s: float = READY_S
 
     async def run(self) -> int:
-        """Exit code: 0 after a stop signal, 1 when the gateway did not get ready or could not be kept up."""
+        """Runs the stack; returns 0 after a stop signal, 1 if the gateway did not get ready or could not be kept running."""
         notifier = Notifier()
         with stop_flags() as flags:
             async with _bus_in_use(self.stack.config) as bus, Supervisor(self.stack.engine_specs(), on_event=_Teller(bus.bus)) as keeper:
@@ -82,7 +82,7 @@ class Upkeep:
             await asyncio.gather(starting, stopping, return_exceptions=True)
 
     async def _start(self, bus: BusInUse, keeper: Supervisor) -> list[str]:
-        """Engines first, so that the gateway finds them at its first look; returns the names of those that do not get ready."""
+        """Starts the engines first, so that the gateway's first check finds them; returns the names of processes that are not ready."""
         late = await keeper.wait_ready(timeout_s=self.ready_s)
         specs = self.stack.control_specs(bus.url)
         for spec in specs:
@@ -92,7 +92,7 @@ class Upkeep:
 
 @contextlib.asynccontextmanager
 async def _bus_in_use(config: Config) -> AsyncIterator[BusInUse]:
-    """The configured bus, or an embedded server that is watched and started again when it ends."""
+    """The configured bus, or an embedded server that is monitored and restarted if it ends."""
     server = None if config.bus.url else EmbeddedServer(bus_dir(config), config.bus.durable)
     url = words = server.start() if server else config.bus.url
     if server and server.binary:
@@ -123,7 +123,7 @@ async def _watch(server: EmbeddedServer) -> None:
 
 
 class _Teller:
-    """Logs what happens to the children and puts it on the bus."""
+    """Logs the events of the children and posts them on the bus."""
 
     def __init__(self, bus: RedisBus) -> None:
         self._bus = bus

@@ -1,4 +1,4 @@
-"""What people type: durations and NAME=VALUE pairs."""
+"""Option types for durations and NAME=VALUE pairs."""
 
 import re
 from typing import Any
@@ -16,7 +16,7 @@ class Duration(click.ParamType[float]):
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The duration in seconds, more than 0 and at most 366 days."""
+        """Returns the duration in seconds, more than 0 and at most 366 days."""
         if isinstance(value, float):
             return value
         text = str(value).strip().lower()
@@ -33,7 +33,7 @@ class Pair(click.ParamType[tuple[str, float]]):
     name = "name=number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float]:
-        """The pair."""
+        """Returns the pair."""
         if isinstance(value, tuple):
             return value
         name, equals, number = str(value).partition("=")

@@ -1,1 +1,1 @@
-"""The model of output lengths: what training has shown, corrected online by what answers turn out to be."""
+"""The model of output lengths: a trained base, corrected online by the lengths of real answers."""

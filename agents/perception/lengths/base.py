@@ -1,8 +1,8 @@
-"""The shipped model of output lengths: what a question leads one to expect of an average model's answer, as seven quantiles.
+"""The shipped model of output lengths: it predicts an average model's answer to a question, as seven quantiles.
 
-A weight per word and pair of words adds up to one score; boosted trees (CatBoost's oblivious trees, multi-quantile loss) read the score
-and a dozen plain numbers of the question. Trees do not extrapolate, and every input is clipped to its range in training besides: whatever
-a client sends, the answer is one that training has shown. Runs on numpy alone; `hmas.agents.perception.training.lengths.fitting` trains it.
+Weights of words and of pairs of words add up to one score. Boosted trees (CatBoost's oblivious trees, multi-quantile loss) read the score
+and a dozen plain numbers of the question. Trees do not extrapolate, and every input is clipped to its range in training: for any input the
+answer is one that occurred in training. It needs only numpy; `hmas.agents.perception.training.lengths.fitting` trains it.
 """
 
 import base64
@@ -29,12 +29,12 @@ INPUTS = (*NUMBERS, "word_score")
 
 
 class Trees(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Oblivious trees of one depth, matrices as base64 of little-endian numbers, row by row.
+    """Oblivious trees of one depth; matrices are base64 of little-endian numbers, row by row.
 
     Attributes:
-        inputs: Input that each level of each tree asks about, shape (trees, depth), uint8.
-        borders: The answer is yes above it, float32, likewise; infinity where a tree is less deep.
-        leaves: Values at the levels, shape (trees, 2 ** depth, levels), float16; the first question is the lowest bit of a leaf's number.
+        inputs: Input that each level of each tree tests, shape (trees, depth), uint8.
+        borders: Thresholds of the tests (true above them), float32, same shape; infinity where a tree is less deep.
+        leaves: Values at the levels, shape (trees, 2 ** depth, levels), float16; the first test is the lowest bit of a leaf's number.
         bias: Added to the sum over the trees, by level.
     """
 
@@ -47,13 +47,13 @@ class Trees(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The file.
+    """The content of the file.
 
     Attributes:
         ranges: Lowest and highest value of every input in training.
         terms: Words, and pairs of words with a blank between; `weights` has the weight of each.
         intercept: The score of a question without known terms.
-        widening: By how much quantiles stand further from the median than the trees say; a fit knows its own questions too well.
+        widening: Factor by which quantiles lie further from the median than the trees predict, because a fit is too sure of its own data.
         offsets: Verbosity of known models (log), by `length_names.model_key`.
         longest: Tokens that 999 in 1,000 answers in training stayed below.
     """
@@ -72,11 +72,11 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Told(msgspec.Struct, frozen=True):
-    """What is expected of one answer.
+    """The prediction for one answer.
 
     Attributes:
         log_lengths: Quantiles of the log output length at `LEVELS`, ascending.
-        inputs: Of `INPUTS`, from -1 to 1 over the range of each.
+        inputs: Values of `INPUTS`, each scaled from -1 to 1 over its range.
     """
 
     log_lengths: list[float]
@@ -84,11 +84,11 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class LengthBase:
-    """A trained model; between calls it only counts what was out of range.
+    """A trained model; its only mutable state counts inputs outside their ranges.
 
     Attributes:
         offsets, longest: As stored.
-        ranges: Bounds of the inputs, with a count of what lay outside.
+        ranges: Bounds of the inputs, with counts of values outside.
     """
 
     def __init__(self, stored: Stored) -> None:
@@ -121,21 +121,21 @@ class LengthBase:
         self._widening = stored.widening
 
     def tell_of(self, view: PromptView) -> Told:
-        """What is expected of a request as perception sees it."""
+        """Predicts the answer to a request from its prompt view."""
         return self.tell(features_of(view))
 
     def tell(self, features: QuestionFeatures) -> Told:
-        """As `tell_of`, from what was read of the question."""
+        """Like `tell_of`, from the features of the question."""
         row = np.array(self.ranges.clip([*features.numbers, self.score(features.words)]), np.float32)
         leaves = self._first_leaf + (row[self._inputs] > self._borders) @ self._bits
-        # Levels that cross are put in order (Chernozhukov et al., "Quantile and probability curves without crossing", 2010).
+        # Crossing levels are sorted (Chernozhukov et al., "Quantile and probability curves without crossing", 2010).
         raw: list[float] = sorted((self._leaves.take(leaves, 0).sum(0) + self._bias).tolist())
         middle = raw[MEDIAN]
         stated = [middle + self._widening * (value - middle) for value in raw]
         return Told(stated, (row - self._middle) * self._scale)
 
     def score(self, words: list[str]) -> float:
-        """The score of a question's words: the sum of the weights of its distinct known terms over the root of their number."""
+        """Returns the score of a question's words: the sum of the weights of its distinct known terms over the root of their number."""
         known = [weight for weight in map(self._words.get, dict.fromkeys(words), repeat(None)) if weight is not None]
         known += [weight for weight in map(self._pairs.get, dict.fromkeys(pairwise(words)), repeat(None)) if weight is not None]
         return self._intercept + (sum(known) / math.sqrt(len(known)) if known else 0.0)
@@ -145,7 +145,7 @@ def load(folder: Path) -> LengthBase:
     """Reads a model from its folder.
 
     Raises:
-        ModelError: The file is missing, is not one, or was made for other levels or inputs.
+        ModelError: The file is missing, is no length model, or was made for other levels or inputs.
     """
     path = folder / FILE
     try:

@@ -1,4 +1,4 @@
-"""Beyond which no answer is expected: a cap, a full context, and what answers of a model or to a tenant have ever been. Pure, bounded."""
+"""Upper bounds of an answer: a cap, a full context, and the longest answers of a model or to a tenant. Pure, bounded."""
 
 import math
 from collections import OrderedDict
@@ -7,9 +7,9 @@ from collections.abc import Hashable, Sequence
 from hmas.agents.perception.reading import PromptView
 
 GROUPS = 4096
-"""Models and tenants remembered; the one longest without an answer goes first."""
+"""Models and tenants remembered; the one longest without an answer is dropped first."""
 SETTLED = 50.0
-"""Answers after which a bound stands half of the way, as a logarithm, between the start and `MARGIN` times the longest one."""
+"""Answers after which a bound is, as a logarithm, half way between the start and `MARGIN` times the longest answer."""
 MARGIN = 2.0
 
 
@@ -17,7 +17,7 @@ class LongestAnswers:
     """The longest answers so far, by model and by tenant.
 
     Args:
-        start: Tokens that bound a group without answers.
+        start: Bound in tokens of a group without answers.
     """
 
     def __init__(self, start: float) -> None:
@@ -28,7 +28,7 @@ class LongestAnswers:
         return len(self._groups)
 
     def bound(self, groups: Sequence[Hashable]) -> float:
-        """Log tokens that no answer of a request in these groups is expected to exceed: the largest of the groups' own bounds."""
+        """Returns the log tokens that no answer to a request in these groups should exceed: the largest of the groups' own bounds."""
         return max(self._of(group) for group in groups)
 
     def learn(self, groups: Sequence[Hashable], length: float) -> None:
@@ -49,7 +49,7 @@ class LongestAnswers:
 
 
 def cap_of(view: PromptView) -> float:
-    """Log tokens at which the answer is cut off: by the client, or where the engine's context is full; infinite where neither is known."""
+    """Returns the log tokens at which the client's cap or the engine's full context cuts the answer off; infinite if neither is known."""
     caps = [view.max_output_tokens] if view.max_output_tokens > 0 else []
     if view.context_tokens > 0:
         caps.append(max(1, view.context_tokens - max(0, view.prompt_tokens)))

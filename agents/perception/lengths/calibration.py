@@ -1,12 +1,12 @@
-"""Stated quantiles kept honest: how far lengths scatter, and where each level must lie for as many to fall below it as it says. Pure.
+"""Calibrates the predicted quantiles: how far lengths scatter, and where each level must lie to hold its share of lengths below it. Pure.
 
 Both are learnt by group (everything, the model, the task), one completion at a time, and add up over a request's groups.
 
 - Scatter: the logarithm of the variance follows the squared surprise (the score of a normal likelihood), since some models answer alike
-  to everything and others now with a word and now with a page.
+  to everything and others sometimes with a word and sometimes with a page.
 - Levels: quantile tracking (Gibbs and Candes, "Adaptive conformal inference under distribution shift", 2021; Angelopoulos et al.,
   "Conformal PID control", 2023): after every outcome a level moves up by `step * level` if the length exceeded it and down by
-  `step * (1 - level)` if not. So the share of lengths below it goes to the level whatever the lengths do, also under drift.
+  `step * (1 - level)` if not. So the share of lengths below it converges to the level for any sequence of lengths, also under drift.
 """
 
 import math
@@ -16,19 +16,19 @@ from collections.abc import Hashable, Sequence
 from hmas.controller.core.lengths import LEVELS
 
 GROUPS = 4096
-"""Groups remembered; the one longest without an answer goes first."""
+"""Groups remembered; the one longest without an answer is dropped first."""
 LAST_STEP = 0.006
 FIRST_STEP = 0.06
-"""Step of the levels before the first outcome of a group and after many, in standard deviations of the forecast."""
+"""Step of the levels before a group's first outcome and after many, in standard deviations of the forecast."""
 SETTLED = 60.0
-"""Outcomes after which that step has gone half of the way."""
+"""Outcomes after which the step has changed half of the way."""
 BOUND = 4.0
 """Largest correction of a level, in standard deviations."""
 SCATTER_ANSWERS = 40.0
-"""Answers that the general variance counts for; the step of the scatter after n more is 1 / (n + this), and never below the next."""
+"""Answers that the general variance counts for; the step of the scatter after n more is 1 / (n + this), at least `SCATTER_STEP`."""
 SCATTER_STEP = 0.005
 SCATTER_CLIP = 9.0
-"""Largest squared surprise, in variances: an odd answer is one odd answer."""
+"""Largest squared surprise, in variances, so that an outlier counts as one answer only."""
 SCATTER_BOUND = 3.0
 """Largest logarithm of one group's factor."""
 
@@ -43,7 +43,7 @@ class _Group:
 
 
 class Calibration:
-    """Scatter and corrections of standardised quantiles, learnt from what was stated and what came."""
+    """Scatter and corrections of standardised quantiles, learnt from predictions and outcomes."""
 
     def __init__(self, limit: int = GROUPS) -> None:
         self._limit = limit
@@ -53,11 +53,11 @@ class Calibration:
         return len(self._groups)
 
     def scatter(self, groups: Sequence[Hashable]) -> float:
-        """By how much the variance of a request's length differs from the general one; 1 where nothing is known."""
+        """Returns the ratio of the variance of a request's length to the general one; 1 if nothing is known."""
         return math.exp(sum(group.scatter for name in groups if (group := self._groups.get(name)) is not None))
 
     def correction(self, groups: Sequence[Hashable]) -> list[float]:
-        """Sum of the corrections of a request's groups, by level."""
+        """Returns the sum of the corrections of a request's groups, by level."""
         found = [group.correction for name in groups if (group := self._groups.get(name)) is not None]
         return [sum(parts) for parts in zip(*found, strict=True)] if found else [0.0] * len(LEVELS)
 
@@ -65,9 +65,9 @@ class Calibration:
         """Takes an outcome into account.
 
         Args:
-            groups: Those of the request.
-            below: By level, 1 where the length was at most the stated quantile, else 0; in between where a cap hides which.
-            squared: The squared surprise over the variance that was expected of it; 1 teaches nothing.
+            groups: Groups of the request.
+            below: By level, 1 if the length was at most the predicted quantile, else 0; a value in between if a cap hides which.
+            squared: Squared surprise over its expected variance; 1 changes nothing.
         """
         excess = min(SCATTER_CLIP, squared) - 1.0
         for name in groups:

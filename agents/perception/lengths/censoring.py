@@ -1,4 +1,4 @@
-"""What an answer teaches that was cut off at a cap: it would have been longer, and nobody knows by how much. Pure."""
+"""Learning from an answer that was cut off at a cap: it would have been longer by an unknown amount. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from hmas.controller.core.lengths import LEVELS
 
 
 def share_below(stated: Sequence[float], length: float, *, censored: bool) -> list[float]:
-    """By level, whether the length was at most the stated quantile; behind a cap, how probable that is by what was stated."""
+    """By level, whether the length was at most the predicted quantile; behind a cap, the probability of that under the prediction."""
     if not censored:
         return [1.0 if length <= value else 0.0 for value in stated]
     passed = float(np.interp(length, stated, LEVELS, left=0.0))
@@ -17,7 +17,7 @@ def share_below(stated: Sequence[float], length: float, *, censored: bool) -> li
 
 
 def beyond(standing: float) -> tuple[float, float]:
-    """Mean of a standard normal beyond `standing`, and the share of its variance that knowing so takes away (Tobit)."""
+    """Returns the mean of a standard normal beyond `standing`, and the share of its variance that this knowledge removes (Tobit)."""
     if standing > 6.0:
         return standing, 1.0
     density = math.exp(-0.5 * standing * standing) / math.sqrt(2.0 * math.pi)

@@ -13,21 +13,21 @@ _DEMAND = re.compile(
     r" ?\b(\d[\d,]{0,6}|one|two|three|four|five|six|ten)[ -](word|sentence|paragraph|page)s?\b"
 )
 _BEFORE = 32
-"""Characters before a unit in which its number and quantifier stand."""
+"""Characters before a unit that may hold its number and quantifier."""
 _MENTIONS = 24
-"""Mentions of one unit that are looked at."""
+"""Most mentions of one unit that are examined."""
 
 
 def demanded_tokens(text: str) -> float:
-    """Length that the prompt itself asks for ("no shorter than 2000 words", "in three sentences"), in tokens; 0 where it asks for none.
+    """Returns the length that the prompt itself asks for ("no shorter than 2000 words", "in three sentences"), in tokens; 0 for none.
 
-    Of several demands the largest counts. An upper limit is taken at four fifths.
+    Of several demands the largest counts. An upper limit counts as four fifths.
     """
     return demanded_in(text.lower())
 
 
 def demanded_in(low: str) -> float:
-    """As `demanded_tokens`, of a text in lower case. Only what stands before a unit is read: a text without units costs next to nothing."""
+    """Like `demanded_tokens`, for lower-case text. It reads only what stands before a unit: a text without units costs almost nothing."""
     largest = 0.0
     for unit, tokens in _TOKENS_PER.items():
         place = low.find(unit)

@@ -1,9 +1,9 @@
-"""What tenants, models, tasks and conversations add to the log of an output length: crossed effects, learnt one completion at a time. Pure.
+"""Effects of tenants, models, tasks and conversations on the log output length: crossed effects, learnt one completion at a time. Pure.
 
-A length is what its question leads one to expect plus one effect per group that the request belongs to. Every effect starts at zero with
-the variance that its level has among installations, and a completion moves each by its share of the surprise (a Kalman filter with a
-diagonal covariance): what could as well be the prompt's doing moves the tenant little, and groups with many answers move the least.
-Variances never fall below a level's drift, so that a shift of the workload is followed.
+A length is the expectation from its question plus one effect per group of the request. Every effect starts at zero with the variance that
+its level has among installations, and a completion moves each by its share of the surprise (a Kalman filter with a diagonal covariance):
+a surprise that the prompt may explain as well moves the tenant little, and groups with many answers move the least. Variances never fall
+below a level's drift, so that effects follow a shift of the workload.
 """
 
 from collections import OrderedDict
@@ -12,19 +12,19 @@ from collections.abc import Hashable
 import msgspec
 
 GROUPS = 30_000
-"""Groups remembered, of all levels together (about 10 MB); the one longest without an answer goes first."""
+"""Groups remembered, of all levels together (about 10 MB); the one longest without an answer is dropped first."""
 CLIP = 3.0
-"""Surprises count up to this many standard deviations: a degenerate output of 50,000 tokens is one odd output."""
+"""Surprises count up to this many standard deviations: a degenerate output of 50,000 tokens is one outlier."""
 
 
 class Level(msgspec.Struct, frozen=True):
     """One kind of group.
 
     Attributes:
-        variance: Of its effects before anything is known, in squared log units.
-        floor: Variance below which no effect's own falls: how far it may have drifted since.
-        of_spread: Variance as a share of the squared spread of the expectation, instead of `variance`: what a question itself hides and
-            later answers to it show.
+        variance: Variance of its effects before anything is known, in squared log units.
+        floor: Smallest variance of an effect: how far it may have drifted since.
+        of_spread: Variance as a share of the squared spread of the expectation, instead of `variance`: what a question alone does not show
+            and later answers to it do.
     """
 
     name: str
@@ -34,12 +34,12 @@ class Level(msgspec.Struct, frozen=True):
 
 
 class Membership(msgspec.Struct, frozen=True):
-    """Where a request belongs.
+    """The groups of a request.
 
     Attributes:
-        groups: One key per level, None where the request has none there; the first has one always. Keys of different levels differ.
+        groups: One key per level, None if the request has none there; the first level always has one. Keys of different levels differ.
         spread: Squared spread of the expectation.
-        noise: The part of it that is no group's.
+        noise: The part of it that belongs to no group.
         start: Prior mean and variance of the first level's effect, in place of the level's own.
     """
 
@@ -50,7 +50,7 @@ class Membership(msgspec.Struct, frozen=True):
 
 
 class Effect:
-    """Mean and variance of one group's effect, and of how many answers it is."""
+    """Mean and variance of one group's effect, and its number of answers."""
 
     __slots__ = ("count", "mean", "variance")
 
@@ -77,12 +77,12 @@ class Effects:
         return len(self._groups)
 
     def count(self, group: Hashable) -> int:
-        """Answers of a group so far."""
+        """Returns the number of answers of a group so far."""
         effect = self._groups.get(group)
         return 0 if effect is None else effect.count
 
     def sum(self, request: Membership) -> tuple[float, float]:
-        """Mean and variance of the sum of a request's effects."""
+        """Returns mean and variance of the sum of a request's effects."""
         mean, variance = 0.0, 0.0
         for place, group in enumerate(request.groups):
             if group is not None:
@@ -97,9 +97,9 @@ class Effects:
 
         Args:
             request: Its groups.
-            surprise: Log length minus what was expected of it; of a censored one, what it must be on average.
-            total: Variance that was expected of it, effects and noise together.
-            informed: 1 for a length that was seen, less for one that was only seen to exceed a cap.
+            surprise: Log length minus its expectation; for a censored one, the mean of what it must be.
+            total: Variance of the expectation, effects and noise together.
+            informed: 1 for a length that was observed, less for one that only exceeded a cap.
         """
         bound = CLIP * total**0.5
         step = min(bound, max(-bound, surprise)) / total

@@ -1,4 +1,4 @@
-"""The groups by which output lengths differ, and how much: what a request belongs to, from its model to the question itself. Pure."""
+"""The groups by which output lengths differ, and how much: from a request's model to the question itself. Pure."""
 
 from collections.abc import Hashable
 
@@ -18,13 +18,13 @@ LEVELS_OF_EFFECTS: tuple[Level, ...] = (
 )
 _OF_SPREAD = tuple(level.of_spread for level in LEVELS_OF_EFFECTS)
 NOISE = 0.4
-"""Least share of the expectation's squared spread that no memory explains: another answer to the same question differs too."""
+"""Smallest share of the expectation's squared spread that no memory explains: another answer to the same question differs too."""
 
 
 def groups_of(view: PromptView, task: TaskType, key: str, tenant: str, session: str) -> tuple[Hashable, ...]:
-    """Groups of a request, in the order of `LEVELS_OF_EFFECTS`.
+    """Returns the groups of a request, in the order of `LEVELS_OF_EFFECTS`.
 
-    What is unknown has no group of its own: it follows everything. `key` is from `length_names.model_key`; a conversation may be empty.
+    An unknown task has no group of its own. `key` comes from `length_names.model_key`; the session may be empty.
     """
     text = view.excerpt
     typed = None if task is TaskType.UNKNOWN else task
@@ -42,5 +42,5 @@ def groups_of(view: PromptView, task: TaskType, key: str, tenant: str, session: 
 
 
 def noise_share(groups: tuple[Hashable, ...]) -> float:
-    """Share of the expectation's squared spread that none of a request's groups holds."""
+    """Returns the share of the expectation's squared spread that belongs to none of a request's groups."""
     return max(NOISE, 1.0 - sum(share for share, group in zip(_OF_SPREAD, groups, strict=True) if group is not None))

@@ -1,15 +1,15 @@
-"""Output length as quantiles, for one request at a time, learnt further from every completion. Pure, bounded.
+"""Predicts the output length of one request as quantiles, and learns from every completion. Pure, bounded.
 
 Four parts, from what is known before any traffic to what only traffic shows:
 
-1. What the question leads one to expect of an average model: the shipped base's quantiles (`length_base`); a reader's own where there is no
-   base; else the task's historical prior (H-MAS 3.2: what could not be read is not specialised on).
+1. The expected answer of an average model: the shipped base's quantiles (`length_base`); without a base, the reader's own; else the task's
+   historical prior (H-MAS 3.2: an unreadable prompt gets no specialised prediction).
 2. Effects in log space (`length_effects`): the model's verbosity, the tenant, the task, the application (a system prompt with its tools),
-   the conversation, the same question seen before; and a linear correction of the expectation by the question's inputs and by how far the
-   reader's median is from it, so that the better of the two gains weight.
-3. Scatter around that, and calibration of each level against what came (`length_calibration`).
-4. Bounds: the client's cap, the room that the engine's context leaves after the prompt, and what answers of this model and tenant have
-   ever been (`length_bounds`).
+   the conversation, earlier answers to the same question; and a linear correction of the expectation by the question's inputs and by the
+   distance of the reader's median from it, so that the better of the two gains weight.
+3. Scatter around that, and calibration of each level with the outcomes (`length_calibration`).
+4. Bounds: the client's cap, the room that the engine's context leaves after the prompt, and the longest answers of this model and tenant
+   (`length_bounds`).
 
 An answer that ran into its cap is known only to be at least that long, and is learnt as such.
 """
@@ -39,27 +39,27 @@ from hmas.controller.core.types import TaskType
 Floats = NDArray[np.float64]
 
 LONGEST = 16_384.0
-"""Tokens that bound answers before there are any, where no base states its own."""
+"""Bound of answers in tokens before there are any, if no base has its own."""
 MAX_LOG = 16.0
-"""No answer counts as longer than this, as a logarithm: nine million tokens."""
+"""Largest log length that counts: nine million tokens."""
 MODELS = 4096
-"""Models' names remembered with what is known of them."""
+"""Most model names whose prior is cached."""
 
 KNOWN_MODEL_VARIANCE = 0.06
-"""Variance of a known model's verbosity around what is known of it."""
+"""Variance of a known model's verbosity around its known offset."""
 REFINEMENT_VARIANCE = 0.20
 """Variance that the linear correction may add to the log length before anything is learnt."""
 READER_TRUST = 0.1
 READER_VARIANCE = 0.05
-"""How far the middle goes from the base's towards the reader's before anything is learnt, and the variance of that share."""
+"""How far the median moves from the base's towards the reader's before anything is learnt, and the variance of that share."""
 DISSENT = 1.5
-"""Distance of the two, in logs, beyond which it counts no more."""
+"""Largest distance of the two, in logs, that counts."""
 USUAL, REACH = 5.3, 2.0
-"""Log length around which the correction's slope turns (about 200 tokens), and the distance from it that counts at most."""
+"""Log length around which the correction's slope turns (about 200 tokens), and the largest distance from it that counts."""
 REPEATS = 8
-"""Answers to one question from which the linear correction learns: more say nothing new of questions."""
+"""Answers to one question from which the linear correction learns: further ones say nothing new about questions in general."""
 DEMAND_SHARE = 0.5
-"""How far a demanded length moves the task's prior: models fall short of long demands and overshoot short ones."""
+"""How far a demanded length moves the task's prior: models fall short of long demands and exceed short ones."""
 
 _NORMAL_P90 = 1.2815515594
 _PRIOR_SHAPE = tuple(
@@ -70,12 +70,12 @@ _LEAST_SPREAD = 0.15
 
 
 class Forecast(msgspec.Struct, frozen=True):
-    """What is expected of one request, kept until its completion is learnt from.
+    """The prediction for one request, kept until its completion is learnt from.
 
     Attributes:
         log_quantiles: Quantiles of the natural log of the output length in tokens at `hmas.controller.core.lengths.LEVELS`; ascending, 0 or
             more, within every bound.
-        source: Where the expectation came from: `base and reader`, `base`, `reader` or `prior`.
+        source: Source of the expectation: `base and reader`, `base`, `reader` or `prior`.
         raw: The same quantiles before the bounds.
         base, shape, inputs, member, calibrated, bounded, cap: For `LengthModel.learn`.
     """
@@ -101,7 +101,7 @@ class LengthModel:
     """Forecasts and learns output lengths. Not thread-safe.
 
     Args:
-        base: The shipped one or one that an operator trained; None to do without.
+        base: The shipped base or one that an operator trained; None for none.
         groups: Groups of effects remembered.
 
     Attributes:
@@ -114,7 +114,7 @@ class LengthModel:
         self._calibration = Calibration()
         self._longest = LongestAnswers(LONGEST if base is None else base.longest)
         self._models: dict[str, tuple[str, tuple[float, float]]] = {}
-        # The question's inputs, the distance from the usual length, the reader's dissent.
+        # The question's inputs, the distance from the usual length, the reader's distance from the base.
         width = len(INPUTS) + 2
         self._weights: Floats = np.zeros(width)
         self._weights[-1] = READER_TRUST
@@ -123,24 +123,24 @@ class LengthModel:
 
     @property
     def ranges(self) -> RangeCounter | None:
-        """Inputs outside of what the base was trained on; None without a base."""
+        """Counts of inputs outside the base's training ranges; None without a base."""
         return None if self.base is None else self.base.ranges
 
     @property
     def groups(self) -> int:
-        """Groups of effects that are remembered."""
+        """Number of remembered groups of effects."""
         return len(self._effects)
 
     def forecast(self, view: PromptView, reading: Reading, *, task: TaskType, tenant: str, model: str, session: str = "") -> Forecast:
-        """What is to be expected of a request.
+        """Predicts the output length of a request.
 
         Args:
             view: Its prompt; the texts may be empty.
-            reading: What the reader made of it; an empty one gives the prior of `task`.
-            task: Its type as it is published, `unknown` where in doubt.
-            tenant: The tenant that asks.
+            reading: The reader's result; an empty one gives the prior of `task`.
+            task: Its published type, `unknown` if in doubt.
+            tenant: Tenant of the request.
             model: The model that answers, by the name that clients use.
-            session: Conversation, empty where not known.
+            session: Conversation; empty if not known.
         """
         base, inputs, source = self._expected(view, reading, task)
         middle = base[MEDIAN]
@@ -159,11 +159,11 @@ class LengthModel:
         return Forecast(stated, source, middle, shape, inputs, member, calibrated, bounded, cap, raw)
 
     def learn(self, forecast: Forecast, output_tokens: int) -> None:
-        """Learns from how long the answer was; each forecast is to be learnt from once.
+        """Learns from the length of the answer; each forecast must be used once.
 
         Args:
-            forecast: What was expected of the request.
-            output_tokens: Tokens of its answer, which ended by itself or at the cap; less than 1 teaches nothing.
+            forecast: The prediction for the request.
+            output_tokens: Tokens of its answer, which ended by itself or at the cap; less than 1 is ignored.
         """
         if output_tokens < 1:
             return
@@ -174,8 +174,8 @@ class LengthModel:
         if censored:
             mean, informed = beyond(surprise / math.sqrt(total))
             surprise = mean * math.sqrt(total)
-        # Levels are held to what would be forecast now: hundreds that were answered before the first of them completed made one mistake,
-        # not hundreds, and the effects have learnt most of it by now.
+        # Levels are compared with the forecast as of now: hundreds of forecasts made before the first completion share one mistake, and
+        # the effects have corrected most of it by now.
         stated = self._quantiles(now, forecast.shape, forecast.calibrated)
         squared = 1.0 + informed * (surprise * surprise / total - 1.0)
         self._calibration.learn(forecast.calibrated, share_below(stated, length, censored=censored), squared)
@@ -185,7 +185,7 @@ class LengthModel:
         self._longest.learn(forecast.bounded, length)
 
     def _expected(self, view: PromptView, reading: Reading, task: TaskType) -> tuple[list[float], Floats | None, str]:
-        """Quantiles for an average model, inputs of the linear correction, and where they come from."""
+        """Returns the quantiles for an average model, the inputs of the linear correction, and the source."""
         stated = len(reading.log_lengths) == len(LEVELS)
         read = stated or bool(reading.probabilities)
         if self.base is not None and read:
@@ -205,7 +205,7 @@ class LengthModel:
         return [middle + shift + share * (math.log(prior.p90) - middle) for share in _PRIOR_SHAPE], None, "prior"
 
     def _known(self, model: str) -> tuple[str, tuple[float, float]]:
-        """A model's key and the prior of its verbosity: what training found for its name, or none with the doubt that models differ."""
+        """Returns a model's key and the prior of its verbosity: from training if the name is known, else the variance among models."""
         found = self._models.get(model)
         if found is None:
             key = model_key(model)
@@ -217,20 +217,20 @@ class LengthModel:
         return found
 
     def _centre(self, base: float, inputs: Floats | None, member: Membership) -> tuple[float, float]:
-        """Expected log length with all that was learnt, and the variance around it."""
+        """Returns the expected log length with all that was learnt, and the variance around it."""
         mean, variance = self._effects.sum(member)
         if inputs is not None:
             mean += float(self._weights @ inputs)
         return base + mean, member.noise + variance
 
     def _quantiles(self, centre: tuple[float, float], shape: list[float], calibrated: tuple[Hashable, ...]) -> list[float]:
-        """Quantiles of the log length around a centre with its variance, in the base's shape, each level corrected; not bounded yet."""
+        """Returns the unbounded quantiles of the log length: the base's shape around a centre and its variance, each level corrected."""
         middle, scale = centre[0], math.sqrt(centre[1])
         corrections = self._calibration.correction(calibrated)
         return list(accumulate([middle + (step + move) * scale for step, move in zip(shape, corrections, strict=True)], max))
 
     def _refine(self, inputs: Floats, surprise: float, total: float, question: Hashable) -> None:
-        """One step of recursive least squares. Repeats of a question count less and less: they show the question, not questions."""
+        """Runs one step of recursive least squares. Repeats of a question count less and less: they say little about other questions."""
         seen = self._effects.count(question)
         if seen >= REPEATS:
             return

@@ -1,4 +1,4 @@
-"""Names of language models, brought to one form so that what is known of one is found under every name it is served by. Pure."""
+"""Normalises names of language models, so that a model's data are found under every name it is served by. Pure."""
 
 import re
 from collections.abc import Mapping
@@ -10,11 +10,11 @@ _PART = re.compile(r"[a-z]+|\d+")
 _SEPARATORS = re.compile(r"[\s_\-:@()+]+")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _LONG_NUMBER = 4
-"""Digits from which a number of its own is a date or a build."""
+"""Fewest digits of a separate number that counts as a date or a build."""
 
 
 def model_key(name: str) -> str:
-    """One form of a model's name: no organisation, no packaging, no date, no punctuation.
+    """Returns the normal form of a model's name: no organisation, no packaging, no date, no punctuation.
 
     `meta-llama/Meta-Llama-3.1-70B-Instruct`, `Llama-3.1-70B` and `llama31_70b` are the same model.
     """
@@ -25,11 +25,11 @@ def model_key(name: str) -> str:
 
 
 def known_offset(key: str, offsets: Mapping[str, float]) -> tuple[float, float]:
-    """What is known of a model's verbosity, as a logarithm, and how sure that is.
+    """Returns what is known of a model's verbosity, as a logarithm, and how certain that is.
 
     Returns:
         Offset and certainty: 1 for the model itself; 0.5 for a shorter name that the key continues (`claude35` for `claude35sonnet`), at
-        half the offset; 0 and 0 for a model never heard of.
+        half the offset; 0 and 0 for an unknown model.
     """
     if key in offsets:
         return offsets[key], 1.0

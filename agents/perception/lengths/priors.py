@@ -1,4 +1,4 @@
-"""Output lengths by task type, before an installation has any history of its own. Pure."""
+"""Output lengths by task type, used before an installation has its own history. Pure."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -33,4 +33,4 @@ PRIOR: Mapping[TaskType, Length] = MappingProxyType(
         TaskType.UNKNOWN: Length(160, 900),
     }
 )
-"""What language models answered to public prompts of each type (rounded), until an installation's own history says otherwise."""
+"""Lengths of language models' answers to public prompts of each type (rounded), used until an installation has its own history."""

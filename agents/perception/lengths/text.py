@@ -1,10 +1,10 @@
-"""What the words of a question say about the length of its answer, as numbers for `hmas.agents.perception.lengths.base`. Pure.
+"""Turns the words of a question into numbers for the length model `hmas.agents.perception.lengths.base`. Pure.
 
-Only the question is read: what surrounds it (system prompt, history, tools) does not belong to one answer more than to another, and what it
-changes all the same is learnt online, by application.
+It reads only the question: system prompt, history and tools do not belong to one answer more than to another. What they change is learnt
+online, by application.
 
-Commands stand at the beginning and at the end of a prompt, so only these are read word by word: the cost of a request is bounded whatever
-the length of its prompt.
+Commands stand at the beginning and at the end of a prompt, so only these parts are read word by word: the cost of a request is bounded for
+any length of its prompt.
 """
 
 import math
@@ -19,7 +19,7 @@ from hmas.agents.perception.reading import PromptView
 HEAD_CHARS = 256
 TAIL_CHARS = 176
 WORDS = 80
-"""Words and numbers read at most."""
+"""Most words and numbers that are read."""
 NUMBERS = (
     "log_tokens",
     "log_chars",
@@ -34,7 +34,7 @@ NUMBERS = (
     "share_of_words",
     "hidden",
 )
-"""Names of the numbers beside the words, in order; `hidden` is 1 where the text is not shared."""
+"""Names of the numbers beside the words, in order; `hidden` is 1 if the text is not shared."""
 _LETTERS = "abcdefghijklmnopqrstuvwxyz'"
 _PLAIN = str.maketrans({chr(code): " " for code in range(128) if chr(code) not in _LETTERS} | dict.fromkeys("0123456789", "0"))
 _OTHER = re.compile(r"[a-z']+|\d+|[^\x00-\x7f]")
@@ -53,7 +53,7 @@ class QuestionFeatures(msgspec.Struct, frozen=True):
 
 
 def features_of(view: PromptView) -> QuestionFeatures:
-    """Reads a question; never raises for what it holds."""
+    """Reads a question; no content makes it raise."""
     text = view.excerpt
     low = text.lower()
     ask = low if len(low) <= HEAD_CHARS + TAIL_CHARS else f"{low[:HEAD_CHARS]} {low[-TAIL_CHARS:]}"
@@ -82,5 +82,5 @@ def features_of(view: PromptView) -> QuestionFeatures:
 
 
 def terms(words: list[str]) -> list[str]:
-    """Distinct words and pairs of neighbours with a blank between."""
+    """Returns distinct words, and pairs of neighbours with a blank between."""
     return list(dict.fromkeys([*words, *(f"{one} {other}" for one, other in pairwise(words))]))

@@ -1,1 +1,1 @@
-"""Perception by a language model of one's own choice: LoRA on any Hugging Face base, served in process or by an engine."""
+"""Perception with a language model of the operator's choice: LoRA on any Hugging Face base, run in process or served by an engine."""

@@ -1,10 +1,10 @@
-"""What a causal model is asked about a prompt and how its answer reads: plain text in, one line of strict JSON out. Pure.
+"""The question to a causal model about a prompt, and the format of its answer: plain text in, one line of strict JSON out. Pure.
 
     {"task": "Summarization", "output_tokens": "f"}
 
-The text ends where the label begins, so one step of the model weighs all 13 labels against each other: the confidence comes from these
-weights, never from what the model says of itself. Training, the reader in process and the reader over HTTP all use these functions, so
-that what is served is what was trained.
+The text ends where the label begins, so one step of the model weighs all 13 labels against each other. The confidence comes from these
+weights, never from a statement of the model about itself. Training, the reader in process and the reader over HTTP all use these functions,
+so what is served is what was trained.
 """
 
 import math
@@ -22,7 +22,7 @@ OPENING = '{"task": "'
 MIDDLE = '", "output_tokens": "'
 CLOSING = '"}'
 BIN_WORDS: tuple[str, ...] = tuple(string.ascii_lowercase[:BINS])
-"""Names of the length bins: single letters are single tokens in every tokenizer seen."""
+"""Names of the length bins: single letters are single tokens in all examined tokenizers."""
 NAMES: tuple[str, ...] = tuple(task.value for task in TASKS)
 LETTERS: tuple[str, ...] = tuple(string.ascii_uppercase[: len(TASKS)])
 """Labels for tokenizers in which two of `NAMES` begin with the same token, in the order of `TASKS`."""
@@ -40,7 +40,7 @@ class _Answer(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def cut(text: str, limit: int) -> str:
-    """Head and tail of a text, `limit` characters at most and a separator, without what no tokenizer takes (lone surrogates)."""
+    """Returns head and tail of a text, at most `limit` characters and a separator, without lone surrogates, which no tokenizer takes."""
     text = text.encode("utf-8", "replace").decode("utf-8")
     if len(text) <= limit:
         return text
@@ -49,29 +49,29 @@ def cut(text: str, limit: int) -> str:
 
 
 def facts(view: PromptView) -> str:
-    """What is known of a prompt besides its text, as one line that every base can read. Caps are for the length model, which knows them."""
+    """Returns what is known of a prompt besides its text, in one line. It leaves out caps, which only the length model needs."""
     chars = view.question_chars or view.prompt_chars
     return f"{chars} characters, {view.turns} messages, {view.images} images, {'tools' if view.has_tools else 'no tools'}"
 
 
 def question(view: PromptView, excerpt_chars: int = EXCERPT_CHARS) -> str:
-    """The text whose continuation is the label, the length bin and the end of the JSON object."""
+    """Returns the text whose continuation is the label, the length bin and the end of the JSON object."""
     before, after = question_parts(view)
     return before + cut(view.excerpt, excerpt_chars) + after
 
 
 def question_parts(view: PromptView) -> tuple[str, str]:
-    """What stands before and after the excerpt."""
+    """Returns the text before and after the excerpt."""
     return _ASK, f"\n----\n{facts(view)}\n{OPENING}"
 
 
 def pattern(labels: Sequence[str]) -> str:
-    """Regular expression of a continuation, for engines that hold a model to one."""
+    """Returns the regular expression of a continuation, for engines with guided decoding."""
     return f'({"|".join(labels)})", "output_tokens": "[{BIN_WORDS[0]}-{BIN_WORDS[-1]}]"\\}}'
 
 
 def parse(continuation: str, labels: Sequence[str]) -> tuple[int, int] | None:
-    """Label and bin of a continuation, as indices; None where it is not exactly the JSON that was asked for."""
+    """Returns label and bin of a continuation as indices; None if it is not exactly the expected JSON."""
     try:
         answer = msgspec.json.decode(OPENING + continuation, type=_Answer)
         return labels.index(answer.task), BIN_WORDS.index(answer.output_tokens)
@@ -80,7 +80,7 @@ def parse(continuation: str, labels: Sequence[str]) -> tuple[int, int] | None:
 
 
 def softened(log_probabilities: NDArray[np.float64], temperature: float) -> NDArray[np.float64]:
-    """Probabilities that sum to 1 from log-probabilities or logits of some choices, at a temperature (1: as they are)."""
+    """Returns probabilities that sum to 1 from log-probabilities or logits of some choices, at a temperature (1: unchanged)."""
     scaled = log_probabilities / temperature
     weights = np.exp(scaled - scaled.max(axis=-1, keepdims=True))
     return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
@@ -89,9 +89,9 @@ def softened(log_probabilities: NDArray[np.float64], temperature: float) -> NDAr
 def reading_of(
     labels: NDArray[np.float64], lengths: NDArray[np.float64] | None, *, task_temperature: float, length_temperature: float
 ) -> Reading:
-    """A reading from the log-probabilities (or logits) of the labels and, where there are any, of the length bins.
+    """Builds a reading from the log-probabilities (or logits) of the labels and, if there are any, of the length bins.
 
-    An empty one where a number is missing: half an answer is no answer (H-MAS 3.2).
+    The reading is empty if a number is missing: half an answer counts as none (H-MAS 3.2).
     """
     if labels.shape != (len(TASKS),) or not math.isfinite(labels.sum()):
         return Reading()

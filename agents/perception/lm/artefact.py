@@ -17,14 +17,14 @@ README = "README.md"
 
 
 def precision() -> torch.dtype:
-    """bfloat16 where a GPU computes in it, float16 on older ones, float32 on a processor."""
+    """Returns bfloat16 on a GPU that computes in it, float16 on older GPUs, float32 on a CPU."""
     if not torch.cuda.is_available():
         return torch.float32
     return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
 
 
 def device() -> torch.device:
-    """The first GPU, else the processor."""
+    """Returns the first GPU, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -32,10 +32,10 @@ def write_artefact(folder: Path, model: Any, tokenizer: Any, card: ModelCard) ->
     """Writes weights, tokenizer, README and card into a new folder. Returns the card as written.
 
     Args:
-        folder: Replaced where it is there.
-        model: With its adapter; merged here where the card's details say so.
-        tokenizer: The base's.
-        card: With `LmDetails` for details.
+        folder: Target folder; an existing one is replaced.
+        model: The model with its adapter; it is merged here if the card's details require that.
+        tokenizer: The base's tokenizer.
+        card: The card, with `LmDetails` as details.
 
     Raises:
         ConfigError: The folder cannot be written.
@@ -49,7 +49,7 @@ def write_artefact(folder: Path, model: Any, tokenizer: Any, card: ModelCard) ->
             model.merge_and_unload().save_pretrained(weights)
         else:
             model.save_pretrained(weights)
-            # peft's own README is a form with nothing filled in.
+            # peft's own README is an empty template.
             (weights / README).unlink(missing_ok=True)
         tokenizer.save_pretrained(weights)
         (folder / README).write_text(model_card(card, details), encoding="utf-8")
@@ -59,11 +59,11 @@ def write_artefact(folder: Path, model: Any, tokenizer: Any, card: ModelCard) ->
 
 
 def open_artefact(folder: Path, *, base: Path | None = None, batch: int = 16) -> tuple[ModelCard, LmDetails, Scorer]:
-    """Loads what `write_artefact` wrote, onto the GPU where there is one.
+    """Loads what `write_artefact` wrote, onto the GPU if there is one.
 
     Args:
         folder: The artefact.
-        base: Where the base lies now; by default where it lay when the adapter was trained.
+        base: Present folder of the base; by default its folder during training.
         batch: Rows of one forward pass.
 
     Raises:

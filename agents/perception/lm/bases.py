@@ -26,19 +26,19 @@ _TARGETS = MappingProxyType(
         **dict.fromkeys(
             ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "olmo", "olmo2", "smollm3", "granite", "starcoder2"), _DECODER
         ),
-        # Experts are many and seldom trained by few rows; engines serve adapters on attention for them.
+        # Few rows hardly train the many experts, and engines serve adapters on attention for these models.
         **dict.fromkeys(("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe"), _ATTENTION),
     }
 )
-"""Modules that get an adapter, by `model_type`; all linear layers (as QLoRA found best) for every other."""
+"""Modules that get an adapter, by `model_type`; all linear layers (the best choice in QLoRA) for every other type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A base that is open.
+    """An opened base.
 
     Attributes:
-        fresh: Modules whose weights the base does not bring (an encoder's head): trained whole and stored with the adapter.
+        fresh: Modules without weights in the base (an encoder's head): they are trained in full and stored with the adapter.
     """
 
     kind: str
@@ -49,7 +49,7 @@ class Base:
 
 
 def fingerprint(folder: Path) -> str:
-    """Tells a base from every other without reading its weights: the config's content, the names and sizes of the weight files.
+    """Returns an identifier of a base without reading its weights: the config's content, names and sizes of the weight files.
 
     Raises:
         ConfigError: There is no config.json, or no weights.
@@ -59,7 +59,7 @@ def fingerprint(folder: Path) -> str:
         config = json.loads((folder / "config.json").read_bytes())
     except (OSError, ValueError) as error:
         raise ConfigError(f"{folder / 'config.json'}: {error}; allowed: the config of a Hugging Face model") from error
-    # What changes when the same weights are saved again by another version says nothing of the weights.
+    # This field changes when another version saves the same weights again.
     config.pop("transformers_version", None)
     digest.update(json.dumps(config, sort_keys=True).encode())
     weights = sorted(path for pattern in ("*.safetensors", "*.bin") for path in folder.glob(pattern))
@@ -71,10 +71,10 @@ def fingerprint(folder: Path) -> str:
 
 
 def kind_of(folder: Path, wanted: str = "auto") -> str:
-    """`causal` or `encoder`, by the config's architecture unless `wanted` says it.
+    """Returns `causal` or `encoder`, by the config's architecture unless `wanted` determines it.
 
     Raises:
-        ConfigError: transformers knows no model of that kind for the base's model_type.
+        ConfigError: transformers has no model of that kind for the base's model_type.
     """
     config = _config(folder)
     names = " ".join(config.architectures or ())
@@ -87,7 +87,7 @@ def kind_of(folder: Path, wanted: str = "auto") -> str:
     elif "CausalLM" in names or "LMHead" in names or not known["encoder"]:
         kind = "causal"
     elif known["causal"] and names.endswith("Model"):
-        # A bare decoder (Qwen3Model) and a bare encoder (BertModel) are both called Model; a decoder attends to the past only.
+        # A bare decoder (Qwen3Model) and a bare encoder (BertModel) both end in Model; a decoder attends to the past only.
         kind = "causal" if getattr(config, "num_key_value_heads", None) is not None else "encoder"
     else:
         kind = "encoder"
@@ -125,10 +125,10 @@ def open_base(folder: Path, kind: str, *, dtype: torch.dtype) -> Base:
 
 
 def with_adapter(base: Base, *, rank: int, alpha: int, dropout: float, targets: str) -> Any:
-    """The base with a new LoRA adapter; everything else is frozen.
+    """Returns the base with a new LoRA adapter; everything else is frozen.
 
     Raises:
-        ConfigError: The base has none of the modules named.
+        ConfigError: The base has none of the named modules.
     """
     config = LoraConfig(
         r=rank,
@@ -148,17 +148,17 @@ def with_adapter(base: Base, *, rank: int, alpha: int, dropout: float, targets: 
 
 
 def chosen_targets(model_type: str, targets: str) -> str | list[str]:
-    """Names of the modules that get an adapter."""
+    """Returns the names of the modules that get an adapter."""
     if targets == "auto":
         return list(_TARGETS.get(model_type, ())) or "all-linear"
     return targets if targets == "all-linear" else [name.strip() for name in targets.split(",") if name.strip()]
 
 
 def read_adapter(base: Base, folder: Path) -> Any:
-    """The base with a stored adapter, for reading only.
+    """Returns the base with a stored adapter, for inference only.
 
     Raises:
-        ModelError: The adapter is not there or belongs to another base.
+        ModelError: The adapter is missing or belongs to another base.
     """
     try:
         return PeftModel.from_pretrained(base.model, folder, is_trainable=False)

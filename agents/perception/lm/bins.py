@@ -1,4 +1,4 @@
-"""Output length as a choice among bins, so that a model that picks tokens can state a whole distribution. Pure.
+"""Divides output lengths into bins, so that a model that picks tokens can give a whole distribution. Pure.
 
 The bins are equally wide in the logarithm of the length: an error of 20 tokens matters at 10 tokens and not at 2,000.
 """
@@ -12,18 +12,18 @@ from numpy.typing import NDArray
 from hmas.controller.core.lengths import LEVELS
 
 BINS = 20
-"""Engines tell the 20 likeliest tokens of a step unless started otherwise (vLLM: --max-logprobs), so of more bins some stay unheard."""
+"""Engines return the 20 likeliest tokens of a step unless started otherwise (vLLM: --max-logprobs), so more bins would be incomplete."""
 LONGEST_TOKENS = 40_000
-"""Upper end of the last bin; what is longer counts as that long."""
+"""Upper end of the last bin; longer answers count as this long."""
 LOG_EDGES: NDArray[np.float64] = np.linspace(0.0, math.log(LONGEST_TOKENS), BINS + 1)
 """Edges in natural logarithms of tokens; bin i is [edge i, edge i+1), a factor of 1.7 wide."""
 
 _LEAST = 1e-6
-"""Probability that no bin falls below, so that quantiles never jump across bins that the model did not mention."""
+"""Smallest probability of a bin, so that quantiles never jump across bins that the model left out."""
 
 
 def bin_of(tokens: int) -> int:
-    """The bin of a length in tokens, 0 to `BINS` - 1.
+    """Returns the bin of a length in tokens, 0 to `BINS` - 1.
 
     Raises:
         ValueError: The length is below 1.
@@ -34,7 +34,7 @@ def bin_of(tokens: int) -> int:
 
 
 def log_quantiles(probabilities: NDArray[np.float64] | Sequence[float]) -> tuple[float, ...]:
-    """Quantiles of the log length at `LEVELS`, from the probabilities of the bins; within a bin the log length is uniform.
+    """Returns quantiles of the log length at `LEVELS` from the probabilities of the bins; within a bin the log length is uniform.
 
     Args:
         probabilities: One per bin, not negative; they need not sum to 1.

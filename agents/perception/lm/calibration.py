@@ -1,4 +1,4 @@
-"""Temperatures that make a model's confidence what it says (Guo et al. 2017, "On Calibration of Modern Neural Networks"). Pure."""
+"""Temperatures that calibrate a model's confidence (Guo et al. 2017, "On Calibration of Modern Neural Networks"). Pure."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,13 +7,13 @@ from scipy.optimize import minimize_scalar  # type: ignore[import-untyped]  # it
 from hmas.agents.perception.lm.answers import softened
 
 LOWEST, HIGHEST = 0.2, 10.0
-"""Bounds of a temperature: beyond them the model, not its confidence, is what is wrong."""
+"""Bounds of a temperature: beyond them the model is wrong, not its confidence."""
 ENOUGH = 20
-"""Rows below which nothing is fitted."""
+"""With fewer rows nothing is fitted."""
 
 
 def fitted_temperature(logits: NDArray[np.float64], truth: NDArray[np.int64]) -> float:
-    """The temperature with the least negative log-likelihood on rows that the model was not trained on; 1 where there are too few.
+    """Returns the temperature with the least negative log-likelihood on rows outside the training; 1 if there are too few.
 
     Args:
         logits: [rows, choices].
@@ -30,6 +30,6 @@ def fitted_temperature(logits: NDArray[np.float64], truth: NDArray[np.int64]) ->
 
 
 def negative_log_likelihood(probabilities: NDArray[np.float64], truth: NDArray[np.int64]) -> float:
-    """Mean over the rows, in nats."""
+    """Returns the mean over the rows, in nats."""
     right = probabilities[np.arange(len(truth)), truth]
     return float(-np.log(np.maximum(right, 1e-12)).mean())

@@ -1,4 +1,4 @@
-"""What the card of a language model's artefact says beyond every card: how it was asked, and how its answers are to be read."""
+"""The additional details on the card of a language model's artefact: how it is asked, and how its answers are read."""
 
 import msgspec
 
@@ -12,7 +12,7 @@ FORMAT = "transformers"
 """`ModelCard.format` of these artefacts."""
 ADAPTER = "adapter"
 MERGED = "merged"
-"""Folders of the weights inside an artefact: one of the two is there."""
+"""Folders of the weights inside an artefact; each artefact has one of the two."""
 
 
 class LmDetails(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,15 +20,15 @@ class LmDetails(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         kind: `causal` or `encoder`.
-        weights: `adapter` (needs the base) or `merged` (whole).
-        base: Where the base lay when it was trained.
-        base_fingerprint: As `bases.fingerprint` gives it; empty for merged weights.
+        weights: `adapter` (needs the base) or `merged` (complete).
+        base: Folder of the base during training.
+        base_fingerprint: Result of `bases.fingerprint`; empty for merged weights.
         tasks: Order of the labels.
         bins: Names of the length bins.
-        excerpt_chars, max_tokens: What of a prompt the model sees.
+        excerpt_chars, max_tokens: How much of a prompt the model sees.
         tokens: The answer in token ids; None for an encoder.
-        task_temperature, length_temperature: By which logits are divided so that confidence is what it says, fitted on the validation rows.
-        rank: Of the adapter.
+        task_temperature, length_temperature: Divisors of the logits that calibrate the confidence, fitted on the validation rows.
+        rank: Rank of the adapter.
     """
 
     kind: str
@@ -46,10 +46,10 @@ class LmDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def details_of(card: ModelCard) -> LmDetails:
-    """The details of a card of this format.
+    """Returns the details of a card of this format.
 
     Raises:
-        ModelError: The card is of another format, lacks a field, or was made for other task types.
+        ModelError: The card has another format, lacks a field, or was made for other task types.
     """
     if card.format != FORMAT:
         raise ModelError(f"card.format is {card.format!r}; allowed here: {FORMAT!r}")

@@ -1,8 +1,8 @@
 """Reads prompts with a trained language model behind an OpenAI-compatible server: vLLM or SGLang with the LoRA adapter, or merged weights.
 
-One request asks for a whole batch of prompts. The engine is held to the answer's form by a regular expression; the confidence comes from
-the log-probabilities of the labels, not from the text. What is malformed or late gives an empty reading, and so the task type `unknown`
-(H-MAS 3.2); a server that keeps failing is left alone for a while.
+One request asks for a whole batch of prompts. A regular expression makes the engine keep the answer's form; the confidence comes from the
+log-probabilities of the labels, not from the text. A malformed or late answer gives an empty reading, and so the task type `unknown`
+(H-MAS 3.2). A server that keeps failing gets a pause.
 """
 
 import asyncio
@@ -27,19 +27,19 @@ from hmas.controller.runtime.clock import Clock, SystemClock
 log = logging.getLogger(__name__)
 
 PROMPTS = 32
-"""Prompts of one request."""
+"""Prompts in one request."""
 REQUESTS = 4
-"""Requests under way at once."""
+"""Concurrent requests."""
 TIMEOUT_S = 3.0
-"""A reading that comes later finds its request dispatched already."""
+"""Time limit: after it the request has been dispatched already."""
 FAILURES = 3
-"""Requests that fail one after the other before the server is left alone."""
+"""Consecutive failed requests before the server gets a pause."""
 REST_S, LONGEST_REST_S = 2.0, 60.0
-"""How long it is left alone, doubling from the first to the second."""
+"""Length of the pause; it doubles from the first value up to the second."""
 TOP = 20
-"""Likeliest tokens asked for at each step: what vLLM gives unless told otherwise."""
+"""Likeliest tokens requested per step: what vLLM returns by default."""
 ANSWER_TOKENS = 40
-"""Room for an answer; the longest takes 25 tokens in the vocabularies seen."""
+"""Room for an answer; the longest takes 25 tokens in the examined vocabularies."""
 _MAX_BYTES = 16 << 20
 _AS_ID = "token_id:"
 
@@ -60,22 +60,22 @@ class _Completion(msgspec.Struct):
 
 
 class _TooMuch(Exception):
-    """The server refuses the batch for what is in it (HTTP 400, 413, 422)."""
+    """The server refuses the batch because of its content (HTTP 400, 413, 422)."""
 
 
 class EndpointReader:
-    """A `Reader` that asks a server, with `read_async` for who has an event loop.
+    """A `Reader` that asks a server, with `read_async` for callers with an event loop.
 
     Args:
         url: Address of the server, without a path.
         model: Name of the model or LoRA adapter there.
-        api_key: Sent as a bearer token, empty for none.
-        details: Of the artefact that is served: label tokens and temperatures. Without them labels are told by their text, uncalibrated.
-        timeout_s: For one call, whatever its number of prompts.
+        api_key: Sent as a bearer token; empty for none.
+        details: Details of the served artefact: label tokens and temperatures. Without them labels are matched by text, uncalibrated.
+        timeout_s: Limit for one call with any number of prompts.
 
     Attributes:
-        name: As events and metrics show it.
-        asked, unread: Prompts sent, and those of them that came to nothing.
+        name: Name in events and metrics.
+        asked, unread: Prompts sent, and those of them without a usable answer.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class EndpointReader:
         tokens = details.tokens if details is not None else None
         self._words = tokens.words if tokens is not None else NAMES
         form = pattern(self._words)
-        # vLLM and SGLang each take their own field and pass over the other's.
+        # vLLM and SGLang each take their own field and ignore the other's.
         self._asked: dict[str, Any] = {
             "model": model,
             "temperature": 0,
@@ -107,7 +107,7 @@ class EndpointReader:
             "regex": form,
             "structured_outputs": {"regex": form},
         }
-        # Words may come in more tokens than in training: the form decides where the answer ends.
+        # Words may take more tokens than in training: the form decides where the answer ends.
         self._asked["max_tokens"] = ANSWER_TOKENS
         if tokens is not None:
             self._asked |= {"return_tokens_as_token_ids": True, "logprob_token_ids": [*tokens.firsts, *tokens.bins]}
@@ -118,14 +118,14 @@ class EndpointReader:
         self._rests_until_s = float("-inf")
 
     def read(self, prompts: Sequence[PromptView]) -> list[Reading]:
-        """As `read_async`, for who has no event loop to wait on: it runs one in a thread of its own."""
+        """Like `read_async`, for callers without an event loop: it runs one in a separate thread."""
         with ThreadPoolExecutor(1) as pool:
             return pool.submit(asyncio.run, self.read_async(prompts)).result()
 
     async def read_async(self, prompts: Sequence[PromptView]) -> list[Reading]:
-        """One reading a prompt, in order; empty ones for what came to nothing. Never raises."""
+        """Returns one reading per prompt, in order; empty ones for prompts without a usable answer. It never raises."""
         readings = [Reading()] * len(prompts)
-        # A prompt without text is not asked about: the model has learnt from texts only.
+        # Prompts without text are skipped: the model was trained on texts only.
         asked = [index for index, view in enumerate(prompts) if view.excerpt.strip()]
         if not asked or self._clock.now_s() < self._rests_until_s:
             return readings
@@ -156,7 +156,7 @@ class EndpointReader:
             if len(views) == 1:
                 log.warning("%s refuses a prompt of %d characters: %s", self.name, views[0].prompt_chars, error)
                 return [Reading()]
-            # One of them is at fault; the others are read all the same.
+            # One of them is at fault; the others are still read.
             middle = len(views) // 2
             return await self._read_part(session, views[:middle]) + await self._read_part(session, views[middle:])
         except (aiohttp.ClientError, msgspec.DecodeError, OSError, ValueError) as error:
@@ -196,7 +196,7 @@ class EndpointReader:
         )
 
     def _lengths(self, told: _Logprobs) -> NDArray[np.float64] | None:
-        """Log-probabilities of the bins at the step that chose one: the last such step, since only the closing follows it."""
+        """Returns log-probabilities of the bins at the last step that chose one, because only the closing follows it."""
         for token, top in zip(reversed(told.tokens), reversed(told.top_logprobs), strict=False):
             if top and (token in self._bins or token in BIN_WORDS):
                 return _weights(top, self._bins, BIN_WORDS)
@@ -212,9 +212,9 @@ class EndpointReader:
 
 
 def _weights(top: Mapping[str, float], ids: Mapping[str, int], words: Sequence[str]) -> NDArray[np.float64]:
-    """Log-probabilities of some words from those of a step's likeliest tokens, told by id or by text.
+    """Returns log-probabilities of some words from those of a step's likeliest tokens, matched by id or by text.
 
-    A word that is not among them is at most as likely as the least of them.
+    A word that is not among them gets the smallest of these, which is an upper bound.
     """
     found = np.full(len(words), min(top.values()))
     for token, value in top.items():
@@ -228,13 +228,13 @@ def _weights(top: Mapping[str, float], ids: Mapping[str, int], words: Sequence[s
 
 
 def open_endpoint(url: str, model: str, api_key: str = "", folder: Path | None = None) -> EndpointReader:
-    """A reader on the server at `url`; it is not asked anything yet.
+    """Returns a reader on the server at `url`, without a request to it.
 
     Args:
-        url: Without a path.
+        url: Address without a path.
         model: Name of the model or LoRA adapter there.
         api_key: Empty for none.
-        folder: The artefact that is served there, for its label tokens and temperatures; None, or one of another format, for none.
+        folder: The served artefact, for its label tokens and temperatures; without it, or with another format, none are used.
 
     Raises:
         ModelError: No model is named, or the folder's card is broken.

@@ -1,4 +1,4 @@
-"""Figures of a model on rows that it was not trained on, beside what guessing gives. Pure."""
+"""Figures of a model on rows outside its training, compared with those of guessing. Pure."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -14,12 +14,12 @@ RELIABILITY_BINS = 10
 
 
 def task_figures(probabilities: NDArray[np.float64], truth: NDArray[np.int64], trained_on: Sequence[int]) -> dict[str, Any]:
-    """Accuracy, macro-F1 over the classes that occur, expected calibration error, and the majority class's accuracy.
+    """Returns accuracy, macro-F1 over the classes that occur, expected calibration error, and the majority class's accuracy.
 
     Args:
         probabilities: [rows, tasks].
         truth: Task of each row.
-        trained_on: Tasks of the training rows, which say what the majority is.
+        trained_on: Tasks of the training rows, which define the majority.
     """
     chosen = probabilities.argmax(axis=1)
     majority = Counter(trained_on).most_common(1)[0][0]
@@ -45,7 +45,7 @@ def calibration_error(probabilities: NDArray[np.float64], truth: NDArray[np.int6
 
 
 def length_figures(log_quantiles: NDArray[np.float64], tokens: NDArray[np.float64], trained_on: Sequence[int]) -> dict[str, Any]:
-    """Coverage of every level, pinball loss of the log length, and MAE of the median, each beside quantiles of the training lengths.
+    """Returns coverage of every level, pinball loss of the log length and MAE of the median, beside those of the training quantiles.
 
     Args:
         log_quantiles: [rows, levels].
@@ -65,7 +65,7 @@ def length_figures(log_quantiles: NDArray[np.float64], tokens: NDArray[np.float6
 
 
 def pinball(quantiles: NDArray[np.float64], truth: NDArray[np.float64]) -> float:
-    """Mean pinball loss over rows and levels: the lower, the better all quantiles together."""
+    """Returns the mean pinball loss over rows and levels; lower means better quantiles."""
     gap = truth[:, None] - quantiles
     levels = np.asarray(LEVELS)
     return float(np.maximum(levels * gap, (levels - 1) * gap).mean())

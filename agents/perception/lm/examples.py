@@ -1,4 +1,4 @@
-"""Prompts as token ids, for training and for reading alike. Needs the extra `train`; import it where it is used."""
+"""Converts prompts to token ids, for both training and reading. Needs the extra `train`; import it where it is used."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,28 +11,28 @@ from hmas.agents.perception.lm.tokens import LabelTokens
 from hmas.agents.perception.reading import PromptView
 
 IGNORED = -100
-"""Label of what the loss leaves out."""
+"""Label of positions that the loss ignores."""
 _SMALLEST = 16
-"""Characters of an excerpt below which cutting it shorter cannot be what is needed."""
+"""Excerpts with fewer characters are not cut further."""
 
 
 def render(tokenizer: Any, view: PromptView, *, kind: str, excerpt_chars: int, max_tokens: int) -> list[int]:
-    """Token ids of what the model sees of a prompt; the excerpt is cut shorter until they are `max_tokens` or fewer.
+    """Returns the token ids that the model sees of a prompt; the excerpt is shortened until there are at most `max_tokens`.
 
-    The whole text is tokenised at once, as an engine does that is sent the text.
+    The whole text is tokenised at once, as in an engine that receives the text.
     """
     chars = excerpt_chars
     while True:
         text = question(view, chars) if kind == "causal" else f"{facts(view)}\n{cut(view.excerpt, chars)}"
         ids: list[int] = tokenizer(text)["input_ids"]
         if len(ids) <= max_tokens or chars < _SMALLEST:
-            # What cannot be cut shorter keeps its end, where the answer begins.
+            # If the excerpt cannot be shortened, the end is kept, because the answer begins there.
             return ids[-max_tokens:]
         chars = min(int(chars * 0.9 * max_tokens / len(ids)), int(chars * 0.9))
 
 
 def causal_row(prompt: Sequence[int], task: int, output_tokens: int, tokens: LabelTokens) -> dict[str, list[int]]:
-    """A prompt with its answer; the loss sees the answer only. Where the length is not known (0) the answer ends before it."""
+    """Returns a prompt with its answer; the loss covers only the answer. If the length is not known (0), the answer ends before it."""
     answer = [*tokens.labels[task], *tokens.middle]
     if output_tokens:
         answer += [tokens.bins[bin_of(output_tokens)], *tokens.closing]
@@ -40,12 +40,12 @@ def causal_row(prompt: Sequence[int], task: int, output_tokens: int, tokens: Lab
 
 
 def encoder_row(prompt: Sequence[int], task: int, output_tokens: int) -> dict[str, list[int]]:
-    """A prompt with its task and length bin, where the length is known (not 0)."""
+    """Returns a prompt with its task, and its length bin if the length is known (not 0)."""
     return {"input_ids": list(prompt), "labels": [task, bin_of(output_tokens) if output_tokens else IGNORED]}
 
 
 def left_padded(rows: Sequence[Sequence[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids and attention mask, rows aligned at their ends."""
+    """Returns token ids and attention mask, rows aligned at their ends."""
     longest = max(len(row) for row in rows)
     ids = torch.tensor([[pad] * (longest - len(row)) + list(row) for row in rows], dtype=torch.long)
     mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows], dtype=torch.long)
@@ -53,14 +53,14 @@ def left_padded(rows: Sequence[Sequence[int]], pad: int) -> tuple[torch.Tensor, 
 
 
 def positions(mask: torch.Tensor) -> torch.Tensor:
-    """Positions that count from each row's first real token."""
+    """Returns positions counted from each row's first real token."""
     return (mask.cumsum(dim=-1) - 1).clamp(min=0)
 
 
 class CausalCollator:
-    """Batches rows aligned at their ends, where all answers are: only the logits of that end are computed.
+    """Builds batches with rows aligned at their ends, where all answers are: only the logits of that end are computed.
 
-    Without it the logits of 8 prompts of 500 tokens over 152,000 words are 2.4 GB.
+    Otherwise the logits of 8 prompts of 500 tokens over 152,000 words would take 2.4 GB.
 
     Args:
         accepts: Names of the model's forward arguments.
@@ -72,7 +72,7 @@ class CausalCollator:
         self._accepts = accepts
 
     def __call__(self, rows: Sequence[dict[str, list[int]]]) -> dict[str, Any]:
-        """The batch as the model takes it."""
+        """Returns the batch in the model's format."""
         ids, mask = left_padded([row["input_ids"] for row in rows], self._pad)
         labels, _ = left_padded([row["labels"] for row in rows], IGNORED)
         batch: dict[str, Any] = {"input_ids": ids, "attention_mask": mask, "labels": labels}
@@ -85,13 +85,13 @@ class CausalCollator:
 
 
 class EncoderCollator:
-    """Batches rows for an encoder, padded at their ends."""
+    """Builds batches for an encoder, with rows padded at their ends."""
 
     def __init__(self, pad: int) -> None:
         self._pad = pad
 
     def __call__(self, rows: Sequence[dict[str, list[int]]]) -> dict[str, Any]:
-        """The batch as the model takes it; labels of shape [rows, 2]: task, length bin."""
+        """Returns the batch in the model's format; labels have shape [rows, 2]: task, length bin."""
         longest = max(len(row["input_ids"]) for row in rows)
         ids = [row["input_ids"] + [self._pad] * (longest - len(row["input_ids"])) for row in rows]
         mask = [[1] * len(row["input_ids"]) + [0] * (longest - len(row["input_ids"])) for row in rows]
@@ -103,10 +103,10 @@ class EncoderCollator:
 
 
 def encoder_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
-    """Cross-entropy of the task, and of the length bin where it is known; the mean over the rows."""
+    """Cross-entropy of the task, and of the length bin if it is known; the mean over the rows."""
     tasks = outputs.logits.shape[-1] - len(BIN_WORDS)
     logits = outputs.logits.float()
     total = torch.nn.functional.cross_entropy(logits[:, :tasks], labels[:, 0], reduction="sum")
     total = total + torch.nn.functional.cross_entropy(logits[:, tasks:], labels[:, 1], ignore_index=IGNORED, reduction="sum")
-    # The trainer counts every label that is not ignored over all passes of a step, when it accumulates over several.
+    # With gradient accumulation, the trainer passes the count of labels over all passes of a step.
     return total / (labels.ne(IGNORED).sum() if num_items_in_batch is None else num_items_in_batch)

@@ -33,15 +33,15 @@ LOOKS_PER_EPOCH = 5
 LOGS_PER_RUN = 50
 WARMUP = 0.03
 LEAST_GAIN = 1e-4
-"""Validation loss by which a look must better the best one to count: a rate of almost nothing betters it by almost nothing, for ever."""
+"""Improvement of the validation loss that counts: at a rate of almost nothing the loss improves by almost nothing, without end."""
 COMPARED = 8
-"""Prompts on which the artefact that was read back must answer like the model that was trained."""
+"""Prompts on which the reloaded artefact must answer like the trained model."""
 TOLERANCE = 0.05
-"""Largest difference of a probability: merging in bfloat16 rounds, a head that was not stored guesses."""
+"""Largest difference of a probability: merging in bfloat16 rounds, while a head that was not stored guesses."""
 
 
 def fit(settings: TrainSettings, *, clock: Clock, say: Say, command: str) -> Trained:
-    """See `hmas.agents.perception.lm.train.run`."""
+    """Trains a model; see `hmas.agents.perception.lm.train.run`."""
     hf_logging.set_verbosity_error()
     hf_logging.disable_progress_bar()
     if settings.threads:
@@ -115,7 +115,7 @@ def fit(settings: TrainSettings, *, clock: Clock, say: Say, command: str) -> Tra
 
 
 def _stored(folder: Path, scorer: Scorer, base: Base, card: ModelCard, rows: Sequence[Row]) -> ModelCard:
-    """Writes the artefact beside `folder`, reads it back, compares its answers on some rows, and only then gives it its name."""
+    """Writes the artefact beside `folder`, reloads it, compares its answers on some rows, and only then renames it to `folder`."""
     views = [row.view() for row in rows[:COMPARED]]
     before = scorer.score(views)
     half_done = folder.with_name(f".{folder.name}.writing")
@@ -123,7 +123,7 @@ def _stored(folder: Path, scorer: Scorer, base: Base, card: ModelCard, rows: Seq
     after = open_artefact(half_done)[2].score(views)
     for name, was, now in zip(("task", "length"), before, after, strict=True):
         gap = float(np.abs(softened(was, 1.0) - softened(now, 1.0)).max())
-        # Lengths are asked after the likeliest label, which a tie may decide either way.
+        # The length question follows the likeliest label, and a tie may go either way.
         same_label = bool((before[0].argmax(axis=1) == after[0].argmax(axis=1)).all())
         if gap > TOLERANCE and (name == "task" or same_label):
             raise ModelError(f"{half_done}: {name} probabilities differ by {gap:.3f} from those in training; allowed: {TOLERANCE}")
@@ -177,7 +177,7 @@ def _arguments(settings: TrainSettings, rows: int) -> TrainingArguments:
 
 
 def _checkpointing(settings: TrainSettings) -> dict[str, Any]:
-    """The arguments for recomputing activations, by the name that the installed transformers has for them."""
+    """Returns the arguments for recomputing activations, under the name that the installed transformers uses."""
     if not settings.gradient_checkpointing:
         return {}
     name = "activation" if "activation_checkpointing" in TrainingArguments.__dataclass_fields__ else "gradient"
@@ -201,15 +201,15 @@ def _hashes(paths: Sequence[Path]) -> dict[str, str]:
 
 
 def _max_tokens(base: Base, wanted: int) -> int:
-    """What the base has positions for, less some for the answer."""
+    """Returns the number of positions of the base, less some for the answer."""
     positions = getattr(base.model.config, "max_position_embeddings", None) or wanted
-    # RoBERTa and its kin count positions from their padding id on, and so have two fewer than they say.
+    # RoBERTa and related models count positions from their padding id, so they have two fewer than stated.
     spare = 32 if base.kind == "causal" else 2
     return max(1, min(wanted, positions - spare))
 
 
 def _also_to(path: Path, say: Say) -> Say:
-    """Says a line and keeps it in the run's log."""
+    """Returns a function that prints a line and appends it to the run's log."""
 
     def tell(line: str) -> None:
         say(line)

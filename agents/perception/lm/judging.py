@@ -1,4 +1,4 @@
-"""Calibrates a model on its validation rows and judges it on its test rows. Pure: scores in, figures out."""
+"""Calibrates a model on its validation rows and evaluates it on its test rows. Pure: scores in, figures out."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ Score = Callable[[Sequence[PromptView]], tuple[NDArray[np.float64], NDArray[np.f
 
 
 def calibrated(score: Score, rows: Sequence[Row], details: LmDetails) -> LmDetails:
-    """The details with the temperatures that suit the validation rows best."""
+    """Returns the details with the best temperatures on the validation rows."""
     labels, lengths = score([row.view() for row in rows])
     known = [index for index, row in enumerate(rows) if row.output_tokens]
     bins = np.array([bin_of(rows[index].output_tokens) for index in known], dtype=np.int64)
@@ -32,7 +32,7 @@ def calibrated(score: Score, rows: Sequence[Row], details: LmDetails) -> LmDetai
 
 
 def judged(score: Score, rows: Sequence[Row], trained_on: Sequence[Row], details: LmDetails) -> dict[str, Any]:
-    """Figures by name: `task`, and `length` where lengths of real answers are known on both sides."""
+    """Returns figures by name: `task`, and `length` if the test and the training rows both contain real answers' lengths."""
     if not rows:
         return {}
     labels, lengths = score([row.view() for row in rows])

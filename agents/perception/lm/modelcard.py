@@ -1,4 +1,4 @@
-"""The README that lies beside a trained model: what it is, what it was trained on, what it can do, how to serve it. Pure."""
+"""The README beside a trained model: what it is, its training data, its figures, and how to serve it. Pure."""
 
 from hmas.agents.model_store.card import ModelCard
 from hmas.agents.perception.lm.details import ADAPTER, MERGED, LmDetails
@@ -11,7 +11,7 @@ _LIMITS = (
 
 
 def model_card(card: ModelCard, details: LmDetails) -> str:
-    """The model card in Markdown."""
+    """Returns the model card in Markdown."""
     parts = [
         "# Perception model",
         f"Tells which of the {len(details.tasks)} task types of H-MAS (Table 6) a prompt is"

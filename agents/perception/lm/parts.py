@@ -1,4 +1,4 @@
-"""Which rows train, which stop the training and calibrate it, and which judge it. Pure."""
+"""Divides rows into those for training, for validation (stopping and calibration), and for the test. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ class Parts:
 
 
 def dealt(rows: Sequence[Row], seed: int) -> Parts:
-    """The rows by use, in the same shares within each source and task."""
+    """Returns the rows by use, in the same shares within each source and task."""
     places = split(rows, seed)
     return Parts(*([rows[index] for index in places[name]] for name in ("train", "validation", "test")))
 
 
 def evenly(rows: Sequence[Row], limit: int, seed: int) -> list[Row]:
-    """At most `limit` rows, in turn from every source of every task, so that large sources do not crowd out small ones; 0 takes all."""
+    """Returns at most `limit` rows, in turn from every source of every task, so that large sources do not dominate; 0 takes all."""
     if limit <= 0 or len(rows) <= limit:
         return list(rows)
     groups: dict[tuple[str, str], list[Row]] = {}

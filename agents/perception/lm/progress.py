@@ -1,4 +1,4 @@
-"""What a training run says while it goes, and how it stops when asked. Needs the extra `train`; import it where it is used."""
+"""Reports the progress of a training run and stops it on request. Needs the extra `train`; import it where it is used."""
 
 import contextlib
 import signal
@@ -12,12 +12,12 @@ from transformers import TrainerCallback
 from hmas.controller.runtime.clock import Clock
 
 Say = Callable[[str], None]
-"""Takes one line for people."""
+"""Takes one line of text for people."""
 MINUTE_S = 60.0
 
 
 class Progress(TrainerCallback):  # type: ignore[misc]  # transformers is not there for the type checker
-    """Says loss, tokens per second and the time that is left; and every look at the validation rows."""
+    """Reports loss, tokens per second and the remaining time, and every validation result."""
 
     def __init__(self, say: Say, clock: Clock) -> None:
         self._say = say
@@ -25,11 +25,11 @@ class Progress(TrainerCallback):  # type: ignore[misc]  # transformers is not th
         self._from: tuple[float, int, float] | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002 - the callback's signature
-        """Starts the watch; a resumed run has steps and tokens behind it already."""
+        """Starts the timer; a resumed run already has steps and tokens."""
         self._from = (self._clock.now_s(), state.global_step, float(state.num_input_tokens_seen))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:  # noqa: ARG002
-        """One line a log entry."""
+        """Reports one line per log entry."""
         if logs is None or self._from is None:
             return
         if "loss" in logs:
@@ -51,13 +51,13 @@ class Progress(TrainerCallback):  # type: ignore[misc]  # transformers is not th
 
 
 class Stopper(TrainerCallback):  # type: ignore[misc]  # transformers is not there for the type checker
-    """Ends a run after the step it is in, with a checkpoint, once `asked` is set."""
+    """Ends a run after its current step, with a checkpoint, once `asked` is set."""
 
     def __init__(self) -> None:
         self.asked = False
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:  # noqa: ARG002 - the callback's signature
-        """Saves and stops where that was asked for."""
+        """Saves and stops if that was requested."""
         if self.asked:
             control.should_save = True
             control.should_training_stop = True
@@ -66,7 +66,7 @@ class Stopper(TrainerCallback):  # type: ignore[misc]  # transformers is not the
 
 @contextlib.contextmanager
 def stopping_on_signals(stopper: Stopper, say: Say) -> Iterator[None]:
-    """SIGINT and SIGTERM ask for a stop with a checkpoint; the second one ends the process as it would have."""
+    """SIGINT and SIGTERM request a stop with a checkpoint; a second signal ends the process as usual."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""Reads prompts with a trained language model in this process, on the GPU where there is one. torch is imported when one is opened."""
+"""Reads prompts with a trained language model in this process, on the GPU if there is one. torch is imported when a reader is opened."""
 
 import logging
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ class LmReader:
     """A `Reader` on an opened artefact.
 
     Attributes:
-        name: As events and metrics show it.
-        failed: Prompts that the model could not be run on.
+        name: Name in events and metrics.
+        failed: Prompts on which the model could not run.
     """
 
     def __init__(self, scorer: "Scorer", details: LmDetails, name: str) -> None:
@@ -33,7 +33,7 @@ class LmReader:
         self._details = details
 
     def read(self, prompts: Sequence[PromptView]) -> list[Reading]:
-        """One reading a prompt. One without text is not asked about: the model has learnt from texts only."""
+        """Returns one reading per prompt. Prompts without text are skipped: the model was trained on texts only."""
         readings = [Reading()] * len(prompts)
         asked = [index for index, view in enumerate(prompts) if view.excerpt.strip()]
         for start in range(0, len(asked), BATCH):
@@ -48,7 +48,7 @@ class LmReader:
             labels, lengths = self._scorer.score(views)
         except (RuntimeError, ValueError, IndexError) as error:
             if len(views) > 1:
-                # One prompt, or too many at once for the memory: the others are read all the same.
+                # One prompt is at fault, or there are too many for the memory: the others are still read.
                 middle = len(views) // 2
                 return self._read(views[:middle]) + self._read(views[middle:])
             self.failed += 1
@@ -65,13 +65,13 @@ def open_reader(folder: Path, *, base: Path | None = None) -> LmReader:
 
     Args:
         folder: The artefact.
-        base: Where an adapter's base lies now; by default where it lay in training.
+        base: Present folder of an adapter's base; by default its folder during training.
 
     Raises:
-        ModelError: It, or the base it needs, is missing or not what it was.
+        ModelError: It, or the base it needs, is missing or has changed.
         ImportError: torch, transformers or peft is not installed.
     """
-    # Half a minute and gigabytes for who needs none of it.
+    # The import takes half a minute and gigabytes, so only callers of this function pay for it.
     from hmas.agents.perception.lm.artefact import open_artefact  # noqa: PLC0415
 
     card, details, scorer = open_artefact(folder, base=base, batch=BATCH)

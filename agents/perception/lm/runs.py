@@ -1,4 +1,4 @@
-"""The folder of a run: what it was told, its log, and its checkpoints, so that it can go on after any kind of end."""
+"""The folder of a run: its settings, its log and its checkpoints, so that it can resume after any kind of end."""
 
 import shutil
 from pathlib import Path
@@ -12,11 +12,11 @@ RUN = "run.json"
 LOG = "log.txt"
 _CHECKPOINT = "checkpoint-"
 _LAST_WRITTEN = "trainer_state.json"
-"""The Trainer writes it after everything else, so a checkpoint in which it can be read to its end is whole."""
+"""The Trainer writes this file last, so a checkpoint in which it is readable is complete."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run began with."""
+    """The settings and inputs with which a run began."""
 
     settings: TrainSettings
     base_fingerprint: str
@@ -24,10 +24,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def begin(run: Run) -> Path | None:
-    """Makes the run's folder, or finds the checkpoint to go on from; None to start at the beginning.
+    """Creates the run's folder, or finds the checkpoint to resume from; returns None to start at the beginning.
 
     Raises:
-        ConfigError: The folder holds another run, or none that could be resumed; or it cannot be written.
+        ConfigError: The folder holds another run or none that can be resumed, or it cannot be written.
     """
     work = run.settings.work
     path = work / RUN
@@ -57,7 +57,7 @@ def begin(run: Run) -> Path | None:
 
 
 def newest_checkpoint(work: Path) -> Path | None:
-    """The newest checkpoint that is whole. Ones that a killed run left half written are removed."""
+    """Returns the newest complete checkpoint. Partial ones from a killed run are removed."""
     found: list[tuple[int, Path]] = []
     for path in work.glob(f"{_CHECKPOINT}*"):
         number = path.name.removeprefix(_CHECKPOINT)

@@ -1,4 +1,4 @@
-"""What a loaded model gives each label and each length bin. Needs the extra `train`; import it where it is used."""
+"""Computes a loaded model's scores of the labels and length bins. Needs the extra `train`; import it where it is used."""
 
 import inspect
 from collections.abc import Sequence
@@ -17,19 +17,19 @@ Scores = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 def accepted(model: Any) -> frozenset[str]:
-    """Names of the forward arguments of a model, through any adapter around it."""
+    """Returns the names of a model's forward arguments, through any adapter around it."""
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     return frozenset(inspect.signature(inner.forward).parameters)
 
 
 class Scorer:
-    """Weighs labels and length bins for batches of prompts.
+    """Scores labels and length bins for batches of prompts.
 
     Args:
         batch: Rows of one forward pass.
 
     Attributes:
-        model: With its adapter.
+        model: The model with its adapter.
     """
 
     def __init__(self, model: Any, tokenizer: Any, details: LmDetails, *, batch: int = 16) -> None:
@@ -44,9 +44,9 @@ class Scorer:
         self._bins = torch.tensor(tokens.bins if tokens else (), device=self._device)
 
     def score(self, views: Sequence[PromptView]) -> Scores:
-        """Logits of the labels and of the length bins, in the order of the prompts."""
+        """Returns logits of the labels and of the length bins, in the order of the prompts."""
         rows = [self._render(view) for view in views]
-        # Like lengths together: padding is work for nothing.
+        # Prompts of similar length go together, because padding is wasted work.
         order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
         labels = np.zeros((len(rows), len(TASKS)))
         lengths = np.zeros((len(rows), len(self._details.bins)))
@@ -70,7 +70,7 @@ class Scorer:
         return _numbers(logits[:, : len(TASKS)]), _numbers(logits[:, len(TASKS) :])
 
     def _causal(self, rows: Sequence[Sequence[int]]) -> Scores:
-        """One pass over the prompts for the labels, then a few more tokens, the likeliest label's, for the length."""
+        """Runs one pass over the prompts for the labels, then a few more tokens, those of the likeliest label, for the length."""
         assert self._details.tokens is not None
         ids, mask = (tensor.to(self._device) for tensor in left_padded(rows, self._tokenizer.pad_token_id))
         first = self.model(**self._inputs(ids, mask, positions(mask)), use_cache=True, **self._only_last())
@@ -78,7 +78,7 @@ class Scorer:
         said = [(*self._details.tokens.labels[row], *self._details.tokens.middle) for row in labels.argmax(dim=-1).tolist()]
         longest = max(map(len, said))
         more = torch.tensor([[*row, *[self._tokenizer.pad_token_id] * (longest - len(row))] for row in said], device=self._device)
-        # What is padded here comes after the position that is read, and attention looks back only.
+        # The padding comes after the position that is read, and attention looks back only.
         whole = torch.cat((mask, torch.ones_like(more)), dim=-1)
         inputs = self._inputs(more, whole, positions(whole)[:, mask.shape[1] :])
         second = self.model(**inputs, past_key_values=first.past_key_values, use_cache=True)

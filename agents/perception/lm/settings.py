@@ -1,4 +1,4 @@
-"""What a training run is told, checked before anything is loaded."""
+"""Settings of a training run, checked before anything is loaded."""
 
 import math
 from pathlib import Path
@@ -19,23 +19,23 @@ class TrainSettings(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         base: Folder of a Hugging Face model.
         data: Files of typed prompts.
-        out: Folder that the finished artefact is written to.
-        work: Folder of checkpoints, settings and log; `resume` goes on from there.
-        kind: `causal`, `encoder`, or `auto` for what the base's config says.
-        merge: Write whole merged weights instead of an adapter.
-        resume: Go on from the newest complete checkpoint in `work`.
-        epochs: Passes over the training rows, at most.
+        out: Folder for the finished artefact.
+        work: Folder of checkpoints, settings and log; `resume` continues from there.
+        kind: `causal`, `encoder`, or `auto` to follow the base's config.
+        merge: Write complete merged weights instead of an adapter.
+        resume: Continue from the newest complete checkpoint in `work`.
+        epochs: Most passes over the training rows.
         batch, accumulate: Rows of one forward pass, and passes per step of the optimiser.
-        learning_rate: Peak; it is warmed up over the first 3 % of the steps and falls along a cosine.
-        rank, alpha, dropout: Of the adapter. 16 and 32 are served by vLLM without further settings.
-        targets: `auto` (by architecture), `all-linear`, or names of modules with commas between.
+        learning_rate: Peak; it warms up over the first 3 % of the steps and falls along a cosine.
+        rank, alpha, dropout: Of the adapter. vLLM serves ranks 16 and 32 without further settings.
+        targets: `auto` (by architecture), `all-linear`, or names of modules separated by commas.
         excerpt_chars: Characters of a prompt that the model sees, head and tail.
-        max_tokens: Tokens of one row, at most; what is over is cut out of the excerpt's middle.
-        eval_every: Steps between two looks at the validation rows, each with a checkpoint; 0 for five an epoch.
-        patience: Looks without a better validation loss after which training stops early.
-        limit: Rows used, at most, chosen evenly over tasks and sources; 0 for all.
-        seed: Of everything random.
-        threads: Of the processor; 0 for torch's own choice.
+        max_tokens: Most tokens of one row; the excess is cut out of the excerpt's middle.
+        eval_every: Steps between two validations, each with a checkpoint; 0 for five per epoch.
+        patience: Validations without a better loss after which training stops early.
+        limit: Most rows used, chosen evenly over tasks and sources; 0 for all.
+        seed: Seed of everything random.
+        threads: CPU threads; 0 for torch's own choice.
         gradient_checkpointing: Less memory for about a third more time.
     """
 
@@ -83,10 +83,10 @@ _RANGES: dict[str, tuple[float, float]] = {
 
 
 def check(settings: TrainSettings) -> TrainSettings:
-    """The settings, every one within its range and every path there.
+    """Returns the settings if every value is in its range and every path exists.
 
     Raises:
-        ConfigError: Names the first one that is not, its value and what is allowed.
+        ConfigError: Names the first setting that fails, its value and what is allowed.
     """
     for name, (least, most) in _RANGES.items():
         value = getattr(settings, name)
@@ -111,11 +111,11 @@ def check(settings: TrainSettings) -> TrainSettings:
 
 
 FREE_TO_CHANGE = ("out", "resume", "merge", "threads", "epochs", "patience", "base", "data", "work")
-"""Settings that a resumed run may change; base and data are compared by what is in them, not by where they lie."""
+"""Settings that a resumed run may change; base and data are compared by content, not by path."""
 
 
 def same_run(before: TrainSettings, now: TrainSettings) -> None:
-    """Refuses to go on from a checkpoint with settings that would make it another run.
+    """Rejects resuming a checkpoint with settings that would make it another run.
 
     Raises:
         ConfigError: Names the first setting that differs, and both values.

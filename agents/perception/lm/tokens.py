@@ -1,4 +1,4 @@
-"""How the answer's words look to one tokenizer: which token ids stand for which label and which length bin."""
+"""Maps labels and length bins to the token ids of one tokenizer."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +18,7 @@ class LabelTokens(msgspec.Struct, frozen=True, kw_only=True):
         middle: Between label and length bin.
         bins: One token id per length bin.
         closing: After the bin, with the tokenizer's end of text.
-        first_texts, bin_texts: The texts of the labels' first tokens and of the bins, as engines name them that tell no ids.
+        first_texts, bin_texts: Texts of the labels' first tokens and of the bins, for engines that report no ids.
     """
 
     words: tuple[str, ...]
@@ -36,15 +36,15 @@ class LabelTokens(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest answer."""
+        """Number of tokens of the longest answer."""
         return max(len(ids) for ids in self.labels) + len(self.middle) + 1 + len(self.closing)
 
 
 def label_tokens(tokenizer: Any) -> LabelTokens:
-    """Takes the tasks' names for labels where their first tokens differ, single letters otherwise.
+    """Uses the tasks' names as labels if their first tokens differ, else single letters.
 
     Raises:
-        ConfigError: Not even single letters are tokens of their own.
+        ConfigError: Not even single letters are separate tokens.
     """
     for words in (NAMES, LETTERS):
         labels = [_continued(tokenizer, OPENING, word) for word in words]
@@ -71,7 +71,7 @@ def _differ(choices: Sequence[tuple[int, ...]]) -> bool:
 
 
 def _continued(tokenizer: Any, before: str, text: str) -> tuple[int, ...]:
-    """Ids of `text` where it follows `before`: some tokenizers put a space in front of what stands alone."""
+    """Returns the ids of `text` after `before`: some tokenizers put a space in front of separate text."""
     start = tokenizer(before, add_special_tokens=False)["input_ids"]
     whole = tokenizer(before + text, add_special_tokens=False)["input_ids"]
     if whole[: len(start)] == start:

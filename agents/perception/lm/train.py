@@ -10,29 +10,29 @@ from hmas.controller.runtime.clock import Clock
 
 
 def run(settings: TrainSettings, *, clock: Clock, say: Callable[[str], None], command: str = "") -> Trained:
-    """Trains, calibrates, judges and writes the artefact; says how it goes, a line at a time.
+    """Trains, calibrates and evaluates a model and writes the artefact; reports progress line by line.
 
-    The artefact is written only after it was read back and gave the same answers. SIGINT and SIGTERM end the run with a checkpoint.
+    The artefact is written only after it was reloaded and gave the same answers. SIGINT and SIGTERM end the run with a checkpoint.
 
     Args:
         settings: Checked here.
-        clock: For the card and for the time that is left.
-        say: Takes one line for people.
-        command: The command line that makes the model again, for its card.
+        clock: For the card and for the remaining time.
+        say: Takes one line of text for people.
+        command: The command line that reproduces the model, for its card.
 
     Raises:
         ConfigError: A setting, a file or the base cannot be used; or torch, transformers and peft are not installed.
-        ModelError: The artefact does not answer as the model in training did.
+        ModelError: The artefact does not answer like the model in training.
     """
     check(settings)
     found = importlib.util.find_spec("datasets")
     if found is not None and found.origin is None:
-        # transformers takes any folder of that name on the path for the package and fails on it later, in other words.
+        # transformers takes any folder of that name on the path for the package, and fails later with an unclear message.
         raise ConfigError(
             "a folder named datasets in the working directory hides the package that transformers looks for; use the hmas command"
         )
     try:
-        # Seconds to import, and only this command wants it.
+        # The import takes seconds, and only this command needs it.
         from hmas.agents.perception.lm.fitting import fit  # noqa: PLC0415
     except ImportError as error:
         raise ConfigError(f"training on a base needs {error.name or 'torch'}; install the extra: pip install 'h-mas[train]'") from error

@@ -1,4 +1,4 @@
-"""How a training run ended."""
+"""The result of a training run."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,12 +8,12 @@ from hmas.agents.model_store.card import ModelCard
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """How a run ended.
+    """The result of a run.
 
     Attributes:
-        card: Of the artefact in `folder`; None where the run was interrupted.
+        card: Card of the artefact in `folder`; None if the run was interrupted.
         folder: `TrainSettings.out`.
-        checkpoint: Where an interrupted run goes on from; empty where it ended.
+        checkpoint: Checkpoint from which an interrupted run resumes; empty for a finished run.
     """
 
     card: ModelCard | None
