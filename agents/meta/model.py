@@ -212,7 +212,7 @@ class MetaModel:
         return self._have_judged(self._judge, wanted, situation, word, now_s)
 
     def _checked(self, proposal: Proposal) -> tuple[Candidate, str]:
-        """Returns the proposed candidate if it is allowed; else a candidate to keep and why the proposal cannot be followed."""
+        """Returns the proposed candidate (the running one if it is invalid) and why it cannot be followed; empty if it can."""
         wanted = proposal.candidate
         if proposal.bypass:
             return wanted, "the bypass is for telemetry that contradicts itself, and it does not"

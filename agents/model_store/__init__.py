@@ -1,1 +1,1 @@
-"""Trained models as artefacts: versioned folders, which one is in force, and what is tried beside it."""
+"""Trained models as artefacts: versioned folders, the active one, and the one in shadow mode."""

@@ -1,4 +1,4 @@
-"""The card of a model artefact: what it is, where it came from, and the hash of every file, so that what is loaded is what was trained."""
+"""The card of a model artefact: its kind, its origin, and the hash of every file, so that the loaded model is the trained one."""
 
 import hashlib
 from collections.abc import Iterator
@@ -11,24 +11,24 @@ from hmas.controller.core.errors import ModelError
 
 CARD = "card.json"
 MAX_FILES = 4096
-"""Files of one artefact: what has more is not a model's folder but something it was pointed at by mistake."""
+"""Most files of one artefact; a folder with more is no model's folder but a wrong path."""
 _CHUNK = 1 << 20
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What `card.json` holds. Fields it does not know are left out of a copy, so everything particular goes into `details`.
+    """The content of `card.json`. Unknown fields are left out of a copy, so everything specific goes into `details`.
 
     Attributes:
         kind: `perception`, `prediction` or `meta`.
-        format: What can load it, such as `onnx`, `transformers`, `endpoint`, `catboost`; the agent of its kind decides by it.
-        version: Given by the store, empty before.
-        created_s: When it was trained, seconds since the epoch, as the trainer's caller said.
+        format: The loader's format, such as `onnx`, `transformers`, `endpoint`, `catboost`; the agent of this kind evaluates it.
+        version: Set by the store; empty before.
+        created_s: Time of the training, seconds since the epoch, as passed by the trainer's caller.
         sha256: Hash of every file beside the card, by its path in the folder with forward slashes.
         data_sha256: Hash of the training data, by name of the data.
-        command: The command line that makes it again.
-        licence: Under which the weights may be passed on; of the data that they come from where that binds.
+        command: The command line that reproduces it.
+        licence: Licence of the weights; or that of their training data, if it is binding.
         metrics: Measured on held-out data, by name.
-        details: What its format needs (classes, sizes, temperature, base model, ...).
+        details: Fields that its format needs (classes, sizes, temperature, base model, ...).
     """
 
     kind: str
@@ -44,10 +44,10 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def read_card(folder: Path) -> ModelCard:
-    """The card in `folder`.
+    """Returns the card in `folder`.
 
     Raises:
-        ModelError: There is none, or it is no card; names the field.
+        ModelError: There is no card, or it is invalid; names the field.
     """
     path = folder / CARD
     try:
@@ -59,7 +59,7 @@ def read_card(folder: Path) -> ModelCard:
 
 
 def write_card(folder: Path, card: ModelCard) -> ModelCard:
-    """Hashes every file of `folder` and writes the card beside them. Returns it as written.
+    """Hashes every file of `folder` and writes the card beside them. Returns the card as written.
 
     Raises:
         ModelError: A file cannot be read, is a link, or there are too many.
@@ -70,7 +70,7 @@ def write_card(folder: Path, card: ModelCard) -> ModelCard:
 
 
 def verified(folder: Path) -> ModelCard:
-    """The card, after every file was found to be what the card says.
+    """Returns the card after checking every file against it.
 
     Raises:
         ModelError: A file is missing, added or changed; names it.
@@ -91,15 +91,15 @@ def verified(folder: Path) -> ModelCard:
 
 
 def hashes(folder: Path) -> dict[str, str]:
-    """SHA-256 of every file in `folder` but the card, in the order of their names."""
+    """Returns the SHA-256 of every file in `folder` but the card, in the order of their names."""
     return {name: file_sha256(path) for name, path in files(folder)}
 
 
 def files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Every file of an artefact but its card: name inside the folder, and path.
+    """Yields every file of an artefact but its card: name inside the folder, and path.
 
     Raises:
-        ModelError: The folder is none, holds a link, or more than `MAX_FILES` files.
+        ModelError: The path is no folder, or the folder holds a link or more than `MAX_FILES` files.
     """
     if not folder.is_dir():
         raise ModelError(f"{folder}: not a folder; allowed: a model's folder, with its {CARD}")
@@ -115,7 +115,7 @@ def files(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def file_sha256(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal.
+    """Returns the SHA-256 of a file, in hexadecimal.
 
     Raises:
         ModelError: It cannot be read.

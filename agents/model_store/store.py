@@ -1,10 +1,11 @@
-"""The store of trained models under the state directory: versions, which of them is in force, and the way back.
+"""The store of trained models under the state directory: versions, the active one, and the history for rollbacks.
 
     models/KIND/v7/          one version: its files and card.json
-    models/KIND/choice.json  what is in force, what is tried in its shadow, and what was in force before
+    models/KIND/choice.json  the active version, the one in shadow mode, and the previously active ones
 
-A version is copied in whole and renamed into place; the choice is one small file that is replaced in one step. So a reader sees the old
-or the new, never half of one, and agents notice a change by looking at that file (`stamp`). Writers of all processes take turns by a lock.
+A version is copied completely and renamed into place; the choice is one small file that is replaced in one step. So a reader sees the old
+or the new state, never a partial one, and agents notice a change by the metadata of that file (`stamp`). A lock serialises the writers of
+all processes.
 """
 
 import contextlib
@@ -22,27 +23,27 @@ from hmas.agents.model_store.card import CARD, ModelCard, files, read_card, veri
 from hmas.controller.core.errors import ModelError
 
 FOLLOWED = ("perception", "prediction")
-"""Kinds whose running agents take a change up, and try others in the shadow; `KINDS`: all, meta's classifier among them."""
+"""Kinds whose running agents follow a change, and run others in shadow mode; `KINDS`: all, including meta's classifier."""
 KINDS = (*FOLLOWED, "meta")
 SHIPPED = "shipped"
-"""Name of what comes with H-MAS itself: what is in force until a version is chosen."""
+"""Name of the model that comes with H-MAS; it is active until a version is chosen."""
 KEPT = 8
-"""Versions of one kind that are kept; of more, the oldest go that are neither in force, nor in the shadow, nor the way back."""
+"""Versions of one kind that are kept; of more, the oldest are deleted that are not active, in shadow mode or the rollback target."""
 HISTORY = 16
-"""Choices remembered for `rollback`."""
+"""Choices kept for `rollback`."""
 _CHOICE = "choice.json"
 _HALF_DONE = ".adding-"
 _VERSION = re.compile(r"v([1-9][0-9]{0,8})")
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in force for one kind.
+    """The choice for one kind.
 
     Attributes:
-        current: Version in force; empty for the shipped one.
-        shadow: Version that reads along without being listened to; empty for none.
-        before: What was in force before, the latest last; empty strings stand for the shipped one.
-        newest: Largest version number ever given: numbers are not used twice.
+        current: The active version; empty for the shipped one.
+        shadow: Version in shadow mode, whose results are not used; empty for none.
+        before: Previously active versions, the latest last; empty strings for the shipped one.
+        newest: Largest version number so far: numbers are not used twice.
     """
 
     current: str = ""
@@ -55,14 +56,14 @@ class ModelStore:
     """Versions of models on disk. Stateless between calls: several processes may use one folder.
 
     Args:
-        root: Folder of the store, made when something is added.
+        root: Folder of the store, created when something is added.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def list(self, kind: str) -> list[ModelCard]:
-        """Cards of all stored versions, oldest first. One with an unreadable card is listed by its version alone."""
+        """Returns the cards of all stored versions, oldest first. A version with an unreadable card has no other fields."""
         found = []
         for version in self._versions(kind):
             try:
@@ -72,7 +73,7 @@ class ModelStore:
         return found
 
     def choice(self, kind: str) -> Choice:
-        """What is in force.
+        """Returns the choice.
 
         Raises:
             ModelError: The kind is unknown, or the file of the choice cannot be read.
@@ -86,7 +87,7 @@ class ModelStore:
             raise ModelError(f"{path}: {error}; remove it to go back to the shipped model") from error
 
     def stamp(self, kind: str) -> tuple[int, int, int]:
-        """Changes whenever the choice does; costs one look at a file's metadata. (0, 0, 0) before the first choice."""
+        """Returns a value that changes with the choice, from one look at a file's metadata. (0, 0, 0) before the first choice."""
         try:
             status = (self._kind(kind) / _CHOICE).stat()
         except OSError:
@@ -94,7 +95,7 @@ class ModelStore:
         return status.st_mtime_ns, status.st_ino, status.st_size
 
     def current(self, kind: str) -> Path | None:
-        """Folder of the version in force, its hashes checked; None for the shipped one.
+        """Returns the folder of the active version, its hashes checked; None for the shipped one.
 
         Raises:
             ModelError: The version is gone or was changed.
@@ -103,7 +104,7 @@ class ModelStore:
         return self.open(kind, version) if version else None
 
     def shadow(self, kind: str) -> Path | None:
-        """Folder of the version that reads along, its hashes checked; None where there is none.
+        """Returns the folder of the version in shadow mode, its hashes checked; None if there is none.
 
         Raises:
             ModelError: As `current`.
@@ -112,7 +113,7 @@ class ModelStore:
         return self.open(kind, version) if version else None
 
     def open(self, kind: str, version: str) -> Path:
-        """Folder of a version, its hashes checked.
+        """Returns the folder of a version, its hashes checked.
 
         Raises:
             ModelError: There is no such version, it is of another kind, or a file was changed.
@@ -124,10 +125,10 @@ class ModelStore:
         return folder
 
     def folder(self, kind: str, version: str) -> Path:
-        """Where a version lies.
+        """Returns the folder of a version.
 
         Raises:
-            ModelError: There is no such version; says which there are.
+            ModelError: There is no such version; the message lists the existing ones.
         """
         if version not in self._versions(kind):
             known = ", ".join([SHIPPED, *self._versions(kind)])
@@ -135,7 +136,7 @@ class ModelStore:
         return self._kind(kind) / version
 
     def add(self, kind: str, folder: Path, card: ModelCard) -> str:
-        """Copies a trained model in and returns its version. It is not in force yet; old unused versions make room.
+        """Copies a trained model into the store and returns its version. It is not active yet; old unused versions are deleted.
 
         Raises:
             ModelError: The card is of another kind, the folder holds no files, or it cannot be copied.
@@ -148,7 +149,7 @@ class ModelStore:
             number = max([choice.newest, *(int(version[1:]) for version in self._versions(kind))]) + 1
             version = f"v{number}"
             for left in home.glob(f"{_HALF_DONE}*"):
-                # Of a process that died while adding: nobody else adds while the lock is held.
+                # Left by a process that died while adding: no other process adds while the lock is held.
                 shutil.rmtree(left, ignore_errors=True)
             half_done = Path(tempfile.mkdtemp(prefix=_HALF_DONE, dir=home))
             try:
@@ -166,7 +167,7 @@ class ModelStore:
         return version
 
     def use(self, kind: str, version: str) -> None:
-        """Puts a version (or `shipped`) in force, after checking its hashes. What was in force becomes the way back.
+        """Activates a version (or `shipped`) after checking its hashes. The previous one becomes the rollback target.
 
         Raises:
             ModelError: There is no such version, or it is broken.
@@ -183,10 +184,10 @@ class ModelStore:
             self._write(kind, msgspec.structs.replace(choice, current=wanted, before=before, shadow=shadow))
 
     def rollback(self, kind: str) -> str:
-        """Puts back in force what was before, and returns its name. Versions that have gone since are passed over.
+        """Activates the previously active version again, and returns its name. Deleted versions are skipped.
 
         Raises:
-            ModelError: Nothing was in force before, or what was is broken.
+            ModelError: No version was active before, or the previous one is broken.
         """
         with self._locked(kind):
             choice = self.choice(kind)
@@ -202,10 +203,10 @@ class ModelStore:
         raise ModelError(f"no {kind} model was in force before {choice.current or SHIPPED}; `hmas models use {kind} VERSION` names one")
 
     def set_shadow(self, kind: str, version: str) -> None:
-        """Lets a version read along without being listened to; an empty one ends that.
+        """Runs a version in shadow mode; an empty one ends that.
 
         Raises:
-            ModelError: There is no such version, it is broken, or it is in force already.
+            ModelError: There is no such version, it is broken, or it is active already.
         """
         if version:
             self.open(kind, version)

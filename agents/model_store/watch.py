@@ -1,4 +1,4 @@
-"""Notices that another model was put in force, without asking the disk more often than every few seconds."""
+"""Notices that another model was activated, with at most one disk access every few seconds."""
 
 from hmas.agents.model_store.store import ModelStore
 
@@ -9,8 +9,8 @@ class ModelWatch:
     """Looks at a kind's choice in a store; one look is one `stat`.
 
     Args:
-        store: Where it lies.
-        kind: Which.
+        store: The store.
+        kind: The kind.
     """
 
     def __init__(self, store: ModelStore, kind: str) -> None:
@@ -20,7 +20,7 @@ class ModelWatch:
         self._looked_s = float("-inf")
 
     def changed(self, now_s: float) -> bool:
-        """Whether the choice is another one than when it was last taken note of here; False in between looks."""
+        """Whether the choice has changed since it was last recorded here; False between looks."""
         if now_s - self._looked_s < LOOK_EVERY_S:
             return False
         self._looked_s = now_s
@@ -30,5 +30,5 @@ class ModelWatch:
         return changed
 
     def note(self) -> None:
-        """Takes note of the choice as it stands; called before it is read, so that a change in between is seen."""
+        """Records the present choice; call it before reading the choice, so that a change in between is noticed."""
         self._seen = self._store.stamp(self._kind)

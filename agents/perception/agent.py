@@ -1,4 +1,4 @@
-"""Connects perception to the bus: notices in, features out. Completions teach it lengths; it exchanges models while it works."""
+"""Connects perception to the bus: notices in, features out. Completions teach it lengths; it switches models while it runs."""
 
 import asyncio
 import inspect

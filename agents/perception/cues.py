@@ -1,7 +1,7 @@
 # ruff: noqa: E501 - one rule a line
 """The rules of the tagger: what prompts of each task type tend to contain, with a weight for each sign.
 
-Weights are on one scale: 1 is a weak sign, 2 a clear one, 4 a statement, 6 a command ("summarize this dialogue" is a summary, whatever the
+Weights are on one scale: 1 is a weak sign, 2 a clear one, 4 a strong one, 6 a command ("summarize this dialogue" is a summary, whatever the
 text looks like). People put commands at the very beginning or end, and the text that a command is about must not count like a command. A
 rule with `words` needs one of them as a whole word; one with `pattern` needs a match in the lower-cased text; one with both needs both, and
 the words are looked up first because that is cheap. Patterns repeat only bounded or simple parts, so none backtracks without bound.

@@ -1,1 +1,1 @@
-"""Estimates what a request will cost."""
+"""The agent that estimates what a request will cost."""

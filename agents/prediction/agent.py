@@ -1,4 +1,4 @@
-"""The prediction agent on the bus: features in, costs out; snapshots and completions keep it up to date; models come and go meanwhile."""
+"""Connects prediction to the bus: features in, costs out. Snapshots and completions keep it current; it switches models while it runs."""
 
 import logging
 import math
@@ -44,21 +44,21 @@ from hmas.controller.core.messages import (
 log = logging.getLogger(__name__)
 
 FEATURES_MAX_AGE_S = 10.0
-"""A request that has been queued for longer has been dispatched on defaults, or is about to be."""
+"""A request that has waited longer has been dispatched on defaults, or is about to be."""
 REPLAY = 5_000
 """Newest telemetry entries read at start to learn speeds and loads again."""
 REPORT_EVERY_S = 10.0
 REPORTED_INSTANCES = 32
-"""Instances whose own error a report carries."""
+"""Most instances whose own errors a report contains."""
 DRIFTS_TOLD = 20
-"""Events of drift told at one tick, at most."""
+"""Most drift events per tick."""
 GIVEN_UP = 10
-"""A shadow that is not better after so many times the completions it is compared on is sent away."""
+"""A shadow that is not better after this many times the completions of a comparison is removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Gone:
-    """What the trees said of each piece, and how long they took."""
+    """The trees' result for each piece, and the time it took."""
 
     quantiles: list[Numbers]
     took_s: float
@@ -66,7 +66,7 @@ class _Gone:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What came of looking into the store: names and models, or why they could not be had."""
+    """The result of reading the store: names and models, or the errors."""
 
     name: str
     regressor: CatBoostRegressor | None
@@ -80,8 +80,8 @@ class PredictionAgent:
     """Binds `PredictionModel` to its streams; see `hmas.agents.runtime.shell.Agent`.
 
     Attributes:
-        model: What follows the instances and answers.
-        shadow: A model that reads along, None for none.
+        model: Follows the instances and answers.
+        shadow: A model in shadow mode; None for none.
     """
 
     name = "prediction"
@@ -115,12 +115,12 @@ class PredictionAgent:
         self._batches = 0
 
     async def recover(self, bus: Bus, now_s: float) -> None:  # noqa: ARG002 - part of the protocol
-        """Goes through the tail of the telemetry."""
+        """Replays the end of the telemetry stream."""
         for message in await bus.latest(TELEMETRY, REPLAY):
             self._follow(message)
 
     def handle(self, messages: Sequence[Message], now_s: float) -> list[Message] | Deferred[_Gone]:
-        """Brings the picture up to date, then answers all requests at once: here where the trees take but a moment, else in the thread."""
+        """Updates the instances' state, then answers all requests at once: on the event loop if that is brief, else in the thread."""
         for message in messages:
             self._follow(message)
         start_s = time.perf_counter()
@@ -133,7 +133,7 @@ class PredictionAgent:
         return Deferred(partial(_go_through, asked), partial(self._answer, asked))
 
     def on_tick(self, now_s: float) -> list[Message]:
-        """Tells what has drifted and what has changed, and every few seconds how the models do."""
+        """Posts drifts and model changes, and every few seconds a report on each model."""
         for drift in self.model.drifts()[:DRIFTS_TOLD]:
             left = drift.path == "formula"
             self._note(
@@ -154,7 +154,7 @@ class PredictionAgent:
         return [_dated(message, now_s) for message in told]
 
     def beside(self, now_s: float) -> Deferred[Any] | None:
-        """Loads another model when the store's choice changes, puts a better one in force, trains on from telemetry."""
+        """Loads another model when the store's choice changes, promotes a better one, or trains on from telemetry."""
         if not self._settings.prediction_model and self._watch.changed(now_s):
             return Deferred(self._load, self._swap)
         if self._promote:
@@ -191,7 +191,7 @@ class PredictionAgent:
         return found if isinstance(found, CatBoostRegressor) else None
 
     def _refits(self) -> bool:
-        # Of several instances one trains; all take up what the store holds.
+        # Of several instances one trains; all load what the store holds.
         return not self._settings.prediction_model and os.environ.get("HMAS_INSTANCE", "0") in {"", "0"}
 
     def _load(self) -> Loaded:
@@ -368,7 +368,7 @@ def make_agent(config: Config) -> PredictionAgent:
 
 
 def _go_through(asked: Sequence[Asked]) -> _Gone:
-    """Has the trees answer, in whatever thread: it touches nothing of the agent."""
+    """Runs the trees, in any thread: it touches no state of the agent."""
     start_s = time.perf_counter()
     return _Gone([one.quantiles() for one in asked], time.perf_counter() - start_s)
 
@@ -381,7 +381,7 @@ def _opened(folder: Path) -> tuple[CatBoostRegressor | None, str]:
 
 
 def _dated(message: Message, now_s: float) -> Message:
-    """A message noted while the agent was built gets its time when it is sent."""
+    """A message noted while the agent was built gets its time stamp when it is sent."""
     return msgspec.structs.replace(message, sent_s=now_s) if math.isnan(getattr(message, "sent_s", now_s)) else message
 
 

@@ -1,4 +1,4 @@
-"""What the learnt part is asked: columns that stand by themselves, so that trees can be gone through beside the agent's loop. Pure."""
+"""The input of the regressor: self-contained columns, so that the trees can run outside the agent's event loop. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,18 +14,18 @@ Numbers = NDArray[np.float64]
 
 TARGETS = ("ttft", "tpot")
 LOG_LIMIT = 2.0
-"""The regressor's word is taken up to a factor of e^2 either way; beyond lies extrapolation."""
+"""Limit of the regressor's output: a factor of e^2 either way; beyond lies extrapolation."""
 DEFAULT_SPREAD = 0.35
-"""Logarithm of the outer quantiles over the median before anything is known of them."""
+"""Logarithm of the outer quantiles over the median without a regressor."""
 
 
 class Regressor(Protocol):
-    """The learnt part."""
+    """The learnt part of the model."""
 
     def log_quantiles(self, rows: NDArray[np.float32], names: NDArray[np.object_]) -> Numbers:
-        """For each row of `FEATURES` and `CATEGORIES` quantiles (0.1, 0.5, 0.9) of the logarithms of actual over analytic TTFT and TPOT.
+        """Returns quantiles (0.1, 0.5, 0.9) of the logarithms of actual over analytic TTFT and TPOT for each row.
 
-        Shape (rows, 2, 3), rising along the last axis.
+        Rows hold `FEATURES`, names `CATEGORIES`. Shape (rows, 2, 3), rising along the last axis.
         """
         ...
 
@@ -36,19 +36,19 @@ class Regressor(Protocol):
 
     @property
     def ranges(self) -> RangeCounter | None:
-        """Ranges of `FEATURES` in training, to which `log_quantiles` clips; None where they are not known and nothing is clipped."""
+        """Ranges of `FEATURES` in training, to which `log_quantiles` clips; None if they are not known and nothing is clipped."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Some requests on all candidates as they stood at one moment. Nothing that the model goes on changing is referred to.
+    """Some requests on all candidates at one moment. It refers to nothing that the model changes later.
 
     Attributes:
         named: The candidates.
-        formula: What the formula says, milliseconds, shape (requests, candidates, 2).
-        rows, names: What the regressor is asked, request by request.
-        regressor: The one in force then; None for none.
+        formula: Results of the formula in milliseconds, shape (requests, candidates, 2).
+        rows, names: Input of the regressor, request by request.
+        regressor: The regressor active then; None for none.
     """
 
     batch: Sequence[RequestFeatures]
@@ -59,12 +59,12 @@ class Asked:
     regressor: Regressor | None
 
     def quantiles(self) -> Numbers:
-        """What the learnt part answers, shape (requests, candidates, 2, 3): the long half, for any thread, one at a time."""
+        """Runs the learnt part, shape (requests, candidates, 2, 3): the slow part, for any thread, one at a time."""
         return log_quantiles(self.regressor, self.rows, self.names).reshape(*self.formula.shape, 3)
 
 
 def log_quantiles(regressor: Regressor | None, rows: NDArray[np.float32], names: NDArray[np.object_]) -> Numbers:
-    """What the regressor says within its bounds; without one, that the formula is right, and a default spread."""
+    """Returns the regressor's quantiles within its limits; without a regressor, the formula's value with a default spread."""
     if regressor is None:
         said = np.zeros((len(rows), len(TARGETS), 3))
         said[..., 0], said[..., 2] = -DEFAULT_SPREAD, DEFAULT_SPREAD

@@ -1,4 +1,4 @@
-"""Holds stated quantiles to what comes, and notices when a model has lost its touch. Pure.
+"""Calibrates quantiles with outcomes, and detects when a model's error has grown. Pure.
 
 `Band` shifts the outer quantiles of one instance and target until the stated shares lie beyond them (adaptive conformal inference: Gibbs
 and Candès, "Adaptive Conformal Inference Under Distribution Shift", NeurIPS 2021). `DriftWatch` compares the live error with the error that
@@ -14,21 +14,21 @@ LOW, HIGH = 0.1, 0.9
 BAND_RATE = 0.02
 """How far one outcome beyond a quantile moves it, in logarithms."""
 WIDEST = math.log(8.0)
-"""No outer quantile is further from the median than a factor of eight."""
+"""Largest distance of an outer quantile from the median: a factor of eight."""
 ERROR_RATE = 0.02
-"""Weight of a new error: fifty completions are the memory of the drift watch."""
+"""Weight of a new error: the drift watch remembers about fifty completions."""
 LEAVE = 2.0
-"""The band: so many times the accepted error, and `LEAST_BAND` at least."""
+"""Width of the band: this many times the accepted error, at least `LEAST_BAND`."""
 RETURN = 0.8
-"""Share of the band that the error must be back in."""
+"""Share of the band to which the error must fall for a recovery."""
 LEAST_BAND = 0.25
-"""Mean absolute logarithm of actual over predicted that is never called drift: so much queues do from one minute to the next."""
+"""Mean absolute logarithm of actual over predicted that never counts as drift: queues vary this much from one minute to the next."""
 WARM_UP = 50
-"""Completions before anything is called drift."""
+"""Completions before drift is detected."""
 HOLD = 50
-"""Completions in a row for which the error must hold before the model is listened to again."""
+"""Consecutive completions with a low error before the model is used again."""
 ERROR_LIMIT = 2.0
-"""One request counts for this much at most."""
+"""Largest error of one request that counts."""
 
 Path = Literal["model", "formula"]
 
@@ -43,7 +43,7 @@ class Band:
     at_or_below: dict[float, int] = field(default_factory=lambda: {LOW: 0, 0.5: 0, HIGH: 0})
 
     def learn(self, error: float, spread: tuple[float, float]) -> None:
-        """Takes in log(actual / stated median) of a request whose model stated `spread`: logarithms of low and high over the median."""
+        """Takes log(actual / predicted median) of a request; `spread` holds the predicted logarithms of low and high over the median."""
         low, high = self.bounds(spread)
         self.count += 1
         for level, edge in ((LOW, low), (0.5, 0.0), (HIGH, high)):
@@ -52,22 +52,22 @@ class Band:
         self.high = _clamped(self.high + BAND_RATE * ((error > high) - (1.0 - HIGH)))
 
     def bounds(self, spread: tuple[float, float]) -> tuple[float, float]:
-        """Logarithms of the outer quantiles over the median; never on its other side."""
+        """Returns the logarithms of the outer quantiles over the median; each stays on its side of the median."""
         return max(-WIDEST, min(0.0, spread[0] + self.low)), min(WIDEST, max(0.0, spread[1] + self.high))
 
     def coverage(self) -> dict[float, float]:
-        """Share of outcomes at or below each stated quantile; empty before the first."""
+        """Returns the share of outcomes at or below each stated quantile; empty before the first."""
         return {level: held / self.count for level, held in self.at_or_below.items()} if self.count else {}
 
 
 @dataclass(slots=True)
 class DriftWatch:
-    """Whether the model of one instance and target may be listened to.
+    """Decides whether the model of one instance and target is used.
 
     Attributes:
-        accepted: Mean absolute logarithmic error that the model had on held-out data.
-        model_error, formula_error: The same, live, of the model and of the formula without it.
-        path: Which of the two is listened to.
+        accepted: Mean absolute logarithmic error of the model on held-out data.
+        model_error, formula_error: The same error live, of the model and of the formula alone.
+        path: Which of the two is used.
     """
 
     accepted: float
@@ -79,13 +79,13 @@ class DriftWatch:
 
     @property
     def limit(self) -> float:
-        """The error above which the model is not believed."""
+        """The error above which the model is not used."""
         return max(LEAST_BAND, LEAVE * self.accepted)
 
     def learn(self, model_error: float, formula_error: float) -> Path | None:
-        """Takes in a request's errors, as logarithms; returns the path where it has changed.
+        """Takes a request's errors, as logarithms; returns the path if it has changed.
 
-        Raised error alone leaves the model; the formula is then no worse in kind, for it needs nothing but the speeds seen here.
+        A raised error is enough to leave the model: the formula depends on nothing but the speeds observed on the instance.
         """
         self.count += 1
         rate = max(ERROR_RATE, 1.0 / self.count)

@@ -1,4 +1,4 @@
-"""Requests whose outcome is known, kept to learn from: the newest, and a fair sample of all before them. Pure and bounded."""
+"""Keeps requests with known outcomes for training: the newest, and a uniform sample of all before them. Pure and bounded."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ SAMPLE = 4_000
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """What was asked of the regressor for one request on the instance that served it, and what came.
+    """The regressor's input for one request on the instance that served it, and the outcome.
 
     Attributes:
         row: `FEATURES`. `names`: `CATEGORIES`.
-        labels: Logarithms of actual over analytic TTFT and TPOT; NaN where there was none.
+        labels: Logarithms of actual over analytic TTFT and TPOT; NaN if there was none.
     """
 
     row: NDArray[np.float32]
@@ -37,7 +37,7 @@ class Table:
         return len(self.rows)
 
     def take(self, chosen: NDArray[np.int64] | NDArray[np.bool_] | slice) -> "Table":
-        """The chosen ones."""
+        """Returns the chosen requests."""
         return Table(self.rows[chosen], self.names[chosen], self.labels[chosen])
 
 
@@ -45,7 +45,7 @@ class Experience:
     """Bounded memory of labelled requests.
 
     Args:
-        seed: Of the sample of older ones.
+        seed: Seed of the sample of older requests.
     """
 
     def __init__(self, seed: int = 1, newest: int = NEWEST, sample: int = SAMPLE) -> None:
@@ -60,14 +60,14 @@ class Experience:
         return len(self._sample) + len(self._newest)
 
     def add(self, labelled: Labelled) -> None:
-        """Keeps one more; the oldest of the newest moves to the sample, or is forgotten."""
+        """Adds a request; the oldest of the newest moves to the sample or is dropped."""
         if len(self._newest) == self._newest.maxlen:
             self._keep(self._newest[0])
         self._newest.append(labelled)
         self.total += 1
 
     def table(self) -> Table:
-        """Everything kept: the sample, then the newest in the order in which they ended."""
+        """Returns all kept requests: the sample, then the newest in the order in which they ended."""
         return as_table([*self._sample, *self._newest])
 
     def _keep(self, labelled: Labelled) -> None:
@@ -82,7 +82,7 @@ class Experience:
 
 
 def as_table(labelled: list[Labelled]) -> Table:
-    """Columns of labelled requests."""
+    """Returns labelled requests as columns."""
     if not labelled:
         return Table(np.empty((0, 0), np.float32), np.empty((0, 0), object), np.empty((0, 2)))
     names = np.empty((len(labelled), len(labelled[0].names)), dtype=object)

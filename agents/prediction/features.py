@@ -1,7 +1,7 @@
-"""What the regressor sees of requests and instances, and the analytic formula that it corrects. Pure.
+"""The regressor's features of requests and instances, and the analytic formula that it corrects. Pure.
 
-The regressor predicts logarithms of actual over analytic, from figures that carry no unit or are told in the instance's own speed: so it
-says the same of a fast and of a slow engine. Everything is worked out in columns: one call covers many requests on many instances.
+The regressor predicts logarithms of actual over analytic, from figures without a unit or relative to the instance's own speed, so its
+result is the same for a fast and a slow engine. Everything is computed in columns: one call covers many requests on many instances.
 """
 
 import math
@@ -38,14 +38,14 @@ FEATURES = (
 )
 """Order of the numeric columns; a model trained on other columns is refused."""
 MOVING = tuple(map(FEATURES.index, ("log_prompt_tokens", "log_output_tokens", "prompt_over_budget", "log_analytic_ttft_steps")))
-"""Numbers of the columns that differ between requests to one instance; all others stand still from one snapshot to the next."""
+"""Indices of the columns that differ between requests to one instance; all others stay the same from one snapshot to the next."""
 CATEGORIES = ("hardware", "model")
-"""Order of the categorical columns: names, `unknown` where the configuration does not say."""
+"""Order of the categorical columns: names, `unknown` if the configuration does not contain them."""
 UNKNOWN = "unknown"
 
 RISING_TTFT = ("log_prompt_tokens", "engine_waiting", "prompt_over_budget", "log_analytic_ttft_steps")
-"""What can only delay the first token, all else equal: a longer prompt, and more before it in the engine. How many run beside it is left to
-the formula and to the data: a full window at dispatch also says that prompts have just been computed."""
+"""Columns that can only delay the first token, all else equal: a longer prompt, and more requests before it in the engine. The effect of
+running requests is left to the formula and the data: a full window at dispatch also shows that prompts have just been computed."""
 RISING_TPOT = (
     "log_prompt_tokens",
     "in_flight",
@@ -62,10 +62,10 @@ RISING_TPOT = (
     "log_analytic_ttft_steps",
     "log_analytic_tpot_steps",
 )
-"""What can only slow decoding, all else equal: more sequences in the batch, more cached tokens to read, more prompts in between."""
+"""Columns that can only slow decoding, all else equal: more sequences in the batch, more cached tokens to read, more prompts in between."""
 
 DEFAULT_BUDGET = 2048.0
-"""Tokens per step assumed where the engine does not say."""
+"""Tokens per step assumed if the engine does not report them."""
 
 _EDITIONS = ("-instruct", "-chat", "-hf", "-base", "-it")
 
@@ -77,10 +77,10 @@ class InstanceState(msgspec.Struct, frozen=True):
     """One instance as of the last snapshot.
 
     Attributes:
-        queued: Requests that wait for it: the gateway's queue over the instances it feeds.
-        prefill_load: Share of time that the prompts of late would take, computed one after the other; NaN where not known.
-        trend: In-flight requests now less those two seconds ago.
-        hardware: Its GPUs, such as `2xa100_sxm`; `unknown` where the configuration does not say.
+        queued: Requests that wait for it: the gateway's queue divided by the number of instances it feeds.
+        prefill_load: Share of time that the recent prompts would take, computed one after the other; NaN if not known.
+        trend: In-flight requests now minus those two seconds ago.
+        hardware: Its GPUs, such as `2xa100_sxm`; `unknown` if the configuration does not contain them.
     """
 
     view: InstanceView
@@ -99,7 +99,7 @@ class Estimate(msgspec.Struct, frozen=True):
 
 
 class Fleet:
-    """Instances as columns, ready for any number of requests.
+    """Instances as columns, for any number of requests.
 
     Args:
         states: One per instance; at least one.
@@ -134,10 +134,10 @@ class Fleet:
         return len(self._base)
 
     def analytic(self, prompt_tokens: Column) -> tuple[Column, Column]:
-        """The formula without any learning, TTFT and TPOT in milliseconds, shape (requests, instances).
+        """Returns the formula's TTFT and TPOT in milliseconds without any learning, shape (requests, instances).
 
-        TTFT: the rest of the running step, then as many steps as the prompt has chunks, then the prompt's own tokens, and what waits in the
-        engine before it. TPOT: a step of the batch as it will be.
+        TTFT: the rest of the running step, then as many steps as the prompt has chunks, then the prompt's own tokens, and the requests that
+        wait in the engine before it. TPOT: a step of the future batch.
         """
         prompts = prompt_tokens[:, None]
         chunks = np.maximum(1.0, np.ceil(prompts / self._room))
@@ -145,7 +145,7 @@ class Fleet:
         return ttft, np.repeat(self._tpot, len(prompts), axis=0)
 
     def rows(self, prompt_tokens: Column, output_tokens: Column, ttft: Column) -> Rows:
-        """The columns of `FEATURES` for each request on each instance, request by request; NaN where a signal is missing."""
+        """Returns the columns of `FEATURES` for each request on each instance, request by request; NaN if a signal is missing."""
         count, each = len(prompt_tokens), len(self)
         table = np.empty((count, each, len(FEATURES)), dtype=np.float32)
         table[:, :, :] = self._fixed
@@ -181,26 +181,26 @@ class Fleet:
 
 
 def expected_in_flight(state: InstanceState) -> float:
-    """Requests beside which this one will start: those in flight, and those queued ahead as far as the window lets them in."""
+    """Returns the requests beside which this one will start: those in flight, and those queued ahead as far as the window admits them."""
     view = state.view
     return max(0.0, min(view.n_run - 1.0, view.in_flight + state.queued))
 
 
 def token_budget(state: InstanceState) -> float:
-    """Tokens per step in force."""
+    """Returns the active number of tokens per step."""
     engine = state.view.engine
     told = engine.max_num_batched_tokens if engine is not None else None
     return float(state.view.token_budget or told or DEFAULT_BUDGET)
 
 
 def analytic(state: InstanceState, prompt_tokens: int) -> Estimate:
-    """The formula for one request on one instance: see `Fleet.analytic`."""
+    """Returns the formula for one request on one instance: see `Fleet.analytic`."""
     ttft, tpot = Fleet([state]).analytic(np.array([float(prompt_tokens)]))
     return Estimate(float(ttft[0, 0]), float(tpot[0, 0]))
 
 
 def model_name(features: RequestFeatures) -> bytes:
-    """The request's model as a category: without publisher and edition, in lower case."""
+    """Returns the request's model as a category: without publisher and edition, in lower case."""
     name = features.model.rsplit("/", 1)[-1].lower()[:64]
     for edition in _EDITIONS:
         name = name.replace(edition, "")
@@ -208,7 +208,7 @@ def model_name(features: RequestFeatures) -> bytes:
 
 
 def categories(batch: Sequence[RequestFeatures], fleet: Fleet) -> NDArray[np.object_]:
-    """The columns of `CATEGORIES`, in the order of `Fleet.rows`."""
+    """Returns the columns of `CATEGORIES`, in the order of `Fleet.rows`."""
     table = np.empty((len(batch), len(fleet), len(CATEGORIES)), dtype=object)
     table[:, :, 0] = fleet.hardware
     for index, features in enumerate(batch):

@@ -1,8 +1,8 @@
-"""Several CatBoost models read at once, for few rows: a call into the library costs more than its trees do.
+"""Evaluates several CatBoost models at once for few rows, where a call into the library costs more than the trees do.
 
-Trees of CatBoost are oblivious: every level of a tree asks one question, and the answers are the bits of the leaf's number. So all
-questions of all trees are one comparison of arrays, and most of them ask about the instance, which stands still from one snapshot to the
-next: these are answered once. What the library computes remains the truth; tests hold the two together.
+CatBoost's trees are oblivious: every level of a tree makes one test, and the results are the bits of the leaf's number. So all tests of all
+trees are one comparison of arrays. Most tests concern the instance, which stays the same from one snapshot to the next; their results are
+cached. The library's result is the reference; tests compare both.
 """
 
 import json
@@ -18,17 +18,17 @@ from numpy.typing import NDArray
 from hmas.controller.core.errors import ModelError
 
 NAMES_KEPT = 512
-"""Combinations of names whose answers are remembered."""
+"""Most combinations of names with cached results."""
 STILL_KEPT = 512
-"""Instances as of some snapshot, with their names, whose answers are remembered: 4 KB each."""
+"""Most cached results of instances at a snapshot, with their names: 4 KB each."""
 
 
 class _Still(NamedTuple):
-    """What stands still of a row.
+    """The fixed part of a row.
 
     Attributes:
-        leaves: By moving tree, where in all its leaves the one lies that still questions lead to, moving ones answered with no.
-        total: By model, the sum of the trees that ask nothing else, and the bias.
+        leaves: By tree with moving tests, the index in all leaves that the fixed tests lead to, with moving tests answered no.
+        total: By model, the sum of the trees without moving tests, and the bias.
     """
 
     leaves: NDArray[np.intp]
@@ -40,11 +40,11 @@ class FewRows:
 
     Args:
         models: CatBoost models over the same columns, whose categories are one-hot.
-        columns: Numeric columns.
+        columns: Number of numeric columns.
         moving: Those of them that differ from request to request.
 
     Raises:
-        ModelError: A model asks questions of a kind that is not known here.
+        ModelError: A model has tests of an unsupported kind.
     """
 
     def __init__(self, models: Sequence[Any], columns: int, moving: Sequence[int]) -> None:
@@ -65,7 +65,7 @@ class FewRows:
         self._first_leaf = np.arange(len(trees)) << depth
         self._leaves = np.zeros(len(trees) << depth, dtype=np.float64)
         self._column = np.zeros((len(trees), depth), dtype=np.intp)
-        # A question that is not asked, or not yet, is answered with no: nothing is above infinity.
+        # A test that does not exist or is made later answers no: nothing is above infinity.
         self._border = np.full((len(trees), depth), np.inf, dtype=np.float32)
         self._named = np.zeros((len(trees), depth), dtype=bool)
         asked: list[tuple[int, float, int, int]] = []
@@ -95,7 +95,7 @@ class FewRows:
         self._still: OrderedDict[tuple[bytes, ...], _Still] = OrderedDict()
 
     def predict(self, rows: NDArray[np.float32], names: NDArray[np.object_]) -> NDArray[np.float64]:
-        """What each model says of each row, shape (rows, models)."""
+        """Returns each model's result for each row, shape (rows, models)."""
         bare = rows[:, self._still_columns]
         still = [self._standing(bare[number].tobytes(), row, tuple(names[number])) for number, row in enumerate(rows)]
         total = np.array([one.total for one in still])
@@ -119,7 +119,7 @@ class FewRows:
         return found
 
     def _answers(self, names: tuple[bytes, ...]) -> NDArray[np.bool_]:
-        """The answers to questions about names: the library hashes them, and says by its leaves what came out."""
+        """Returns the results of tests on names: the library hashes names, and its leaves show the results."""
         found = self._known.get(names)
         if found is None:
             import catboost  # noqa: PLC0415
@@ -136,7 +136,7 @@ class FewRows:
 
 
 def _check(document: dict[str, Any]) -> None:
-    """Comparisons that a missing number fails, and one-hot categories: what the arrays can hold."""
+    """Checks that the arrays can represent the model: tests that a missing number fails, and one-hot categories."""
     if "oblivious_trees" not in document:
         raise ModelError("trees that are not oblivious; allowed: CatBoost's symmetric trees")
     kinds = {split["split_type"] for tree in document["oblivious_trees"] for split in tree["splits"]}

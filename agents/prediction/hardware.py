@@ -1,6 +1,6 @@
-"""What is known of a GPU and of a model before anything was measured: data-sheet figures, and sizes that follow from a model's shape. Pure.
+"""Data-sheet figures of GPUs, and sizes that follow from a model's shape: what is known before any measurement. Pure.
 
-They are known at serving time, and they carry what was learnt on one GPU over to another.
+They are known at serving time, so they transfer what was learnt on one GPU to another.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from hmas.controller.core.errors import ModelError
 
 
 class Gpu(msgspec.Struct, frozen=True):
-    """One GPU as its data sheet has it.
+    """One GPU's data sheet.
 
     Attributes:
         memory_gb: Memory, 1e9 bytes.
@@ -65,18 +65,18 @@ _ALIASES: Mapping[str, str] = MappingProxyType(
 
 
 def gpu_of(name: str) -> Gpu | None:
-    """The GPU of that name, whatever its letter case and maker's prefix; None where it is not known."""
+    """Returns the GPU of that name, ignoring letter case and maker's prefix; None if it is unknown."""
     plain = name.strip().upper().removeprefix("NVIDIA").strip(" -_")
     return GPUS.get(_ALIASES.get(plain, plain))
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """What a model weighs.
+    """The size of a model.
 
     Attributes:
         parameters: In 1e9; of these, `active` take part in one token.
-        kv_bytes: Of one token, over all layers, in 16 bit.
-        layers: Of the transformer.
+        kv_bytes: KV cache of one token over all layers, in 16 bit.
+        layers: Layers of the transformer.
     """
 
     parameters: float
@@ -110,7 +110,7 @@ _EDITIONS = ("meta-", "-hf", "-instruct2", "-instruct", "-chat", "-base")
 
 
 def shape_of(name: str) -> Shape | None:
-    """The shape of a model by its name, without publisher and edition; None where it is not known."""
+    """Returns the shape of a model by its name, without publisher and edition; None if it is unknown."""
     plain = name.rsplit("/", 1)[-1].rsplit("__", 1)[-1].lower().replace("llama-3.1", "llama-3")
     for edition in _EDITIONS:
         plain = plain.replace(edition, "")
@@ -121,12 +121,12 @@ class Setup(msgspec.Struct, frozen=True):
     """A model on some GPUs: the times that follow from data sheets alone.
 
     Attributes:
-        read_ms: To read the weights once, all GPUs together: the floor of a decode step.
+        read_ms: To read the weights once, all GPUs together: the lower bound of a decode step.
         token_ms: To compute one token at the full rate, prompt or output.
         kv_read_ms: To read the KV cache of one token.
-        room_tokens: Tokens whose KV cache fits beside the weights in 90 % of the memory; 0 where the weights alone do not fit.
+        room_tokens: Tokens whose KV cache fits beside the weights in 90 % of the memory; 0 if the weights alone do not fit.
         exchange_ms: To pass one token's activations between the GPUs, all layers; 0 on one GPU.
-        split: GPUs.
+        split: Number of GPUs.
     """
 
     read_ms: float
@@ -138,10 +138,10 @@ class Setup(msgspec.Struct, frozen=True):
 
 
 def setup_of(gpu_name: str, n_gpus: int, model_name: str) -> Setup:
-    """The setup of a model on `n_gpus` GPUs, weights and cache in 16 bit.
+    """Returns the setup of a model on `n_gpus` GPUs, weights and cache in 16 bit.
 
     Raises:
-        ModelError: The GPU or the model is not known; says which are.
+        ModelError: The GPU or the model is unknown; the message lists the known ones.
     """
     gpu, shape = gpu_of(gpu_name), shape_of(model_name)
     if gpu is None:

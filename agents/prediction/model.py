@@ -1,7 +1,7 @@
-"""What a request will cost on each instance: the analytic formula, corrected by a regressor and by live residuals. Pure.
+"""Predicts a request's cost on each instance: the analytic formula, corrected by a regressor and by live residuals. Pure.
 
-H-MAS 3.2: features to (ttft, tpot), from which T_tot = ttft + tpot * l_pred follows. Where the regressor's live error leaves its band, the
-formula and its own residual answer alone until it holds again.
+H-MAS 3.2: features to (ttft, tpot), from which T_tot = ttft + tpot * l_pred follows. If the regressor's live error leaves its band, only
+the formula with its own residual answers until the error is back in the band.
 """
 
 import math
@@ -25,19 +25,19 @@ from hmas.controller.core.messages import Completion, InstanceView, RequestCost,
 from hmas.controller.core.types import OutcomeKind
 
 REMEMBERED = 20_000
-"""Answered requests whose outcome is still awaited, and completions already learnt from, at most each."""
+"""Most answered requests that await their outcome, and most completion ids kept."""
 REMEMBERED_PAIRS = 200_000
-"""Requests times instances whose outcome is awaited, at most: 20 MB."""
+"""Most pairs of request and instance that await an outcome: 20 MB."""
 INSTANCES = 1_024
-"""Instances kept apart; beyond it the one longest without a snapshot is forgotten."""
+"""Most instances tracked; above it the one longest without a snapshot is dropped."""
 NAMED = 64
-"""Instances named in an answer at most; of more, those on which the request would end soonest."""
+"""Most instances in an answer; of more, those on which the request would end soonest."""
 ROWS_AT_ONCE = 16_384
-"""Rows in one call of the regressor at most: a few MB; more requests take more calls."""
+"""Most rows in one call of the regressor: a few MB; more requests take more calls."""
 LEAST_MS = 0.1
 MOST_MS = 3_600_000.0
 STALE_S = 15.0
-"""Without a snapshot for this long nothing is predicted: the gateway's own history knows as much."""
+"""Without a snapshot for this long nothing is predicted, because the gateway's own history is then as good."""
 _TREND_S = 2.0
 _PREFILL_WINDOW_S = 5.0
 _T = TypeVar("_T")
@@ -45,7 +45,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """The model of an instance and target is listened to no more, or again."""
+    """A change of path: the model of an instance and target is no longer used, or is used again."""
 
     instance: str
     target: str
@@ -56,7 +56,7 @@ class Drift:
 
 @dataclass(slots=True)
 class Track:
-    """What live errors say of one target on one instance: of the model's answers and of the formula's."""
+    """The live errors of one target on one instance: of the model's and of the formula's predictions."""
 
     name: str
     watch: DriftWatch
@@ -66,11 +66,11 @@ class Track:
 
     @property
     def shift(self) -> float:
-        """Logarithm of the live factor on what answers."""
+        """Logarithm of the live correction factor of the active path."""
         return (self.model if self.watch.path == "model" else self.formula).mean
 
     def learn(self, actual: float, said: "Said", board: Scoreboard) -> tuple[bool, Path | None]:
-        """Takes an outcome in; returns whether it counted, and the path where it changed."""
+        """Takes an outcome; returns whether it counted, and the path if it changed."""
         if not (actual > 0 and math.isfinite(actual)):
             return False, None
         errors = math.log(actual / said.model_ms) - self.model.mean, math.log(actual / said.formula_ms) - self.formula.mean
@@ -85,7 +85,7 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What was said of one target before live corrections: milliseconds, and logarithms of the outer quantiles over the median."""
+    """A prediction of one target before live corrections: milliseconds, and logarithms of the outer quantiles over the median."""
 
     formula_ms: float
     model_ms: float
@@ -94,7 +94,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """One request as it was asked; arrays are by named instance."""
+    """One request with its regressor input and results; arrays are by named instance."""
 
     named: tuple[str, ...]
     rows: NDArray[np.float32]
@@ -105,7 +105,7 @@ class _Answer:
 
 @dataclass(frozen=True, slots=True)
 class _Corrections:
-    """What live errors say of candidates (`of`), shape (instances, targets): see `Track`. It stands until one of them learns."""
+    """Live corrections of candidates (`of`), shape (instances, targets): see `Track`. They are valid until one of them learns."""
 
     of: Sequence[str]
     shift: Numbers
@@ -115,7 +115,7 @@ class _Corrections:
 
 
 class _Instance:
-    """What is known about one instance."""
+    """The state of one instance."""
 
     def __init__(self, prior: Speed | None, hardware: str, accepted: Mapping[str, float]) -> None:
         self.view: InstanceView | None = None
@@ -142,7 +142,7 @@ class _Instance:
             earlier = next((point for point in self._recent if now_s - point[0] <= _TREND_S), self._recent[-1])
             trend = float(in_flight - earlier[1])
             first_s, _, first_total = self._recent[0]
-            # A total below the earlier one is an engine that restarted: no rate until the window has passed it.
+            # A total below the earlier one means that the engine restarted: there is no rate until the window has passed the restart.
             if 0 <= first_total <= total and now_s > first_s:
                 prefill_load = (total - first_total) / (now_s - first_s) * speed.per_prompt_token_ms / 1000.0
         return InstanceState(view, speed, self.queued, prefill_load, trend, self.hardware)
@@ -153,7 +153,7 @@ class PredictionModel:
 
     Args:
         regressor: The learnt correction; None leaves the analytic formula and the residuals.
-        priors: Speeds that instances start from, by name, where the configuration knows their profile.
+        priors: Initial speeds of instances by name, as far as the configuration has their profile.
         hardware: Their GPUs, by name.
     """
 
@@ -180,11 +180,11 @@ class PredictionModel:
 
     @property
     def regressor(self) -> Regressor | None:
-        """The learnt correction in force."""
+        """The active learnt correction."""
         return self._regressor
 
     def adopt(self, regressor: Regressor | None) -> None:
-        """Puts another learnt correction in force: what live errors said of the one before does not count against it."""
+        """Activates another learnt correction; the previous one's live errors do not count against it."""
         self._regressor = regressor
         self._answered.clear()
         self._pairs = 0
@@ -196,7 +196,7 @@ class PredictionModel:
         self.answered = self.scored = 0
 
     def observe(self, snapshot: SystemSnapshot) -> None:
-        """Takes in how the instances stand. Draining and unhealthy ones are no candidates, unless there are no others."""
+        """Takes the instances' state. Draining and unhealthy ones are no candidates, unless there are no others."""
         self._seen_s = max(self._seen_s, snapshot.sent_s)
         feeding = max(1, sum(not view.draining for view in snapshot.instances))
         for view in snapshot.instances:
@@ -213,7 +213,7 @@ class PredictionModel:
         self._fleet = self._corrections = None
 
     def learn(self, completion: Completion) -> None:
-        """Takes a completion into account, once per request: the instance's speed, and the error of what was predicted for it."""
+        """Learns from a completion, once per request: the instance's speed, and the error of the prediction for it."""
         instance = self._instances.get(completion.instance)
         if completion.outcome is not OutcomeKind.COMPLETED or instance is None or completion.request_id in self._learnt:
             return
@@ -230,11 +230,11 @@ class PredictionModel:
             self._score(completion, instance, answer, answer.named.index(completion.instance))
 
     def predict(self, batch: Sequence[RequestFeatures], now_s: float) -> list[RequestCost]:
-        """Costs of each request on each candidate instance, as few calls of the regressor as fit; [] without a fresh snapshot."""
+        """Returns costs of each request on each candidate instance, with as few regressor calls as fit; [] without a fresh snapshot."""
         return [cost for asked in self.ask(batch, now_s) for cost in self.answer(asked, asked.quantiles(), now_s)]
 
     def ask(self, batch: Sequence[RequestFeatures], now_s: float) -> list[Asked]:
-        """The first half of `predict`: what the regressor is to be asked, in as few pieces as fit; [] without a fresh snapshot."""
+        """Runs the first half of `predict`: returns the regressor's input, in as few pieces as fit; [] without a fresh snapshot."""
         if not batch or not self._candidates or now_s - self._seen_s > STALE_S:
             return []
         fleet = self.fleet()
@@ -242,7 +242,7 @@ class PredictionModel:
         return [self._ask(batch[start : start + each], fleet) for start in range(0, len(batch), each)]
 
     def fleet(self) -> Fleet:
-        """The candidates as columns, as of the last snapshot.
+        """Returns the candidates as columns, as of the last snapshot.
 
         Raises:
             ValueError: There are none.
@@ -257,16 +257,16 @@ class PredictionModel:
         return self._fleet
 
     def drifted(self) -> list[tuple[str, str]]:
-        """Instances and targets for which the formula answers in the model's place."""
+        """Returns the instances and targets for which the formula replaces the model."""
         return [key for key, track in self.tracks().items() if track.watch.path == "formula"]
 
     def drifts(self) -> list[Drift]:
-        """Changes of path since the last call, in the order in which they came."""
+        """Returns the changes of path since the last call, in order."""
         found, self._drifts = self._drifts, []
         return found
 
     def tracks(self) -> dict[tuple[str, str], Track]:
-        """What live errors say, by instance and target."""
+        """Returns the live errors, by instance and target."""
         return {(name, target): track for name, instance in self._instances.items() for target, track in instance.tracks.items()}
 
     @property
@@ -282,16 +282,16 @@ class PredictionModel:
         return Asked(batch, self._candidates, formula, rows, categories(batch, fleet), self._regressor)
 
     def answer(self, asked: Asked, quantiles: Numbers, now_s: float) -> list[RequestCost]:
-        """The last half of `predict`: costs by what the regressor said and by what live errors say now; they are remembered for scoring.
+        """Runs the last half of `predict`: costs from the regressor's result and the live errors; they are kept for scoring.
 
-        Where another regressor has come into force meanwhile, that one is asked: what the one before said must not be held against it.
+        If another regressor has become active meanwhile, that one is evaluated: the previous one's result must not count against it.
         """
         if asked.regressor is not self._regressor:
             asked = replace(asked, regressor=self._regressor)
             quantiles = asked.quantiles()
         batch, candidates, formula = asked.batch, asked.named, asked.formula
         count, each = formula.shape[:2]
-        # Counted here and not by the regressor: a refit and the shadow's comparison ask it again about requests that were counted already.
+        # Counted here and not in the regressor, because a refit and the shadow's comparison evaluate already counted requests again.
         if asked.regressor is not None and asked.regressor.ranges is not None:
             asked.regressor.ranges.count(asked.rows.reshape(count, each, -1))
         middle, low, high = self._live(candidates, formula, quantiles)
@@ -320,7 +320,7 @@ class PredictionModel:
         return costs
 
     def _live(self, candidates: Sequence[str], formula: Numbers, quantiles: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-        """Medians in milliseconds, and logarithms of the outer quantiles over them, after what live errors say of each instance."""
+        """Returns medians in milliseconds, and logarithms of the outer quantiles over them, after each instance's live corrections."""
         if self._corrections is None or self._corrections.of is not candidates:
             tracks = [track for name in candidates for track in self._instances[name].tracks.values()]
             told = np.array([(track.shift, track.watch.path == "model", track.band.low, track.band.high) for track in tracks])

@@ -1,4 +1,4 @@
-"""What a configuration says of an engine's speed before anything was measured on it: from a performance profile, or from data sheets.
+"""Derives an engine's speed from its configuration, before any measurement: from a performance profile or from data sheets.
 
 Pure but for reading the profile.
 """
@@ -24,7 +24,7 @@ _SETUP = re.compile(r"(?:(?P<count>[1-9][0-9]?)x)?(?P<gpu>[A-Za-z0-9_-]+)/(?P<mo
 
 
 def speed_of(profile: Profile) -> Speed:
-    """A profile's figures in the terms of `Speed`: a line through decode steps of 1 and of 32 sequences, and a prompt of 1,024 tokens."""
+    """Converts a profile to `Speed`: a line through decode steps of 1 and of 32 sequences, and a prompt of 1,024 tokens."""
     few, many = (_decode_ms(profile, sequences) for sequences in (1, _LOAD))
     per_seq = max(1e-4, (many - few) / (_LOAD - 1))
     pairs = _PROMPT * (_PROMPT + 1) / 2
@@ -34,19 +34,19 @@ def speed_of(profile: Profile) -> Speed:
 
 
 def hardware_of(profile: Profile) -> str:
-    """A profile's GPUs as a category, such as `2xa100_sxm`."""
+    """Returns a profile's GPUs as a category, such as `2xa100_sxm`."""
     return f"{profile.tp}x{profile.gpu}"[:64]
 
 
 def prior_of(stated: str) -> tuple[Speed, str]:
-    """Speed and hardware of an engine by what its configuration states.
+    """Returns speed and hardware of an engine from its configuration.
 
     Args:
         stated: Name or path of a performance profile, or GPUs and model such as `2xA100/llama-2-13b`, whose speed then follows from data
-            sheets and from what LLM-Pilot measured elsewhere.
+            sheets and from LLM-Pilot's measurements on other hardware.
 
     Raises:
-        ModelError: It is neither, or GPU or model are not known; says what is allowed.
+        ModelError: It is neither, or GPU or model are unknown; the message says what is allowed.
     """
     found = _SETUP.fullmatch(stated)
     if found is None or stated.endswith(".json"):

@@ -1,4 +1,4 @@
-"""The analytic formula of `profile_model`, as it is stored: what times are made of, with coefficients fitted to measured engines. Pure."""
+"""The analytic formula of `profile_model` in its stored form: the terms of times, with coefficients fitted to measured engines. Pure."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,7 @@ class Formula(msgspec.Struct, frozen=True):
 
 
 def terms(setups: Sequence[Setup], users: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What times are made of: a step's floor, and what each user adds to it by computing, reading and exchanging. One row per entry."""
+    """Returns the terms of times: a step's minimum, and what each user adds by computing, reading and exchanging. One row per entry."""
     own = np.array([(one.read_ms, float(one.split > 1), one.token_ms, one.kv_read_ms, one.exchange_ms, float(one.split)) for one in setups])
     read, several, token, kv_read, exchange, split = own.T
     one = np.ones(len(users))
@@ -34,7 +34,7 @@ def terms(setups: Sequence[Setup], users: NDArray[np.float64]) -> NDArray[np.flo
 
 
 def step_line(formula: Formula, setup: Setup) -> tuple[float, float]:
-    """A decode step as a line in the sequences that decode: milliseconds of an empty one, and of each."""
+    """Returns a decode step as a line over the decoding sequences: milliseconds of an empty step, and per sequence."""
     few, many = terms([setup, setup], np.array([1.0, _BUSY])) @ np.array(formula.coefficients["itl"])
     per_seq = max(1e-4, float(many - few) / (_BUSY - 1.0))
     return max(float(few) - per_seq, 0.05 * float(few)), per_seq

@@ -1,4 +1,4 @@
-"""When the cost model is trained on from telemetry, and what becomes of the new one: it reads along until live traffic has judged it."""
+"""Refits the cost model from telemetry; the new model runs in shadow mode until live traffic has judged it."""
 
 import tempfile
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from hmas.agents.prediction.training import REFIT_LEAST, pinball_each, refit
 
 @dataclass(frozen=True, slots=True)
 class Refitted:
-    """What came of a refit: its version, and the pinball losses of old and new on the newest telemetry, which it had not seen."""
+    """The result of a refit: its version, and the pinball losses of old and new on the newest telemetry, which it did not see."""
 
     version: str
     before: float
@@ -24,7 +24,7 @@ class Refitted:
 
 
 class Shadow:
-    """A model that reads along: it is asked what the one in force was asked, once the outcome is known.
+    """A model in shadow mode: once an outcome is known, it is evaluated on the active model's input.
 
     Args:
         version: Its name in the store.
@@ -38,11 +38,11 @@ class Shadow:
         self._comparison = Comparison(margin=margin, least=least)
 
     def judge(self, labelled: Sequence[Labelled], active: CatBoostRegressor | None) -> Verdict:
-        """Compares both on requests that neither was trained on, and says how it stands."""
+        """Compares both models on requests on which neither was trained, and returns the verdict."""
         if labelled:
             table = as_table(list(labelled))
             new = pinball_each(self.regressor.log_quantiles(table.rows, table.names), table.labels)
-            # With no model in force it is the plain formula that is compared with.
+            # Without an active model, the comparison is with the plain formula.
             said = np.zeros((len(table), 2, 3)) if active is None else active.log_quantiles(table.rows, table.names)
             for one, other in zip(pinball_each(said, table.labels), new, strict=True):
                 self._comparison.add(float(one), float(other))
@@ -50,7 +50,7 @@ class Shadow:
 
 
 def refit_into(store: ModelStore, regressor: CatBoostRegressor, learnt: Table) -> Refitted:
-    """Trains on, stores the new model as a version and lets it read along; one that is worse on the held-out part is not stored.
+    """Refits, stores the new model as a version and runs it in shadow mode; one that is worse on the held-out part is not stored.
 
     Raises:
         ModelError: The store cannot be written.
@@ -66,5 +66,5 @@ def refit_into(store: ModelStore, regressor: CatBoostRegressor, learnt: Table) -
 
 
 def due(labelled: int, since: int, every: int) -> bool:
-    """Whether it is time: `labelled` requests in all, `since` of them at the last refit."""
+    """Whether a refit is due: `labelled` requests in all, `since` of them at the last refit."""
     return every > 0 and labelled >= REFIT_LEAST and labelled - since >= every

@@ -1,6 +1,6 @@
-"""The trained correction: a folder with a CatBoost model per target and quantile, the rows it must not forget, and its card.
+"""The trained correction: a folder with a CatBoost model per target and quantile, the replay rows for refits, and its card.
 
-One model per quantile: the library keeps monotone constraints only where a model has one output.
+There is one model per quantile because the library keeps monotone constraints only for models with one output.
 """
 
 import io
@@ -22,10 +22,10 @@ SHIPPED = Path(__file__).parent / "models" / "cost"
 FORMAT = "catboost-cost-2"
 KIND = "prediction"
 LEVELS = (LOW, 0.5, HIGH)
-"""Levels of the quantiles that the models give."""
+"""Levels of the models' quantiles."""
 REPLAY = "replay.npz"
 FEW = 16
-"""Rows up to which the trees are read without the library, which is faster there."""
+"""Up to this many rows the trees are evaluated without the library, which is then faster."""
 
 Target = Literal["ttft", "tpot"]
 TARGETS: tuple[Target, ...] = ("ttft", "tpot")
@@ -41,14 +41,14 @@ class CatBoostRegressor:
 
     Args:
         models: CatBoost models by target and level.
-        card: What they are.
-        replay: Rows and names over which a refit must keep what these models say.
+        card: Their card.
+        replay: Rows and names on which a refit must keep the models' results.
 
     Attributes:
         ranges: See `Regressor.ranges`.
 
     Raises:
-        ValueError: The ranges on the card are none of `FEATURES`.
+        ValueError: The card's ranges do not match `FEATURES`.
     """
 
     def __init__(self, models: Mapping[tuple[Target, float], Any], card: ModelCard, replay: tuple[Rows, Names] | None = None) -> None:
@@ -69,7 +69,7 @@ class CatBoostRegressor:
         return {target: float(self.card.details.get("accepted", {}).get(target, 0.0)) for target in TARGETS}
 
     def log_quantiles(self, rows: Rows, names: Names) -> Quantiles:
-        """See `Regressor.log_quantiles`. Values outside of the training's ranges are clipped to them."""
+        """Returns the quantiles; see `Regressor.log_quantiles`. Values outside the training ranges are clipped to them."""
         if self.ranges is not None:
             rows = self.ranges.within(rows)
         said = np.empty((len(rows), len(TARGETS), len(LEVELS)))
@@ -81,7 +81,7 @@ class CatBoostRegressor:
         for index, target in enumerate(TARGETS):
             for column, level in enumerate(LEVELS):
                 said[:, index, column] = self.models[target, level].predict(pool, thread_count=1)
-        # A level below its neighbour, which separate trees may give, is lifted to it: every level still rises in what its model rises in.
+        # Separate trees may give a level below its neighbour; it is lifted to it, which keeps every level monotone in the same features.
         return np.maximum.accumulate(said, axis=2)
 
     def _few_rows(self) -> FewRows | None:
@@ -89,7 +89,7 @@ class CatBoostRegressor:
             try:
                 self._few = FewRows([self.models[target, level] for target in TARGETS for level in LEVELS], len(FEATURES), MOVING)
             except ModelError:
-                # A model of other trees is read by the library alone, which takes longer and says the same.
+                # The library alone evaluates a model of other trees: slower, with the same result.
                 self._only_library = True
         return self._few
 
@@ -125,7 +125,7 @@ def load_regressor(folder: Path = SHIPPED) -> CatBoostRegressor:
 
 
 def file_of(target: Target, level: float) -> str:
-    """Name of a model's file, such as `ttft-90.cbm`."""
+    """Returns the name of a model's file, such as `ttft-90.cbm`."""
     return f"{target}-{100 * level:.0f}.cbm"
 
 

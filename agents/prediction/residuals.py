@@ -1,4 +1,4 @@
-"""Correction of predictions by what really came: a bounded factor per instance and target, learnt online. Pure."""
+"""Corrects predictions by outcomes: a bounded factor per instance and target, learnt online. Pure."""
 
 import math
 from dataclasses import dataclass
@@ -8,9 +8,9 @@ RATE = 0.01
 PRIOR = 30.0
 """Completions that "no correction" counts for at the start."""
 STEP_LIMIT = math.log(1.35)
-"""An error counts for this much beyond the present mean at most, so that storms and stragglers move it little (a Huber location)."""
+"""Largest distance from the present mean at which an error counts, so that storms and stragglers move it little (a Huber location)."""
 FACTOR_LIMIT = math.log(4.0)
-"""No correction is larger than a factor of four either way; whatever lies further off needs another model, not another factor."""
+"""Largest correction: a factor of four either way; a larger error needs another model, not another factor."""
 
 
 @dataclass(slots=True)
@@ -21,7 +21,7 @@ class Residual:
     count: int = 0
 
     def learn(self, actual: float, predicted: float) -> None:
-        """Takes an error in; figures of no meaning (0 or less, not finite) are ignored."""
+        """Takes an error; meaningless figures (0 or less, not finite) are ignored."""
         if not (actual > 0 and predicted > 0 and math.isfinite(actual) and math.isfinite(predicted)):
             return
         self.count += 1
@@ -31,5 +31,5 @@ class Residual:
 
     @property
     def factor(self) -> float:
-        """What to multiply a prediction with, 1/4 to 4."""
+        """Factor to multiply a prediction with, 1/4 to 4."""
         return math.exp(self.mean)

@@ -1,6 +1,6 @@
-"""How fast one instance is: three figures in milliseconds, learnt from its completions. Pure.
+"""The speed of one instance: three figures in milliseconds, learnt from its completions. Pure.
 
-They are what lets a model that was trained on some engines serve another.
+Because of these figures a model that was trained on some engines can serve another.
 An engine step with n decoding sequences takes about base + per_seq * n; a prompt token adds about per_prompt_token. Both are fitted with
 exponential forgetting, and shrunk towards ratios that engines have in common, so that a few completions already give usable figures.
 """
@@ -13,11 +13,11 @@ import msgspec
 from hmas.controller.core.messages import Completion
 
 MEMORY = 300.0
-"""Completions after which an old one counts for 1/e."""
+"""Completions after which an old one counts 1/e."""
 PRIOR_WEIGHT = 3.0
 """Completions that the prior counts for."""
 HISTORY = 8192
-"""Points of load kept: at ten snapshots a second about a quarter of an hour."""
+"""Load readings kept: at ten snapshots a second about a quarter of an hour."""
 _PER_SEQ_RATIO = 0.02
 _PROMPT_RATIO = 0.006
 _MAX_TOKENS_WEIGHT = 64.0
@@ -26,13 +26,13 @@ _PRIOR_PROMPT = 500.0
 
 
 class Speed(msgspec.Struct, frozen=True):
-    """An instance's figures, milliseconds.
+    """An instance's figures in milliseconds.
 
     Attributes:
         base_ms: A decode step of an almost empty batch.
         per_seq_ms: Added by each sequence in the batch.
         per_prompt_token_ms: Added by each prompt token computed in the step.
-        samples: Completions they stand on.
+        samples: Completions behind these figures.
     """
 
     base_ms: float = 25.0
@@ -41,12 +41,12 @@ class Speed(msgspec.Struct, frozen=True):
     samples: int = 0
 
     def step_ms(self, sequences: float) -> float:
-        """A decode step of a batch."""
+        """Returns the time of a decode step of a batch."""
         return self.base_ms + self.per_seq_ms * sequences
 
 
 class LoadHistory:
-    """In-flight requests over time, as an integral that answers for any span."""
+    """In-flight requests over time, stored as an integral, for the mean over any span."""
 
     def __init__(self) -> None:
         self._times_s: deque[float] = deque(maxlen=HISTORY)
@@ -54,7 +54,7 @@ class LoadHistory:
         self._level = 0.0
 
     def add(self, at_s: float, in_flight: int) -> None:
-        """The load is `in_flight` from `at_s` on. Out of order is ignored."""
+        """Records that the load is `in_flight` from `at_s` on. Readings out of order are ignored."""
         if self._times_s and at_s <= self._times_s[-1]:
             return
         last = self._integral[-1] + self._level * (at_s - self._times_s[-1]) if self._times_s else 0.0
@@ -63,7 +63,7 @@ class LoadHistory:
         self._level = float(in_flight)
 
     def mean(self, start_s: float, end_s: float) -> float | None:
-        """Mean load of a span; None where it is empty or begins before the history."""
+        """Returns the mean load of a span; None if it is empty or begins before the history."""
         if not self._times_s or end_s <= start_s or start_s < self._times_s[0]:
             return None
         return (self._at(end_s) - self._at(start_s)) / (end_s - start_s)
@@ -80,7 +80,7 @@ class SpeedFit:
     """Weighted least squares of TPOT on load, and of the rest of TTFT on prompt length, both with forgetting.
 
     Args:
-        prior: Speed known beforehand, from a profile; completions outweigh it in time. None starts from ratios that engines have in common.
+        prior: A known speed from a profile, which completions outweigh over time; None starts from common ratios of engines.
     """
 
     def __init__(self, prior: Speed | None = None) -> None:
@@ -100,21 +100,21 @@ class SpeedFit:
 
     @property
     def speed(self) -> Speed:
-        """The figures so far."""
+        """The present figures."""
         return self._speed
 
     def learn(self, completion: Completion, load: float) -> None:
-        """Takes in a completion during whose decoding `load` requests were in flight on average, itself included."""
+        """Takes a completion during whose decoding `load` requests were in flight on average, itself included."""
         if completion.tpot_ms > 0 and completion.output_tokens > 1:
             self._learn_decode(completion.tpot_ms, load, min(completion.output_tokens - 1, _MAX_TOKENS_WEIGHT) / _MAX_TOKENS_WEIGHT)
         if completion.service_ttft_ms > 0 and completion.prompt_tokens > 0:
             self._learn_prefill(completion.service_ttft_ms, completion.prompt_tokens, load)
 
     def _learn_decode(self, tpot_ms: float, load: float, weight: float) -> None:
-        # Relative errors count: a slow step is not better known than a fast one.
+        # Relative errors count: a slow step is not measured better than a fast one.
         self._add(tpot_ms, load, weight / (tpot_ms * tpot_ms))
         self._samples += 1
-        # Prior: per_seq = ratio * base at the level seen. One dimension is exact, the other gives way as loads spread.
+        # Prior: per_seq = ratio * base at the observed level. The prior fixes the slope until the loads spread enough to outweigh it.
         mean_n, mean_y = self._n / self._w, self._y / self._w
         spread = self._nn / self._w - mean_n * mean_n
         covariance = self._ny / self._w - mean_n * mean_y
@@ -137,7 +137,7 @@ class SpeedFit:
         keep = 1.0 - 1.0 / MEMORY
         rest_ms = max(0.0, ttft_ms - 1.5 * self._speed.step_ms(load))
         length = float(prompt_tokens)
-        # Long prompts say most about the cost of a token; weights of 1/length keep the longest from deciding alone.
+        # Long prompts determine the cost of a token best; weights of 1/length keep the longest from deciding alone.
         self._ll = keep * self._ll + length
         self._lz = keep * self._lz + rest_ms
         prior = self._prompt_ratio * self._speed.base_ms

@@ -1,4 +1,4 @@
-"""Telemetry as training data: recorded messages, played again through the eyes of the agent."""
+"""Converts telemetry to training data: recorded messages are replayed through the agent's model."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ MAX_LINES = 2_000_000
 
 
 def read_messages(paths: Sequence[Path]) -> list[Message]:
-    """Messages of files with one bus payload a line, as `hmas train prediction --record` writes them.
+    """Reads messages of files with one bus payload per line, as `hmas train prediction --record` writes them.
 
     Raises:
         TraceError: A file cannot be read, a line is no message, or there are too many; names file and line.
@@ -38,7 +38,7 @@ def read_messages(paths: Sequence[Path]) -> list[Message]:
 
 
 def write_messages(path: Path, messages: Iterable[Message]) -> int:
-    """Writes messages one a line and returns how many.
+    """Writes messages one per line and returns their number.
 
     Raises:
         TraceError: The file cannot be written.
@@ -55,7 +55,7 @@ def write_messages(path: Path, messages: Iterable[Message]) -> int:
 
 
 def labelled_of(messages: Iterable[Message], regressor: CatBoostRegressor | None) -> Table:
-    """What the agent would have learnt from the messages, in the order of their times: snapshots, features and completions."""
+    """Returns what the agent would have learnt from the snapshots, features and completions, in the order of their times."""
     model = PredictionModel(regressor)
     kept = [message for message in messages if isinstance(message, SystemSnapshot | RequestFeatures | Completion)]
     for message in sorted(kept, key=lambda one: one.sent_s):

@@ -1,4 +1,4 @@
-"""Quantiles of a request's total service time, from those of its output length and of its cost. Pure."""
+"""Computes quantiles of a request's total service time from those of its output length and its cost. Pure."""
 
 from collections.abc import Sequence
 
@@ -15,12 +15,13 @@ Numbers = NDArray[np.float64]
 
 
 def total_quantiles(batch: Sequence[RequestFeatures], middle: Numbers, low: Numbers, high: Numbers) -> Numbers:
-    """Quantiles 0.1, 0.5 and 0.9 of dispatch to end, milliseconds; they rise, and more output never means less time.
+    """Returns quantiles 0.1, 0.5 and 0.9 of dispatch to end in milliseconds; they rise, and more output never means less time.
 
-    T = ttft + tpot * (L - 1). Length and cost err independently, so the squares of their logarithmic distances from the median add up.
+    T = ttft + tpot * (L - 1). Errors of length and cost are independent, so the squares of their logarithmic distances from the median add
+    up.
 
     Args:
-        batch: What perception says of the requests' lengths.
+        batch: Perception's features of the requests, with their lengths.
         middle: Medians of TTFT and TPOT, milliseconds, shape (requests, instances, 2).
         low: Logarithms of the quantile 0.1 over these.
         high: Likewise of 0.9.
@@ -41,7 +42,7 @@ def total_quantiles(batch: Sequence[RequestFeatures], middle: Numbers, low: Numb
 
 
 def lengths(features: RequestFeatures) -> tuple[float, float, float]:
-    """Output lengths at 0.1, 0.5 and 0.9, at least one token and rising; without quantiles the median and what is told of the 90 %."""
+    """Returns output lengths at 0.1, 0.5 and 0.9, rising from at least one token; without quantiles, from the median and the 90 %."""
     usual = max(1.0, features.output_tokens)
     told = features.output_quantiles
     if len(told) != len(LEVELS):

@@ -1,4 +1,4 @@
-"""Trains the cost model on from telemetry without forgetting what it knew; the first training is `offline.first_training`."""
+"""Refits the cost model from telemetry without forgetting; the first training is `offline.first_training`."""
 
 import hashlib
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from hmas.agents.prediction.regressor import FORMAT, KIND, LEVELS, RISING, TARGE
 
 SEED = 1
 LABEL_LIMIT = 1.5
-"""Labels are clipped here: a request that met a preemption storm says nothing about ordinary ones."""
+"""Limit at which labels are clipped: a request in a preemption storm says nothing about ordinary ones."""
 PARAMETERS: Mapping[str, Any] = MappingProxyType(
     {
         "border_count": 64,
@@ -29,30 +29,30 @@ PARAMETERS: Mapping[str, Any] = MappingProxyType(
 SHAPES: Mapping[Target, Mapping[str, Any]] = MappingProxyType(
     {
         "ttft": MappingProxyType({"iterations": 250, "depth": 5, "learning_rate": 0.08, "l2_leaf_reg": 20}),
-        # The formula knows TPOT about as well as anything can beforehand; bolder trees only learn the engines that they were shown.
+        # The formula predicts TPOT about as well as possible beforehand; larger trees would only learn the engines of the training.
         "tpot": MappingProxyType({"iterations": 120, "depth": 4, "learning_rate": 0.03, "l2_leaf_reg": 100}),
     }
 )
-"""Of the trees, by target; chosen on episodes of other engines."""
+"""Parameters of the trees, by target; chosen on episodes of other engines."""
 REFIT_ITERATIONS = 40
 REFIT_RATE = 0.06
 REFIT_LEAF_REG = 20
 REFIT_HELD_OUT = 0.2
-"""Share of the newest telemetry that a refit does not see and is judged by."""
+"""Share of the newest telemetry that a refit does not see; it is used to judge the refit."""
 REFIT_LEAST = 300
-"""Labelled requests below which nothing is refitted."""
+"""Fewest labelled requests for a refit."""
 
 
 def refit(regressor: CatBoostRegressor, learnt: Table, seed: int = SEED) -> tuple[CatBoostRegressor, dict[str, float]]:
-    """Goes on training from telemetry: new trees on top of the old ones.
+    """Continues the training from telemetry: new trees on top of the old ones.
 
-    The rows kept from the first training come along with what the model says of them as their labels: where telemetry has nothing to say,
-    the model goes on saying what it said. The newest telemetry is held out.
+    The rows kept from the first training are included, with the model's own results as labels: where telemetry has no data, the model keeps
+    its results. The newest telemetry is held out.
 
     Args:
-        regressor: The model to go on from; it is not changed.
+        regressor: The model to continue from; it is not changed.
         learnt: Labelled requests, oldest first.
-        seed: Of the new trees.
+        seed: Seed of the new trees.
 
     Returns:
         The new model, and the pinball loss of old and new on the held-out part.
@@ -80,7 +80,7 @@ def refit(regressor: CatBoostRegressor, learnt: Table, seed: int = SEED) -> tupl
     card = regressor.card
     details = card.details | {"refits": int(card.details.get("refits", 0)) + 1, "telemetry": len(learnt)}
     if regressor.ranges is not None:
-        # What the first training saw and what telemetry adds. Where the former is not known, no range can be stated.
+        # The union of the first training's ranges and the telemetry's. Without the former, no range can be given.
         details[RANGES] = ranges_of(FEATURES, [*zip(*regressor.ranges.bounds.values(), strict=True), *seen.rows.tolist()])
     data = {"telemetry": hash_of(learnt)}
     fresh = CatBoostRegressor(
@@ -105,12 +105,12 @@ def refit(regressor: CatBoostRegressor, learnt: Table, seed: int = SEED) -> tupl
 
 
 def pinball(said: NDArray[np.float64], labels: NDArray[np.float64]) -> float:
-    """Mean pinball loss over targets and levels: what quantiles are judged by."""
+    """Returns the mean pinball loss over targets and levels, the quality measure of quantiles."""
     return float(np.nanmean(pinball_each(said, labels)))
 
 
 def pinball_each(said: NDArray[np.float64], labels: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Mean pinball loss of each request over what it has of targets, and over levels."""
+    """Returns the mean pinball loss of each request over its available targets, and over levels."""
     above = labels[:, :, None] - said
     loss = np.maximum(np.array(LEVELS) * above, (np.array(LEVELS) - 1.0) * above)
     present = np.isfinite(labels)
@@ -119,7 +119,7 @@ def pinball_each(said: NDArray[np.float64], labels: NDArray[np.float64]) -> NDAr
 
 
 def accepted_error(said: NDArray[np.float64], labels: NDArray[np.float64]) -> dict[str, float]:
-    """Mean absolute logarithmic error of the medians, by target: what live errors are held against."""
+    """Returns the mean absolute logarithmic error of the medians, by target; live errors are compared with it."""
     errors = np.abs(labels - said[:, :, LEVELS.index(0.5)])
     return {target: round(float(np.nanmean(errors[:, index])), 4) for index, target in enumerate(TARGETS)}
 
@@ -144,12 +144,12 @@ def _continued(before: Any, pool: Any, target: Target, level: float, *, seed: in
 
 
 def quantile_loss(target: Target, level: float) -> dict[str, Any]:
-    """Loss of a quantile, and the features that the target rises with."""
+    """Returns the loss of a quantile, and the features in which the target is monotone."""
     return {"loss_function": f"Quantile:alpha={level:g}", "monotone_constraints": {FEATURES.index(name): 1 for name in RISING[target]}}
 
 
 def pool_of(rows: NDArray[np.float32], names: NDArray[np.object_], labels: NDArray[np.float64]) -> Any:
-    """What CatBoost trains on."""
+    """Returns CatBoost's training input."""
     import catboost  # noqa: PLC0415
 
     return catboost.Pool(
@@ -164,12 +164,12 @@ def pool_of(rows: NDArray[np.float32], names: NDArray[np.object_], labels: NDArr
 
 
 def clipped(labels: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Labels within `LABEL_LIMIT`."""
+    """Returns the labels within `LABEL_LIMIT`."""
     return np.clip(labels, -LABEL_LIMIT, LABEL_LIMIT)
 
 
 def hash_of(learnt: Table) -> str:
-    """SHA-256 of rows, labels and names."""
+    """Returns the SHA-256 of rows, labels and names."""
     digest = hashlib.sha256(learnt.rows.tobytes() + learnt.labels.tobytes())
     digest.update(b"\0".join(name for row in learnt.names for name in row))
     return digest.hexdigest()

@@ -25,8 +25,8 @@ class Gains(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The gains of the loops. The defaults are those of `derive` for the steepest plant, k = 1, a delay of 2.5 s and a memory of 16 s.
 
     Attributes:
-        fall_per_s: Integral gain downwards on log n without a target. `rise_per_s`: upwards, half of it: a window one too large costs a
-            target, a window one too small costs half a second.
+        fall_per_s: Integral gain downwards on log n without a target. `rise_per_s`: upwards, half of it: one request too many costs a
+            target, one too few costs half a second.
         trim_per_s: Gain of the trim around the model's window: half of the bound, because the model moves the same window.
         lead_s: Time constant with which the window moves to the model's.
     """

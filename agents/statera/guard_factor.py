@@ -20,8 +20,9 @@ ALLOWED = 0.05
 """Share of TPOT misses among requests that begin in time."""
 GAIN_PER_S = 0.35
 ERROR_MOST = 0.1
-"""Misses further above `ALLOWED` count as this. The whole way to `LEAST` removes k log(1 / LEAST) = 0.19 of the share, so a larger excess
-has another cause (a burst into a cold engine, a window too wide), and the way back, at most at rate `ALLOWED`, would only take longer."""
+"""Largest excess of misses over `ALLOWED` that counts. The whole way to `LEAST` removes k log(1 / LEAST) = 0.19 of the share, so a larger
+excess has another cause (a burst into a cold engine, a window too wide). It would only prolong the way back, where the
+error is at most `ALLOWED`."""
 LEAST = 0.2
 """Smallest factor: below it long prompts would hardly run at all."""
 SPAN_S = 10.0

@@ -170,8 +170,7 @@ class WindowLoop:
         self.trim = 0.0
         gain = self.gains.fall_per_s if error > 0 else self.gains.rise_per_s
         moved = self.base * math.exp(-gain * error * dt)
-        # A window wider than the requests in flight limits nothing; lowering it further would throttle the next burst for an error that the
-        # window did not cause.
+        # A window wider than the requests in flight limits nothing; lowering it would throttle the next burst for another cause's error.
         if error > 0 and load.in_flight < 0.8 * now:
             moved = max(moved, min(float(now), float(load.in_flight)))
         self.base = max(moved, self.cold_low)

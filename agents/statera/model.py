@@ -2,8 +2,8 @@
 
 (A, B) Bucketed conformal calibration bounds output lengths (`conformal`). (C) The inner loop sets the token budget in proportion to the
 band error if an engine has that control; the outer loop sets n_run (`loops`). Once enough requests have been measured, the window with the
-highest expected goodput (`target`) leads; it is computed from a fitted model of the instance (`plant`), and the outer loop corrects it. A
-third loop sets how strict the gateway's TPOT guard is (`guard_factors`).
+highest expected goodput (`target`) leads; it comes from a fitted model of the instance (`tpot_model`), and the outer loop corrects it.
+A third loop sets how strict the gateway's TPOT guard is (`guard_factor`).
 (D) The band [u_low, u_high] is the configured one, moved up by a bounded factor where that optimum gives up the strictest targets.
 """
 
@@ -150,7 +150,7 @@ class StateraModel:
         return actions
 
     def _meet(self, view: ShortView) -> None:
-        """Creates a station for each new instance and removes those of instances that are gone."""
+        """Creates a controller for each new instance and removes those of instances that are gone."""
         names = {instance.name for instance in view.instances}
         self._stations = {name: station for name, station in self._stations.items() if name in names}
         for instance in view.instances:
@@ -240,7 +240,7 @@ class StateraModel:
         return ended or missed or full or now_s - station.missed_s >= MISSED_S
 
     def _unguarded_gains(self, station: InstanceController) -> Gains:
-        """Returns gains without a guard on TPOT, which then depends on the window alone: limited by the delay that long answers cause."""
+        """Returns the gains without a TPOT guard: TPOT then depends on the window alone, so long answers limit the gains by their delay."""
         return Gains().held_to(delay_s(station.plant.service_s, period_s=self._period_s))
 
     def _log_error(

@@ -106,7 +106,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         future: asyncio.Future[T] = self.create_future()
         try:
             future.set_result(func(*args))
-        except Exception as error:  # noqa: BLE001 - it goes to whoever awaits the future
+        except Exception as error:  # noqa: BLE001 - it is passed to the awaiter of the future
             future.set_exception(error)
         return future
 

@@ -160,7 +160,7 @@ class Connection(asyncio.Protocol):
                     self.pause()
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self.drop(ConnectionBroken(f"this is no HTTP answer: {error.__context__ or error}"))
-        except Exception as error:  # noqa: BLE001 - what `take` raises goes to whoever awaits the exchange
+        except Exception as error:  # noqa: BLE001 - what `take` raises is passed to the awaiter of the exchange
             self.drop(error)
         else:
             if self._complete:

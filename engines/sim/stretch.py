@@ -69,7 +69,7 @@ class Stretch:
         return self.begin_s + 1e-3 * (self._line_ms * step + self._grow_ms * step * (step - 1))
 
     def begun_by(self, now_s: float) -> int:
-        """Number of steps that have begun before `now_s`, at least 1: the first step whose end is not before `now_s`."""
+        """Number of steps that have begun before `now_s`, at least 1. The last of them is the first step that ends at `now_s` or later."""
         steps = self.steps
         if steps == 1 or self.end_of(1) >= now_s:
             return 1

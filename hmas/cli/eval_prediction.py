@@ -50,18 +50,20 @@ LEGEND = "\n".join(
 def eval_prediction(
     *, files: tuple[Path, ...], model: Path | None, fit: bool, splits: tuple[str, ...], per_cell: int, as_json: bool
 ) -> None:
-    """Say how well times are predicted on request logs.
+    """Evaluate predictions of times on request logs.
 
-    Nothing is learnt from the files unless --fit is given. "With telemetry" means: a prediction knows what earlier requests of the same
-    configuration and load had told when its request was sent, as the agent does live. "Static": only lengths, load, hardware and model.
+    Nothing is learnt from the files unless --fit is given. "With telemetry": a prediction uses the telemetry of earlier requests of the
+    same configuration and load that was available when its request was sent, as the agent does live. "Static": only lengths, load,
+    hardware and model.
 
     R² is over single requests, and over the means of cells (a configuration under a load). "Fed" leaves out starved cells, in which almost
     no request ended within the run. Decode time is `itl_mean_ms`, prefill `ttft_ms`; a request's throughput is its output tokens over its
     latency, a cell's that of all its users; latency per token is latency over output tokens.
 
-    Beside it stands what can be foretold of single requests: R² of oracles that look into the very file. No forecast from cell and request
-    alone passes the one that knows what requests with the very same tokens took on average in the very cell; what can pass it knows
-    something of the moment, by telemetry or by the time since the run began. --json has them by GPU, load and length, too.
+    The report also has the limit of what can be predicted for single requests: R² of oracles that use the evaluated file itself. No
+    prediction from cell and request alone can exceed the oracle that knows the average time of requests with the same tokens in the same
+    cell. Only a prediction that also uses the moment, by telemetry or by the time since the run began, can exceed it. --json also has the
+    oracles by GPU, load and length.
 
     \b
     Examples:

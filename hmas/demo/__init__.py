@@ -1,1 +1,1 @@
-"""The demonstration: the main job end to end on this machine."""
+"""The demo: H-MAS and baselines end to end on this machine."""

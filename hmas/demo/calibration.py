@@ -1,4 +1,4 @@
-"""Finds the demo's operating point and tunes its baselines, in virtual time: the same engine model and the same scheduler as live."""
+"""Finds the demo's operating point and tunes its baselines, in virtual time with the same engine model and scheduler as in live runs."""
 
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, median
@@ -16,7 +16,7 @@ from hmas.loadgen.score import score
 from hmas.loadgen.workload import Arrival
 
 MIDDLE = (0.25, 0.75)
-"""Share of the completions over which throughput is taken: before it the engines fill up, after it they run empty."""
+"""Range of completions over which throughput is measured: before it the engines fill up, after it they run empty."""
 CAPACITY_CAPS = (16, 20, 24, 32, 48, 64, 96)
 SWEEP_CAPS = (8, 12, 16, 20, 24, 28, 32, 40, 48, 64)
 KNEE_SHARE = 0.75
@@ -26,7 +26,7 @@ Runner = Callable[[Callable[["Task"], "TaskResult"], Iterable["Task"]], Iterable
 
 
 class CapPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """Engines working off a backlog with a window: what they serve, and the TPOT that comes with it."""
+    """Engines that work off a backlog with a window: their throughput and TPOT."""
 
     n_run: int
     throughput_rps: float
@@ -37,11 +37,11 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     """The operating point.
 
     Attributes:
-        capacity_rps: Requests per second at which a long backlog is served with the best window; all engines together.
-        mean_rps: Arrival rate that follows from it and the wanted load.
+        capacity_rps: Requests per second of all engines together on a long backlog, with the best window.
+        mean_rps: Arrival rate that follows from the capacity and the wanted load.
         knee: The smallest window that reaches three quarters of the capacity.
-        slo_scale: Factor on H-MAS Table 6 that puts the mean TPOT target `tpot_headroom` times above the knee's TPOT: the table is to be
-            calibrated at an operating point (H-MAS E.5), and a target at the knee itself would let noise decide.
+        slo_scale: Factor on H-MAS Table 6 with which the mean TPOT target is `tpot_headroom` times the knee's TPOT: the table has to be
+            calibrated at an operating point (H-MAS E.5), and with a target at the knee itself noise would decide.
     """
 
     capacity_rps: float
@@ -61,7 +61,7 @@ class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """One virtual run: everything a worker process needs."""
+    """One virtual run, with everything that a worker process needs."""
 
     arrivals: list[Arrival]
     profile: Profile
@@ -72,7 +72,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What such a run came to; `middle_rps` is completions per second over `MIDDLE`."""
+    """The result of a virtual run; `middle_rps` is completions per second over `MIDDLE`."""
 
     variant: Variant
     middle_rps: float
@@ -82,7 +82,7 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _bare(arrivals: Sequence[Arrival]) -> list[Arrival]:
-    """Without texts, which virtual time has no use for and worker processes would have to be sent."""
+    """Arrivals without texts, which virtual time does not need and which would have to be sent to worker processes."""
     return [
         msgspec.structs.replace(a, messages=(), body=a.body and msgspec.structs.replace(a.body, document=a.body.outline)) for a in arrivals
     ]
@@ -110,7 +110,7 @@ def middle_rps(ends_s: Sequence[float]) -> float:
 
 
 def calibrate(settings: DemoSettings, mixture: Mixture, prompts: PromptData, run: Runner) -> Calibration:
-    """Measures the engines' capacity for this workload and derives rate and SLO scale. The same settings give the same answer."""
+    """Measures the engines' capacity for this workload and derives rate and SLO scale. The same settings give the same result."""
     backlog = [msgspec.structs.replace(a, at_s=0.0) for a in _bare(demo_arrivals(settings.backlog(), mixture, prompts))]
     profile = settings.engine_profile()
     tasks = [
@@ -133,8 +133,8 @@ def operating_point(curve: Sequence[CapPoint], *, load: float, headroom: float, 
 
     Args:
         curve: Points by rising window.
-        load: Wanted mean arrival rate over the capacity.
-        headroom: Wanted mean TPOT target over the TPOT at the knee.
+        load: Wanted mean arrival rate as a multiple of the capacity.
+        headroom: Wanted mean TPOT target as a multiple of the TPOT at the knee.
         slos: The workload's targets at scale 1.
     """
     capacity_rps = max(point.throughput_rps for point in curve)
@@ -149,10 +149,10 @@ def operating_point(curve: Sequence[CapPoint], *, load: float, headroom: float, 
 
 
 def smoothed(points: Sequence[CapPoint]) -> list[CapPoint]:
-    """One point per window out of repeated measurements on a machine that is not quiet.
+    """One point per window from repeated measurements on a machine with other load.
 
-    Throughput is the mean of a window's measurements. TPOT grows linearly with the batch, so it is read off the line through all points:
-    one disturbed measurement then moves the targets a little instead of setting them.
+    Throughput is the mean of a window's measurements. TPOT grows linearly with the batch, so it is taken from the line through all points:
+    one disturbed measurement then changes the targets only a little.
     """
     caps = sorted({point.n_run for point in points})
     slope, offset = np.polyfit([p.n_run for p in points], [p.tpot_ms for p in points], 1) if len(caps) > 1 else (0.0, points[0].tpot_ms)
@@ -172,8 +172,8 @@ def sweep(
     """Tries every window with and without shedding on the demo's own arrivals.
 
     Returns:
-        All points, and the best window for `keep` and for `shed`; of equals the smaller one. The baselines are thus tuned on the very
-        arrivals they are judged by, which no operator could do.
+        All points, and the best window for `keep` and for `shed`; among equals the smallest. The baselines are thus tuned on the same
+        arrivals on which they are compared, which no operator could do.
     """
     profile, bare = settings.engine_profile(), _bare(arrivals)
     tasks = [

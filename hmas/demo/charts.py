@@ -1,4 +1,4 @@
-"""Charts as inline SVG: small, sharp, and coloured by the page's own variables, so that they follow its light or dark scheme."""
+"""Charts as inline SVG, coloured by the page's own variables, so that they follow its light or dark scheme."""
 
 from collections.abc import Sequence
 from html import escape
@@ -9,7 +9,7 @@ LEFT, RIGHT, TOP, BOTTOM = 56, 16, 16, 40
 
 
 class Series(NamedTuple):
-    """One line: its name, the number of its colour, its points in order of x."""
+    """One line: name, number of its colour, and points in order of x."""
 
     name: str
     colour: int
@@ -26,7 +26,7 @@ class Bar(NamedTuple):
 
 
 class Band(NamedTuple):
-    """A stretch of the x axis with a name, such as a policy in force."""
+    """A named range of the x axis, such as the time of a policy."""
 
     start: float
     end: float
@@ -78,7 +78,7 @@ class _Frame:
 
 
 def bar_chart(title: str, bars: Sequence[Bar], y_label: str) -> str:
-    """Bars side by side, each with its figure above and its name below."""
+    """Bars side by side, each with its value above and its name below."""
     frame = _Frame(1.0, max((bar.value for bar in bars), default=1.0) * 1.1, x_label="", y_label=y_label)
     slot = (WIDTH - LEFT - RIGHT) / max(1, len(bars))
     for place, bar in enumerate(bars):
@@ -102,7 +102,7 @@ def line_chart(
 
 
 def timeline(title: str, series: Sequence[Series], bands: Sequence[Band], *, y_label: str) -> str:
-    """Lines over time in seconds, with named stretches along the top."""
+    """Lines over time in seconds, with named ranges along the top."""
     xs = [x for line in series for x, _ in line.points]
     ys = [y for line in series for _, y in line.points]
     frame = _Frame(max(xs, default=1.0), max(ys, default=1.0) * 1.15, x_label="seconds", y_label=y_label, x_min=min([0.0, *xs]))

@@ -1,4 +1,4 @@
-"""The demo's requests by class: what each run made good of it, and where H-MAS is worse than the best baseline. Pure."""
+"""The demo's requests by class: good requests of each run, and the classes in which H-MAS is worse than the best baseline. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -20,11 +20,11 @@ KINDS: Mapping[str, Callable[[Result], str]] = MappingProxyType(
         "tenant": lambda r: r.tenant,
     }
 )
-"""Ways to sort requests into classes."""
+"""Functions that sort requests into classes."""
 
 
 class ClassRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One class: requests in it, and how many of them were good in each run by its name."""
+    """One class: its number of requests, and the number of good ones in each run, by the run's name."""
 
     kind: str
     name: str
@@ -33,19 +33,19 @@ class ClassRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def best(self) -> tuple[str, int]:
-        """The baseline with most good requests of this class, and how many those are."""
+        """The baseline with the most good requests of this class, and their number."""
         baselines = {name: good for name, good in self.good.items() if name != OURS}
         name = max(baselines, key=lambda name: baselines[name])
         return name, baselines[name]
 
     @property
     def behind(self) -> int:
-        """By how many good requests H-MAS is worse than the best baseline of this class; 0 where it is not."""
+        """How many good requests H-MAS has less than the best baseline of this class; 0 if it is not worse."""
         return max(0, self.best[1] - self.good[OURS])
 
     @property
     def words(self) -> str:
-        """The class in words."""
+        """The class as text."""
         return f"{self.kind} {self.name}"
 
 
@@ -74,7 +74,7 @@ def class_table(rows: Sequence[ClassRow]) -> str:
 
 
 def class_head(rows: Sequence[ClassRow]) -> list[str]:
-    """Head over `class_cells`."""
+    """The heading for `class_cells`."""
     return ["class", "requests", *rows[0].good, "behind the best baseline"]
 
 
@@ -84,7 +84,7 @@ def class_cells(row: ClassRow) -> list[str]:
 
 
 def worse_sentences(rows: Sequence[ClassRow]) -> list[str]:
-    """A sentence for each class in which H-MAS is worse than the best baseline, the worst first; one that says so where there is none."""
+    """A sentence for each class in which H-MAS is worse than the best baseline, worst first; if there is none, one that says so."""
     behind = sorted((row for row in rows if row.behind), key=lambda row: -row.behind)
     if not behind:
         return ["H-MAS is worse than the best baseline in no class."]
@@ -95,7 +95,7 @@ def worse_sentences(rows: Sequence[ClassRow]) -> list[str]:
 
 
 def classes_document(rows: Sequence[ClassRow]) -> dict[str, Any]:
-    """What is written to demo.json."""
+    """The classes for demo.json."""
     return {"classes": msgspec.to_builtins(rows), "worse": [row.words for row in rows if row.behind]}
 
 

@@ -1,4 +1,4 @@
-"""`hmas demo`: the main job on this machine, from nothing to a report."""
+"""`hmas demo`: compares H-MAS with baselines on this machine and writes a report."""
 
 import json
 from pathlib import Path
@@ -32,13 +32,13 @@ def demo(ctx: click.Context, *, seed: int, quick: bool, out: Path, rounds: int, 
     """Compare H-MAS with three baselines on this machine, in under two minutes.
 
     Starts two embedded engines and replays the same bursty arrivals four times: straight through (the engine's default), first come first
-    served with the best static window, the same with shedding, and H-MAS with its five agents. Both windows are tuned on these very
-    arrivals. Requests come in the bodies that clients send, from two tenants: chats with and without a history, completions, tools, answers
-    given whole; half of them without max_tokens, half without declared targets, which are judged by a TTFT of 2 s and a TPOT of 60 ms.
+    served with the best static window, the same with shedding, and H-MAS with its five agents. Both windows are tuned on the same
+    arrivals. Requests have the bodies of real clients, from two tenants: chats with and without a history, completions, tools, answers that
+    are not streamed. Half of them have no max_tokens, and half declare no targets; these are judged by a TTFT of 2 s and a TPOT of 60 ms.
     Progress goes to stderr; the tables, the classes at which H-MAS is worse than the best baseline, and the decisions with their reasons
     go to stdout.
 
-    Exit code 0 when all held, 1 when anything broke: a lost request, a crashed process, sums that do not come out.
+    Exit code 0 if all checks held, 1 if one failed: a lost request, a crashed process, sums that do not balance.
 
     \b
     Examples:

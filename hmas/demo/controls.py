@@ -1,4 +1,4 @@
-"""What statera did in a run: its actions condensed to the window and the guard's factor that were in force, second by second."""
+"""Statera's actions in a run, condensed to the active window and guard factor, second by second."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ class InForce(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Controls(msgspec.Struct, frozen=True, kw_only=True):
-    """Of all instances together.
+    """Controls over all instances together.
 
     Attributes:
-        n_run: Window of an instance. `guard`: factor on the share of the TPOT guard.
+        n_run: Window of an instance. `guard`: guard factor.
     """
 
     n_run: InForce
@@ -31,7 +31,7 @@ class Controls(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def controls_of(actions: Sequence[ControlAction], *, from_s: float, to_s: float) -> Controls | None:
-    """Condenses actions; the times are those of their `sent_s`. None where none was sent before the span's end."""
+    """Condenses actions by the times of their `sent_s`. None if none was sent before the span's end."""
     by_instance: dict[str, list[ControlAction]] = {}
     for action in sorted(actions, key=lambda a: a.sent_s):
         by_instance.setdefault(action.instance, []).append(action)

@@ -1,4 +1,4 @@
-"""One live run: a fresh gateway, the load generator's process, a watcher, and the accounts that have to agree afterwards."""
+"""One live run: a new gateway, the load generator's process, a watcher, and the check of the counts afterwards."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -26,13 +26,13 @@ OnProgress = Callable[[Progress], None]
 
 
 class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that one run left behind.
+    """All results of one run.
 
     Attributes:
-        verdicts: What meta decided, also where it kept things as they were.
-        actions: How many control actions statera sent. `controls`: what they come to over the scored span, None where none was sent.
-        slowest_status_s: The longest that the gateway took to tell its operators its state.
-        broken: What must not be, in words; empty in a run that counts.
+        verdicts: Meta's decisions, including those that changed nothing.
+        actions: Number of statera's control actions. `controls`: their summary over the scored span, None if there was none.
+        slowest_status_s: The longest time that the gateway took to answer a status call.
+        broken: Violations as text; empty in a valid run.
     """
 
     variant: Variant
@@ -50,12 +50,12 @@ class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stood_still_s(self) -> float:
-        """The longest that the client's or the gateway's process is known not to have run."""
+        """The longest known time in which the client's or the gateway's process did not run."""
         return max(self.summary.max_gap_s, self.slowest_status_s)
 
     @property
     def noisy(self) -> bool:
-        """Whether other work on the machine got in the way, so that the latencies are not to be trusted."""
+        """Whether other work on the machine disturbed the run, so that its latencies are unreliable."""
         return self.summary.noisy or self.slowest_status_s > STATUS_LIMIT_S
 
 
@@ -71,10 +71,10 @@ async def live_run(
     on_progress: OnProgress,
     cast: Cast = EVERYBODY,
 ) -> LiveRun:
-    """Runs the arrivals through a gateway of this variant, where there are agents with those of the cast.
+    """Runs the arrivals through a gateway of this variant; with agents, it starts those of the cast.
 
     Raises:
-        DemoBroken: A process did not come up.
+        DemoBroken: A process did not start.
         TraceError: The load generator failed.
     """
     troubles = len(site.troubles)
@@ -120,7 +120,7 @@ async def live_run(
 async def _send(
     site: Site, variant: Variant, arrivals: Sequence[Arrival], load: LoadSpec, on_progress: OnProgress
 ) -> tuple[list[Result], RunSummary]:
-    """The load generator in its own process; progress as it goes."""
+    """Runs the load generator in its own process and reports progress."""
     folder = site.folder / variant.name
     plan, results = folder / "plan.jsonl", folder / "results.jsonl"
     write_plan(plan, arrivals, load, results)
@@ -130,7 +130,7 @@ async def _send(
 
 
 async def _from_the_bus(address: GatewayAddress) -> tuple[list[MetaDecision], list[ControlAction]]:
-    """What meta decided and what statera sent, as it lies on the bus."""
+    """Reads meta's decisions and statera's actions from the bus."""
     if not address.bus_url:
         return [], []
     bus = RedisBus(address.bus_url)
@@ -144,7 +144,7 @@ async def _from_the_bus(address: GatewayAddress) -> tuple[list[MetaDecision], li
 
 
 def _keep(folder: Path, decisions: Sequence[MetaDecision], actions: Sequence[ControlAction]) -> None:
-    """Leaves them beside the run's plan and results, a message a line, for whoever asks what the agents did there."""
+    """Writes the agents' messages next to the run's plan and results, one per line."""
     for name, messages in (("decisions", decisions), ("actions", actions)):
         if messages:
             (folder / f"{name}.jsonl").write_bytes(msgspec.json.Encoder().encode_lines(messages))

@@ -1,4 +1,4 @@
-"""The demo's requests: the workload's own questions, lengths and times, in the bodies that clients send."""
+"""The demo's requests: questions, lengths and times of the workload, in the bodies of real clients."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -16,15 +16,15 @@ FORM_SHARES: Mapping[str, float] = MappingProxyType(
     {"chat-1": 0.3, "chat-3": 0.25, "chat-9": 0.15, "completion": 0.1, "tools": 0.08, "not-streamed": 0.07, "system-2000": 0.05}
 )
 TENANTS = ("aurora", "birch")
-"""The two tenants; what the workload's other tenants would send is theirs in turn."""
+"""The two tenants; requests of the workload's other tenants are assigned to them in turn."""
 UNDECLARED = Slo(ttft_ms=2000.0, tpot_ms=60.0)
-"""By which a request is judged that declares no targets: what somebody before a chat window bears, the same whatever a run makes of it."""
+"""Targets for requests that declare none: what a user of a chat window accepts. They are the same for every run."""
 
 
 def demo_arrivals(spec: WorkloadSpec, mixture: Mixture, prompts: PromptData) -> list[Arrival]:
     """Draws a workload, half of it without `max_tokens` and half of it without declared targets, from two tenants.
 
-    Times, questions and answer lengths are those of the specification; what comes along with a question makes its prompt longer.
+    Times, questions and answer lengths are those of the specification; a history or tools make a prompt longer than its question.
     """
     plain = generate(spec, mixture, prompts)
     names = sorted({tenant for kind in mixture.kinds.values() for tenant in kind.tenants})

@@ -28,12 +28,12 @@ DEFAULT = "engine-default"
 
 
 class DemoResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a demo found out.
+    """All results of a demo.
 
     Attributes:
-        neighbours: Live runs of the windows next to the baselines' best, where they were checked.
-        repeated: Runs that were made again because the machine had stood still under them.
-        troubles: What broke outside the runs, in words.
+        neighbours: Live runs of the windows next to the baselines' best, if they were checked.
+        repeated: Runs that were repeated because the machine had stalled.
+        troubles: Failures outside the runs, as text.
     """
 
     settings: DemoSettings
@@ -47,7 +47,7 @@ class DemoResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def broken(self) -> list[str]:
-        """All that must not be; empty in a demo that counts."""
+        """All failures and violations; empty in a valid demo."""
         runs = [*self.runs, *self.neighbours]
         found = [*self.troubles, *(f"{run.variant.name}: {text}" for run in runs for text in run.broken)]
         ours = next((run for run in self.runs if run.variant.name == OURS), None)
@@ -64,13 +64,13 @@ class DemoResult(msgspec.Struct, frozen=True, kw_only=True):
         return max((run for run in self.runs if run.variant.name != OURS), key=lambda run: run.score.goodput_rps)
 
     def ratio_to(self, other: LiveRun) -> float:
-        """H-MAS's goodput over another run's; 0 where that one has none."""
+        """H-MAS's goodput over another run's; 0 if that run has none."""
         base = other.score.goodput_rps
         return self.run(OURS).score.goodput_rps / base if base else 0.0
 
 
 def document(result: DemoResult, rounds: Sequence[DemoResult] = ()) -> dict[str, Any]:
-    """What is written to demo.json: one round in full, and the ratios of all."""
+    """The content of demo.json: one round in full, and the ratios of all rounds."""
     strongest = result.strongest()
     ours = result.run(OURS)
     return {
@@ -101,7 +101,7 @@ def run_document(run: LiveRun) -> dict[str, Any]:
     """One run, its figures rounded."""
     outcomes = run.summary.outcomes
     figures = rounded(msgspec.to_builtins(run.score))
-    # What was lost in the warm-up is lost too.
+    # Requests lost in the warm-up count too.
     figures["lost"] = outcomes["lost"]
     return {
         "name": run.variant.name,
@@ -119,7 +119,7 @@ def run_document(run: LiveRun) -> dict[str, Any]:
 
 
 def told(run: LiveRun) -> list[Decision]:
-    """Meta's verdicts and every change that the gateway made on an agent's word, in order of time."""
+    """Meta's decisions and every change that the gateway made for an agent, in order of time."""
     return sorted([*run.verdicts, *run.decisions], key=lambda d: d.at_s)
 
 
@@ -136,7 +136,7 @@ def _round_figures(result: DemoResult) -> dict[str, Any]:
 
 
 def rounds_table(results: Sequence[DemoResult]) -> str:
-    """Goodput of every round and the ratios, with their medians and their span."""
+    """A table of goodput and ratios of every round, with medians and ranges."""
     figures = [_round_figures(result) for result in results]
     names = [run.variant.name for run in results[0].runs]
     rows: list[list[object]] = [
@@ -160,7 +160,7 @@ def headline(result: DemoResult) -> str:
 
 
 def text_table(runs: Sequence[LiveRun]) -> str:
-    """The one table."""
+    """The table of all runs."""
     return table(HEAD, [table_row(run) for run in runs])
 
 
@@ -185,16 +185,16 @@ def table_row(run: LiveRun) -> list[object]:
 
 
 def chosen_decisions(run: LiveRun, limit: int) -> list[Decision]:
-    """Decisions for people to read: what is new about the policy, at most half of them, then control changes, evenly sampled."""
+    """A selection of decisions to print: new policy decisions, at most half of them, then control changes, evenly sampled."""
     policy = _news(d for d in told(run) if d.kind in {"policy", "bypass"})[: limit // 2]
     knobs = [d for d in run.decisions if d.kind.startswith("knobs.")]
     step = max(1, -(-len(knobs) // max(1, limit - len(policy))))
-    # Changes come in pairs of engines and knobs: an odd step shows each of them.
+    # Changes come in pairs of engines and knobs, so an odd step selects all of them.
     return sorted([*policy, *knobs[:: step | 1]], key=lambda d: d.at_s)
 
 
 def _news(decisions: Iterable[Decision]) -> list[Decision]:
-    """Without those that keep things as they were on grounds that differ from the last ones in figures only."""
+    """Leaves out decisions that change nothing for reasons that differ from the previous ones only in figures."""
     kept: list[Decision] = []
     last = ""
     for decision in decisions:
@@ -206,13 +206,13 @@ def _news(decisions: Iterable[Decision]) -> list[Decision]:
 
 
 def decision_line(decision: Decision) -> str:
-    """One decision in a line."""
+    """One decision as a line of text."""
     change = f"{decision.before or '-'} -> {decision.after or '-'}"
     return f"{decision.at_s:6.1f} s  {decision.source}: {decision.kind} {decision.subject}: {change}  ({decision.reason})"
 
 
 def rounded(value: Any) -> Any:
-    """A document with its floats cut to four decimals."""
+    """A document with floats rounded to four decimals."""
     if isinstance(value, float):
         return round(value, 4)
     if isinstance(value, Mapping):

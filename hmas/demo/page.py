@@ -1,4 +1,4 @@
-"""The demo's report as one HTML file that needs nothing else."""
+"""The demo's report as one self-contained HTML file."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -82,7 +82,7 @@ def _timeline(run: LiveRun) -> str:
     samples = [s for s in run.samples if s.at_s >= 0]
     top = 2.0 * max((s.in_flight + s.queued for s in samples), default=1)
     lines = [
-        # An open window at the start would squeeze everything else flat.
+        # A wide-open window at the start would compress the scale of everything else.
         Series("window", WINDOW_COLOUR, [(s.at_s, min(s.n_run, top)) for s in samples]),
         Series("in flight", FLIGHT_COLOUR, [(s.at_s, s.in_flight) for s in samples]),
         Series("queue", QUEUE_COLOUR, [(s.at_s, s.queued) for s in samples]),

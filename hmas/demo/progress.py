@@ -1,4 +1,4 @@
-"""What the demo says while it runs: one line on stderr that moves on a terminal, a line now and then elsewhere."""
+"""The demo's progress on stderr: one line that is rewritten on a terminal, separate lines at intervals elsewhere."""
 
 import sys
 from typing import TextIO
@@ -10,7 +10,7 @@ WIDTH = 110
 
 
 class Reporter:
-    """Phases with an expected length; what is left is the rest of this one and all that follow."""
+    """Phases with expected lengths; the remaining time is the rest of the current phase and all later ones."""
 
     def __init__(self, clock: Clock, phases: list[tuple[str, float]], stream: TextIO | None = None) -> None:
         self._clock = clock
@@ -26,8 +26,8 @@ class Reporter:
         return self._clock.now_s() - self._started_s
 
     def phase(self, name: str) -> None:
-        """The next phase begins; each may come once, in any order."""
-        # Done phases go: rounds may take the rest in another order.
+        """Begins the next phase; each may come once, in any order."""
+        # Finished phases are removed, because rounds may run the rest in another order.
         if self._now is not None:
             self._phases.remove(self._now)
         self._now = next(phase for phase in self._phases if phase[0] == name)
@@ -36,7 +36,7 @@ class Reporter:
         self.tick("")
 
     def left_s(self) -> float:
-        """Seconds that are probably left."""
+        """Estimated remaining seconds."""
         if self._now is None:
             return sum(length for _, length in self._phases)
         spent_s = self._clock.now_s() - self._phase_s
@@ -44,7 +44,7 @@ class Reporter:
         return max(0.0, self._now[1] - spent_s) + rest
 
     def tick(self, text: str) -> None:
-        """Where the phase stands, in words."""
+        """Prints the progress of the phase."""
         now_s = self._clock.now_s()
         if not self._moving and now_s - self._told_s < PLAIN_EVERY_S:
             return
@@ -54,12 +54,12 @@ class Reporter:
         self._write(f"\r{line[:WIDTH]:<{WIDTH}}" if self._moving else line + "\n")
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Prints a permanent line."""
         clear = "\r" + " " * WIDTH + "\r" if self._moving else ""
         self._write(f"{clear}[{self.elapsed_s:5.1f} s] {text}\n")
 
     def done(self) -> None:
-        """Leaves the cursor on a line of its own."""
+        """Clears the progress line."""
         if self._moving:
             self._write("\r" + " " * WIDTH + "\r")
 

@@ -1,4 +1,4 @@
-"""What the demo does, in numbers."""
+"""The settings of the demo."""
 
 import msgspec
 
@@ -12,9 +12,9 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
     """The times of one live run, seconds from its start.
 
     Attributes:
-        warmup_s: What arrives before it is not scored.
-        duration_s: End of the arrivals, warm-up included.
-        drain_s: How long after that answers are waited for.
+        warmup_s: Requests that arrive before this are not scored.
+        duration_s: End of the arrivals, including the warm-up.
+        drain_s: How long to wait for answers after that.
     """
 
     warmup_s: float
@@ -23,20 +23,20 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DemoSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The demo's operating point. The defaults are what `make demo` runs.
+    """The demo's operating point. `make demo` uses the defaults.
 
     Attributes:
-        engines, profile, speed: How many embedded engines of which profile, run how many times faster than it. Faster engines serve more
-            requests within the demo's time, so that a share of them means something.
-        load: Mean arrival rate over the measured capacity. Near 1 with bursts: steady overload would make every ratio over the default
-            meaningless.
-        period_s: Half of it at 1.8 times the mean rate, half at 0.2 times.
-        warmup_s: Half a period; what arrives in it is not scored. What is scored are whole periods.
-        length_scale: Prompt lengths over the published ones: half, so that more requests fit into the demo's time.
-        max_output_tokens: Longer outputs, one in fifty, are cut to this, so that no single answer decides how long the demo takes.
-        tpot_headroom: Mean TPOT target of the workload over the TPOT that the engines have at the knee of their throughput curve.
-        drain_s: How long the answers of a run are waited for after its last arrival.
-        backlog_requests: On how many requests capacity is measured.
+        engines, profile, speed: Number, profile and speed factor of the embedded engines. Faster engines serve more requests within the
+            demo's time, which makes shares of requests more precise.
+        load: Mean arrival rate as a multiple of the measured capacity. It is near 1, with bursts: under steady overload ratios to the
+            default would be meaningless.
+        period_s: Burst period: half of it at 1.8 times the mean rate, half at 0.2 times.
+        warmup_s: Half a period; its requests are not scored. The scored time is whole periods.
+        length_scale: Factor on the published prompt lengths: half, so that more requests fit into the demo's time.
+        max_output_tokens: Longer outputs, one in fifty, are cut to this, so that no single answer determines the demo's duration.
+        tpot_headroom: Mean TPOT target of the workload over the TPOT at the knee of the engines' throughput curve.
+        drain_s: How long to wait for answers after a run's last arrival.
+        backlog_requests: Number of requests on which capacity is measured.
     """
 
     seed: int = 1
@@ -60,12 +60,12 @@ class DemoSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def duration_s(self) -> float:
-        """Length of the arrivals, warm-up included."""
+        """Length of the arrivals, including the warm-up."""
         return self.warmup_s + self.periods * self.period_s
 
     @property
     def span(self) -> Span:
-        """Of every live run."""
+        """The times of every live run."""
         return Span(warmup_s=self.warmup_s, duration_s=self.duration_s, drain_s=self.drain_s)
 
     def engine_profile(self) -> Profile:
@@ -84,7 +84,7 @@ class DemoSettings(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def backlog(self) -> WorkloadSpec:
-        """Requests of the same kind for measuring capacity, from a seed of their own: the run's draws do not move it."""
+        """Requests of the same kind for measuring capacity, with a fixed seed, so that capacity does not depend on the run's seed."""
         return WorkloadSpec(
             arrivals=ArrivalSpec(mean_rps=float(self.backlog_requests), duration_s=1.0, process="poisson"),
             seed=0,

@@ -1,4 +1,4 @@
-"""The demo's processes: embedded engines and bus for the whole demo, a fresh gateway (and agents) for each run."""
+"""The demo's processes: embedded engines for the whole demo, and a new gateway (with bus and agents) for each run."""
 
 import asyncio
 import secrets
@@ -33,19 +33,19 @@ EngineKind = Literal["sim", "vllm"]
 
 
 class DemoBroken(HmasError):
-    """Something that must not break has broken; the demo's result does not count."""
+    """A part of the demo has failed, so its result is not valid."""
 
 
 @dataclass(slots=True)
 class Site:
-    """Where everything of this demo lies.
+    """The locations of everything in this demo.
 
     Attributes:
         folder: Configurations, logs, plans and results of this demo.
         engines: Address of each engine, by name.
         keys: API key of each tenant.
-        kind: What the engines are. `model`: the model name that they serve.
-        troubles: Every crash that was seen, in words.
+        kind: Kind of the engines. `model`: the model name that they serve.
+        troubles: Every observed crash, as text.
     """
 
     folder: Path
@@ -57,7 +57,7 @@ class Site:
     in_trouble: asyncio.Event = field(default_factory=asyncio.Event)
 
     def note(self, event: ChildEvent) -> None:
-        """Hears what happens to the processes."""
+        """Records fatal events of the processes."""
         if event.kind in FATAL:
             self.troubles.append(f"{event.child} {event.kind}: {event.detail} (log: {self.folder / (event.child + '.log')})")
             self.in_trouble.set()
@@ -70,11 +70,11 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """Who takes part in a run with agents.
+    """The processes that take part in a run with agents.
 
     Attributes:
         agents: Names of the agents that are started.
-        beside: Further processes on the same bus by name: a module and its arguments, to which `--config FILE` is added.
+        beside: Additional processes on the same bus by name: a module and its arguments, to which `--config FILE` is added.
         declares: Whether the requests declare their targets.
     """
 
@@ -88,7 +88,7 @@ EVERYBODY = Cast()
 
 @dataclass(frozen=True, slots=True)
 class GatewayAddress:
-    """Where one run's gateway is found; `bus_url` is empty without agents."""
+    """The addresses of one run's gateway; `bus_url` is empty without agents."""
 
     url: str
     admin_url: str
@@ -96,7 +96,7 @@ class GatewayAddress:
 
 
 def make_site(folder: Path, tenants: Sequence[str], *, kind: EngineKind = "sim", model: str = MODEL) -> Site:
-    """Lays the site out; nothing runs yet. Logs of an earlier demo in the same folder go."""
+    """Prepares the site without starting processes. Removes logs of an earlier demo in the same folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for log in folder.glob("*.log"):
         log.unlink()
@@ -108,7 +108,7 @@ async def running_engines(site: Site, settings: DemoSettings) -> AsyncIterator[S
     """Starts the embedded engines and stops them in the end.
 
     Raises:
-        DemoBroken: One does not come up.
+        DemoBroken: An engine does not start.
     """
     specs = []
     for number in range(1, settings.engines + 1):
@@ -126,17 +126,17 @@ async def running_engines(site: Site, settings: DemoSettings) -> AsyncIterator[S
 async def running_gateway(
     site: Site, variant: Variant, *, agents: bool, config: Mapping[str, Any], cast: Cast = EVERYBODY
 ) -> AsyncIterator[GatewayAddress]:
-    """A gateway of its own for one run: with the bus and the agents where `agents`, alone with a fixed policy and window otherwise.
+    """Starts a gateway for one run: with bus and agents if `agents`, else alone with a fixed policy and window.
 
     Args:
         site: The site.
-        variant: What the gateway is configured to.
-        agents: Whether H-MAS steers.
-        config: Further sections of the configuration.
-        cast: Which agents, where there are any.
+        variant: The configuration of the gateway.
+        agents: Whether agents control the gateway.
+        config: Additional sections of the configuration.
+        cast: The agents, if there are any.
 
     Raises:
-        DemoBroken: A process does not come up.
+        DemoBroken: A process does not start.
     """
     folder = site.folder / variant.name
     folder.mkdir(exist_ok=True)
@@ -145,7 +145,7 @@ async def running_gateway(
         bus_url = bus.start() if bus is not None else ""
         address = GatewayAddress(f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}", bus_url)
         path = folder / "hmas.yaml"
-        # JSON is YAML, so the configuration can be read and used again as it is.
+        # JSON is also YAML, so the configuration file can be reused unchanged.
         path.write_bytes(orjson.dumps(gateway_config(site, variant, address, folder, config), option=orjson.OPT_INDENT_2))
         specs = []
         if agents:
@@ -163,7 +163,7 @@ async def running_gateway(
 
 def gateway_config(site: Site, variant: Variant, address: GatewayAddress, folder: Path, more: Mapping[str, Any]) -> dict[str, Any]:
     """One run's configuration document."""
-    # A baseline drops what HAS passed its deadline and has no fence; foresight is what H-MAS adds.
+    # A baseline drops only requests whose deadline HAS passed and has no fence; prediction is what H-MAS adds.
     fixed = (
         {}
         if address.bus_url or variant.foresight
@@ -185,10 +185,10 @@ def gateway_config(site: Site, variant: Variant, address: GatewayAddress, folder
 
 
 async def reset_engines(site: Site) -> None:
-    """Waits until every engine is idle and puts its knobs back to their ceilings, so that no run inherits anything.
+    """Waits until every engine is idle and resets its knobs to their ceilings, so that no run affects the next.
 
     Raises:
-        DemoBroken: An engine does not answer, refuses, or does not get done with what it works on.
+        DemoBroken: An engine does not answer, refuses, or does not become idle.
     """
     for name, url in site.engines.items():
         engine = await connect_engine(name=name, url=url, kind=site.kind)
@@ -203,7 +203,7 @@ async def reset_engines(site: Site) -> None:
 
 
 async def _idle(engine: Engine) -> EngineSnapshot:
-    """The engine's state once nothing runs there: what the last run gave up may still be on its way out."""
+    """Returns the engine's state once it is idle: requests that the last run gave up may still be ending."""
     clock = SystemClock()
     until_s = clock.now_s() + IDLE_S
     while True:
@@ -218,7 +218,7 @@ async def _idle(engine: Engine) -> EngineSnapshot:
 
 
 async def _all_ready(keeper: Supervisor, site: Site) -> None:
-    """Waits until all are ready; one that crashes on the way is enough to give up."""
+    """Waits until all processes are ready; gives up if one crashes."""
     ready = asyncio.create_task(keeper.wait_ready(timeout_s=READY_S))
     trouble = asyncio.create_task(site.in_trouble.wait())
     await asyncio.wait({ready, trouble}, return_when=asyncio.FIRST_COMPLETED)

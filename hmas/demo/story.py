@@ -1,4 +1,4 @@
-"""The demo from beginning to end: calibrate, tune the baselines, run the four, compare."""
+"""The sequence of the demo: calibrate, tune the baselines, make the four runs, compare."""
 
 import asyncio
 import multiprocessing
@@ -38,23 +38,23 @@ AGENT_PACE: Mapping[str, Any] = MappingProxyType(
         "statera_period_s": 0.25,
     }
 )
-"""The agents' clocks, faster than their defaults as the demo's bursts are: they come every few seconds, not every minute."""
+"""The agents' time constants, shorter than their defaults because the demo's bursts come every few seconds, not every minute."""
 
 
 NAMES = (DEFAULT, "fcfs-best-cap", "fcfs-best-cap-shed", OURS)
 
 
 def run_demo(settings: DemoSettings, out: Path, *, rounds: int = 1, neighbours: bool = False) -> list[DemoResult]:
-    """Runs the whole demo; logs and raw results of the last round lie under `out`.
+    """Runs the whole demo; logs and raw results of the last round are written to `out`.
 
     Args:
         settings: The operating point; round i has the seed `settings.seed + i`.
-        out: Folder for what the processes leave behind.
-        rounds: How often the four runs are made; every second time in reverse order, so that a drift of the machine favours nobody.
-        neighbours: Also run the windows next to the baselines' simulated best, live; the better one takes the baseline's place.
+        out: Folder for the files of the processes.
+        rounds: How often the four runs are made; every second time in reverse order, so that a drift of the machine favours none.
+        neighbours: Also run the windows next to the baselines' simulated best, live; a better one replaces the baseline's.
 
     Raises:
-        DemoBroken: Something did not come up at all.
+        DemoBroken: A process did not start.
     """
     return asyncio.run(_demo(settings, out, rounds, neighbours=neighbours))
 
@@ -94,7 +94,7 @@ async def _demo(settings: DemoSettings, out: Path, rounds: int, *, neighbours: b
 
 
 class _Stage:
-    """Where the runs of one round take place: the same processes, the same arrivals."""
+    """The common setting of one round's runs: the same processes and the same arrivals."""
 
     def __init__(self, site: Site, arrivals: Sequence[Arrival], span: Span, reporter: Reporter) -> None:
         self._site = site
@@ -104,7 +104,7 @@ class _Stage:
         self.repeated: list[str] = []
 
     async def play(self, variants: Sequence[Variant], *, backwards: bool, neighbours: bool) -> tuple[list[LiveRun], list[LiveRun]]:
-        """The runs, in the order of `variants` whatever order they were made in, and those of neighbouring windows."""
+        """Makes the runs; returns them in the order of `variants`, and the runs of neighbouring windows."""
         runs = []
         for variant in reversed(variants) if backwards else variants:
             self._reporter.phase(variant.name)
@@ -117,7 +117,7 @@ class _Stage:
         return [_better(run, checked) for run in runs], checked
 
     async def _quiet_run(self, variant: Variant) -> LiveRun:
-        """The run; once more where the machine stood still under it, because the clock then measures the machine's other work."""
+        """Makes a run, and repeats it once if the machine stalled, because the times then measure the machine's other work."""
         run = await self._run(variant)
         if not run.noisy or run.broken:
             return run
@@ -149,7 +149,7 @@ class _Stage:
 
 
 def _next_to(variant: Variant) -> list[Variant]:
-    """The same with the next smaller and the next larger window of the sweep; none for runs without a static window."""
+    """The variant with the next smaller and the next larger window of the sweep; empty for runs without a static window."""
     if variant.n_run not in SWEEP_CAPS:
         return []
     place = SWEEP_CAPS.index(variant.n_run)
@@ -158,7 +158,7 @@ def _next_to(variant: Variant) -> list[Variant]:
 
 
 def _better(run: LiveRun, checked: Sequence[LiveRun]) -> LiveRun:
-    """The run, or the neighbour of it that did better, under the run's name."""
+    """The run, or a neighbour with higher goodput, under the run's name."""
     mine = [run, *(other for other in checked if other.variant.name.rpartition("-")[0] == run.variant.name)]
     best = max(mine, key=lambda other: other.score.goodput_rps)
     return msgspec.structs.replace(best, variant=msgspec.structs.replace(best.variant, name=run.variant.name))

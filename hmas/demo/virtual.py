@@ -1,4 +1,4 @@
-"""Runs of the demo's workload in virtual time, with the very scheduler and engine model that the live runs use."""
+"""Runs of the demo's workload in virtual time, with the same scheduler and engine model as the live runs."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -25,11 +25,11 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
     """A static configuration of the scheduler.
 
     Attributes:
-        name: As in the report.
+        name: Its name in the report.
         n_run: Requests in flight per engine, 0 for the engine's ceiling.
-        overdue: What becomes of a request that has passed its TTFT deadline before dispatch.
+        overdue: The treatment of a request whose TTFT deadline has passed before dispatch.
         token_budget: Tokens per engine step, 0 for the engine's own.
-        foresight: Whether a live gateway admits as with agents (fence, TPOT guard, lateness foreseen) although none steers it.
+        foresight: Whether a live gateway without agents admits as with agents (fence, TPOT guard, predicted lateness).
     """
 
     name: str
@@ -41,7 +41,7 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_virtual(arrivals: Sequence[Arrival], profile: Profile, variant: Variant, *, engines: int) -> tuple[list[Result], float]:
-    """The results as a client without any network would see them, and the virtual time at the end."""
+    """Returns the results as a client without network would measure them, and the virtual time at the end."""
     names = [f"engine-{i + 1}" for i in range(engines)]
     n_run = variant.n_run or profile.max_num_seqs
     scheduler = Scheduler(
@@ -67,7 +67,7 @@ def _sim_arrival(index: int, arrival: Arrival) -> SimArrival:
         max_output_tokens=arrival.max_tokens or None,
         declared_slo=arrival.slo if arrival.declares else None,
     )
-    # A gateway without agents holds a request that declares nothing to the targets of an unknown one.
+    # A gateway without agents applies the targets of an unknown task to a request that declares none.
     slo = arrival.slo if arrival.declares else SloConfig().targets().target(TaskType.UNKNOWN, DEFAULT_IMPORTANCE)
     return SimArrival(request=request, estimate=lambda _request, _now_s: Estimates(slo=slo), output_tokens=arrival.output_tokens)
 

@@ -1,4 +1,4 @@
-"""Looks at a gateway while a run lasts, as an operator would: through the operators' API."""
+"""Samples a gateway's state during a run, through the operators' API."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that an agent decided and the gateway put in force."""
+    """A decision of an agent that the gateway applied."""
 
     at_s: float
     source: str
@@ -42,9 +42,9 @@ class Watcher:
     """Samples one gateway every half second.
 
     Attributes:
-        samples: What it saw.
-        failures: Why it saw nothing, where the gateway did not answer.
-        slowest_s: The longest that an answer took.
+        samples: The samples.
+        failures: Errors of calls that the gateway did not answer.
+        slowest_s: The longest time that an answer took.
     """
 
     def __init__(self, admin_url: str, start_s: float, now_s: Callable[[], float]) -> None:
@@ -56,7 +56,7 @@ class Watcher:
         self.failures: list[str] = []
 
     async def run(self) -> None:
-        """Samples until cancelled; a gateway that does not answer is noted, not raised."""
+        """Samples until cancelled; if the gateway does not answer, records it without raising."""
         while True:
             asked_s = self._now_s()
             try:
@@ -68,7 +68,7 @@ class Watcher:
             await asyncio.sleep(EVERY_S)
 
     async def finish(self, task: "asyncio.Task[None]") -> tuple[Mapping[str, Any], list[dict[str, Any]]]:
-        """Stops sampling; the last status and all events.
+        """Stops sampling; returns the last status and all events.
 
         Raises:
             AdminError: The gateway does not answer.
@@ -80,7 +80,7 @@ class Watcher:
 
 
 def sample_of(status: Mapping[str, Any], at_s: float) -> Sample:
-    """The few figures of a status page that the timeline shows."""
+    """The figures of a status page that the timeline shows."""
     instances = status["instances"]
     return Sample(
         at_s=round(at_s, 2),
@@ -93,7 +93,7 @@ def sample_of(status: Mapping[str, Any], at_s: float) -> Sample:
 
 
 def decisions_of(events: Sequence[Mapping[str, Any]], start_s: float) -> list[Decision]:
-    """What agents decided, oldest first: events on an agent's word, not on configuration's or an operator's."""
+    """Agents' decisions, oldest first: events whose source is an agent, not the configuration or an operator."""
     return [
         Decision(
             at_s=round(event["sent_s"] - start_s, 2),
@@ -110,7 +110,7 @@ def decisions_of(events: Sequence[Mapping[str, Any]], start_s: float) -> list[De
 
 
 def broken_sums(status: Mapping[str, Any], submitted: int) -> str:
-    """What is wrong with the gateway's own account after a run, in words; empty where all is well."""
+    """Errors in the gateway's own counts after a run, as text; empty if there are none."""
     counts = status["counts"]
     ended = sum(counts["ended"].values())
     if not counts["conserved"] or counts["arrived"] != ended + counts["queued"] + counts["running"]:

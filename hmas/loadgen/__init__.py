@@ -1,1 +1,1 @@
-"""Sends load as clients do, and turns what they saw into figures."""
+"""Load generator: sends requests as clients do, and scores the measured results."""

@@ -1,4 +1,4 @@
-"""Arrival times: Poisson, and bursts as an inhomogeneous Poisson process that goes between a high and a low rate (H-MAS Eq. 13)."""
+"""Arrival times: Poisson, and bursts as an inhomogeneous Poisson process that alternates between a high and a low rate (H-MAS Eq. 13)."""
 
 from typing import Annotated, Literal
 
@@ -12,13 +12,13 @@ Positive = Annotated[float, Meta(gt=0)]
 
 
 class ArrivalSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When requests come.
+    """The arrival process.
 
     Attributes:
         mean_rps: Mean rate over whole periods, requests per second.
         duration_s: Length of the arrivals.
         process: `poisson`: constant rate; `bursty`: half of each period at `high`, half at `low` times the mean.
-        period_s, high, low: Shape of the bursts. H-MAS's stress test has 20 s, 1.8 and 0.2; the factors' mean must be 1.
+        period_s, high, low: Shape of the bursts. H-MAS's stress test uses 20 s, 1.8 and 0.2; the factors' mean must be 1.
     """
 
     mean_rps: Positive
@@ -32,11 +32,11 @@ class ArrivalSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 def arrival_times(spec: ArrivalSpec, rng: np.random.Generator) -> Times:
     """Ascending arrival times in seconds, from 0 to `duration_s`.
 
-    A unit-rate Poisson process is stretched by the inverse of the cumulative rate: exact, and a change of the rate keeps the draws,
-    so that two loads from one seed are the same arrivals, only denser.
+    A unit-rate Poisson process is stretched by the inverse of the cumulative rate. This is exact, and another rate keeps the random draws,
+    so two loads from one seed are the same arrivals at different density.
 
     Raises:
-        ValueError: The factors' mean is not 1, so the stated mean rate would be wrong.
+        ValueError: The factors' mean is not 1, so the mean rate would be wrong.
     """
     edges, cumulative = cumulative_rate(spec)
     return stretched(edges, cumulative, rng)
@@ -48,7 +48,7 @@ def stretched(edges: Times, cumulative: Times, rng: np.random.Generator) -> Time
     Args:
         edges: Ascending times in seconds.
         cumulative: Expected number of arrivals up to each edge, from 0, not falling; linear in between.
-        rng: Where the draws come from.
+        rng: The random generator.
     """
     total = cumulative[-1]
     drawn: list[Times] = []
@@ -63,7 +63,7 @@ def stretched(edges: Times, cumulative: Times, rng: np.random.Generator) -> Time
 
 
 def cumulative_rate(spec: ArrivalSpec) -> tuple[Times, Times]:
-    """Edges of the constant-rate stretches in seconds, and the expected number of arrivals up to each edge."""
+    """Edges of the intervals of constant rate, in seconds, and the expected number of arrivals up to each edge."""
     if spec.process == "poisson":
         return np.array([0.0, spec.duration_s]), np.array([0.0, spec.duration_s * spec.mean_rps])
     if abs(spec.high + spec.low - 2.0) > 1e-6:

@@ -1,4 +1,4 @@
-"""Requests in the bodies that clients send: chats with and without a history, completions, tools, system prompts, answers given whole."""
+"""Requests in the bodies of real clients: chats with and without a history, completions, tools, system prompts, unstreamed answers."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -15,13 +15,13 @@ from hmas.loadgen.streams import Draws, stream
 from hmas.loadgen.workload import Arrival, ClientBody
 
 MODEL = "model"
-"""Stands in a body until it is sent: the load generator names the model that is served."""
+"""Placeholder in a body; the load generator replaces it by the served model."""
 POOL = "prose"
-"""Pool of the prompt templates from which the answers in a history are written."""
+"""Pool of prompt templates from which the answers in a history are written."""
 
 
 class Form(NamedTuple):
-    """What a request's body holds besides its question."""
+    """The parts of a request's body besides its question."""
 
     shape: Shape
     stream: bool = True
@@ -40,16 +40,16 @@ FORMS: Mapping[str, Form] = MappingProxyType(
         "n-2": Form(Shape.CHAT, answers=2),
     }
 )
-"""By name: chats of one, three and nine messages, a plain prompt, a chat with tools, one under a system prompt of about 2,000 tokens, one
-whose answer is given whole, one that wants two answers. Most histories and tools come under a system prompt of a few sentences, not
-counted in the name."""
+"""By name: chats of one, three and nine messages, a plain prompt, a chat with tools, one with a system prompt of about 2,000 tokens, one
+whose answer is not streamed, one that asks for two answers. Most histories and tools also have a system prompt of a few sentences, which
+the name does not count."""
 
 
 class Terms(NamedTuple):
-    """What a client asks for besides an answer.
+    """Cap and targets of a client's request.
 
     Attributes:
-        cap: Its `max_tokens`; 0 sends none.
+        cap: Its `max_tokens`; 0 to send none.
         declares: Whether it declares its targets.
         slo: The targets that the request is judged by.
     """
@@ -60,17 +60,17 @@ class Terms(NamedTuple):
 
 
 class Past(NamedTuple):
-    """How long the messages of a history are: characters of a question at most, tokens of an answer at least and at most."""
+    """Lengths of the messages in a history: most characters of a question, least and most tokens of an answer."""
 
     question_chars: int = 600
     answer_tokens: tuple[int, int] = (20, 200)
 
 
 class Clients:
-    """Puts arrivals into bodies. The same arguments give the same bodies.
+    """Makes client bodies for arrivals. The same arguments give the same bodies.
 
     Args:
-        texts: What users ask, for the questions in histories.
+        texts: Texts of users, for the questions in histories.
         writer: Writes the answers in histories.
         seed: Seed of all draws.
         past: Lengths in histories.
@@ -83,11 +83,11 @@ class Clients:
         self._past = past
 
     def send(self, arrival: Arrival, index: int, form: str, terms: Terms) -> Arrival:
-        """The arrival in the body of a form and under its client's terms; its kind is the form's name.
+        """The arrival with the body of a form and with its client's terms; its kind is the form's name.
 
         Args:
             arrival: Its last message is the question.
-            index: Its number, for the draws.
+            index: Its number, for the random draws.
             form: One of `FORMS`.
             terms: Cap and targets.
         """
@@ -107,7 +107,7 @@ class Clients:
         )
         return msgspec.structs.replace(
             arrival,
-            # The body holds all that is sent, and a load plan need not carry it twice.
+            # The body has everything that is sent, so the load plan does not store it twice.
             messages=(),
             prompt_tokens=read_call(path, document).prompt_tokens,
             output_tokens=min(arrival.output_tokens, terms.cap) if terms.cap else arrival.output_tokens,

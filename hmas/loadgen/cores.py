@@ -1,4 +1,4 @@
-"""Keeps a measurement off the cores that an engine computes on."""
+"""Keeps a measurement off the cores on which an engine computes."""
 
 import os
 from collections.abc import Iterator
@@ -7,16 +7,16 @@ from contextlib import contextmanager
 
 @contextmanager
 def beside(cores: str) -> Iterator[bool]:
-    """Until the block ends this process, and what it starts meanwhile, runs on the other cores.
+    """Runs this process, and processes that it starts meanwhile, on the other cores until the block ends.
 
-    On a small machine the client and the engine's own front end are else put on the core that computes, now and then, and more often the
-    higher the load: the engine gets slower with load by more than any model of it could know.
+    Otherwise, on a small machine, the client and the engine's front end sometimes run on the core that computes, and more often at higher
+    load. The engine then slows down with load more than a model of it could predict.
 
     Args:
-        cores: Those to keep off, as VLLM_CPU_OMP_THREADS_BIND takes them: `0`, `0-3`, `0,2`.
+        cores: Cores to avoid, in the format of VLLM_CPU_OMP_THREADS_BIND: `0`, `0-3`, `0,2`.
 
     Yields:
-        Whether there are other cores; without any nothing changes.
+        Whether there are other cores; if not, nothing changes.
     """
     before = os.sched_getaffinity(0)
     others = before - _numbers(cores)

@@ -1,4 +1,4 @@
-"""The project's own workload data: length distributions, task mixes and prompt templates, as they lie in datasets/."""
+"""The project's own workload data from datasets/: length distributions, task mixes and prompt templates."""
 
 import itertools
 from pathlib import Path
@@ -22,7 +22,7 @@ Lines = Annotated[list[str], Meta(min_length=1)]
 
 
 class TaskSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How often a task type comes, and where its lengths lie: levels are in standard deviations around the kind's median."""
+    """Frequency and lengths of a task type; levels are in standard deviations around the kind's median."""
 
     weight: Share
     prompt_level: float
@@ -33,11 +33,11 @@ class KindSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One kind of traffic.
 
     Attributes:
-        share: Of all requests.
+        share: Share of all requests.
         max_tokens: The cap that clients of this kind declare; no output is longer.
         prompt_tokens, output_tokens: Quantile tables [[quantile, tokens], ...] from 0 to 1, ascending, linear in between.
-        tenants: Who sends it, with shares.
-        tasks: What is asked, with weights and levels.
+        tenants: Its tenants with their shares.
+        tasks: Its task types with weights and levels.
     """
 
     share: Share
@@ -52,9 +52,9 @@ class Mixture(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A workload's distributions (datasets/mixed.json).
 
     Attributes:
-        prompts: File of the prompt templates, beside this one.
+        prompts: File of the prompt templates, in the same folder.
         level_spread: Standard deviation of a request's length score around its task type's level.
-        long_total_tokens: Prompt and output together from which a request counts as long in the report.
+        long_total_tokens: Prompt and output tokens together above which a request counts as long in the report.
     """
 
     version: int
@@ -68,7 +68,7 @@ class Mixture(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TaskPrompts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Templates of one task type: what opens and closes a prompt, the pool its body comes from, and whole prompts where little room is."""
+    """Templates of one task type: beginnings and ends of a prompt, the pool of its body, and complete short prompts."""
 
     body: str
     open: Lines
@@ -92,7 +92,7 @@ def load_mixture(path: Path | None = None) -> tuple[Mixture, PromptData]:
     """Reads a mixture and its prompt templates; datasets/mixed.json by default.
 
     Raises:
-        TraceError: A file is missing or not what it should be; names the file and the field.
+        TraceError: A file is missing or invalid; the error names the file and the field.
     """
     source = path or datasets_dir() / "mixed.json"
     mixture = _decode(source, Mixture)
@@ -110,7 +110,7 @@ def quantile(table: Quantiles, u: npt.NDArray[np.float64]) -> npt.NDArray[np.int
 
 
 def rank(table: Quantiles, tokens: float) -> float:
-    """The inverse of `quantile`: the share of values at or below `tokens`, kept off 0 and 1."""
+    """The inverse of `quantile`: the share of values at or below `tokens`, clipped to exclude 0 and 1."""
     points = np.asarray(table, dtype=float)
     return float(np.clip(np.interp(tokens, points[:, 1], points[:, 0]), 1e-4, 1 - 1e-4))
 

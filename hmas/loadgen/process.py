@@ -1,6 +1,6 @@
-"""Open-loop load generator: sends each arrival at its time, whatever became of those before, and notes what its client sees.
+"""Open-loop load generator: sends each arrival at its time, regardless of earlier ones, and records what its client measures.
 
-It runs as a process of its own (`python -m hmas.loadgen.process`), so that nothing else delays its clock.
+It runs as a separate process (`python -m hmas.loadgen.process`), so that no other work delays it.
 """
 
 import asyncio
@@ -30,13 +30,13 @@ CHAT = "/v1/chat/completions"
 GAP_TICK_S = 0.02
 PROGRESS_S = 0.5
 KEEPALIVE_S = 4.0
-"""Below the 5 s after which common servers close an idle connection under a request that is just being sent."""
+"""Less than the 5 s after which common servers close an idle connection, possibly while a request is being sent."""
 
 NO_END = "no end within"
-"""How the detail of a request begins that had not ended when the run did."""
+"""The beginning of the detail of a request that had not ended at the end of the run."""
 
 LATE_CODES: Mapping[str, ClientOutcome] = MappingProxyType({"slo_unattainable": "shed", "deadline_exceeded": "timed_out"})
-"""The gateway's error codes of requests that it gave up."""
+"""The gateway's error codes for requests that it gave up."""
 
 
 class LoadSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,9 +46,9 @@ class LoadSpec(msgspec.Struct, frozen=True, kw_only=True):
         url: Base address, without /v1.
         model: The model named in each request.
         api_keys: Key by tenant; a tenant without one sends none.
-        length_channel: How the ENGINE is told the true length: the embedded one's `sim` field, vLLM's `vllm_xargs`, or not.
-        drain_s: How long after the last arrival answers are waited for; what has none then is lost.
-        declares: Whether requests declare the targets that they have; else the gateway has to find out what they want.
+        length_channel: How the ENGINE gets the true length: the embedded one's `sim` field, vLLM's `vllm_xargs`, or not at all.
+        drain_s: How long to wait for answers after the last arrival; a request without an answer by then is lost.
+        declares: Whether requests declare their targets; if not, the gateway has to infer them.
     """
 
     url: str
@@ -73,14 +73,14 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What the process reads: the first line of its input; arrivals follow, one a line."""
+    """The first line of the process's input; arrivals follow, one per line."""
 
     load: LoadSpec
     results: str
 
 
 def request_body(arrival: Arrival, load: LoadSpec) -> bytes:
-    """The JSON that is sent. The true output length is only in the field that the engine reads; `max_tokens` is the client's class cap."""
+    """The JSON body. Only the field that the engine reads has the true output length; `max_tokens` is the cap of the client's class."""
     if arrival.body is not None:
         body = {**arrival.body.document, "model": load.model}
     else:
@@ -99,7 +99,7 @@ def request_body(arrival: Arrival, load: LoadSpec) -> bytes:
 
 
 def request_headers(arrival: Arrival, load: LoadSpec) -> dict[str, str]:
-    """Headers: the declared SLO, the tenant's key."""
+    """The headers: declared SLO and the tenant's key."""
     headers = {"content-type": "application/json"}
     if load.declares and arrival.declares:
         headers |= {"x-slo-ttft-ms": str(round(arrival.slo.ttft_ms)), "x-slo-tpot-ms": str(round(arrival.slo.tpot_ms))}
@@ -110,7 +110,7 @@ def request_headers(arrival: Arrival, load: LoadSpec) -> dict[str, str]:
 
 
 def empty_result(index: int, arrival: Arrival, load: LoadSpec) -> Result:
-    """The result of an arrival before anything has become of it."""
+    """The initial result of an arrival."""
     return Result(
         index=index,
         at_s=arrival.at_s,
@@ -221,7 +221,7 @@ class LoadGenerator:
         self._good += is_good(result)
 
     async def _watch(self, on_progress: Callable[[Progress], None] | None) -> None:
-        """Measures how late the event loop wakes, and reports."""
+        """Measures delays of the event loop, and reports progress."""
         reported_s = last_s = self._clock.now_s()
         while True:
             await asyncio.sleep(GAP_TICK_S)
@@ -234,7 +234,7 @@ class LoadGenerator:
 
 
 def judge_stream(reader: AnswerReader) -> tuple[ClientOutcome, str]:
-    """What an answer with status 200 came to."""
+    """The outcome and detail of an answer with status 200."""
     if reader.error is not None:
         code, message = reader.error
         return LATE_CODES.get(code, "failed"), f"{code}: {message}"
@@ -246,7 +246,7 @@ def judge_stream(reader: AnswerReader) -> tuple[ClientOutcome, str]:
 
 
 def judge_refusal(status: int, body: bytes) -> tuple[ClientOutcome, str]:
-    """What an answer with another status came to."""
+    """The outcome and detail of an answer with another status."""
     try:
         code, message = read_error(orjson.loads(body))
     except orjson.JSONDecodeError:
@@ -267,26 +267,26 @@ def _number(text: str | None) -> float:
 
 
 def write_plan(path: Path, arrivals: Sequence[Arrival], load: LoadSpec, results: Path) -> None:
-    """Writes the file that the load generator's process reads."""
+    """Writes the input file of the load generator's process."""
     write_lines(path, [Plan(load=load, results=str(results)), *arrivals])
 
 
 def read_plan(path: Path) -> tuple[Plan, list[Arrival]]:
-    """Reads such a file."""
+    """Reads a file that `write_plan` wrote."""
     head, _, rest = path.read_bytes().partition(b"\n")
     return msgspec.json.decode(head, type=Plan), msgspec.json.Decoder(Arrival).decode_lines(rest)
 
 
 async def run_process(plan: Path, on_progress: Callable[[Progress], None], errors: int | None = None) -> RunSummary:
-    """Starts the load generator's process on a plan and hears it until its end.
+    """Runs the load generator's process on a plan to its end.
 
     Args:
-        plan: As `write_plan` wrote it.
-        on_progress: Told the running count.
-        errors: File descriptor for the process's stderr; None shares ours.
+        plan: A file from `write_plan`.
+        on_progress: Called with the running count.
+        errors: File descriptor for the process's stderr; None to share that of this process.
 
     Raises:
-        TraceError: It ended without a summary.
+        TraceError: The process ended without a summary.
     """
     summary: RunSummary | None = None
     process = await asyncio.create_subprocess_exec(
@@ -314,7 +314,7 @@ def main(argv: Sequence[str]) -> None:
     """Runs the plan named on the command line; progress and, last, the summary go to stdout as JSON lines."""
     plan, arrivals = read_plan(Path(argv[0]))
     generator = LoadGenerator(arrivals, plan.load, SystemClock())
-    # A full collection over all arrivals in the middle of a run would look like a latency of the system under test.
+    # A full garbage collection over all arrivals during a run would appear as latency of the system under test.
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)

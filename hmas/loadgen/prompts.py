@@ -1,4 +1,4 @@
-"""Writes prompts of a wanted length that read like their task type, from the templates in datasets/prompts.json."""
+"""Writes prompts of a wanted length in the style of their task type, from the templates in datasets/prompts.json."""
 
 import string
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from hmas.loadgen.dataset import PromptData, TaskPrompts
 from hmas.loadgen.streams import Draws
 
 LINE_POOLS = frozenset({"code", "chat", "records"})
-"""Pools whose pieces stand on lines of their own; the others run on as paragraphs."""
+"""Pools whose pieces are separate lines; the others form paragraphs."""
 PARAGRAPH = 6
 TOLERANCE = 0.02
 PASSES = 4
@@ -38,7 +38,7 @@ class PromptWriter:
         """Parses the templates once.
 
         Raises:
-            TraceError: A template names a slot or a task a pool that is not there.
+            TraceError: A template names an unknown slot, or a task an unknown pool.
         """
         self._slots = data.slots
         self._pools = {name: [self._parse(line) for line in lines] for name, lines in data.pools.items()}
@@ -46,7 +46,7 @@ class PromptWriter:
         self._other = next(iter(self._tasks.values()))
 
     def compose(self, task: TaskType, tokens: int, rng: np.random.Generator) -> str:
-        """A prompt of about `tokens` tokens by `estimate_tokens`; one of the task's short prompts where no body fits."""
+        """A prompt of about `tokens` tokens by `estimate_tokens`; one of the task's short prompts if no body fits."""
         draws = Draws(rng)
         parsed = self._tasks.get(task, self._other)
         head, tail = self._pick(parsed.open, draws), self._pick(parsed.close, draws)
@@ -59,7 +59,7 @@ class PromptWriter:
         """Running text of a pool, about `tokens` long."""
         pieces: list[str] = []
         text, missing = "", float(tokens)
-        # The estimate of a joined text differs a little from the sum over its pieces, so the gap is measured and closed again.
+        # The estimate of the joined text differs slightly from the sum over its pieces, so the gap is measured and filled repeatedly.
         for _ in range(PASSES):
             while missing > 0:
                 piece = self._pick(self._pools[pool], draws)

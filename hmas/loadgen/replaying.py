@@ -1,4 +1,4 @@
-"""Turns a trace into arrivals: times scaled to what the engines can serve, texts written for rows that have lengths only."""
+"""Makes arrivals from a trace: scales times to the engines' capacity, and writes texts for rows that have only lengths."""
 
 from collections.abc import Sequence
 
@@ -19,18 +19,18 @@ from hmas.workloads.requests import declared_caps, kind_of, own_ranks, tasks_by_
 BLOCK_TOKENS = 512
 """Tokens of one prompt block in Mooncake's traces."""
 LEAST_KNOWN = 10
-"""So many known outputs make a distribution of their own."""
+"""Least number of known outputs that are used as a distribution of their own."""
 
 
 class ReplaySpec(msgspec.Struct, frozen=True, kw_only=True):
     """How to replay a trace.
 
     Attributes:
-        rate_rps: Mean rate to scale the times to; also the rate of Poisson arrivals where the file has no times. 0 keeps the trace's own.
+        rate_rps: Mean rate to which times are scaled, or the rate of Poisson arrivals if the file has no times. 0 keeps the trace's own.
         speed: Times are divided by this; with `rate_rps` given it must be 1.
-        duration_s: Only what arrives before this, 0 for all.
-        kind: Mixture kind that gives task types, tenants and caps; empty picks one by the trace's output lengths.
-        context_tokens: Longer prompts and outputs are cut to fit an engine's context; 0 leaves them.
+        duration_s: Only requests that arrive before this, 0 for all.
+        kind: Mixture kind that gives task types, tenants and caps; empty to choose one by the trace's output lengths.
+        context_tokens: Longer prompts and outputs are cut to fit an engine's context; 0 for no cut.
     """
 
     seed: int = 1
@@ -43,10 +43,10 @@ class ReplaySpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def arrivals_from_trace(trace: Trace, spec: ReplaySpec, mixture: Mixture, prompts: PromptData) -> tuple[list[Arrival], int]:
-    """The arrivals, in order, and how many of them were cut to the context.
+    """Returns the arrivals, in order, and how many of them were cut to the context.
 
     Raises:
-        TraceError: The file has no times and no rate was given, or a setting is out of its range.
+        TraceError: The file has no times and no rate was given, or a setting is out of range.
     """
     times = _times(trace, spec)
     rows = [row for row, at_s in zip(trace.rows, times, strict=True) if not spec.duration_s or at_s < spec.duration_s]
@@ -101,7 +101,7 @@ def _times(trace: Trace, spec: ReplaySpec) -> list[float]:
 
 
 def _output_ranks(rows: Sequence[TraceRow], kind: KindSpec, known: Ints) -> Floats:
-    """Where each output stands among the trace's own, 0 to 1; by the kind's table where the trace has few lengths."""
+    """Rank of each output among the trace's own, 0 to 1; if the trace has few lengths, by the kind's table."""
     ranks = np.full(len(rows), 0.5)
     told = np.array([row.output_tokens is not None for row in rows])
     ranks[told] = own_ranks(known) if len(known) >= LEAST_KNOWN else [rank(kind.output_tokens, tokens) for tokens in known.tolist()]
@@ -115,7 +115,7 @@ def _text(row: TraceRow, shape: Shape, writer: PromptWriter, seed: int, index: i
         return text if keep >= 1.0 else text[: max(1, int(len(text) * keep))]
     if not row.blocks:
         return writer.compose(shape.task, shape.prompt_tokens, stream(seed, "text", index))
-    # A block's text follows from its id alone, so equal leading ids give equal leading text, as in the recorded traffic.
+    # A block's text depends only on its id, so equal leading ids give equal leading text, as in the recorded traffic.
     parts, left = [], shape.prompt_tokens
     for block in row.blocks:
         size = min(BLOCK_TOKENS, left)

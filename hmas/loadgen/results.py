@@ -1,4 +1,4 @@
-"""What became of one request of a run, as its client saw it."""
+"""The result of one request of a run, as measured by its client."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -12,26 +12,26 @@ from hmas.controller.core.types import Slo, TaskType
 
 ClientOutcome = Literal["completed", "rejected", "shed", "timed_out", "failed", "lost"]
 OUTCOMES: tuple[ClientOutcome, ...] = ("completed", "rejected", "shed", "timed_out", "failed", "lost")
-"""`completed`: the answer came to its proper end. `rejected`: 4xx, or 503 before it was queued. `shed`, `timed_out`: 504 by its code.
-`failed`: an error answer or an error event in the stream. `lost`: no answer, or a stream that broke off without a word."""
+"""`completed`: the answer ended properly. `rejected`: 4xx, or 503 before it was queued. `shed`, `timed_out`: 504, by its code.
+`failed`: an error answer or an error event in the stream. `lost`: no answer, or a stream that broke off without an error."""
 
 
 class Result(msgspec.Struct, kw_only=True):
     """One request; exactly one per arrival.
 
     Attributes:
-        index: Place of the arrival in the workload.
-        at_s: Scheduled arrival, seconds from the run's start; `late_ms` is how much later it was really sent.
-        ttft_ms: Scheduled arrival to first content chunk; -1 where none came.
+        index: Index of the arrival in the workload.
+        at_s: Scheduled arrival, seconds from the run's start; `late_ms` is how much later it was actually sent.
+        ttft_ms: Scheduled arrival to first content chunk; -1 if none came.
         tpot_ms: (last chunk - first chunk) / (n - 1) with n the tokens of one answer; -1 with fewer than two tokens.
-        total_ms: Scheduled arrival to the end of the answer, whatever it was.
-        output_tokens: From usage, or the number of content events; 0 where none came.
-        streamed: Whether the answer came as a stream; one that did not has neither TTFT nor TPOT, and its total time decides.
-        answers: How many answers to the prompt were wanted; `output_tokens` counts all of them.
+        total_ms: Scheduled arrival to the end of the answer, for any outcome.
+        output_tokens: From usage, or the number of content events; 0 if none came.
+        streamed: Whether the answer was streamed; if not, it has neither TTFT nor TPOT, and its total time decides.
+        answers: Number of requested answers to the prompt; `output_tokens` counts all of them.
         capped, declared: Whether the client sent `max_tokens`, and targets.
-        retry_after_s: What a refusal says about when to come back; -1 where it says nothing.
-        policy, queue_ms: As the gateway's response headers say, where they do.
-        detail: Why it was not completed, in words.
+        retry_after_s: The Retry-After of a refusal; -1 if it has none.
+        policy, queue_ms: From the gateway's response headers, if it sends them.
+        detail: Why it was not completed, as text.
     """
 
     index: int
@@ -61,17 +61,17 @@ class Result(msgspec.Struct, kw_only=True):
 
     @property
     def tokens_each(self) -> float:
-        """Output tokens of one answer, the mean of those to the same prompt."""
+        """Output tokens per answer, the mean over the answers to the prompt."""
         return self.output_tokens / self.answers
 
     @property
     def total_target_ms(self) -> float:
-        """Within what time the whole answer is wanted: its TTFT target, and its TPOT target for each token after the first."""
+        """Target for the whole answer: its TTFT target plus its TPOT target for each token after the first."""
         return self.slo.ttft_ms + self.slo.tpot_ms * max(0.0, self.tokens_each - 1.0)
 
 
 def is_good(result: Result) -> bool:
-    """OK(r) of H-MAS Eq. 1, and completed. An answer that is not streamed has to be there when a stream would have had to end."""
+    """OK(r) of H-MAS Eq. 1, and completed. An answer that is not streamed must be complete when a stream would have had to end."""
     if result.outcome != "completed":
         return False
     if not result.streamed:
@@ -80,14 +80,14 @@ def is_good(result: Result) -> bool:
 
 
 class RunSummary(msgspec.Struct, kw_only=True):
-    """How a load generator's run went.
+    """The summary of a load generator's run.
 
     Attributes:
         started_s: When arrivals began, seconds since the epoch.
-        elapsed_s: Until the last answer, or the giving up.
-        max_gap_s: Longest time the event loop did not run; above `GAP_LIMIT_S` latencies are not to be trusted.
+        elapsed_s: Time until the last answer, or until the end of waiting.
+        max_gap_s: Longest time in which the event loop did not run; above `GAP_LIMIT_S` latencies are unreliable.
         cpu_s: CPU time of the load generator.
-        output_tokens: Received in all.
+        output_tokens: All received output tokens.
         outcomes: Count by outcome.
     """
 
@@ -101,7 +101,7 @@ class RunSummary(msgspec.Struct, kw_only=True):
 
     @property
     def noisy(self) -> bool:
-        """Whether the run is to be flagged for timer gaps."""
+        """Whether timer gaps make the run unreliable."""
         return self.max_gap_s > GAP_LIMIT_S
 
 
@@ -109,7 +109,7 @@ GAP_LIMIT_S = 0.3
 
 
 def write_lines(path: Path, items: Iterable[object]) -> None:
-    """Writes one JSON document a line."""
+    """Writes one JSON document per line."""
     encoder = msgspec.json.Encoder()
     with path.open("wb") as handle:
         for item in items:
@@ -120,7 +120,7 @@ def read_results(path: Path) -> list[Result]:
     """Reads a results file.
 
     Raises:
-        TraceError: It is not there, or a line is no result; names the line.
+        TraceError: The file does not exist, or a line is not a result; the error names the line.
     """
     try:
         return msgspec.json.Decoder(Result).decode_lines(path.read_bytes())
@@ -131,5 +131,5 @@ def read_results(path: Path) -> list[Result]:
 
 
 def count_outcomes(results: Sequence[Result]) -> dict[str, int]:
-    """Requests by outcome; every outcome is named, also with none."""
+    """Number of requests by outcome, including outcomes with none."""
     return {name: sum(r.outcome == name for r in results) for name in OUTCOMES}

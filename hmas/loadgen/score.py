@@ -1,4 +1,4 @@
-"""From what clients saw to the figures that runs are compared by."""
+"""Computes the figures for comparing runs from the clients' results."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -13,7 +13,7 @@ REFUSED = ("rejected", "shed", "timed_out")
 
 
 class Percentiles(msgspec.Struct, frozen=True, kw_only=True):
-    """Milliseconds, linear between neighbours; 0 with no values."""
+    """Percentiles in milliseconds, with linear interpolation; 0 if there are no values."""
 
     p50: float
     p95: float
@@ -21,7 +21,7 @@ class Percentiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClassScore(msgspec.Struct, frozen=True, kw_only=True):
-    """One class of requests: how many, how many kept both targets, and as a share."""
+    """One class of requests: their number, and the number and share that met both targets."""
 
     submitted: int
     good: int
@@ -34,21 +34,21 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         span_s: From the warm-up's end to the end of the arrivals; all rates are per second of it.
-        submitted: Requests scored. Those refused, shed, broken or never started are in every denominator.
-        good: Met both targets (H-MAS Eq. 1): completed, TTFT and TPOT within the targets it is judged by; see `is_good`.
+        submitted: Scored requests. Refused, shed, failed and never started requests count in every denominator.
+        good: Requests that met both targets (H-MAS Eq. 1): completed, TTFT and TPOT within the targets; see `is_good`.
         goodput_rps: good / span_s ("goodput" of `vllm bench serve`). goodput_rate: good / submitted (Eq. 9).
         esg: Sum of service gains (Eq. 6). esg_rate: per second.
-        throughput_rps: Completions whose end lies in the span, over it. output_tps: their output tokens likewise.
-        ttft_ms: A request that never got a first token counts as having waited until the run's end: without it the figures would be
-            those of survivors. `ttft_ms_started` leaves them out.
+        throughput_rps: Completions that ended within the span, per second of it. output_tps: their output tokens likewise.
+        ttft_ms: A request that never got a first token counts as having waited until the run's end; otherwise the figures would cover
+            only successful requests. `ttft_ms_started` leaves such requests out.
         tpot_ms: Over completed requests with two tokens or more.
-        ttft_compliance, tpot_compliance: Share of all scored requests that completed and kept the target; one that was not streamed
-            keeps both or neither.
-        rejected: Refused with an answer: rejected, shed or timed out, told apart in `outcomes`.
-        lost: No answer, or one that broke off without a word. Anything above 0 is a defect.
+        ttft_compliance, tpot_compliance: Share of all scored requests that completed and met the target; one that was not streamed
+            meets both or neither.
+        rejected: Requests refused with an answer: rejected, shed or timed out, listed separately in `outcomes`.
+        lost: Requests without an answer, or with one that broke off without an error. Any value above 0 is a defect.
         per_class: By kind and size, such as `conv-long`. per_task, per_tenant: likewise.
         jain_tenants, jain_classes: Jain's index over their goodput rates.
-        fairness: How evenly tenants were served while they competed, by tokens over weight.
+        fairness: How evenly tenants were served while they competed, in tokens per weight.
     """
 
     span_s: float
@@ -84,11 +84,11 @@ def score(
     """Scores a run.
 
     Args:
-        results: One per arrival, all of them.
+        results: One result per arrival.
         warmup_s: Requests that arrived before this are not scored.
         arrivals_end_s: End of the span in which requests arrived.
-        run_end_s: When the last answer had come, or waiting ended; seconds from the run's start, like the others.
-        weights: Weight by tenant, for `fairness`; 1 for those that are not named.
+        run_end_s: When the last answer ended, or waiting ended; seconds from the run's start, like the others.
+        weights: Weight by tenant, for `fairness`; 1 for other tenants.
     """
     scored = [r for r in results if r.at_s >= warmup_s]
     span_s = max(arrivals_end_s - warmup_s, 1e-9)
@@ -129,13 +129,13 @@ def score(
 
 
 def _gain(result: Result) -> float:
-    """Eq. 6 of a completed request. An answer that is not streamed takes its total time, however that is made up."""
+    """Eq. 6 for a completed request. For an answer that is not streamed, the total time takes the place of TTFT."""
     ttft_ms = result.ttft_ms if result.streamed else result.total_ms
     return service_gain(result.prompt_tokens, result.output_tokens, ttft_ms, result.tpot_ms, result.slo)
 
 
 def _service(result: Result) -> Service:
-    """What was served of a request. Where nobody tells how long it was queued, it waited for its first token."""
+    """The service of a request. If its time in the queue is unknown, it counts as waiting until its first token."""
     waited_ms = result.queue_ms if result.queue_ms >= 0.0 else result.ttft_ms
     end_s = result.at_s + max(0.0, result.total_ms) / 1000.0
     if waited_ms < 0.0 or result.ttft_ms < 0.0:
@@ -145,7 +145,7 @@ def _service(result: Result) -> Service:
 
 
 def _waited_ms(results: Sequence[Result], run_end_s: float) -> list[float]:
-    """Time to the first token. An answer that is not streamed has none, and is left out once it is there."""
+    """Times to the first token. A completed answer that was not streamed has none and is left out."""
     seen = [r for r in results if r.streamed or r.outcome != "completed"]
     return [r.ttft_ms if r.ttft_ms >= 0 else max(0.0, run_end_s - r.at_s) * 1000.0 for r in seen]
 
@@ -173,7 +173,7 @@ def _class_score(results: Sequence[Result], run_end_s: float) -> ClassScore:
 
 
 def running_goodput(results: Sequence[Result], step_s: float, until_s: float) -> list[tuple[float, float]]:
-    """(time, good completions per second) over steps of `step_s`, by when they ended; for plots."""
+    """(time, good completions per second) in steps of `step_s`, by end time; for plots."""
     counts: dict[int, int] = {}
     for result in results:
         if is_good(result):
@@ -183,13 +183,13 @@ def running_goodput(results: Sequence[Result], step_s: float, until_s: float) ->
 
 
 def ratio(scores: Mapping[str, Score], name: str, base: str) -> float:
-    """Goodput of one run over another's; 0 where the base has none."""
+    """Goodput of one run over another's; 0 if the base has none."""
     below = scores[base].goodput_rps
     return scores[name].goodput_rps / below if below else 0.0
 
 
 def fairness_words(found: Fairness) -> str:
-    """Fairness in a line."""
+    """Fairness as a line of text."""
     if len(found.rates) < 2:
         return "no two tenants had requests waiting at the same time for long enough to tell"
     return (

@@ -1,4 +1,4 @@
-"""A simulated request as its client would have seen it."""
+"""The result of a simulated request as its client would measure it."""
 
 from hmas.controller.core.types import Slo, TaskType
 from hmas.controller.simulation import RequestRecord
@@ -17,7 +17,7 @@ def result_of(
     outcome: ClientOutcome,
     detail: str,
 ) -> Result:
-    """The record's times and counts, with what only the workload knows: see `Result` for what each is."""
+    """A result with the record's times and counts and the data of the workload; see `Result` for the fields."""
     return Result(
         index=index,
         at_s=record.arrival_s,

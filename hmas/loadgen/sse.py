@@ -1,4 +1,4 @@
-"""Reads an OpenAI answer as a client does: what came when, how long it was, how it ended. Cheap enough for thousands of events a second."""
+"""Reads an OpenAI answer as a client: times of its parts, length and end. Cheap enough for thousands of events per second."""
 
 from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
@@ -7,13 +7,13 @@ import orjson
 
 
 class SseLines(ABC):
-    """Server-sent events out of bytes that may be cut anywhere. What an event means is the subclass's part."""
+    """Parses server-sent events from bytes that may be cut anywhere; a subclass interprets the events."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, chunk: bytes, now_s: float) -> None:
-        """Takes the next bytes of the stream and the time at which they came."""
+        """Parses the next bytes of the stream, which arrived at `now_s`."""
         lines = (self._rest + chunk).split(b"\n")
         self._rest = lines.pop()
         for line in lines:
@@ -24,22 +24,22 @@ class SseLines(ABC):
 
     @abstractmethod
     def _event(self, data: bytes, now_s: float) -> None:
-        """One event's data."""
+        """Handles the data of one event."""
 
-    def _stray(self, line: bytes) -> None:  # noqa: B027 - most have no use for it
-        """A line that is no part of the protocol."""
+    def _stray(self, line: bytes) -> None:  # noqa: B027 - most subclasses do not need it
+        """Handles a line that is not part of the protocol."""
 
 
 class AnswerReader(SseLines):
-    """Fed with the body's bytes as they arrive and the time of each piece.
+    """Reads a streamed answer, fed with the body's bytes and their arrival times.
 
     Attributes:
-        first_s, last_s: Times of the first and the last content chunk; -1 before any. An answer without any content has both where it
-            finishes.
+        first_s, last_s: Times of the first and the last content chunk; -1 before any. For an answer without content both are the time of
+            its finish reason.
         finished: Whether a finish reason came.
         done: Whether `[DONE]` came.
         error: (code, message) of an error event in the stream; None without one.
-        broken: What was not the protocol, in words; empty when all was.
+        broken: The first violation of the protocol, as text; empty if there was none.
     """
 
     def __init__(self) -> None:
@@ -55,11 +55,11 @@ class AnswerReader(SseLines):
 
     @property
     def tokens(self) -> int:
-        """Output tokens by `usage`, or the number of content events where the answer has none."""
+        """Output tokens by `usage`, or the number of content events if the answer has no usage."""
         return self._events if self._usage_tokens < 0 else self._usage_tokens
 
     def end(self) -> None:
-        """The stream has ended."""
+        """Checks the end of the stream."""
         if self._rest.strip():
             self.broken = self.broken or f"ended inside an event: {self._rest[:60]!r}"
 
@@ -103,7 +103,7 @@ def _has_content(choice: dict[str, Any]) -> bool:
 
 
 class WholeAnswer(NamedTuple):
-    """An answer that was not streamed: its tokens by `usage`, and what is wrong with it in words; empty where nothing is."""
+    """An answer that was not streamed: its tokens by `usage`, and an error text, empty if there is none."""
 
     tokens: int
     broken: str = ""
@@ -125,7 +125,7 @@ def read_whole(body: bytes) -> WholeAnswer:
 
 
 def read_error(document: Any) -> tuple[str, str]:
-    """Code and message of an OpenAI error document; empty texts where it is none."""
+    """Code and message of an OpenAI error document; empty texts if it is not one."""
     error = document.get("error") if isinstance(document, dict) else None
     if isinstance(error, str):
         return "", error

@@ -1,4 +1,4 @@
-"""Rows of prompt files as they are found on Hugging Face: plain prompts, questions, chats, ShareGPT conversations."""
+"""Reads rows of prompt files in common formats of Hugging Face: plain prompts, questions, chats, ShareGPT conversations."""
 
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ MAX_CHARS = 4_000_000
 
 
 class PromptRow(NamedTuple):
-    """What one row asks, and how long its answer is where the file tells."""
+    """The messages of one row, and the length of its answer if the file has it."""
 
     messages: tuple[tuple[str, str], ...]
     output_tokens: int | None
@@ -32,10 +32,10 @@ class PromptRow(NamedTuple):
 
 
 def read_prompt_row(record: Any) -> PromptRow:
-    """Reads one row; the first field present of messages, conversations, prompt, text, question, instruction counts.
+    """Reads one row; uses the first field present of messages, conversations, prompt, text, question, instruction.
 
     Raises:
-        TraceError: The row is no object, or the field holds no text.
+        TraceError: The row is not an object, or the field has no text.
     """
     if isinstance(record, str):
         record = {"prompt": record}
@@ -51,7 +51,7 @@ def read_prompt_row(record: Any) -> PromptRow:
         if field is None:
             raise TraceError(f"no prompt; wanted one of {', '.join((*CHAT_FIELDS, *TEXT_FIELDS))}")
         if isinstance(record[field], list):
-            # Some sets hold the whole chat under `prompt`.
+            # Some data sets have the whole chat under `prompt`.
             messages, answer = _chat(field, record[field])
         else:
             extra = record.get("input")
@@ -69,7 +69,7 @@ def _text(field: str, value: Any) -> str:
 
 
 def _chat(field: str, turns: Any) -> tuple[list[tuple[str, str]], str | None]:
-    """The turns up to the last assistant's, and that one as the answer; a chat without one is asked whole."""
+    """The turns before the last one of the assistant, and that turn as the answer; a chat without one is sent in full."""
     if not isinstance(turns, list) or not turns:
         raise TraceError(f"{field} is {str(turns)[:40]!r}; wanted a list of turns")
     read = []
@@ -91,7 +91,7 @@ def _chat(field: str, turns: Any) -> tuple[list[tuple[str, str]], str | None]:
 
 def _content(where: str, value: Any) -> str:
     if isinstance(value, list):
-        # OpenAI's content parts; images and audio have no length that could be told from here.
+        # OpenAI's content parts; the token length of images and audio is unknown here.
         value = "\n".join(part["text"] for part in value if isinstance(part, dict) and isinstance(part.get("text"), str))
     return _text(f"{where}.content", value)
 

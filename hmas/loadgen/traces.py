@@ -1,4 +1,4 @@
-"""Readers of public workload files: Azure CSV, Mooncake JSONL, and prompt files as found on Hugging Face.
+"""Readers of public workload files: Azure CSV, Mooncake JSONL, and prompt files in common formats of Hugging Face.
 
 A reader yields plain rows; `hmas.loadgen.replaying` turns them into arrivals. Files may be gzipped.
 """
@@ -27,7 +27,7 @@ FORMATS: tuple[TraceFormat, ...] = ("azure", "mooncake", "prompts")
 MAX_ROWS = 1_000_000
 MAX_TOKENS = 10_000_000
 MOONCAKE_TICK_MS = 3000
-"""Mooncake's conversation trace is published with times rounded to this; requests are spread inside a tick, else every tick is a burst."""
+"""Mooncake's conversation trace has times rounded to this; requests are spread within a tick, because otherwise each tick is a burst."""
 TICK_EVIDENCE = 20
 DETECT_ROWS = 50
 
@@ -40,12 +40,12 @@ class TraceRow(msgspec.Struct, frozen=True, kw_only=True):
     """One request of a trace.
 
     Attributes:
-        at_s: Seconds from the trace's first request; None where the file has no times.
-        prompt_tokens: None where only the text is known.
-        output_tokens: None where the file has neither a length nor an answer.
-        messages: (role, content) pairs; empty where the file has lengths only.
+        at_s: Seconds from the trace's first request; None if the file has no times.
+        prompt_tokens: None if only the text is known.
+        output_tokens: None if the file has neither a length nor an answer.
+        messages: (role, content) pairs; empty if the file has only lengths.
         blocks: Ids of the prompt's 512-token blocks; equal leading ids mean a shared prefix.
-        task_type: What the file says, None where it says nothing.
+        task_type: The task type from the file, None if it has none.
     """
 
     at_s: float | None = None
@@ -57,12 +57,12 @@ class TraceRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
-    """A file as read.
+    """The content of a trace file.
 
     Attributes:
         rows: In order of time.
-        skipped: Bad rows that were left out, with the first few reasons in `complaints`.
-        reordered: Rows that stood later in the file than their time.
+        skipped: Number of bad rows that were left out; `complaints` has the first few reasons.
+        reordered: Number of rows that were later in the file than their time.
     """
 
     source: str
@@ -80,14 +80,14 @@ def read_trace(
 
     Args:
         path: `.csv`, `.jsonl`, `.json` (each also `.gz`) or `.parquet`.
-        format_name: How to read it; found from the name and the first row where None.
-        limit: Take the first so many good rows, 0 for all (a million at most).
-        skip_bad: Count bad rows and go on instead of stopping at the first.
-        as_recorded: Leave Mooncake's times on their ticks, and refuse rows that stand later in the file than their time instead of
-            sorting them.
+        format_name: The format; None to detect it from the name and the first row.
+        limit: Take this many first good rows, 0 for all (a million at most).
+        skip_bad: Count bad rows and continue, instead of stopping at the first.
+        as_recorded: Keep Mooncake's times on their ticks, and refuse rows that are later in the file than their time, instead of sorting
+            them.
 
     Raises:
-        TraceError: No such file, an unknown format, a bad row (named with its field), or no usable row at all.
+        TraceError: There is no such file, the format is unknown, a row is bad (the error names its field), or no row is usable.
     """
     if not path.is_file():
         raise TraceError(f"{path}: no such file")
@@ -126,7 +126,7 @@ def read_trace(
 
 
 def _detect(path: Path, records: list[Any]) -> TraceFormat:
-    """The format that the first row with known fields speaks for: bad rows may stand before it."""
+    """Detects the format from the first row with known fields; bad rows may precede it."""
     fields = [set(map(str, record)) for record in records if isinstance(record, dict)]
     for keys in fields:
         if keys & set(PROMPT_COLUMNS) and keys & set(OUTPUT_COLUMNS) and _base_suffix(path) == ".csv":
@@ -144,7 +144,7 @@ def _base_suffix(path: Path) -> str:
 
 
 def records(path: Path) -> Iterator[tuple[int, Any]]:
-    """Row number (from 1, the header counted where there is one) and the raw record; a line that is no JSON comes as its bytes."""
+    """Yields row number (from 1, counting a header) and raw record; a line that is not JSON is yielded as bytes."""
     suffix = _base_suffix(path)
     if suffix == ".parquet":
         yield from _parquet(path)
@@ -217,7 +217,7 @@ def _seconds(field: str, value: Any) -> float:
             stamp = datetime.fromisoformat(str(value).strip())
         except ValueError:
             raise TraceError(f"{field} is {value!r}; wanted seconds or an ISO date and time") from None
-        # Azure's stamps name no zone; any one zone gives the same differences.
+        # Azure's time stamps have no zone; any fixed zone gives the same differences.
         return (stamp if stamp.tzinfo else stamp.replace(tzinfo=UTC)).timestamp()
     if not -1e15 < number < 1e15:
         raise TraceError(f"{field} is {value!r}; wanted a finite number of seconds")
@@ -232,7 +232,7 @@ def _azure(record: Any) -> TraceRow:
     timed = [name for name in TIME_COLUMNS if name in record]
     at_s = None
     if timed:
-        # The exact offset beside a printed time stamp is the better of the two.
+        # If there are both, the exact offset is better than the printed time stamp.
         field = "arrival_s" if "arrival_s" in timed else timed[0]
         at_s = _seconds(field, record[field])
     return TraceRow(at_s=at_s, prompt_tokens=_tokens(prompt_field, prompt, 1), output_tokens=_tokens(output_field, output, 1))
@@ -269,7 +269,7 @@ _READERS: dict[TraceFormat, Callable[[Any], TraceRow]] = {"azure": _azure, "moon
 
 
 def _in_order(rows: list[TraceRow]) -> tuple[list[TraceRow], int]:
-    """Rows by time from 0 on, and how many stood late; without a time for each, the file's order stands."""
+    """Rows sorted by time from 0 on, and the number of rows out of order; if a time is missing, the file's order is kept."""
     times = [row.at_s for row in rows]
     known = [t for t in times if t is not None]
     if len(known) < len(rows):
@@ -286,16 +286,16 @@ def _refuse_earlier(before: TraceRow, row: TraceRow) -> None:
 
 
 def ticks_of(rows: list[TraceRow]) -> list[int] | None:
-    """The number of each row's 3 s tick, from the first; None where times are finer than ticks, or too few to tell."""
+    """The number of each row's 3 s tick, from the first; None if times are finer than ticks, or there are too few."""
     times_ms = [(row.at_s or 0.0) * 1000.0 for row in rows]
     ticks = [round(t / MOONCAKE_TICK_MS) for t in times_ms]
-    # The published ticks are off by a millisecond here and there.
+    # Some published ticks are off by a millisecond.
     on_ticks = all(abs(t - MOONCAKE_TICK_MS * tick) < 2.5 for t, tick in zip(times_ms, ticks, strict=True))
     return ticks if len(rows) >= TICK_EVIDENCE and on_ticks else None
 
 
 def _spread_ticks(rows: list[TraceRow]) -> list[TraceRow]:
-    """Requests of one 3 s tick, spread evenly over it in their order; left alone where times are finer than ticks."""
+    """Spreads the requests of each 3 s tick evenly over it, in their order; no change if times are finer than ticks."""
     ticks = ticks_of(rows)
     if ticks is None:
         return rows

@@ -1,4 +1,4 @@
-"""A workload: who asks what, when, how long it is and by when it is wanted. Everything comes from one seed."""
+"""A workload: requests with tenants, texts, times, lengths and targets. Everything is derived from one seed."""
 
 import math
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ class Turn(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ClientBody(msgspec.Struct, frozen=True, kw_only=True):
-    """A request as its client sends it, where that is more than a streamed chat with a cap.
+    """A request's body as its client sends it, if it is more than a streamed chat with a cap.
 
     Attributes:
         path: API path, such as /v1/chat/completions.
@@ -39,17 +39,17 @@ class ClientBody(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def streamed(self) -> bool:
-        """Whether the answer comes as a stream."""
+        """Whether the answer is streamed."""
         return bool(self.document.get("stream"))
 
     @property
     def outline(self) -> dict[str, Any]:
-        """The document without what is asked: what simulations need of it."""
+        """The part of the document that simulations need, without its content."""
         return {name: self.document[name] for name in ("stream", "n") if name in self.document}
 
     @property
     def answers(self) -> int:
-        """How many answers to the prompt the request wants (`n`)."""
+        """Number of requested answers to the prompt (`n`)."""
         return int(self.document.get("n") or 1)
 
 
@@ -59,16 +59,16 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         at_s: When it is sent, seconds from the start of the run.
         messages: The chat so far.
-        prompt_tokens: Of all messages, by `estimate_tokens`.
-        output_tokens: The true output length. Only the engine is told; the gateway and the agents never see it.
+        prompt_tokens: Tokens of all messages, by `estimate_tokens`.
+        output_tokens: The true output length. Only the engine gets it, not the gateway and the agents.
         max_tokens: The cap that the client declares: a property of its kind of traffic, not of this request's true length. 0: none.
         task_type, importance: Row of H-MAS Table 6.
-        slo: The targets that the request is judged by.
-        declares: Whether the client declares them. It declares nothing else.
-        tenant: Who sends it.
+        slo: The targets by which the request is judged.
+        declares: Whether the client declares these targets.
+        tenant: Its tenant.
         kind: Kind of traffic, such as `conv` or `code`.
         size: `short` or `long`, for the report.
-        body: What is sent, where it is more than `messages` as a streamed chat.
+        body: The body, if it is more than `messages` as a streamed chat.
     """
 
     at_s: float
@@ -87,15 +87,15 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to draw.
+    """The specification of a workload to draw.
 
     Attributes:
-        arrivals: When.
-        seed: Everything follows from it; each purpose has a random stream of its own.
-        slo_scale: Stretches Table 6 to the operating point (H-MAS E.5).
-        length_scale: Stretches prompt lengths; 1 keeps the published shape.
+        arrivals: The arrival process.
+        seed: Seed of all draws; each purpose has its own random stream.
+        slo_scale: Factor on Table 6 for the operating point (H-MAS E.5).
+        length_scale: Factor on prompt lengths; 1 keeps the published lengths.
         context_tokens: The engines' context: prompts are cut so that prompt and declared cap fit.
-        max_output_tokens: Longer outputs, and caps above it, are cut to this; 0 leaves them.
+        max_output_tokens: Longer outputs and higher caps are cut to this; 0 for no cut.
     """
 
     arrivals: ArrivalSpec
@@ -143,7 +143,7 @@ def generate(spec: WorkloadSpec, mixture: Mixture, prompts: PromptData) -> list[
 def make_arrival(
     *, at_s: float, text: str, shape: Shape, importance: float, slo_scale: float, tenant: str, long_total_tokens: int
 ) -> Arrival:
-    """Puts a drawn shape and its text together; the prompt's length is that of the text as written."""
+    """Combines a drawn shape and its text; the prompt's length is that of the written text."""
     prompt_tokens = estimate_tokens(text)
     return Arrival(
         at_s=at_s,
@@ -169,8 +169,8 @@ def draw_importances(seed: int, count: int) -> list[float]:
 def draw_shapes(spec: WorkloadSpec, mixture: Mixture, count: int) -> list[Shape]:
     """Kind, task type and lengths of each request.
 
-    Lengths follow the kind's quantile tables exactly, whatever the task mix, and yet depend on the task type: a request's score is its
-    task's level plus noise, and the score's rank under the whole mix is the quantile that is looked up.
+    Lengths follow the kind's quantile tables exactly for any task mix, and still depend on the task type: a request's score is its task's
+    level plus noise, and the rank of the score under the whole mix is the quantile that is looked up.
     """
     kinds = stream(spec.seed, "kinds").random(count)
     tasks = stream(spec.seed, "tasks").random(count)
@@ -192,9 +192,9 @@ def draw_shapes(spec: WorkloadSpec, mixture: Mixture, count: int) -> list[Shape]
 
 
 def fit(shape: Shape, context_tokens: int) -> Shape:
-    """The shape cut to an engine's context: the cap to a quarter of it, the output to the cap, the prompt to the rest.
+    """Cuts the shape to an engine's context: the cap to a quarter of it, the output to the cap, the prompt to the rest.
 
-    A twentieth of the context stays free, because the engine's own tokenizer and chat template count a little differently.
+    A twentieth of the context stays free, because the engine's own tokenizer and chat template count slightly differently.
     """
     cap = min(shape.max_tokens, context_tokens // 4)
     room = int(context_tokens * 0.95) - cap
@@ -204,14 +204,14 @@ def fit(shape: Shape, context_tokens: int) -> Shape:
 
 
 def score_rank(kind: KindSpec, level: str, score: float, spread: float) -> float:
-    """Where a length score stands among all scores of its kind, 0 to 1 (distribution function of a mixture of normals)."""
+    """Rank of a length score among all scores of its kind, 0 to 1 (distribution function of a mixture of normals)."""
     total = sum(task.weight for task in kind.tasks.values())
     below = sum(t.weight * 0.5 * (1.0 + math.erf((score - getattr(t, level)) / (spread * math.sqrt(2.0)))) for t in kind.tasks.values())
     return below / total
 
 
 def pick(weights: Mapping[K, float], u: float) -> K:
-    """The key on which `u` (0 to 1) falls when the weights are laid end to end in their order."""
+    """Selects a key by `u` (0 to 1) with probability proportional to its weight, in the order of the keys."""
     mark = u * sum(weights.values())
     for key, weight in weights.items():
         mark -= weight

@@ -1,1 +1,1 @@
-"""Questions to the simulator: one run (`simulate`), a grid of runs (`sweep`), and a capacity planner's questions (`plan`)."""
+"""Studies with the simulator: one run (`simulate`), a grid of runs (`sweep`), and capacity planning (`plan`)."""

@@ -1,4 +1,4 @@
-"""Where the cases of a study run: on this machine's cores, or on a Ray cluster. Both take a plain function and byte strings."""
+"""Backends that run the cases of a study: this machine's cores, or a Ray cluster. Both take a plain function and byte strings."""
 
 import importlib
 import multiprocessing
@@ -14,11 +14,11 @@ from hmas.planning.errors import StudyError
 Work = Callable[[bytes], bytes]
 Answers = Generator[tuple[int, bytes], None, None]
 Backend = Callable[[Work, Sequence[bytes]], Answers]
-"""Maps a module-level function over tasks and yields (place of the task, answer) as they finish. Closing it early ends what still runs."""
+"""Maps a module-level function over tasks and yields (index of the task, answer) as they finish. Closing it early ends running tasks."""
 
 RAY_MISSING = "the Ray backend needs the package ray; install it with: pip install 'h-mas[ray]'"
 IN_FLIGHT = 4
-"""Tasks handed to a Ray cluster per CPU of it."""
+"""Tasks submitted at once per CPU of a Ray cluster."""
 
 
 def cores() -> int:
@@ -27,7 +27,7 @@ def cores() -> int:
 
 
 def on_cores(workers: int = 0) -> Backend:
-    """Processes on this machine, 0 for one per core; with 1 the work is done right here."""
+    """A backend of processes on this machine, 0 for one per core; with 1 the work runs in this process."""
     count = workers or cores()
 
     def run(work: Work, tasks: Sequence[bytes]) -> Answers:
@@ -40,7 +40,7 @@ def on_cores(workers: int = 0) -> Backend:
 
 
 def on_ray(address: str = "") -> Backend:
-    """A Ray cluster at `address`; empty for the one that the environment names, else a local one.
+    """A backend on the Ray cluster at `address`; if empty, on the one that the environment names, else on a local one.
 
     Raises:
         StudyError: The package is not installed, or the cluster cannot be reached.
@@ -67,13 +67,13 @@ def on_ray(address: str = "") -> Backend:
 
 def _in_processes(work: Work, tasks: Sequence[bytes], workers: int) -> Answers:
     before = set(multiprocessing.active_children())
-    # Fresh interpreters: nothing of this process's threads or settings can leak into a result.
+    # New interpreters, so that threads and settings of this process cannot affect a result.
     executor = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=_leave_interrupts_to_parent)
     finished = False
     try:
         futures = {executor.submit(work, task): place for place, task in enumerate(tasks)}
         for future in as_completed(futures):
-            # A finished future is let go, else every answer stays in memory to the end.
+            # A finished future is removed, because otherwise every answer would stay in memory.
             yield futures.pop(future), future.result()
         finished = True
     except BrokenProcessPool as error:

@@ -1,4 +1,4 @@
-"""One simulated run as a plain document: what arrives, on which fleet, under which rules. It can be stored, compared and sent elsewhere."""
+"""One simulated run as a plain document: workload, fleet and settings. It can be stored, compared and sent to another machine."""
 
 import hashlib
 import re
@@ -23,7 +23,7 @@ PRESETS = {
     "open": SchedulerSettings(overdue="keep", fence=False),
     "shed": SchedulerSettings(overdue="shed", fence=False),
 }
-"""Named ways to admit and keep requests; `open` is a plain queue."""
+"""Named admission settings; `open` is a plain queue."""
 _SHORT = {
     "overdue": "overdue",
     "late_service_share": "late_service_share",
@@ -37,7 +37,7 @@ _SHORT = {
 
 
 class SloTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """Targets that every request declares, milliseconds; 0 leaves the workload's own."""
+    """Targets that every request declares, milliseconds; 0 keeps the workload's own."""
 
     ttft_ms: Annotated[float, Meta(ge=0)] = 0.0
     tpot_ms: Annotated[float, Meta(ge=0)] = 0.0
@@ -47,17 +47,17 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """One run.
 
     Attributes:
-        workload: As `hmas.workloads` names it, such as `azure:FILE` or `poisson:rate=40,duration=600`.
-        load: Times are divided by this: a multiple of the workload's own rate.
-        duration_s: Only what arrives before this in the workload's own time, before it is scaled; 0 for all.
-        limit: Only the first so many requests, 0 for all.
-        warmup_s: What arrives before it is served, not scored; after scaling.
-        model: What requests ask for, empty for what the fleet serves.
-        agents: Agents whose models steer the run; qos comes with any of them.
-        faults: What happens to agents meanwhile.
+        workload: Specification for `hmas.workloads`, such as `azure:FILE` or `poisson:rate=40,duration=600`.
+        load: Multiple of the workload's own rate; times are divided by this.
+        duration_s: Only requests that arrive before this in the workload's own time, before scaling; 0 for all.
+        limit: Only this many first requests, 0 for all.
+        warmup_s: Requests that arrive before this, after scaling, are served but not scored.
+        model: The model that requests ask for, empty for the one that the fleet serves.
+        agents: Agents whose models control the run; qos runs with any of them.
+        faults: Faults of agents during the run.
         meta: Settings of meta that differ from the shipped ones, by the names of `AgentsConfig`, such as `meta_selector`.
         slo: Targets for all requests, in place of the workload's.
-        seed: The workload's draws follow from it.
+        seed: Seed of the workload's random draws.
     """
 
     workload: str
@@ -78,7 +78,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 1
 
     def check(self) -> None:
-        """Whether it could be run, as far as that can be told without the workload.
+        """Checks whether the case can be run, as far as possible without the workload.
 
         Raises:
             ConfigError: Names the setting and what is allowed.
@@ -94,11 +94,11 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """A short name of all its content, the profiles' included: the same on every machine."""
+        """A hash of its whole content, including the profiles: the same on every machine."""
         return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()[:16]
 
     def document(self) -> dict[str, Any]:
-        """What a report says of it: the fleet by names, the rest as it is."""
+        """The case for a report: the fleet by names, the rest unchanged."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
         plain["fleet"] = [
             {
@@ -117,10 +117,10 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_admission(text: str) -> SchedulerSettings:
-    """Admission from a preset's name, settings, or both: `gateway`, `open`, `shed`, `shed,late_service_share=0.5,guard=0.3,fence=no`.
+    """Reads admission from a preset's name, settings, or both: `gateway`, `open`, `shed,late_service_share=0.5,guard=0.3,fence=no`.
 
     Raises:
-        ConfigError: An unknown name, or a value out of its range.
+        ConfigError: A name is unknown, or a value is out of range.
     """
     settings, named = SHIPPED, msgspec.to_builtins(SHIPPED)
     for part in filter(None, (piece.strip() for piece in text.split(","))):
@@ -151,10 +151,10 @@ def read_admission(text: str) -> SchedulerSettings:
 
 
 def read_agents(text: str) -> tuple[Agent, ...]:
-    """Agents from `none`, `all`, or their names with `+` or commas between.
+    """Reads agents from `none`, `all`, or names separated by `+` or commas.
 
     Raises:
-        ConfigError: An unknown name.
+        ConfigError: A name is unknown.
     """
     if text.strip() in {"", "none"}:
         return ()
@@ -168,7 +168,7 @@ def read_agents(text: str) -> tuple[Agent, ...]:
 
 
 def read_policy(text: str) -> tuple[str, dict[str, float]]:
-    """A policy and its parameters from `two-lane:threshold_ms=500`; one of the user's own too.
+    """Reads a policy, built in or from a plugin, and its parameters from a text such as `two-lane:threshold_ms=500`.
 
     Raises:
         ConfigError: The policy or a parameter is not allowed.
@@ -190,10 +190,10 @@ def read_policy(text: str) -> tuple[str, dict[str, float]]:
 
 
 def read_slo(text: str) -> tuple[SloTarget, float]:
-    """Targets and the share of requests that has to keep both, from `ttft=2000,tpot=60,share=0.95` (milliseconds); each may be left out.
+    """Reads targets (ms) and the share of requests that must meet both from `ttft=2000,tpot=60,share=0.95`; each part is optional.
 
     Raises:
-        ConfigError: An unknown name, or a value out of its range.
+        ConfigError: A name is unknown, or a value is out of range.
     """
     values = {"ttft": 0.0, "tpot": 0.0, "share": 0.95}
     for part in filter(None, (piece.strip() for piece in text.split(","))):

@@ -1,4 +1,4 @@
-"""Plots of studies as SVG files: the same figures give the same bytes, and texts stay texts."""
+"""Plots of studies as SVG files: the same figures give the same bytes, and text is stored as text."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from hmas.loadgen.results import Result, is_good
 from hmas.planning.report import InstanceFigures
 
 SETTINGS: Any = {
-    # Ids inside the file come from this instead of from chance.
+    # Ids inside the file are derived from this instead of random numbers.
     "svg.hashsalt": "h-mas",
     "svg.fonttype": "none",
     "font.size": 9.0,
@@ -43,7 +43,7 @@ def save(path: Path, draw: Callable[[Figure], None], *, width: float = 8.0, heig
 
 
 def latencies(path: Path, results: Sequence[Result]) -> None:
-    """Distribution of TTFT and TPOT. The TTFT's ends where the share of requests ends that ever got a token."""
+    """Plots the distributions of TTFT and TPOT. The TTFT curve ends at the share of requests that got a token."""
 
     def draw(figure: Figure) -> None:
         left, right = figure.subplots(1, 2)
@@ -56,7 +56,7 @@ def latencies(path: Path, results: Sequence[Result]) -> None:
 
 
 def timeline(path: Path, results: Sequence[Result], end_s: float) -> None:
-    """Arrivals and good answers per second, and how many wait, over time."""
+    """Plots arrivals and good answers per second, and the number of waiting requests, over time."""
 
     def draw(figure: Figure) -> None:
         top, bottom = figure.subplots(2, 1, sharex=True)
@@ -77,7 +77,7 @@ def timeline(path: Path, results: Sequence[Result], end_s: float) -> None:
 
 
 def instances(path: Path, found: Mapping[str, InstanceFigures]) -> None:
-    """Utilisation and requests in flight of each instance."""
+    """Plots utilisation and requests in flight of each instance."""
 
     def draw(figure: Figure) -> None:
         left, right = figure.subplots(1, 2, sharey=True)
@@ -93,7 +93,7 @@ def instances(path: Path, found: Mapping[str, InstanceFigures]) -> None:
 
 
 def lines(path: Path, drawn: Sequence[Line], *, x_label: str, y_label: str, mark: float | None = None, y_from_zero: bool = True) -> None:
-    """Lines over a common axis; `mark` is a level to compare with."""
+    """Plots lines over a common axis; `mark` is a level to compare with."""
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
@@ -122,7 +122,7 @@ def _cdf(axes: Axes, values: Sequence[float], total: int, label: str) -> None:
 
 
 def _waiting(results: Sequence[Result], edges: Any) -> Any:
-    """Requests that have come and neither gone to an engine nor ended, at each edge."""
+    """Requests at each edge that have arrived, but were not yet dispatched and have not ended."""
     come = np.sort([r.at_s for r in results])
     gone_s = [r.at_s + _waited_ms(r) / 1000.0 for r in results]
     gone = np.sort(gone_s)
@@ -130,7 +130,7 @@ def _waiting(results: Sequence[Result], edges: Any) -> Any:
 
 
 def _waited_ms(result: Result) -> float:
-    """How long a request stood in the queue; infinite where it was never taken out of it."""
+    """How long a request waited in the queue; infinite if it never left the queue."""
     if result.queue_ms >= 0.0:
         return result.queue_ms
     if result.total_ms >= 0.0:

@@ -1,4 +1,4 @@
-"""What a sweep's rows come to: meaned over seeds, and as curves for plots."""
+"""Aggregates a sweep's rows: means over seeds, and curves for plots."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,12 +10,12 @@ from hmas.planning.sweep import Row
 
 
 def varied(rows: Sequence[Row]) -> list[str]:
-    """Axes with more than one value, seeds left out."""
+    """Axes with more than one value, except seeds."""
     return [axis for axis in AXES if axis != "seed" and len({str(row.axes[axis]) for row in rows}) > 1]
 
 
 class Mean(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of one setting, meaned over its seeds."""
+    """Figures of one setting, averaged over its seeds."""
 
     axes: dict[str, Any]
     figures: dict[str, float]
@@ -37,9 +37,9 @@ def _mean(group: Sequence[Row]) -> Mean:
 
 
 def curves(found: Sequence[Mean], figure: str) -> tuple[str, list[tuple[str, list[tuple[float, float]]]]]:
-    """What a plot of one figure shows: the axis that is a number and varies (load before window), and a named line per other setting.
+    """The data of a plot of one figure: its x axis, a number that varies (load before window), and a named line per other setting.
 
-    Empty where no number varies.
+    Empty if no number varies.
     """
     names = [axis for axis in AXES if axis != "seed" and len({str(one.axes[axis]) for one in found}) > 1]
     x_axis = next((axis for axis in ("load", "n_run") if axis in names), "")

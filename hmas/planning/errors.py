@@ -1,7 +1,7 @@
-"""What can go wrong with a study as such."""
+"""The errors of studies."""
 
 from hmas.controller.core.errors import HmasError
 
 
 class StudyError(HmasError):
-    """A study that cannot go on: a worker died, a package is missing, results of another making lie in the folder."""
+    """A study cannot continue: a worker died, a package is missing, or the folder has results of another kind."""

@@ -1,4 +1,4 @@
-"""What may happen to agents in a simulated run: dead, hung, started anew, late, or fed nonsense; each for a while. Deterministic."""
+"""Temporary faults of agents in a simulated run: dead, hung, restarted, late, or with nonsense as input. Deterministic."""
 
 import itertools
 from collections import deque
@@ -17,16 +17,17 @@ FaultKind = Literal["dead", "hung", "restart", "late", "garbage"]
 Heard = Literal["completions", "snapshots", "views"]
 M = TypeVar("M", bound=msgspec.Struct)
 HELD_MOST = 20_000
-"""Messages that a hung agent's stream holds for it, as a bounded stream does."""
+"""Most messages that are kept for a hung agent, as in a bounded stream."""
 NONSENSE = (0.0, 1.0, -1.0, 1e-9, 1e9)
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    """One agent's trouble for a while, seconds of the workload.
+    """A fault of one agent, with times in seconds of the workload.
 
     Attributes:
-        kind: `dead` hears and says nothing; `hung` likewise, and afterwards has it all to work off; `restart` dies at the begin and comes
-            back without memory at the end; `late` says everything `by_s` later; `garbage` is fed schema-valid nonsense.
+        kind: `dead`: the agent receives and sends nothing. `hung`: likewise, and afterwards it processes the backlog. `restart`: it dies at
+            the beginning and returns without state at the end. `late`: its messages arrive `by_s` later. `garbage`: it receives
+            schema-valid nonsense.
     """
 
     agent: Steered
@@ -36,16 +37,16 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     by_s: Annotated[float, Meta(ge=0)] = 30.0
 
     def holds(self, now_s: float) -> bool:
-        """Whether it is on."""
+        """Whether the fault is active."""
         return self.from_s <= now_s < self.until_s
 
 
 class Faults:
-    """What comes through to agents and from them.
+    """Applies faults to the messages that agents receive and send.
 
     Args:
-        faults: Their troubles; those of one agent may not overlap.
-        seed: Of the nonsense.
+        faults: The faults; those of one agent may not overlap.
+        seed: Seed of the nonsense.
 
     Raises:
         ConfigError: Two faults of one agent overlap, or one ends before it begins.
@@ -69,7 +70,7 @@ class Faults:
         return bool(self._faults)
 
     def heard(self, agent: Steered, what: Heard, messages: Sequence[M], now_s: float) -> list[M]:
-        """What an agent is given of what was sent to it on one of its streams."""
+        """The messages that an agent receives, of those sent to it on one of its streams."""
         fault = self._of(agent, now_s)
         held = self._held.setdefault((agent, what), deque(maxlen=HELD_MOST))
         if fault is None or fault.kind == "late":
@@ -84,7 +85,7 @@ class Faults:
         return []
 
     def said(self, agent: Steered, messages: Sequence[M], now_s: float) -> list[M]:
-        """What comes at once of what an agent says; the rest comes from `due` when its time is there."""
+        """The agent's messages that arrive at once; `due` returns delayed ones at their time."""
         fault = self._of(agent, now_s)
         if fault is None or fault.kind != "late":
             return list(messages)
@@ -92,13 +93,13 @@ class Faults:
         return []
 
     def due(self, now_s: float) -> list[Any]:
-        """What was said late and comes now."""
+        """Delayed messages that arrive now."""
         found = [message for at_s, message in self._delayed if at_s <= now_s]
         self._delayed = deque((at_s, message) for at_s, message in self._delayed if at_s > now_s)
         return found
 
     def restarts(self, now_s: float) -> list[Steered]:
-        """Agents that come back without memory now; each once."""
+        """Agents that restart now without state; each once."""
         found: list[Steered] = []
         for number, one in enumerate(self._faults):
             if one.kind == "restart" and now_s >= one.until_s and number not in self._restarted:
@@ -110,7 +111,7 @@ class Faults:
         return next((one for one in self._faults if one.agent == agent and one.holds(now_s)), None)
 
     def _nonsense(self, message: M) -> M:
-        """The message with figures that make no sense, of the types that its schema wants; times and names stay."""
+        """The message with nonsense figures of the types of its schema; times and names are unchanged."""
         changes = {
             name: self._figure(value)
             for name in message.__struct_fields__

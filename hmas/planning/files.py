@@ -1,4 +1,4 @@
-"""The files that studies leave behind."""
+"""Writes the files of studies."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ from hmas.planning.report import Report, arrivals_end_s, document, rounded, writ
 from hmas.planning.sweep import Row, csv_text, sweep_document
 
 DRAWN_MAX = 12
-"""Lines in one plot of a sweep: the best so many by what is drawn."""
+"""Most lines in one plot of a sweep: the best by the plotted figure."""
 PLOTTED = (("goodput_rate", "goodput rate"), ("goodput_rps", "goodput, requests/s"), ("ttft_ms_p95", "TTFT p95, ms"))
 
 
@@ -38,7 +38,7 @@ def write_run(report: Report, out: Path, *, requests: bool, plots: bool) -> dict
 
 
 def write_sweep(grid: Grid, points: Sequence[Point], rows: Sequence[Row], out: Path, *, plots: bool) -> dict[str, Any]:
-    """Writes sweep.json, sweep.csv and plots of what is done, and returns the document.
+    """Writes sweep.json, sweep.csv and plots of the finished cases, and returns the document.
 
     Raises:
         ConfigError: A file cannot be written.
@@ -72,7 +72,7 @@ def write_json(path: Path, whole: Any) -> None:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[TextIO]:
-    """A text file to write, its folder made where it is missing."""
+    """Opens a text file for writing; creates its folder if it does not exist."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w", encoding="utf-8", newline="") as handle:

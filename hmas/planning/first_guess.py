@@ -1,4 +1,4 @@
-"""What one instance may hold, on the back of an envelope: where searches begin. No answer stands on it."""
+"""A rough estimate of the load that one instance holds. Searches start from it; no answer depends on it."""
 
 import numpy as np
 
@@ -8,9 +8,9 @@ from hmas.planning.loads import Load
 
 
 def guess_rps(kind: Kind, load: Load, slo: SloTarget) -> float:
-    """Requests per second of mean lengths that one instance serves with the largest steady batch that keeps the mean TPOT target.
+    """Requests per second, all of mean lengths, that one instance serves with the largest steady batch that meets the mean TPOT target.
 
-    In a steady batch of B each request takes part in as many steps as it has output tokens, and is held up by one prefill per request that
+    In a steady batch of B each request takes part in as many steps as it has output tokens, and is delayed by one prefill per request that
     ends meanwhile: B requests take `output * step(B) + B * prefill`.
     """
     profile = kind.profile

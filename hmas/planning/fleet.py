@@ -1,7 +1,7 @@
-"""Fleets: which engines of which kind a study simulates, as people write it down.
+"""Fleets: the engines that a study simulates, and their notation.
 
-In short: `2xh100-qwen3-8b,4xa100-qwen3-8b:n_run=48:price=1.9`: a count, `x`, a profile's name or the path of a profile file, then options.
-Or a file, JSON or YAML, with a list `instances` of the same fields.
+The short form is `2xh100-qwen3-8b,4xa100-qwen3-8b:n_run=48:price=1.9`: a count, `x`, a profile's name or the path of a profile file, then
+options. Alternatively a JSON or YAML file has a list `instances` of the same fields.
 """
 
 import re
@@ -23,15 +23,15 @@ _FILES = (".json", ".yaml", ".yml")
 
 
 class KindSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A kind of instance as written down.
+    """The specification of a kind of instance.
 
     Attributes:
         profile: A shipped profile's name, or the path of a profile file.
         count: How many of them.
-        n_run: Window of each: requests in flight; 0 for what the profile lets run at once.
+        n_run: Window of each: requests in flight; 0 for the profile's `max_num_seqs`.
         token_budget: Tokens per step, 0 for the profile's own.
-        price: What an hour of one instance costs, any currency; 0 where it does not matter.
-        model: Model it serves, where it is another name than the profile's.
+        price: Price of one instance per hour, in any currency; 0 if it does not matter.
+        model: Name of the model it serves, if it differs from the profile's.
     """
 
     profile: str
@@ -47,12 +47,12 @@ class _FleetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of instance with its profile, complete: it can be sent to another machine.
+    """A kind of instance together with its profile, so that it can be sent to another machine.
 
     Attributes:
         n_run: Window of each instance, 1 to the profile's `max_num_seqs`.
         token_budget: Tokens per step, 1 or more.
-        price: Per instance and hour, 0 where it does not matter.
+        price: Per instance and hour, 0 if it does not matter.
         model: Model it serves.
     """
 
@@ -64,7 +64,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The profile's name, and whatever differs from it."""
+        """The profile's name, and settings that differ from the profile."""
         changed = "" if self.n_run == self.profile.max_num_seqs else f":n_run={self.n_run}"
         if self.token_budget != self.profile.max_num_batched_tokens:
             changed += f":token_budget={self.token_budget}"
@@ -72,7 +72,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """So many instances of one kind, 0 or more."""
+    """A number of instances of one kind, 0 or more."""
 
     kind: Kind
     count: int
@@ -85,12 +85,12 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def size(self) -> int:
-        """Instances in all."""
+        """Number of all instances."""
         return sum(group.count for group in self.groups)
 
     @property
     def price(self) -> float:
-        """What an hour of it costs; 0 where no price is known."""
+        """Price of the fleet per hour; 0 if no price is known."""
         return sum(group.count * group.kind.price for group in self.groups)
 
     @property
@@ -124,7 +124,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         """The fleet with another window on every instance.
 
         Raises:
-            ConfigError: It is more than a profile lets run at once.
+            ConfigError: It is more than a profile's `max_num_seqs`.
         """
         for kind in self.kinds:
             if not 1 <= n_run <= kind.profile.max_num_seqs:
@@ -137,7 +137,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
         """The one model that requests ask for: `wanted`, else that of the first kind.
 
         Raises:
-            ConfigError: An instance's profile is for another model. Chat tuning and spelling make no other model (`same_model`).
+            ConfigError: An instance's profile is for another model; chat tuning and spelling are ignored (`same_model`).
         """
         served = list(dict.fromkeys(kind.model for kind in self.kinds))
         model = wanted or served[0]
@@ -151,10 +151,10 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_fleet(text: str) -> Fleet:
-    """A fleet from its short form, or from a file.
+    """Reads a fleet from its short form, or from a file.
 
     Raises:
-        ConfigError: It cannot be read, or a count, window or budget is out of its range; names the part.
+        ConfigError: It cannot be read, or a count, window or budget is out of range; the error names the part.
     """
     text = text.strip()
     specs = _from_file(Path(text)) if text.endswith(_FILES) and not re.match(r"\d+x", text) else _from_text(text)
@@ -173,7 +173,7 @@ def read_fleet(text: str) -> Fleet:
 
 
 def read_kinds(text: str) -> list[Kind]:
-    """Kinds of instances, from the same forms; counts do not matter.
+    """Reads kinds of instances from the same notation; counts are ignored.
 
     Raises:
         ConfigError: As `read_fleet`.
@@ -182,10 +182,10 @@ def read_kinds(text: str) -> list[Kind]:
 
 
 def make_kind(spec: KindSpec) -> Kind:
-    """Loads the profile and fills in what the spec leaves to it.
+    """Loads the profile and takes from it the values that the spec leaves out.
 
     Raises:
-        ConfigError: No such profile, or a value is out of its range.
+        ConfigError: There is no such profile, or a value is out of range.
     """
     try:
         profile = load_profile(spec.profile)
@@ -225,7 +225,7 @@ def _part(part: str) -> KindSpec:
 
 def _from_file(path: Path) -> list[KindSpec]:
     try:
-        # YAML 1.2 takes in JSON, and PyYAML nearly so: both are read by one reader.
+        # YAML 1.2 includes JSON, and PyYAML nearly does, so one reader reads both.
         document = yaml.safe_load(path.read_bytes())
     except OSError as error:
         raise ConfigError(f"fleet file {path}: {error.strerror}") from error
@@ -245,7 +245,7 @@ def _convert_file(document: Mapping[str, Any], path: Path) -> list[KindSpec]:
 
 
 def _beside(spec: KindSpec, folder: Path) -> KindSpec:
-    """A relative profile path in a fleet file counts from that file."""
+    """Resolves a relative profile path against the folder of the fleet file."""
     if spec.profile.endswith(".json") and not Path(spec.profile).is_absolute():
         return msgspec.structs.replace(spec, profile=str(folder / spec.profile))
     return spec

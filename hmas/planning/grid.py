@@ -1,4 +1,4 @@
-"""A grid over settings, and the cases that it stands for."""
+"""A grid over settings, and the cases in it."""
 
 import itertools
 from collections.abc import Iterator
@@ -93,10 +93,10 @@ def points_of(grid: Grid) -> list[Point]:
 
 
 def read_grid(path: Path) -> Iterator[tuple[str, Any]]:
-    """Settings of a grid file, JSON; a single value may stand for a list of one.
+    """Reads the settings of a grid file, JSON; a single value counts as a list of one.
 
     Raises:
-        ConfigError: It cannot be read or is no JSON object.
+        ConfigError: The file cannot be read or is not a JSON object.
     """
     try:
         document = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
@@ -109,10 +109,10 @@ def read_grid(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def make_grid(settings: dict[str, Any]) -> Grid:
-    """A grid from plain settings.
+    """Makes a grid from plain settings.
 
     Raises:
-        ConfigError: A setting is missing, unknown or of the wrong kind; names it.
+        ConfigError: A setting is missing, unknown or of the wrong type; the error names it.
     """
     try:
         return msgspec.convert(settings, Grid, strict=False)

@@ -1,4 +1,4 @@
-"""What arrives in a case: a workload of the catalogue, cut, scaled and given targets as the case says."""
+"""The workload of a case: a workload of the catalogue, cut, scaled and given targets by the case's settings."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
@@ -21,7 +21,7 @@ from hmas.workloads.sessions import SessionPlan
 from hmas.workloads.table import Believe
 
 BASES = 2
-"""Workloads kept as read, before anything is cut or scaled: neighbouring cases of a study share them."""
+"""Cached workloads, before they are cut or scaled: successive cases of a study share them."""
 
 
 class Means(NamedTuple):
@@ -37,10 +37,10 @@ class Feed:
     """One run's arrivals.
 
     Attributes:
-        arrivals: By time, read once.
-        followups: Those that follow from the end of others; None where none do.
-        issued: Every arrival that was handed out, where they cannot be had a second time.
-        ended: Sessions that are over, where there are any.
+        arrivals: In order of time; they can be read once.
+        followups: Returns arrivals that follow from the end of others; None if there are none.
+        issued: Every arrival so far, if arrivals cannot be generated a second time.
+        ended: Ended sessions, None if there are no sessions.
     """
 
     arrivals: Iterator[Arrival]
@@ -50,13 +50,13 @@ class Feed:
 
 
 class Load(ABC):
-    """A case's workload, ready to run as often as needed.
+    """A case's workload, which can be run any number of times.
 
     Attributes:
-        name: What it is.
+        name: Its name.
         kind: Its kind of traffic, a word for the report's classes.
-        own_rps: Its rate in requests per second before it was scaled.
-        count: Requests. Of sessions: the calls they make if each goes to its end.
+        own_rps: Its rate in requests per second before scaling.
+        count: Number of requests; for sessions, of the calls if every session completes.
         duration_s: Length of the arrivals.
     """
 
@@ -68,16 +68,16 @@ class Load(ABC):
 
     @property
     def rate_rps(self) -> float:
-        """Mean rate as scaled, requests per second."""
+        """Mean rate after scaling, requests per second."""
         return self.count / self.duration_s
 
     @abstractmethod
     def task(self, row: int, request_id: str) -> TaskType:
-        """Task type of one request by its place among the records and its id."""
+        """Task type of one request, by its index among the records and its id."""
 
     @abstractmethod
     def longer_than(self, tokens: int) -> int:
-        """How many requests are longer, prompt and output together."""
+        """Number of requests that are longer than this, prompt and output together."""
 
     @abstractmethod
     def means(self) -> Means:
@@ -85,11 +85,11 @@ class Load(ABC):
 
     @abstractmethod
     def feed(self, model: str, estimate: Believe | None) -> Feed:
-        """What one simulation is fed."""
+        """The arrivals of one simulation."""
 
 
 class OpenLoad(Load):
-    """Requests that come when they come."""
+    """Requests that arrive at fixed times."""
 
     def __init__(self, workload: Workload, kind: str, own_rps: float) -> None:
         self.workload = workload
@@ -118,10 +118,10 @@ class OpenLoad(Load):
 
 
 def open_load(case: Case) -> Load:
-    """A case's workload.
+    """Opens a case's workload.
 
     Raises:
-        TraceError: The workload cannot be made, or the case leaves nothing of it.
+        TraceError: The workload cannot be made, or no request is left after the case's cuts.
     """
     spec = parse(case.workload)
     if not spec.name:
@@ -157,7 +157,7 @@ def states_seed(workload: str) -> bool:
 
 
 def _seeded(text: str, seed: int) -> Spec:
-    """A seed in the text goes before the case's."""
+    """Parses a workload; a seed in the text takes precedence over the case's."""
     spec = parse(text)
     return spec._replace(options={"seed": seed, **spec.options})
 

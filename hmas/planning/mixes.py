@@ -11,7 +11,7 @@ from hmas.planning.probing import Needed, Probe, alone, probe
 from hmas.planning.question import Question
 
 MIX_RUNS = 40
-"""Mixed fleets that are simulated at most in search of a cheaper one."""
+"""Most mixed fleets that are simulated in search of a cheaper one."""
 MIX_CANDIDATES = 200_000
 
 
@@ -25,10 +25,10 @@ class Enough(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cheapest(wish: Question, needed: Mapping[str, Needed], tell: Callable[[str], None]) -> tuple[Enough | None, int, bool]:
-    """The cheapest fleet found, mixed fleets tried, and whether all that could be cheaper were tried.
+    """Returns the cheapest fleet found, the number of mixed fleets tried, and whether all fleets that could be cheaper were tried.
 
-    Candidates are tried by rising price. One that is no larger in any kind than one that failed is passed over, and so is one that could
-    not hold the load even if each instance in it were worth as much as the last one needed among its own kind.
+    Candidates are tried in order of price. A candidate is skipped if in no kind it is larger than a fleet that failed, or if it could not
+    hold the load even if each of its instances were worth as much as the last one needed in a fleet of its own kind.
     """
     kinds = [kind for kind in wish.kinds if needed[kind.name].count]
     if not kinds or any(kind.price <= 0.0 for kind in kinds):
@@ -56,8 +56,8 @@ def cheapest(wish: Question, needed: Mapping[str, Needed], tell: Callable[[str],
 
 
 def _mixes(kinds: Sequence[tuple[Kind, int]], below: float) -> Iterator[tuple[int, ...]]:
-    """Counts of each kind, two kinds or more, cheaper than `below`, that might hold what `count` of each kind alone holds."""
-    # So much of the load one instance is worth at most: with one instance fewer the load was not held.
+    """Counts of two or more kinds that cost less than `below` and might hold the load that `count` of each kind alone holds."""
+    # Upper bound of the share of the load that one instance holds: with one instance fewer the load was not held.
     worth = [1.0 / (count - 1) if count > 1 else math.inf for _, count in kinds]
 
     def grow(place: int, counts: tuple[int, ...], spent: float) -> Iterator[tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""Which of several things a study is about, as its options say it."""
+"""Parses lists of names in a study's options."""
 
 from typing import TypeVar
 
@@ -8,10 +8,10 @@ Name = TypeVar("Name", bound=str)
 
 
 def read_names(what: str, text: str, allowed: tuple[Name, ...]) -> tuple[Name, ...]:
-    """Names with commas between, in the order of those allowed; empty for all.
+    """Reads names separated by commas; returns them in the order of `allowed`. An empty text stands for all.
 
     Raises:
-        ConfigError: A name is not allowed; `what` says of which option.
+        ConfigError: A name is not allowed; the error names the option `what`.
     """
     wanted = {name.strip() for name in text.split(",") if name.strip()} or set(allowed)
     unknown = sorted(wanted - set(allowed))

@@ -1,4 +1,4 @@
-"""A capacity planner's questions: what load the fleet holds, what it takes to hold a wanted one, and what the next instance buys."""
+"""Capacity planning: what load the fleet holds, how many instances hold a wanted load, and what the next instance buys."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -18,16 +18,16 @@ from hmas.planning.question import Question, assumptions, distinct
 VERSION = 1
 ROUGH_REQUESTS = 1000
 ROUGH_TOLERANCE = 0.1
-"""What one instance is worth, roughly, is found out on the first so many requests, to this relative distance."""
+"""The rough load of one instance is searched on the first `ROUGH_REQUESTS` requests, to this relative tolerance."""
 
 
 class NextOne(msgspec.Struct, frozen=True, kw_only=True):
-    """What one more instance of a kind buys.
+    """The gain of one more instance of a kind.
 
     Attributes:
-        load_gain, rate_gain_rps: More load held, as a multiple of the workload's rate and in requests per second.
-        goodput_gain_rps: More requests within their targets per second at the wanted load.
-        rate_gain_per_price: `rate_gain_rps` per unit of price an hour, 0 without prices.
+        load_gain, rate_gain_rps: Additional load held, as a multiple of the workload's rate and in requests per second.
+        goodput_gain_rps: Additional good requests per second at the wanted load.
+        rate_gain_per_price: `rate_gain_rps` per unit of hourly price, 0 without prices.
     """
 
     kind: str
@@ -43,12 +43,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The answers.
 
     Attributes:
-        held: What the fleet as it is holds.
-        needed: By kind, how many of it alone hold the wanted load.
-        mix: The cheapest fleet found that holds it, None without prices or where none was found.
-        mixes_tried: Mixed fleets simulated for it. mix_sure: whether no cheaper mix was left untried.
+        held: The load that the present fleet holds.
+        needed: By kind, how many instances of it alone hold the wanted load.
+        mix: The cheapest fleet found that holds it, None without prices or if none was found.
+        mixes_tried: Mixed fleets simulated for it. mix_sure: whether every mix that could be cheaper was tried.
         next_one: By kind.
-        assumptions: In words.
+        assumptions: As text.
     """
 
     wish: Question
@@ -66,10 +66,10 @@ def make_plan(wish: Question, load: Load, backend: Backend, tell: Callable[[str]
     """Answers all questions.
 
     Args:
-        wish: What is asked.
-        load: The wish's workload at its own rate.
+        wish: The question.
+        load: The question's workload at its own rate.
         backend: Where the runs are made.
-        tell: Called with a line whenever an answer is there.
+        tell: Called with a line of text for each answer.
     """
     kinds = distinct([*wish.case.fleet.kinds, *wish.kinds])
     worth = _worth(wish, kinds, load, backend, tell)
@@ -84,7 +84,7 @@ def make_plan(wish: Question, load: Load, backend: Backend, tell: Callable[[str]
         )
         for fleet in fleets
     ]
-    # A kind that holds nothing by itself holds nothing in numbers either: it is not asked for.
+    # If one instance of a kind holds no load, no number of them does, so that kind is skipped.
     asked = [kind for kind in wish.kinds if worth[kind.name] > 0.0]
     wanted = msgspec.structs.replace(wish.case, load=wish.load)
     tasks += [
@@ -121,7 +121,7 @@ def make_plan(wish: Question, load: Load, backend: Backend, tell: Callable[[str]
 
 
 def _worth(wish: Question, kinds: Sequence[Kind], load: Load, backend: Backend, tell: Callable[[str], None]) -> dict[str, float]:
-    """Requests per second that one instance of each kind holds by itself, roughly: where the searches begin, no answer by itself."""
+    """Rough requests per second that one instance of each kind holds alone; only a start for the searches."""
     few = min(wish.case.limit or ROUGH_REQUESTS, ROUGH_REQUESTS)
     guesses = [guess_rps(kind, load, wish.case.slo) / load.own_rps for kind in kinds]
     tasks = [
@@ -131,7 +131,7 @@ def _worth(wish: Question, kinds: Sequence[Kind], load: Load, backend: Backend, 
             tolerance=ROUGH_TOLERANCE,
             stride=1.5,
             start=guess,
-            # An engine that is idle all but a fiftieth of the time serves requests as fast as it ever will.
+            # At a fiftieth of the guessed load an engine is nearly idle and cannot serve requests any faster.
             least=guess / 50.0,
         )
         for kind, guess in zip(kinds, guesses, strict=True)
@@ -159,7 +159,7 @@ def _next_one(kind: Kind, before: Held, after: Held, own_rps: float) -> NextOne:
 
 
 def document(plan: Plan) -> dict[str, Any]:
-    """The plan for programs."""
+    """The plan as a JSON document."""
     wish = plan.wish
     plain: dict[str, Any] = msgspec.to_builtins(plan)
     del plain["wish"]

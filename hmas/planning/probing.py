@@ -1,4 +1,4 @@
-"""How much load a fleet holds: single runs, and the search for the load at which too few requests are within their targets."""
+"""Measures how much load a fleet holds: single runs, and the search for the load at which too few requests meet their targets."""
 
 import math
 from collections.abc import Callable
@@ -17,18 +17,18 @@ from hmas.planning.running import Watch, run_case
 LEAST, MOST = 2.0**-10, 2.0**12
 """Multiples of a workload's own rate between which the search looks."""
 STRIDE_MOST = 4.0
-"""A search steps away from where it begins by a factor that is squared with each further step, up to this."""
+"""A search moves away from its start by a factor that is squared with each step, up to this."""
 MAX_COUNT = 1024
-"""Instances of one kind beyond which none are added."""
+"""Most instances of one kind that are tried."""
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
-    """One run: the load as a multiple of the workload's own rate, and what came of it.
+    """One run: the load as a multiple of the workload's own rate, and its result.
 
     Attributes:
-        share: Of requests that kept both targets. goodput_rps: those per second of the arrivals.
+        share: Share of requests that met both targets. goodput_rps: such requests per second of the arrivals.
         duration_s: Length of the arrivals at this load.
-        whole: Whether it went to its end. It is given up as soon as too many have missed: `share` is then what it could have reached yet.
+        whole: Whether the run was completed. It is aborted once too many requests have missed; `share` is then an upper bound.
     """
 
     load: float
@@ -43,10 +43,10 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     """How much load a fleet holds.
 
     Attributes:
-        load: The largest load tried that was held; 0 where even the least was not.
-        fails_at: The smallest load tried that was not held, above `load`; infinite loads are cut at `MOST` and leave it 0.
-        at: The run at `load`; None where there is none.
-        wanted: The run at the wanted load, where one was wanted.
+        load: The largest load tried that was held; 0 if even the smallest was not.
+        fails_at: The smallest load tried that was not held, above `load`; 0 if even `MOST` was held.
+        at: The run at `load`; None if there is none.
+        wanted: The run at the wanted load, None if none was wanted.
         probes: All runs of the search, by rising load.
     """
 
@@ -61,8 +61,8 @@ class Needed(msgspec.Struct, frozen=True, kw_only=True):
     """How many instances of one kind alone hold a load.
 
     Attributes:
-        count: 0 where no number up to `MAX_COUNT` does.
-        at: The run with so many. fewer: the run with one less, None with one instance.
+        count: The number of instances; 0 if no number up to `MAX_COUNT` holds the load.
+        at: The run with `count` instances. fewer: the run with one less, None with one instance.
     """
 
     count: int
@@ -72,12 +72,12 @@ class Needed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HoldTask(msgspec.Struct, frozen=True, kw_only=True, tag="hold"):
-    """What does this fleet hold?
+    """The question how much load a fleet holds.
 
     Attributes:
-        start: Where the search begins; 0 says that nothing is held.
-        stride: Factor of its first step, above 1: small where the start is a good guess.
-        least: Load below which it does not look.
+        start: Load at which the search begins; 0 means that no load is held.
+        stride: Factor of its first step, above 1: small if the start is a good guess.
+        least: The smallest load that is tried.
         wanted: A load that is run in any case, 0 for none.
     """
 
@@ -91,7 +91,7 @@ class HoldTask(msgspec.Struct, frozen=True, kw_only=True, tag="hold"):
 
 
 class NeedTask(msgspec.Struct, frozen=True, kw_only=True, tag="need"):
-    """How many instances of `kind` hold the case's load? `guess` is where the search begins."""
+    """The question how many instances of `kind` hold the case's load. The search begins at `guess`."""
 
     case: Case
     kind: Kind
@@ -100,12 +100,12 @@ class NeedTask(msgspec.Struct, frozen=True, kw_only=True, tag="need"):
 
 
 class _Hopeless(Exception):
-    """So many requests have missed that the wanted share is out of reach."""
+    """So many requests have missed that the wanted share cannot be reached."""
 
 
 @dataclass(slots=True)
 class _Misses:
-    """Counts requests that are sure to miss a target, and gives a run up that has too many of them."""
+    """Counts requests that are certain to miss a target, and aborts a run that has too many of them."""
 
     allowed: float
     ended: int = 0
@@ -115,17 +115,17 @@ class _Misses:
         self.ended += not ended.slo_met
 
     def judge(self, scheduler: Scheduler, now_s: float) -> None:
-        # Those that wait past their target are lost already.
+        # Requests that wait beyond their target have missed it already.
         self.sure = self.ended + scheduler.snapshot(now_s, "probe").overdue
         if self.sure > self.allowed:
             raise _Hopeless
 
 
 def probe(case: Case, share: float = 0.0) -> Probe:
-    """Runs a case and counts all of its requests, whatever its warm-up. With a share that is wanted the run is given up when it is lost.
+    """Runs a case and counts all requests, including the warm-up. The run is aborted once a wanted `share` cannot be reached.
 
     Raises:
-        StudyError: The independent checker found the run at fault.
+        StudyError: The independent check found an error in the run.
     """
     load = open_load(case)
     misses = _Misses(allowed=(1.0 - share) * load.count + 1e-9)
@@ -148,14 +148,14 @@ def probe(case: Case, share: float = 0.0) -> Probe:
 
 
 def answer(task: bytes) -> bytes:
-    """An encoded question to its encoded answer: a plain function, so that any process can take it."""
+    """Answers an encoded question with an encoded answer; a plain function, so that it can run in any process."""
     question = msgspec.json.decode(task, type=HoldTask | NeedTask)
     case, share = question.case, question.share
     if isinstance(question, NeedTask):
         kind = question.kind
         return msgspec.json.encode(need(question, lambda count: probe(msgspec.structs.replace(case, fleet=alone(kind, count)), share)))
     wanted = question.wanted
-    # The wanted load is told of whether it is held or not: that run goes to its end.
+    # The run at the wanted load is reported whether it is held or not, so it is not aborted.
     return msgspec.json.encode(
         hold(question, lambda load: probe(msgspec.structs.replace(case, load=load), 0.0 if load == wanted else share))
     )
@@ -167,9 +167,9 @@ def alone(kind: Kind, count: int) -> Fleet:
 
 
 def hold(task: HoldTask, ask: Callable[[float], Probe]) -> Held:
-    """Strides up or down from the start until one load is held and a higher one is not, then bisects on the logarithm.
+    """Steps up or down from the start until one load is held and a higher one is not, then bisects on the logarithm.
 
-    Every load is asked of the same requests, only denser: what differs between two answers is the load, not the draw.
+    Every load has the same requests at another rate, so two answers differ by the load and not by the random draw.
     """
     probes: dict[float, Probe] = {}
 
@@ -179,7 +179,7 @@ def hold(task: HoldTask, ask: Callable[[float], Probe]) -> Held:
         return probes[load].share >= task.share
 
     low, high, stride = 0.0, 0.0, task.stride
-    # A start of 0 says that nothing at all is held by what the fleet is made of: the search would only find the same at great length.
+    # A start of 0 means that no instance of the fleet holds any load, so the search is skipped.
     at, last = min(MOST, max(task.least, task.start)), 0.0
     while task.start > 0.0 and not (low and high) and at != last:
         low, high = (at, high) if held(at) else (low, at)
@@ -203,7 +203,7 @@ def hold(task: HoldTask, ask: Callable[[float], Probe]) -> Held:
 
 
 def need(task: NeedTask, ask: Callable[[int], Probe]) -> Needed:
-    """Steps from the guess with doubling strides until the count is between one that holds and one that does not, then bisects."""
+    """Steps from the guess with doubling strides until one count holds the load and a lower one does not, then bisects."""
     probes: dict[int, Probe] = {}
 
     def held(count: int) -> bool:

@@ -1,4 +1,4 @@
-"""How a long run is watched and stopped: progress lines on stderr, and Ctrl-C that ends in order."""
+"""Progress of a long run on stderr, and its stop in order by Ctrl-C."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -15,12 +15,12 @@ TELL_EVERY_S = 2.0
 
 @contextmanager
 def interrupts() -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C was pressed. The first is only noted, and said where that is asked for next; the second ends the command as ever."""
+    """Gives a function that returns whether Ctrl-C was pressed, and then also prints a note. A second Ctrl-C ends the command as usual."""
     asked = said = False
     before = signal.getsignal(signal.SIGINT)
 
     def note(_number: int, _frame: FrameType | None) -> None:
-        # It says nothing itself: where it comes in the middle of a line of progress, stderr cannot be written to.
+        # The handler prints nothing: in the middle of a write of a progress line, stderr cannot be written to.
         nonlocal asked
         asked = True
         signal.signal(signal.SIGINT, before)
@@ -48,7 +48,7 @@ class Teller:
         self._start_s = self._told_s = self._clock.now_s()
 
     def tell(self, told: Told) -> None:
-        """Says how far it is, where it is time for it."""
+        """Prints the progress if two seconds have passed."""
         now_s = self._clock.now_s()
         if now_s - self._told_s < TELL_EVERY_S:
             return

@@ -1,4 +1,4 @@
-"""What a capacity planner asks, and what the answers will stand on."""
+"""The question of a capacity plan, and the assumptions of its answers."""
 
 from collections.abc import Sequence
 
@@ -11,20 +11,20 @@ from hmas.planning.loads import Load
 from hmas.planning.probing import Held
 
 SHORT_S = 120.0
-"""Arrivals shorter than this leave a queue little time to build up."""
+"""In arrivals shorter than this a queue has little time to build up."""
 SCORED_LEAST = 1000
-"""Requests below which a share near 1 stands on few misses."""
+"""With fewer requests a share near 1 depends on few misses."""
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked.
+    """The question of a capacity plan.
 
     Attributes:
-        case: Workload, fleet as it is, and rules.
-        share: Of requests that has to keep both targets.
+        case: Workload, present fleet, and settings.
+        share: Share of requests that must meet both targets.
         load: Wanted load, a multiple of the workload's own rate.
         kinds: Kinds of instances that could be added.
-        tolerance: Relative distance, 0.02 for 2 %, to which a held load is searched for.
+        tolerance: Relative tolerance of the search for a held load, 0.02 for 2 %.
     """
 
     case: Case
@@ -35,10 +35,10 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_question(wish: Question) -> None:
-    """Whether it can be answered.
+    """Checks whether the question can be answered.
 
     Raises:
-        ConfigError: Names what cannot be used.
+        ConfigError: A value cannot be used; the error names it.
     """
     wish.case.check()
     if not wish.load > 0.0:
@@ -52,7 +52,7 @@ def check_question(wish: Question) -> None:
 
 
 def assumptions(wish: Question, load: Load, held: Held) -> list[str]:
-    """What the answers stand on, in words."""
+    """The assumptions of the answers, as text."""
     case = wish.case
     slo, admission = case.slo, case.admission
     ttft = f"TTFT {slo.ttft_ms:g} ms" if slo.ttft_ms else "each request's own TTFT target"
@@ -72,7 +72,7 @@ def assumptions(wish: Question, load: Load, held: Held) -> list[str]:
 
 
 def _warnings(wish: Question, load: Load, held: Held) -> list[str]:
-    """What makes the answers weak, in words."""
+    """The weaknesses of the answers, as text."""
     said = []
     if held.at is not None and held.at.duration_s < SHORT_S:
         said.append(f"Mind: at the held load all requests come within {held.at.duration_s:.0f} s, too short for a queue to show.")

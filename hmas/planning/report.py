@@ -1,4 +1,4 @@
-"""From a run to its report: figures named as in `build/demo.json`, and one row per request."""
+"""Makes the report of a run: figures named as in `build/demo.json`, and one row per request."""
 
 import csv
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ from hmas.planning.running import Run
 
 VERSION = 1
 LONG_TOKENS = 2048
-"""Prompt and output together from which a request counts as long in the report's classes."""
+"""Prompt and output tokens together above which a request counts as long in the report's classes."""
 OUTCOMES: Mapping[OutcomeKind, ClientOutcome] = {
     OutcomeKind.COMPLETED: "completed",
     OutcomeKind.REJECTED: "rejected",
@@ -37,10 +37,10 @@ class InstanceFigures(msgspec.Struct, frozen=True, kw_only=True):
     """One instance over the run.
 
     Attributes:
-        requests: Sent to it and ended. good: of those, kept both targets.
-        utilisation: Share of the span in which a step was under way, 0 to 1.
+        requests: Requests that were sent to it and have ended. good: those that met both targets.
+        utilisation: Share of the span in which it computed a step, 0 to 1.
         in_flight_mean: Requests in flight, mean over the span.
-        tokens_per_step: Prompt and output tokens a step, mean.
+        tokens_per_step: Prompt and output tokens per step, mean.
     """
 
     kind: str
@@ -58,10 +58,10 @@ class InstanceFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run came to, worked out once.
+    """The evaluated results of a run.
 
     Attributes:
-        results: The records as their clients would see them. Of a run that was stopped, those that had no end by then are left out.
+        results: The records as clients would measure them. If the run was stopped, requests that had not ended are left out.
     """
 
     run: Run
@@ -79,7 +79,7 @@ def make_report(run: Run) -> Report:
 
 
 def arrivals_end_s(run: Run) -> float:
-    """End of the span in which requests arrived: the workload's, or where the run was stopped."""
+    """End of the span in which requests arrived: the end of the workload, or the time at which the run was stopped."""
     return run.load.duration_s if run.stopped_s is None else min(run.load.duration_s, run.stopped_s)
 
 
@@ -112,7 +112,7 @@ def _instance_figures(run: Run) -> dict[str, InstanceFigures]:
 
 
 def document(report: Report) -> dict[str, Any]:
-    """The whole report. It holds nothing of the machine or the time it was made: the same case gives the same bytes."""
+    """The whole report. It contains nothing about the machine or the time, so the same case gives the same bytes."""
     run, case = report.run, report.run.case
     return {
         "version": VERSION,
@@ -140,7 +140,7 @@ def document(report: Report) -> dict[str, Any]:
 
 
 def _session_figures(run: Run) -> dict[str, Any]:
-    """How many sessions ended, how many of them with all calls answered, and how long those took; nothing where there are none."""
+    """Number of ended sessions, number of those with all calls answered, and their durations; empty if there are no sessions."""
     if run.sessions is None:
         return {}
     took_s = sorted(one.end_s - one.start_s for one in run.sessions if one.completed)
@@ -149,7 +149,7 @@ def _session_figures(run: Run) -> dict[str, Any]:
 
 
 def rounded(value: Any) -> Any:
-    """A document with its floats cut to six decimals, enough to read and the same wherever it is made."""
+    """A document with floats rounded to six decimals, so that it is the same on every machine."""
     if isinstance(value, float):
         return round(value, 6)
     if isinstance(value, Mapping):
@@ -158,7 +158,7 @@ def rounded(value: Any) -> Any:
 
 
 def write_requests(run: Run, handle: TextIO) -> None:
-    """Writes CSV with a header and one row per request of the part that was simulated; times in seconds and milliseconds."""
+    """Writes CSV with a header and one row per simulated request; times in seconds and milliseconds."""
     writer = csv.writer(handle, lineterminator="\n")
     writer.writerow(COLUMNS)
     writer.writerows(_rows(run))
@@ -187,7 +187,7 @@ def _result(index: int, record: RequestRecord, task: TaskType, kind: str) -> Res
         size="long" if tokens >= LONG_TOKENS else "short",
         wanted_tokens=record.output_tokens,
         slo=record.slo or BASE_SLO[task],
-        # Nobody waits for ever: what was not done ten minutes after the last arrival was given up by its client.
+        # Clients do not wait for ever: a request that has not ended ten minutes after the last arrival counts as given up by its client.
         outcome="timed_out" if record.outcome is None else OUTCOMES[record.outcome],
         detail=record.reason if record.outcome else "unfinished when the simulation ended",
     )

@@ -1,4 +1,4 @@
-"""Rows of a long study on disk, one a line as they come, so that one that is broken off can be taken up again."""
+"""Stores the rows of a long study on disk, one per line as they finish, so that an interrupted study can be resumed."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,14 +13,14 @@ Row = TypeVar("Row", bound=msgspec.Struct)
 
 
 class KeptRows(Generic[Task, Row]):
-    """Rows by the task that they are of.
+    """Rows by task.
 
     Args:
-        path: The file; None keeps nothing.
-        kind: Type of a row; it has an `error` in words, empty where there is none.
-        key: The task's name in the file: the same for a task whatever else is run beside it.
-        resume: Whether rows that lie there already count. They are those of the same requests only if code and models are the same.
-        accept: Which of them count; all by default.
+        path: The file; None stores nothing.
+        kind: Type of a row; it has an `error` text, empty if there is none.
+        key: The task's name in the file, independent of other tasks.
+        resume: Whether to use rows that are in the file already. They are comparable only if code and models are the same.
+        accept: Which of these rows to use; all by default.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class KeptRows(Generic[Task, Row]):
         """Reads or empties the file.
 
         Raises:
-            StudyError: It cannot be read or written.
+            StudyError: The file cannot be read or written.
         """
         self._path = path
         self._key = key
@@ -48,7 +48,7 @@ class KeptRows(Generic[Task, Row]):
                 data = path.read_bytes()
                 whole = data[: data.rfind(b"\n") + 1]
                 if len(whole) < len(data):
-                    # The line that an interrupt or a full disk cut off.
+                    # Removes a line that an interrupt or a full disk cut off.
                     path.write_bytes(whole)
                 kept = msgspec.json.Decoder(tuple[str, kind]).decode_lines(whole)  # type: ignore[valid-type]
                 self._rows = {name: row for name, row in kept if accept(row)}
@@ -60,11 +60,11 @@ class KeptRows(Generic[Task, Row]):
             raise StudyError(f"{path}: {error}; it is no file of rows of this study: remove it, or run without --resume") from error
 
     def row(self, task: Task) -> Row | None:
-        """The task's row, where it lies there."""
+        """The task's row, None if there is none."""
         return self._rows.get(self._key(task))
 
     def keep(self, task: Task, row: Row) -> None:
-        """Adds a row; one with an error is to be made again."""
+        """Stores a row, unless it has an error: such a task runs again."""
         if self._path is not None and not getattr(row, "error", ""):
             with self._path.open("ab") as file:
                 file.write(msgspec.json.encode((self._key(task), row)) + b"\n")

@@ -1,4 +1,4 @@
-"""What comparisons in simulation have in common: the windows that a fleet takes, tasks to rows, the best window."""
+"""Common parts of comparisons in simulation: the windows of a fleet, the run of tasks, the best window."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
@@ -16,16 +16,16 @@ Row = TypeVar("Row")
 
 
 class Measured(Protocol):
-    """A row of a run on a backlog, with `middle_rps` and `tpot_ms_p50` among its figures."""
+    """The row of a run on a backlog; its figures include `middle_rps` and `tpot_ms_p50`."""
 
     @property
     def window(self) -> int:
-        """Of each instance."""
+        """Window of each instance."""
         ...
 
     @property
     def figures(self) -> Mapping[str, float]:
-        """By name."""
+        """Figures by name."""
         ...
 
 
@@ -33,7 +33,7 @@ def caps_of(fleet: Fleet, caps: Sequence[int]) -> list[int]:
     """The windows that every engine of the fleet can have.
 
     Raises:
-        ConfigError: None is left to try.
+        ConfigError: No window is left to try.
     """
     most = min(kind.profile.max_num_seqs for kind in fleet.kinds)
     kept = [cap for cap in caps if cap <= most]
@@ -46,7 +46,7 @@ def curve_of(rows: Iterable[Measured], what: str) -> list[CapPoint]:
     """Throughput and TPOT by window.
 
     Raises:
-        StudyError: No run completed anything; `what` says of what.
+        StudyError: No run completed a request; `what` names the runs in the error.
     """
     curve = [
         CapPoint(n_run=row.window, throughput_rps=row.figures["middle_rps"], tpot_ms=row.figures["tpot_ms_p50"])
@@ -59,7 +59,7 @@ def curve_of(rows: Iterable[Measured], what: str) -> list[CapPoint]:
 
 
 def best_window(tried: Mapping[int, float]) -> int:
-    """The window with the highest goodput rate; of equals the smaller one."""
+    """The window with the highest goodput rate; among equals the smallest."""
     return max(tried, key=lambda cap: (tried[cap], -cap))
 
 
@@ -73,16 +73,16 @@ def rows_of(
     on_row: Callable[[int, Row], None],
     say: Callable[[str], None] | None,
 ) -> list[Row]:
-    """Has tasks worked on and reads their rows, in the tasks' order.
+    """Runs tasks and returns their rows in the order of the tasks.
 
     Args:
-        tasks: All of them.
-        kind: What `work` answers with, encoded as JSON.
+        tasks: All tasks.
+        kind: Type of the rows that `work` returns, encoded as JSON.
         work: A module-level function from task to row, both encoded.
         backend: Where it runs.
-        known: Rows that are there already, by place of their task.
-        on_row: Given place and row of each that was made, as it comes.
-        say: Told about ten times where it stands; None tells nobody.
+        known: Rows that exist already, by index of their task.
+        on_row: Called with index and row of each new row.
+        say: Called about ten times with the progress as text; None for no progress.
     """
     found = dict(known)
     left = [place for place in range(len(tasks)) if place not in found]

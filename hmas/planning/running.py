@@ -1,4 +1,4 @@
-"""Runs a case: workload, scheduler, engines and agents put together, progress told, and stopped in order when asked to."""
+"""Runs a case: connects workload, scheduler, engines and agents, reports progress, and stops in order on request."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,12 +25,12 @@ from hmas.workloads.session_driver import SessionEnd
 
 Followups = Callable[[Ended, float], Iterable[Arrival]]
 TELL_EVERY = 256
-"""Arrivals and endings between two looks at whether to tell progress or to stop."""
+"""Number of arrivals and ends between two checks whether to report progress or to stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """How far a run is: virtual time, and requests that have come and that are done."""
+    """Progress of a run: virtual time, and the numbers of arrived and ended requests."""
 
     now_s: float
     come: int
@@ -40,14 +40,14 @@ class Told:
 
 @dataclass(slots=True)
 class Watch:
-    """The outside of a run.
+    """The callbacks of a run.
 
     Attributes:
-        tell: Called now and then with how far it is.
-        stop: Whether the run is to end early; asked now and then.
+        tell: Called at intervals with the progress.
+        stop: Called at intervals; returns whether the run should end early.
         ended: Called with each request that ends.
-        viewed: Called with each view that qos makes, where agents steer.
-        look: Called now and then with the scheduler and the time. Where it raises, the run is given up without a result.
+        viewed: Called with each view that qos makes, if agents control the run.
+        look: Called at intervals with the scheduler and the time. If it raises, the run is aborted without a result.
     """
 
     tell: Callable[[Told], None] = lambda _told: None
@@ -59,14 +59,14 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a case came to.
+    """The result of a case.
 
     Attributes:
-        records: One per request of the part that was simulated, in order of arrival.
-        stopped_s: Virtual time at which it was asked to stop; None where it went to its end. What was running then was served to its
-            end, what waited was left: those records have no outcome.
-        violations: What the independent checker found.
-        sessions: Sessions that are over, None where the workload has none.
+        records: One per simulated request, in order of arrival.
+        stopped_s: Virtual time at which the run was stopped; None if it was completed. Requests that ran then were served to their end;
+            requests that waited were not, and their records have no outcome.
+        violations: Violations that the independent check found.
+        sessions: Ended sessions, None if the workload has no sessions.
     """
 
     case: Case
@@ -82,14 +82,14 @@ class Run:
 
 
 class Gate(Router, Protocol):
-    """An admission of somebody else's, in the router's place: it lets a request wait where its own account says so."""
+    """A foreign admission control in place of the router: it lets a request wait according to its own accounting."""
 
     def controls(self) -> Sequence[Periodic]:
-        """How it looks at the engines."""
+        """Its periodic readings of the engines."""
         ...
 
     def on_end(self, ended: Ended, now_s: float) -> None:
-        """Told of each request that ends."""
+        """Called with each request that ends."""
         ...
 
 
@@ -97,10 +97,10 @@ def run_case(case: Case, watch: Watch | None = None, load: Load | None = None, g
     """Simulates a case. The same case gives the same run, always.
 
     Args:
-        case: What to run.
-        watch: Progress and stopping; they change nothing of what is simulated up to a stop.
-        load: The case's workload, where it has been opened already.
-        gate: An admission that stands in the router's place.
+        case: The case to run.
+        watch: Callbacks for progress and stop; they do not affect the simulation before a stop.
+        load: The case's workload, if it has been opened already.
+        gate: An admission control in place of the router.
 
     Raises:
         ConfigError: The case cannot be run.
@@ -149,7 +149,7 @@ def run_case(case: Case, watch: Watch | None = None, load: Load | None = None, g
 
 
 def build(case: Case, router: Router | None = None) -> tuple[Scheduler, dict[str, EngineModel]]:
-    """The scheduler and the engines of a case, as at a gateway's start; `router` in place of the case's."""
+    """Makes the scheduler and the engines of a case as at a gateway's start; `router` replaces that of the case."""
     kinds = case.fleet.instances()
     model = case.fleet.model(case.model)
     scheduler = Scheduler(
@@ -174,18 +174,18 @@ def build(case: Case, router: Router | None = None) -> tuple[Scheduler, dict[str
 
 
 def judge(case: Case, load: Load, feed: Feed, result: SimulationResult, widest: Mapping[str, int]) -> list[str]:
-    """The independent checker's word on a result."""
+    """Runs the independent check on a result; returns the violations."""
     profiles: dict[str, Profile] = {name: kind.profile for name, kind in case.fleet.instances().items()}
     arrivals: Iterable[Arrival] | None = feed.issued
     if arrivals is None:
-        # As many as came: all of them, unless the run was stopped.
+        # The requests that arrived: all of them, unless the run was stopped.
         arrivals = itertools.islice(load.feed(case.fleet.model(case.model), None).arrivals, len(result.records))
     return check(arrivals, result, profiles=profiles, n_run=widest)
 
 
 @dataclass(slots=True)
 class _Guard:
-    """Counts what passes, tells progress, and stops a run: no more arrivals, nothing dispatched any more, what runs runs out."""
+    """Counts requests, reports progress, and stops a run: no more arrivals and dispatches, while running requests are served."""
 
     watch: Watch
     scheduler: Scheduler
@@ -198,7 +198,7 @@ class _Guard:
     _since: int = field(default=0)
 
     def passed(self, arrivals: Iterator[Arrival]) -> Iterator[Arrival]:
-        """Hands arrivals on until the run is to stop."""
+        """Passes arrivals on until the run is stopped."""
         for arrival in arrivals:
             yield arrival
             self.come += 1
@@ -207,7 +207,7 @@ class _Guard:
                 return
 
     def following(self, followups: Followups | None) -> Followups | None:
-        """Likewise with those that follow from others."""
+        """The same for follow-up requests."""
         if followups is None:
             return None
 
@@ -221,7 +221,7 @@ class _Guard:
         return follow
 
     def ended(self, now_s: float) -> None:
-        """A request has ended."""
+        """Counts an ended request."""
         self.now_s = now_s
         self.done += 1
         self._look()

@@ -1,4 +1,4 @@
-"""Sessions as a case's workload: calls that follow from each other."""
+"""Sessions as a case's workload: calls that depend on each other."""
 
 import copy
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ from hmas.workloads.table import Believe
 
 
 class SessionLoad(Load):
-    """Sessions that begin at given times; more load is more sessions in less time, each at its own pace."""
+    """Sessions that begin at given times; a higher load means more sessions per time, while each keeps its own pace."""
 
     def __init__(self, plan: SessionPlan, kind: str, own_rps: float) -> None:
         self.plan = plan
@@ -29,7 +29,7 @@ class SessionLoad(Load):
         self.duration_s = plan.duration_s
 
     def task(self, row: int, request_id: str) -> TaskType:  # noqa: ARG002 - open workloads go by the row
-        """As `Load`: the driver's ids name session and call."""
+        """As `Load`; the driver's ids contain session and call."""
         number, place = map(int, request_id[1:].split("-"))
         return self.plan.sessions[int(self.plan.which[number])].calls[place].task
 
@@ -38,7 +38,7 @@ class SessionLoad(Load):
         return sum(call.prompt_tokens + call.output_tokens > tokens for call in self._calls())
 
     def means(self) -> Means:
-        """As `Load`; with the targets of an undeclared request, whatever the task."""
+        """As `Load`, with the targets of a request without declared targets, for every task."""
         lengths = np.array([(call.prompt_tokens, call.output_tokens) for call in self._calls()], float)
         prompt, output = lengths.mean(axis=0).tolist()
         return Means(prompt, output, self.plan.options.tpot_ms or 90.0 * self.plan.options.slo_scale)
@@ -66,10 +66,10 @@ class SessionLoad(Load):
 
 
 def open_sessions(case: Case, base: SessionPlan, kind: str) -> SessionLoad:
-    """A plan cut, scaled and given targets as the case says; `limit` counts sessions.
+    """Cuts and scales a plan and sets its targets by the case's settings; `limit` counts sessions.
 
     Raises:
-        TraceError: The case leaves nothing of it.
+        TraceError: No session is left after the case's cuts.
     """
     plan = copy.copy(base)
     if case.duration_s and case.duration_s < plan.duration_s:

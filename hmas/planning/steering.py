@@ -1,8 +1,8 @@
-"""The agents' own models at the simulated gateway: the same telemetry, views, decisions and order of precedence as with the real ones.
+"""The agents' own models at the simulated gateway, with the same telemetry, views, decisions and precedence as in a live system.
 
-What is left out is the bus and its delays: a view is answered in the moment it is made. Perception and prediction have no part in it: they
-read prompts, and a simulated request has none. What is believed about a request is what a gateway believes before they speak: the history
-of its tenant and length.
+The bus and its delays are left out: agents answer a view at the moment it is made. Perception and prediction do not take part, because
+they read prompts and a simulated request has none. The estimates of a request are those that a gateway makes without them, from the
+history of its tenant and length.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -41,11 +41,11 @@ from hmas.planning.faults import Faults
 
 META_MAX_AGE_S = MetaAgent.max_age_s
 NOTED = 10_000
-"""Changes of policy that are kept for the report."""
+"""Most policy changes that are kept for the report."""
 
 
 class PolicyChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A policy that meta put in force."""
+    """A change of policy by meta."""
 
     at_s: float
     before: str
@@ -54,17 +54,17 @@ class PolicyChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentSteering:
-    """Listens to what ends and steers the scheduler, as the case says.
+    """Gives telemetry to the case's agents and applies their decisions to the scheduler.
 
     Args:
-        case: Who steers.
-        viewed: Called with each view that qos makes, before it is acted on.
+        case: The case, which names the agents.
+        viewed: Called with each view that qos makes, before agents act on it.
 
     Attributes:
-        history: What the gateway has learnt of lengths and times.
-        actions: Control actions of statera, counted.
-        changes: Policies that meta changed, in order of time.
-        widest: The largest window that was in force, by instance.
+        history: Lengths and times that the gateway has learnt.
+        actions: Number of control actions of statera.
+        changes: Policy changes of meta, in order of time.
+        widest: The largest active window so far, by instance.
     """
 
     def __init__(self, case: Case, viewed: Callable[[ShortView | LongView], None] = lambda _view: None) -> None:
@@ -97,7 +97,7 @@ class AgentSteering:
         self._in_force: Directives | None = None
 
     def controls(self) -> Sequence[Periodic]:
-        """Control laws for the simulation; none where nobody steers."""
+        """Control laws for the simulation; empty if the case has no agents."""
         return [Periodic(every_s=self._tick_s, run=self._cycle)] if self._agents else []
 
     def _start_qos(self) -> None:
@@ -107,12 +107,12 @@ class AgentSteering:
         self._statera = statera_agent.make_agent(self._config)
 
     def _start_meta(self) -> None:
-        # The twin stands on what the engines have shown, as it does where their profile is not known.
+        # The twin uses measurements of the engines, as it does for engines without a profile.
         self._meta = make_meta(self._config, admission=self._case.admission, routing=self._case.router)
         self._twin = self._meta.twin
 
     def on_end(self, ended: Ended, now_s: float) -> None:
-        """Telemetry."""
+        """Passes the telemetry of an ended request to history and agents."""
         completion = completion_of(ended, now_s)
         self.history.learn(completion)
         if not self._agents:
@@ -124,7 +124,7 @@ class AgentSteering:
                 self._twin.hear(heard)
 
     def estimate(self, request: Request, _now_s: float) -> Estimates:
-        """What is believed of a request when it comes."""
+        """The estimates of a request at its arrival."""
         believed = self.history.estimate(request)
         if self._twin is not None:
             self._twin.traffic.came(request, believed)
@@ -145,12 +145,12 @@ class AgentSteering:
                 self.actions += 1
             else:
                 self._heard_meta = Received(message.sent_s, message)
-        # Silence is noticed as well as words.
+        # With faults the directives are applied even without messages, because an agent's silence matters too.
         if said or self._faults:
             self._apply(scheduler, engines, now_s)
 
     def _actions(self, views: Sequence[ShortView | LongView], now_s: float) -> list[ControlAction]:
-        """What statera says to the views, as far as they are not too old for it."""
+        """Statera's actions on the views that are not too old for it."""
         found: list[ControlAction] = []
         for view in views:
             self._viewed(view)
@@ -162,7 +162,7 @@ class AgentSteering:
         return found
 
     def _decisions(self, views: Sequence[ShortView | LongView], now_s: float) -> list[MetaDecision]:
-        """What meta says to the views; outcomes of earlier decisions are for operators."""
+        """Meta's decisions on the views; outcomes of earlier decisions are left out, as they are only for operators."""
         found: list[MetaDecision] = []
         for view in views:
             if self._meta is not None and not _is_old(view, META_MAX_AGE_S, now_s):
@@ -171,7 +171,7 @@ class AgentSteering:
         return found
 
     def _troubled(self, snapshot: SystemSnapshot, now_s: float) -> list[ControlAction | MetaDecision]:
-        """The same with agents in trouble."""
+        """One cycle with faults of agents."""
         faults = self._faults
         starts = {"qos": self._start_qos, "statera": self._start_statera, "meta": self._start_meta}
         for agent in faults.restarts(now_s):
@@ -189,7 +189,7 @@ class AgentSteering:
         return [*(one for one in late if isinstance(one, ControlAction | MetaDecision)), *actions, *decisions]
 
     def _apply(self, scheduler: Scheduler, engines: Mapping[str, EngineModel], now_s: float) -> None:
-        """What the gateway does when an agent has spoken: resolve anew, move what is different."""
+        """Resolves the directives after a message of an agent and applies the differences, as the gateway does."""
         before = self._in_force
         after = resolve(
             self._configured,
@@ -217,5 +217,5 @@ class AgentSteering:
 
 
 def _is_old(message: ShortView | LongView, max_age_s: Mapping[type[Message], float], now_s: float) -> bool:
-    """Whether an agent's shell would not hand it over any more."""
+    """Whether a view is so old that an agent's process would discard it."""
     return now_s - message.sent_s > max_age_s.get(type(message), float("inf"))

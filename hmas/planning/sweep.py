@@ -1,4 +1,4 @@
-"""Many cases: kept as they finish, resumed where they stopped."""
+"""Runs many cases: results are stored as they finish, and an interrupted sweep can be resumed."""
 
 import csv
 import io
@@ -25,7 +25,7 @@ LATENCIES = ("ttft_ms", "tpot_ms")
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """What one case came to: `figures` named as in a report, or an `error` in words."""
+    """The result of one case: `figures` named as in a report, or an `error` text."""
 
     key: str
     axes: dict[str, Any]
@@ -34,7 +34,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_point(task: bytes) -> bytes:
-    """One point, encoded, to its row, encoded: a plain function, so that any process can take it."""
+    """Runs an encoded point and returns its encoded row; a plain function, so that it can run in any process."""
     point = msgspec.json.decode(task, type=Point)
     try:
         run = run_case(point.case)
@@ -54,13 +54,13 @@ def run_point(task: bytes) -> bytes:
 
 
 def run_points(points: Sequence[Point], kept: "Kept", backend: Backend, tell: Callable[[Row, int], None]) -> None:
-    """Runs what has no result yet. An interrupt passes through; all that was finished by then is in `kept`.
+    """Runs points without a result. An interrupt is passed on to the caller; `kept` then has all finished results.
 
     Args:
         points: The grid's points.
-        kept: Where results go.
+        kept: The store of results.
         backend: Where the work is done.
-        tell: Called with each new row and how many are still missing.
+        tell: Called with each new row and the number of missing rows.
     """
     missing = [point for point in points if point.case.key not in kept.rows]
     left = len(missing)
@@ -73,10 +73,10 @@ def run_points(points: Sequence[Point], kept: "Kept", backend: Backend, tell: Ca
 
 
 class Kept:
-    """Results on disk, one JSON document a line, appended as they come. A case that failed is tried again by the next run.
+    """Results on disk, one JSON document per line, appended as they finish. The next run tries failed cases again.
 
     Attributes:
-        rows: By the case's key.
+        rows: Rows by the case's key.
     """
 
     def __init__(self, path: Path) -> None:
@@ -87,7 +87,7 @@ class Kept:
         data = path.read_bytes()
         whole = data[: data.rfind(b"\n") + 1]
         if len(whole) < len(data):
-            # The line that an interrupt or a full disk cut off.
+            # Removes a line that an interrupt or a full disk cut off.
             path.write_bytes(whole)
         for number, line in enumerate(whole.splitlines(), 1):
             try:
@@ -98,14 +98,14 @@ class Kept:
                 self.rows[row.key] = row
 
     def add(self, row: Row) -> None:
-        """Keeps a result; it is on disk when this returns."""
+        """Stores a result; it is on disk when this returns."""
         if not row.error:
             self.rows[row.key] = row
         with self._path.open("ab") as handle:
             handle.write(msgspec.json.encode(row) + b"\n")
 
     def of(self, points: Sequence[Point]) -> list[Row]:
-        """The rows there are of these points, in their order."""
+        """The existing rows of these points, in the order of the points."""
         return [self.rows[point.case.key] for point in points if point.case.key in self.rows]
 
 
@@ -120,7 +120,7 @@ def csv_text(rows: Sequence[Row]) -> str:
 
 
 def sweep_document(grid: Grid, points: Sequence[Point], rows: Sequence[Row]) -> dict[str, Any]:
-    """The whole sweep, in the grid's order: the same grid gives the same bytes, whatever ran first."""
+    """The whole sweep, in the grid's order: the same grid gives the same bytes, regardless of the order of runs."""
     return {
         "version": VERSION,
         "complete": len(rows) == len(points),

@@ -1,4 +1,4 @@
-"""Results of studies as tables for people."""
+"""Results of studies as text tables."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -46,7 +46,7 @@ def run_tables(report: Report) -> str:
 
 
 def sweep_table(rows: Sequence[Row]) -> str:
-    """The best settings of a sweep, meaned over seeds, by goodput rate."""
+    """The best settings of a sweep by goodput rate, averaged over seeds."""
     names = varied(rows) or ["policy"]
     ordered = sorted(means(rows), key=lambda one: -one.figures["goodput_rate"])
     head = [*names, "goodput/s", "rate", "ESG/s", "TTFT p95 ms", "TPOT p95 ms", "utilisation"]
@@ -61,7 +61,7 @@ def _figures(one: Mean) -> list[str]:
 
 
 def plan_text(plan: Plan) -> str:
-    """A plan: what is held, what is needed, what the next instance buys, and what that stands on."""
+    """A plan as text: held load, needed instances, the gain of the next instance, and the assumptions."""
     wish = plan.wish
     share = f"{wish.share:.1%}"
     lines = [_held_line(plan), ""]

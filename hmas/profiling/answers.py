@@ -1,4 +1,4 @@
-"""Reads a streamed answer for its times alone: when each token came, and what the engine counted."""
+"""Reads the times of a streamed answer: when each token came, and the engine's token counts."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ from hmas.loadgen.sse import SseLines
 
 
 class TokenTimes(SseLines):
-    """Fed with the body's bytes as they arrive and the time of each piece.
+    """Reads a stream, fed with the body's bytes and their arrival times.
 
     Attributes:
-        times_s: When tokens came, one entry per event that carries one or more.
-        prompt_tokens: By `usage`; 0 where the answer has none. `output_tokens` likewise.
-        events: Server-sent events in all, content or not.
+        times_s: When tokens came, one entry per event that has one or more.
+        prompt_tokens: By `usage`; 0 if the answer has none. `output_tokens` likewise.
+        events: Number of all server-sent events, with or without content.
         error: Message of an error event; empty without one.
     """
 
@@ -44,7 +44,7 @@ class TokenTimes(SseLines):
 
 
 def _content(choice: dict[str, Any]) -> bool:
-    """Whether a choice carries a token. One that is half a character has an empty text, as has the opening event, which names the role."""
+    """Whether a choice has a token. A token of half a character has an empty text, like the opening event, which names the role."""
     delta = choice.get("delta")
     if not isinstance(delta, dict):
         return choice.get("text") is not None

@@ -1,4 +1,4 @@
-"""From what an engine showed to the coefficients of its profile, with the error that is left."""
+"""Fits the coefficients of a profile to measurements of an engine, and computes the remaining error."""
 
 from collections.abc import Sequence
 
@@ -20,20 +20,20 @@ COEFFICIENTS = (
 _NEWCOMER = COEFFICIENTS.index("prefill_ms_per_seq")
 _TURNS = 20
 _LEAST_REST = 0.05
-"""Share of a prompt's time that is never taken for its newcomer's cost."""
+"""Least share of a prompt's time that is not attributed to the cost of a new sequence."""
 _LEAST_STEP_MS = 1e-3
 
 
 class FitImpossible(HmasError):
-    """The measurements do not determine a profile; says what is missing."""
+    """The measurements do not determine a profile; the error says what is missing."""
 
 
 class Prefill(msgspec.Struct, frozen=True, kw_only=True):
-    """One prompt that had the engine to itself.
+    """One prompt that ran alone on the engine.
 
     Attributes:
         prompt_tokens: Its length, 1 or more.
-        ttft_ms: From sending it to its first token.
+        ttft_ms: Time from sending it to its first token.
     """
 
     prompt_tokens: int
@@ -41,14 +41,14 @@ class Prefill(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decode(msgspec.Struct, frozen=True, kw_only=True):
-    """Steps of a batch that decoded, with or without newcomers whose prompts were computed in some of them.
+    """Steps of a decoding batch, with or without new requests whose prompts were computed in some of the steps.
 
     Attributes:
         seqs: Sequences that decoded, 1 or more.
-        kv_tokens: Cached tokens that they read, summed, in the mean over the steps.
-        step_ms: The mean step, the median over the sequences.
-        joined: Newcomers per step; 0 where there were none.
-        joined_tokens: Their prompt tokens per step. `joined_pairs`: the query-key pairs of those, per step.
+        kv_tokens: Sum of cached tokens that they read, mean over the steps.
+        step_ms: The mean step time, median over the sequences.
+        joined: New requests per step; 0 if there were none.
+        joined_tokens: Their prompt tokens per step. `joined_pairs`: their query-key pairs per step.
     """
 
     seqs: int
@@ -60,7 +60,7 @@ class Decode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Misfit(msgspec.Struct, frozen=True, kw_only=True):
-    """Relative error of a quantity over the measurements it was fitted to: how many there were, median and 90th percentile."""
+    """Relative error of a quantity over the measurements of its fit: their number, median and 90th percentile."""
 
     quantity: str
     count: int
@@ -69,7 +69,7 @@ class Misfit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
-    """Coefficients by the names of `hmas.engines.sim.profile.Profile`, and the error that is left per quantity."""
+    """Coefficients by the names of `hmas.engines.sim.profile.Profile`, and the remaining error per quantity."""
 
     values: dict[str, float]
     misfits: tuple[Misfit, ...]
@@ -79,18 +79,18 @@ def fit_coefficients(prefills: Sequence[Prefill], decodes: Sequence[Decode], *, 
     """Fits the step time to both kinds of measurements at once.
 
     A prompt of L tokens alone takes `request_ms + ceil(L / tokens_per_step) (step_ms + s) + a L + b L (L + 1) / 2` until its first token;
-    a step of n sequences over K cached tokens takes `step_ms + c n + d K` (the form of `Profile`), and a newcomer adds s and its prompt.
-    The decode steps tell the fixed cost of a step. Prompts and batches alone are fitted with s given, 0 at first; then s is the median
-    of what batches that newcomers joined took beyond that, and so on in turn. Fitted all together, the many rows of the first two kinds
-    would take the few of the third for outliers. Without such rows all of a prompt's fixed cost is taken for the front end's.
+    a step of n sequences over K cached tokens takes `step_ms + c n + d K` (the form of `Profile`), and a new request adds s and its prompt.
+    The decode steps determine the fixed cost of a step. Single prompts and plain batches are fitted with a given s, 0 at first. Then s is
+    the median extra time of batches that new requests joined, and both steps alternate. In a joint fit the few rows with new requests would
+    count as outliers among the many others. Without such rows a prompt's whole fixed cost is attributed to the front end.
 
     Args:
         prefills: Single prompts, of at least two lengths.
-        decodes: Decode steps, at no fewer than two numbers of sequences, with newcomers or without.
+        decodes: Decode steps, at two or more different numbers of sequences, with or without new requests.
         tokens_per_step: The engine's budget: a longer prompt takes several steps.
 
     Raises:
-        FitImpossible: Too few unlike measurements.
+        FitImpossible: There are too few different measurements.
     """
     if len({one.prompt_tokens for one in prefills}) < 2:
         raise FitImpossible(f"{len(prefills)} prompts of one length: a profile needs prompts of two lengths or more")

@@ -1,4 +1,4 @@
-"""The designed load: which requests tell the coefficients apart, within bounds that a shared engine can bear."""
+"""The designed load: requests that determine all coefficients, within bounds that are acceptable for a shared engine."""
 
 from typing import Literal
 
@@ -13,21 +13,21 @@ LONG_PROMPT = 1024
 JOINER_PROMPT = 256
 OUTPUT_TOKENS = 48
 JOINERS = 12
-"""Newcomers to a batch that decodes, one after the other; the batch's answers are twice as long, so that most of them come in time."""
+"""New requests that join a decoding batch one by one; the batch's answers are twice as long, so that most of these come in time."""
 KV_SHARE = 0.7
-"""Share of the KV cache that a batch may come to fill: no preemption disturbs its steps."""
+"""Share of the KV cache that a batch may fill, so that no preemption disturbs its steps."""
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that are sent together.
 
     Attributes:
-        kind: What it is for.
-        seqs: How many.
-        prompt_tokens: About how long each prompt is; the engine's own count is what the fit takes.
-        output_tokens: How long each answer is.
-        joiners: Prompts of a single token's answer that are sent one after the other while the others decode.
-        joiner_tokens: About how long each of those is.
+        kind: Its purpose.
+        seqs: Number of requests.
+        prompt_tokens: Approximate length of each prompt; the fit uses the engine's own count.
+        output_tokens: Length of each answer.
+        joiners: Prompts with answers of one token that are sent one after the other while the others decode.
+        joiner_tokens: Approximate length of each of those.
     """
 
     kind: Kind
@@ -39,25 +39,25 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tokens(self) -> int:
-        """Prompt and output tokens of all of them."""
+        """Prompt and output tokens of the whole batch."""
         return self.seqs * (self.prompt_tokens + self.output_tokens) + self.joiners * (self.joiner_tokens + 1)
 
     @property
     def held(self) -> int:
-        """Tokens that the KV cache holds of it at most."""
+        """Most tokens of the batch in the KV cache."""
         return self.seqs * (self.prompt_tokens + self.output_tokens) + bool(self.joiners) * (self.joiner_tokens + 1)
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """What the engine can hold and what may be asked of it.
+    """The limits of the engine and of the load.
 
     Attributes:
         max_model_len: Prompt and output of one request together, tokens.
         kv_tokens: Tokens its KV cache holds.
         max_num_seqs: Sequences that may run at once.
-        concurrency: Numbers of sequences that decode together; those the engine cannot run at once are left out.
-        repeats: How often each prompt length and each batch is taken.
-        max_tokens: Tokens in all; what comes after is not sent.
+        concurrency: Numbers of sequences that decode together; those that the engine cannot run at once are left out.
+        repeats: How often each prompt length and each batch is measured.
+        max_tokens: Limit of all tokens; batches beyond it are not sent.
     """
 
     max_model_len: int
@@ -71,11 +71,11 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 def plan(bounds: Bounds) -> list[Batch]:
     """The batches in the order in which they are sent.
 
-    Prompt lengths double from 16 to 4096, or to half of what the engine takes. Decoding is measured with short prompts at each
-    concurrency, and with long ones at the least and the greatest that fit, which tells the price of reading the cache from that of a
-    sequence. At the least and the greatest concurrency newcomers join, short ones and longer ones: what they cost those that decode. Every
-    repeat goes through all of it before the next begins, so that a probe cut short has seen everything once, and a slow spell of the
-    machine does not fall on one kind alone.
+    Prompt lengths double from 16 to 4096, or to half of the engine's context. Decoding is measured with short prompts at each concurrency,
+    and with long prompts at the smallest and the largest concurrency that fit, which separates the cost of reading the cache from the cost
+    of a sequence. At the smallest and the largest concurrency, short and longer new requests join, which measures their cost for decoding
+    ones. Every repeat covers all of this before the next begins, so that a probe that is cut short has measured everything once, and a slow
+    period of the machine does not affect one kind alone.
     """
     output = max(4, min(OUTPUT_TOKENS, bounds.max_model_len // 4))
     longest = min(LONGEST_PROMPT, bounds.max_model_len // 2)

@@ -1,4 +1,4 @@
-"""From a ladder of concurrencies to a plant, and from the plant to gains. Pure."""
+"""Fits a plant to measurements at several concurrencies, and derives control gains from the plant. Pure."""
 
 from collections.abc import Sequence
 
@@ -13,11 +13,11 @@ LEAST_RUNGS = 3
 
 
 class Identified(msgspec.Struct, frozen=True, kw_only=True):
-    """What an identification run found.
+    """The result of an identification run.
 
     Attributes:
-        misfit: Largest error of the fitted TPOT over the measured one.
-        margins: Of the derived gains on this plant; `default_margins`: of the default ones.
+        misfit: Largest relative error of the fitted TPOT.
+        margins: Stability margins of the derived gains on this plant; `default_margins`: those of the default gains.
     """
 
     rungs: list[Rung]
@@ -32,13 +32,13 @@ def identify(rungs: Sequence[Rung], *, tpot_ms: float, period_s: float, tick_s: 
     """Fits tpot(n) = base + slope n and derives the gains.
 
     Args:
-        rungs: By rising concurrency, three or more.
-        tpot_ms: TPOT target at which the gains are to hold; 0 for the highest concurrency measured.
+        rungs: Three or more, by rising concurrency.
+        tpot_ms: TPOT target for which the gains are derived; 0 for the highest measured concurrency.
         period_s: As `agents.statera_period_s`.
-        tick_s: As `scheduler.tick_s`, from one view to the next.
+        tick_s: As `scheduler.tick_s`, the time between two views.
 
     Raises:
-        StudyError: Too few rungs, or TPOT does not rise with concurrency at all.
+        StudyError: There are too few rungs, or TPOT does not rise with concurrency.
     """
     if len(rungs) < LEAST_RUNGS:
         raise StudyError(f"{len(rungs)} concurrencies were measured; allowed: {LEAST_RUNGS} or more (--ladder, --max-seconds)")
@@ -75,7 +75,7 @@ def identify(rungs: Sequence[Rung], *, tpot_ms: float, period_s: float, tick_s: 
 
 
 def _line(n: np.ndarray, tpot: np.ndarray) -> tuple[float, float]:
-    """Least squares on relative errors, with a base of 0 or more."""
+    """Fits a line by least squares on relative errors, with a base of 0 or more."""
     weights = 1.0 / tpot
     design = np.column_stack([np.ones_like(n), n]) * weights[:, None]
     (base, slope), *_ = np.linalg.lstsq(design, np.ones_like(n), rcond=None)

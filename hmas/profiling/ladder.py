@@ -1,6 +1,6 @@
-"""A ladder of concurrencies held by a closed loop of clients: who has an answer sends the next request at once.
+"""Measures an engine at several concurrencies with a closed loop of clients, each of which sends its next request after each answer.
 
-What comes out is the plant as statera meets it, prefill in the way of decoding, and not the pure decode step that `hmas profile` looks for.
+The result is the plant that statera controls, in which prefill delays decoding, and not the pure decode step that `hmas profile` measures.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ from hmas.profiling.target import ProbeError, Target
 from hmas.workloads.table import prior
 
 SPREAD = 0.5
-"""Answers are up to so much shorter or longer than asked for, so that clients do not march in step."""
+"""Largest relative deviation of an answer's length from the mean, so that clients do not run in lockstep."""
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """What the clients of a rung ask for: prompt and output tokens on the average, requests each, and the draws' seed."""
+    """The load of one rung: mean prompt and output tokens, requests per client, and seed."""
 
     prompt_tokens: int = 256
     output_tokens: int = 64
@@ -36,7 +36,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rung(msgspec.Struct, frozen=True, kw_only=True):
-    """One concurrency: medians of TPOT, decode time and service time of its answers, and requests per second completed."""
+    """The measurement at one concurrency: medians of TPOT, decode time and service time, and completed requests per second."""
 
     n: int
     tpot_ms: float
@@ -47,7 +47,7 @@ class Rung(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timing(msgspec.Struct, frozen=True):
-    """One answer: when its request was sent, when its first and its last token came, how many tokens."""
+    """One answer: when its request was sent, when its first and last tokens came, and its number of tokens."""
 
     sent_s: float
     first_s: float
@@ -56,7 +56,7 @@ class Timing(msgspec.Struct, frozen=True):
 
 
 def rung_of(n: int, timings: Sequence[Timing]) -> Rung | None:
-    """What a concurrency showed; the first request of each client, sent at once with the others, does not count. None with too few."""
+    """Evaluates one concurrency without the first request of each client, as all clients start at once. None with too few answers."""
     counted = [one for one in sorted(timings, key=lambda one: one.sent_s)[n:] if one.tokens >= 2 and one.last_s > one.first_s]
     if not counted:
         return None
@@ -72,7 +72,7 @@ def rung_of(n: int, timings: Sequence[Timing]) -> Rung | None:
 
 
 def simulated(profile: Profile, ladder: Sequence[int], load: Load) -> list[Rung]:
-    """The ladder on an engine model, in virtual time."""
+    """Measures an engine model in virtual time."""
     rungs = [rung_of(n, _simulated(profile, n, load)) for n in ladder if n <= profile.max_num_seqs]
     return [rung for rung in rungs if rung is not None]
 
@@ -105,7 +105,7 @@ def _simulated(profile: Profile, n: int, load: Load) -> list[Timing]:
 async def live(
     target: Target, ladder: Sequence[int], load: Load, *, api_key: str, max_seconds: float, on_rung: Callable[[Rung], None]
 ) -> list[Rung]:
-    """The ladder on a live engine, rung by rung; none begins after `max_seconds`.
+    """Measures a live engine, rung by rung; none begins after `max_seconds`.
 
     Raises:
         ProbeError: The engine refuses, breaks off, does not stream, or a rung takes longer than `max_seconds`.

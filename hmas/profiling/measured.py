@@ -1,4 +1,4 @@
-"""Puts a fit and what is known of an engine together into a profile document."""
+"""Makes a profile document from a fit and the known data of an engine."""
 
 import re
 from collections.abc import Mapping
@@ -18,12 +18,12 @@ DEFAULT_BLOCK = 16
 
 
 class Stated(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operator states, None for what the engine is asked for instead.
+    """Values that the operator states; None for values to read from the engine.
 
     Attributes:
         gpu: The GPU's name in the profile. `tp`, `dtype` likewise.
         kv_tokens: Tokens the KV cache holds.
-        kv_bytes_per_token: 2 x layers x KV heads x head size x bytes per element; no engine says it over HTTP.
+        kv_bytes_per_token: 2 x layers x KV heads x head size x bytes per element; no engine reports it over HTTP.
         max_model_len, max_num_seqs, max_num_batched_tokens: As in `Profile`.
     """
 
@@ -38,7 +38,7 @@ class Stated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes for the profile, and where those come from that nobody stated."""
+    """Sizes for the profile, and which of them are assumed."""
 
     block_size: int
     kv_tokens: int
@@ -49,10 +49,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def limits_of(target: Target, stated: Stated) -> Limits:
-    """Sizes by the operator's word, else the engine's, else vLLM's defaults.
+    """Sizes from the operator, else from the engine, else vLLM's defaults.
 
     Raises:
-        ProbeError: The context length or the KV cache's size is known to nobody; names the option.
+        ProbeError: The context length or the KV cache's size is unknown; the error names the option.
     """
     length = stated.max_model_len or target.max_model_len
     if not length:
@@ -60,7 +60,7 @@ def limits_of(target: Target, stated: Stated) -> Limits:
     kv_tokens = stated.kv_tokens or target.kv_tokens
     if not kv_tokens:
         raise ProbeError(f"{target.url} does not state the size of its KV cache; give it with --kv-tokens (see the engine's start-up log)")
-    # One sequence of full length has to fit; an engine whose cache is smaller takes shorter ones only.
+    # One sequence of full length has to fit; an engine with a smaller cache accepts only shorter ones.
     length = min(length, kv_tokens)
     assumed = []
     seqs = stated.max_num_seqs or target.max_num_seqs
@@ -84,10 +84,10 @@ def limits_of(target: Target, stated: Stated) -> Limits:
 
 
 def profile_of(name: str, *, target: Target, stated: Stated, limits: Limits, findings: Findings, fit: Fit) -> Profile:
-    """The profile, checked as `load_profile` checks a file.
+    """Makes the profile, with the same checks as `load_profile`.
 
     Raises:
-        ProfileError: A value is out of the range that a profile allows.
+        ProfileError: A value is out of the range of profiles.
     """
     block = limits.block_size
     document: dict[str, Any] = {
@@ -109,7 +109,7 @@ def profile_of(name: str, *, target: Target, stated: Stated, limits: Limits, fin
 
 
 def source_text(target: Target, limits: Limits, findings: Findings, misfits: tuple[Misfit, ...]) -> str:
-    """How the numbers came about, with the fit's error."""
+    """The origin of the numbers as text, with the fit's error."""
     engine = f"{target.kind} {target.version}".strip()
     errors = ", ".join(f"{one.quantity} {one.median:.1%} at the median and {one.p90:.1%} at the 90th percentile" for one in misfits)
     text = (
@@ -121,7 +121,7 @@ def source_text(target: Target, limits: Limits, findings: Findings, misfits: tup
 
 
 def model_name(target: Target) -> str:
-    """What stands behind the name that is served; of a folder its last part, since the rest says where this machine keeps its files."""
+    """The model behind the served name; for a folder its last part, because the rest is specific to the machine."""
     return target.root.rstrip("/").rsplit("/", 1)[-1] if target.root.startswith(("/", ".")) else target.root or target.model
 
 
@@ -131,7 +131,7 @@ def slug(model: str, gpu: str) -> str:
 
 
 def document_of(profile: Profile) -> Mapping[str, Any]:
-    """The profile as its JSON document, fields at their defaults left out where the format allows it."""
+    """The profile as a JSON document, without optional fields that have their defaults."""
     built: Mapping[str, Any] = msgspec.to_builtins(profile)
     required = {"name", "gpu", "model", "source", "tp", "dtype"}
     defaults = {field.name: field.default for field in msgspec.structs.fields(Profile)}

@@ -21,17 +21,17 @@ _CONNECT_S = 10.0
 _LEAST_STEPS = 3
 _LEAST_MOMENTS = 3
 _BURST = 0.1
-"""Tokens closer than this share of their answer's mean pace came together."""
+"""Tokens whose gap is below this share of their answer's mean gap count as one burst."""
 
 
 class Findings(msgspec.Struct, kw_only=True):
-    """What a probe saw.
+    """The measurements of a probe.
 
     Attributes:
-        prefills: Single prompts. `decodes`: steps of batches that did nothing but decode.
-        sent: Batches that were sent; `planned`: that were to be.
-        tokens: Prompt and output tokens that the engine worked through.
-        elapsed_s: How long it took.
+        prefills: Single prompts. `decodes`: steps of decoding batches.
+        sent: Number of batches sent; `planned`: number of batches planned.
+        tokens: Prompt and output tokens that the engine processed.
+        elapsed_s: Duration of the probe.
     """
 
     prefills: list[Prefill]
@@ -43,7 +43,7 @@ class Findings(msgspec.Struct, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """One stream: when it was sent, when its content came, and the prompt's length by the engine's count."""
+    """One stream: when its request was sent, when its content came, and its lengths by the engine's count."""
 
     sent_s: float
     times_s: list[float]
@@ -60,14 +60,14 @@ async def probe(
     seed: int = 1,
     on_progress: Callable[[int, int, float], None] | None = None,
 ) -> Findings:
-    """Sends batch after batch, each when the one before has ended, and stops in time.
+    """Sends one batch after another, each when the previous one has ended, and stops in time.
 
     Args:
         target: The engine.
-        batches: As `hmas.profiling.design.plan` makes them.
+        batches: Batches from `hmas.profiling.design.plan`.
         api_key: Sent as a bearer token; empty for none.
-        max_seconds: No batch begins after this; one that has begun is waited for as long again.
-        seed: The prompts' words follow from it. No two prompts share a beginning, so that no prefix cache helps.
+        max_seconds: No batch begins after this; a batch in progress may take as long again.
+        seed: Seed of the prompts' words. No two prompts share a beginning, so that no prefix cache helps.
         on_progress: Called after each batch with the batches sent, those planned, and the seconds since the start.
 
     Raises:
@@ -100,7 +100,7 @@ async def probe(
 
 
 class Asker:
-    """Sends requests whose answers run to their full length, in whatever way this engine takes such an order."""
+    """Sends requests whose answers run to their full length, with the fields that this engine supports for that."""
 
     def __init__(self, session: aiohttp.ClientSession, target: Target, api_key: str, seed: int) -> None:
         self._session = session
@@ -111,7 +111,7 @@ class Asker:
         self._full_length: dict[str, Any] = {"ignore_eos": True}
 
     async def together(self, batch: Batch) -> list[Answer]:
-        """All answers of a batch, in the order of sending."""
+        """Sends a batch and returns all answers, in the order of sending."""
         texts = [self.text(batch.prompt_tokens) for _ in range(batch.seqs)]
         answers, _ = await self._gather(texts, batch.output_tokens, [])
         words = sum(text.count(" ") + 1 for text in texts)
@@ -121,7 +121,7 @@ class Asker:
         return answers
 
     async def joined(self, batch: Batch) -> tuple[list[Answer], list[Answer]]:
-        """The answers of a batch that decodes, and those of the newcomers sent one after the other until the first of the batch is done."""
+        """Sends a batch, and new requests one by one until the first of the batch is done; returns the answers of both."""
         texts = [self.text(batch.prompt_tokens) for _ in range(batch.seqs)]
         return await self._gather(texts, batch.output_tokens, [self.text(batch.joiner_tokens) for _ in range(batch.joiners)])
 
@@ -140,18 +140,18 @@ class Asker:
         return [one for one in outcomes if isinstance(one, Answer)], [one for one in joined if isinstance(one, Answer)]
 
     async def calibrate(self) -> None:
-        """Learns how many words make a token, from one short answer."""
+        """Measures the number of words per token with one short answer."""
         await self.together(Batch(kind="warm-up", seqs=1, prompt_tokens=128, output_tokens=2))
 
     async def _guarded(self, text: str, output_tokens: int) -> Answer | ProbeError:
-        """The answer, or the error as a value: a task group wraps what is raised in it."""
+        """Returns the answer, or the error as a value, because a task group wraps raised errors."""
         try:
             return await self.ask(text, output_tokens)
         except ProbeError as error:
             return error
 
     async def ask(self, text: str, output_tokens: int) -> Answer:
-        """One answer, streamed to its end.
+        """Reads one answer, streamed to its end.
 
         Raises:
             ProbeError: The engine refuses, breaks off, or does not stream.
@@ -174,7 +174,7 @@ class Asker:
                 if response.status != 200:
                     answer = await response.read()
                     if response.status in (400, 422) and self._full_length and b"ignore_eos" in answer:
-                        # The public API's own servers refuse what they do not know; their answers may end early.
+                        # Servers of the public API refuse unknown fields, so their answers may end early.
                         self._full_length = {}
                         return await self.ask(text, output_tokens)
                     raise ProbeError(refusal(url, CHAT, response.status, answer))
@@ -192,7 +192,7 @@ class Asker:
         return Answer(sent_s, reader.times_s, prompt, reader.output_tokens or len(reader.times_s))
 
     def text(self, tokens: int) -> str:
-        """Words without sense, about so many tokens of them by what the engine counted so far."""
+        """Random words of about `tokens` tokens, by the engine's counts so far."""
         count = max(1, round(tokens * self._words_per_token))
         letters = self._rng.integers(0, len(_LETTERS), size=(count, 4))
         return " ".join("".join(_LETTERS[index] for index in word) for word in letters.tolist())
@@ -211,21 +211,21 @@ def _note(findings: Findings, batch: Batch, answers: Sequence[Answer], newcomers
 
 
 def decode_steps(answers: Sequence[Answer], newcomers: Sequence[Answer] = ()) -> Decode | None:
-    """The mean step while all of a batch decoded, the median over its streams; None where that was too short.
+    """The mean step time while all sequences of a batch decoded, median over its streams; None if that time was too short.
 
-    Newcomers count that had their first token meanwhile; where none had, the batch that was to have some tells nothing.
+    New requests count if they had their first token meanwhile; if none of the planned ones had, the batch gives no measurement.
 
-    Only the time between the last one's first token and the first one's last token counts, less the first gap, in which a prompt may still
-    have been computed. A stream's step is the time from the first moment to the last at which something came, over the tokens that came
-    after the first: whoever is short of CPU (the engine's front end, or this client) hands tokens on in bursts, where the single gap says
-    nothing. An answer that came in one burst, or nearly so, tells nothing at all.
+    Only the time between the latest first token and the earliest last token of the batch counts, without the first gap, in which a prompt
+    may still have been computed. A stream's step is the time between its first and last arrivals in this span, over the tokens after the
+    first arrival. Single gaps are not used, because with little CPU the engine's front end or this client passes tokens on in bursts. An
+    answer that came in one burst, or nearly so, gives no measurement.
     """
     begin_s = max(answer.times_s[0] for answer in answers)
     end_s = min(answer.times_s[-1] for answer in answers)
     steps_ms: list[float] = []
     read = 0.0
     for answer in answers:
-        # An event may carry several tokens, too.
+        # An event may have several tokens.
         per_event = max(1.0, answer.output_tokens / len(answer.times_s))
         moments = _moments(answer, begin_s, end_s)[1:]
         if len(moments) < _LEAST_MOMENTS:
@@ -252,7 +252,7 @@ def decode_steps(answers: Sequence[Answer], newcomers: Sequence[Answer] = ()) ->
 
 
 def _moments(answer: Answer, begin_s: float, end_s: float) -> list[float]:
-    """When something came between two times: the first token of each burst."""
+    """The arrival times between two times: the first token of each burst."""
     apart_s = _BURST * (answer.times_s[-1] - answer.sent_s) / len(answer.times_s)
     found: list[float] = []
     before_s = float("-inf")

@@ -1,4 +1,4 @@
-"""Least squares that coefficients of time need: none below 0, relative errors, and outliers that do not pull."""
+"""Least squares for time coefficients: non-negative, on relative errors, and robust against outliers."""
 
 from typing import Any
 
@@ -12,19 +12,19 @@ _ROUNDS = 30
 
 
 def robust_nnls(design: Floats, measured: Floats, *, knee: float = 0.05) -> Floats:
-    """Coefficients, none below 0, that bring `design @ x` close to `measured`.
+    """Non-negative coefficients `x` with which `design @ x` is close to `measured`.
 
     Minimises the sum over the rows of the soft-L1 loss `2 (sqrt(1 + (r / knee)^2) - 1)` of the relative residual `r`, by reweighted
-    non-negative least squares: quadratic for residuals below `knee`, linear beyond, so that a row taken while the machine stood still
-    moves the result little.
+    non-negative least squares. The loss is quadratic for residuals below `knee` and linear beyond, so that a row that was measured while
+    the machine stalled changes the result little.
 
     Args:
         design: (rows, coefficients), finite.
         measured: (rows,), more than 0.
-        knee: Relative residual from which a row counts as an outlier.
+        knee: Relative residual above which a row counts as an outlier.
 
     Raises:
-        ValueError: Shapes do not fit, a value is not finite, or a measured one is not more than 0.
+        ValueError: Shapes do not fit, a value is not finite, or a measured value is not more than 0.
     """
     if design.ndim != 2 or measured.shape != (design.shape[0],):
         raise ValueError(f"design {design.shape} and measured {measured.shape}: allowed are (rows, coefficients) and (rows,)")

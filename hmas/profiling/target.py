@@ -1,4 +1,4 @@
-"""The engine that is to be measured: whether it answers, what it serves, what it states about itself."""
+"""The engine to measure: whether it answers, what it serves, and what it reports about itself."""
 
 import re
 from collections.abc import Mapping
@@ -17,19 +17,19 @@ _BLOCK_SIZE = re.compile(rb'block_size="(\d+)"')
 
 
 class ProbeError(HmasError):
-    """An engine that cannot be measured; says what it answered and what to change."""
+    """An engine cannot be measured; the error says what it answered and what to change."""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine as it describes itself; None for what it does not say.
+    """The engine's report about itself; None for values that it does not report.
 
     Attributes:
         url: Base address without /v1.
-        model: The model asked for. `root`: what stands behind that name, such as a path on the Hub.
-        kind: As `hmas.engines.connect` tells it apart: `vllm`, `sim` or `openai`.
-        version: In the engine's own words.
+        model: The requested model. `root`: the model behind that name, such as a path on the Hub.
+        kind: Kind as detected by `hmas.engines.connect`: `vllm`, `sim` or `openai`.
+        version: The engine's own version text.
         max_model_len: Prompt and output of one request together, tokens.
-        kv_tokens: Tokens its KV cache holds. `block_size`: in blocks of so many.
+        kv_tokens: Tokens its KV cache holds. `block_size`: tokens per block.
         max_num_seqs, max_num_batched_tokens: Its scheduler's limits.
     """
 
@@ -46,7 +46,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def look_at(url: str, *, model: str = "", api_key: str = "") -> Target:
-    """Asks an engine what it is.
+    """Reads an engine's properties.
 
     Args:
         url: Base address without /v1.
@@ -54,7 +54,7 @@ async def look_at(url: str, *, model: str = "", api_key: str = "") -> Target:
         api_key: Sent as a bearer token; empty for none.
 
     Raises:
-        ProbeError: Nothing answers, it wants a key, lists no model, or not this one.
+        ProbeError: The engine does not answer, needs a key, lists no model, or does not serve this one.
     """
     card = await _card(url, model, headers_with(api_key))
     engine = await connect_engine(name="target", url=url, api_key=api_key)
@@ -89,7 +89,7 @@ def headers_with(api_key: str) -> dict[str, str]:
 
 
 def refusal(url: str, path: str, status: int, body: bytes) -> str:
-    """What an answer that is no success means, in words."""
+    """The meaning of an unsuccessful answer, as text."""
     where = f"{url}{path} answers {status}"
     if status in (401, 403):
         return f"{where}: it wants an API key, or another one; name the environment variable that holds it with --api-key-env"

@@ -1,4 +1,4 @@
-"""Checks for what others add to H-MAS, to be called from their own tests."""
+"""Checks for extensions of H-MAS, to be called from the tests of their authors."""
 
 from hmas.testing.conformance import CHECKS, assert_conforms, order_of
 from hmas.testing.queue_script import NonConformance

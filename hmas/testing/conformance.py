@@ -1,4 +1,4 @@
-"""What every queueing policy has to keep, as checks that the author of a policy runs: `assert_conforms(MyPolicy)`."""
+"""The requirements on every queueing policy, as checks for the author of a policy: `assert_conforms(MyPolicy)`."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -21,14 +21,14 @@ STEPS = 300
 SEEDS = 2
 STARVES = "starves"
 QUEUED = 600
-"""More than a scheduler moves at once, so that a switch goes on while requests come and go."""
+"""More than a scheduler moves at once, so that a switch continues while requests arrive and end."""
 PATIENCE_POPS = 2_500
 PATIENCE_STEP_S = 10.0
 
 
 @dataclass(frozen=True)
 class Subject:
-    """The policy under test: its class, its parameters (those not given by default), the first seed, and how many wait at a switch."""
+    """The policy under test: class, non-default parameters, first seed, and number of waiting requests at a switch."""
 
     policy: type[QueuePolicy]
     parameters: Mapping[str, float] = field(default_factory=dict)
@@ -36,27 +36,27 @@ class Subject:
     queued: int = QUEUED
 
     def make(self) -> QueuePolicy:
-        """An empty one."""
+        """Makes an empty policy."""
         return self.policy({**self.policy.default_parameters, **own_parameters(self.parameters)})
 
     def fail(self, words: str) -> NonConformance:
-        """What is wrong with it."""
+        """Makes the error that names the policy."""
         return NonConformance(f"{self.policy.__qualname__}: {words}")
 
 
 def contract(subject: Subject) -> None:
-    """Every member of the contract is there, and an empty one does nothing."""
+    """The policy has every member of the contract, and does nothing while it is empty."""
     check_policy(subject.policy)
 
 
 def conservation(subject: Subject) -> None:
-    """Whatever happens, each request is handed out once, or taken out once by id, and nobody is forgotten or made up."""
+    """Under any calls each request is popped once, or removed once by id, and no request is lost or invented."""
     for seed in range(subject.seed, subject.seed + SEEDS):
         QueueScript(subject.make(), seed).run(STEPS)
 
 
 def undo_pop(subject: Subject) -> None:
-    """Popping some and putting them back, the last first, changes nothing in the order."""
+    """Popping some requests and putting them back, last first, does not change the order."""
     for seed in range(subject.seed, subject.seed + SEEDS):
         plain, probed = QueueScript(subject.make(), seed), QueueScript(subject.make(), seed, probing=True)
         plain.run(STEPS)
@@ -67,7 +67,7 @@ def undo_pop(subject: Subject) -> None:
 
 
 def rebuild(subject: Subject) -> None:
-    """`load` takes what a queue holds, in the order of arrival, and loses nobody; those popped elsewhere may end here."""
+    """`load` accepts the requests of a queue in order of arrival and loses none; requests popped by another policy may end in it."""
     rng = np.random.default_rng(subject.seed)
     entries = [make_entry(number, START_S + number, rng) for number in range(60)]
     policy = subject.make()
@@ -82,7 +82,7 @@ def rebuild(subject: Subject) -> None:
 
 
 def switches(subject: Subject) -> None:
-    """Changes to and from every policy of the pool under load lose nobody and double nobody. Adds the policy to the pool."""
+    """Switches to and from every policy of the pool under load lose or duplicate no request. Adds the policy to the pool."""
     register(subject.policy)
     scheduler = Scheduler(
         settings=SchedulerSettings(queue_limit=2 * QUEUED, overdue="keep", tpot_guard=0.0),
@@ -131,10 +131,10 @@ def determinism(subject: Subject) -> None:
 
 
 def starvation(subject: Subject) -> None:
-    """The worst-placed request comes out while better-placed ones keep the queue full; not asked of a policy that says it starves.
+    """The worst-placed request is popped while better-placed ones keep the queue full; skipped for a policy that declares starvation.
 
-    For 25,000 seconds somebody comes and somebody goes every 10 seconds. Who comes is short, urgent and of a better priority,
-    belongs to one of a few other tenants and is the first of a new session.
+    For 25,000 seconds, one request arrives and one is popped every 10 seconds. An arriving request is short, urgent and of a better
+    priority, belongs to one of a few other tenants, and is the first of a new session.
     """
     if subject.policy.starvation.startswith(STARVES):
         return
@@ -157,12 +157,12 @@ def starvation(subject: Subject) -> None:
 CHECKS: Mapping[str, Callable[[Subject], None]] = MappingProxyType(
     {check.__name__: check for check in (contract, conservation, undo_pop, rebuild, switches, determinism, starvation)}
 )
-"""Every check by its name; each raises `PolicyError`."""
+"""Every check by name; each raises `PolicyError`."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """How a policy did in one check: its name, what it asks in a sentence, and what was found wrong, empty where nothing was."""
+    """A policy's result in one check: the check's name, its requirement in a sentence, and the failure, empty if it passed."""
 
     check: str
     meaning: str
@@ -170,7 +170,7 @@ class Result:
 
 
 def try_out(policy: type[QueuePolicy], parameters: Mapping[str, float] | None = None, *, seed: int = 1) -> list[Result]:
-    """Runs every check on a policy and tells how each went; the contract alone, where that is not kept."""
+    """Runs every check on a policy and returns all results; if the contract check fails, returns only that."""
     results: list[Result] = []
     for name, check in CHECKS.items():
         trouble = ""
@@ -194,11 +194,11 @@ def assert_conforms(policy: type[QueuePolicy], parameters: Mapping[str, float] |
 
     Args:
         policy: The class; it is added to the pool of this process.
-        parameters: Those to make it with, the rest by default.
-        seed: Of the scripts; another one tries other requests.
+        parameters: Non-default parameters.
+        seed: Seed of the scripts; another seed gives other requests.
 
     Raises:
-        NonConformance: Names every check that failed and what was found, with the seed and the step.
+        NonConformance: A check failed; the error names every failed check with the failure, the seed and the step.
     """
     failed = [f"{result.check}: {result.trouble}" for result in try_out(policy, parameters, seed=seed) if result.trouble]
     if failed:
@@ -206,10 +206,10 @@ def assert_conforms(policy: type[QueuePolicy], parameters: Mapping[str, float] |
 
 
 def order_of(policy: type[QueuePolicy], parameters: Mapping[str, float] | None = None, seed: int = 1) -> str:
-    """A digest of the order in which a policy hands out the requests of a script: equal in any process, whatever its hash seed.
+    """A digest of the order in which a policy pops the requests of a script: the same in every process, for any hash seed.
 
     Raises:
-        PolicyError: The policy loses or doubles requests.
+        PolicyError: The policy loses or duplicates requests.
     """
     script = QueueScript(Subject(policy, parameters or {}, seed).make(), seed, probing=True)
     script.run(STEPS)
@@ -217,7 +217,7 @@ def order_of(policy: type[QueuePolicy], parameters: Mapping[str, float] | None =
 
 
 def _rival(number: int, now_s: float) -> QueueEntry:
-    """Somebody whom every discipline would rather take."""
+    """A request that every discipline prefers."""
     request = Request(
         id=f"rival{number:06d}",
         tenant=f"rival{number % 5}",
@@ -232,7 +232,7 @@ def _rival(number: int, now_s: float) -> QueueEntry:
 
 
 def _victim(number: int, now_s: float) -> QueueEntry:
-    """Somebody whom every discipline would rather leave: long, with time to spare, of no standing."""
+    """A request that every discipline puts last: long, with a late deadline, and without any preference."""
     request = Request(id="victim", tenant="victim", model="m", arrival_s=now_s, prompt_tokens=4000, session="old")
     estimates = Estimates(slo=Slo(ttft_ms=60_000.0, tpot_ms=200.0), output_tokens=1000.0, ttft_ms=2000.0, tpot_ms=30.0)
     return QueueEntry(request=request, estimates=estimates, seq=number)

@@ -1,4 +1,4 @@
-"""A queueing policy under a seeded script of everything that a scheduler does to it, beside a plain table of what must be waiting."""
+"""Runs a queueing policy through a seeded script of all calls of a scheduler, and compares it with a plain table of waiting requests."""
 
 from collections.abc import Mapping
 
@@ -12,15 +12,15 @@ START_S = 1_700_000_000.0
 TENANTS = {"acme": 1.0, "bolt": 1.0, "crane": 3.0, "dune": 0.5}
 """Tenants of the script and their weights."""
 LOOK_AHEAD = 9
-"""Entries that a scheduler pops at most before it puts back those that cannot go."""
+"""Most entries that a scheduler pops before it puts back those that cannot be dispatched."""
 
 
 class NonConformance(PolicyError):
-    """A policy does not keep what every policy has to; says what and at which step."""
+    """A policy violates a requirement on every policy; the error says which, and at which step."""
 
 
 def make_entry(number: int, arrival_s: float, rng: np.random.Generator) -> QueueEntry:
-    """A request of a mixed workload: tenants, sessions, priorities, targets and lengths all differ."""
+    """A request of a mixed workload with different tenants, sessions, priorities, targets and lengths."""
     tenant = sorted(TENANTS)[int(rng.integers(len(TENANTS)))]
     request = Request(
         id=f"r{number:06d}",
@@ -35,19 +35,19 @@ def make_entry(number: int, arrival_s: float, rng: np.random.Generator) -> Queue
 
 
 def make_estimates(rng: np.random.Generator) -> Estimates:
-    """What an agent might answer."""
+    """Estimates as an agent might send them."""
     slo = Slo(ttft_ms=float(rng.choice([500.0, 2000.0, 9000.0])), tpot_ms=float(rng.choice([30.0, 60.0])))
     output = float(np.clip(rng.lognormal(4.8, 1.0), 1.0, 4000.0))
     return Estimates(slo=slo, output_tokens=output, ttft_ms=float(rng.uniform(20.0, 900.0)), tpot_ms=float(rng.uniform(15.0, 45.0)))
 
 
 class QueueScript:
-    """Drives one policy. Every choice comes from `seed` and from what waits, so two equal policies see the same calls.
+    """Drives one policy. Every choice depends on `seed` and the waiting requests, so two equal policies get the same calls.
 
     Attributes:
-        waiting: What must be in the policy, by id.
-        running: What it handed out and has not ended.
-        order: Ids in the order in which it handed them out.
+        waiting: Requests that must be in the policy, by id.
+        running: Requests that it popped and that have not ended.
+        order: Ids in the order in which it popped them.
     """
 
     SHARES: Mapping[str, float] = {
@@ -62,7 +62,7 @@ class QueueScript:
     BURST = 24
 
     def __init__(self, policy: QueuePolicy, seed: int, *, probing: bool = False) -> None:
-        """Takes an empty policy. `probing`: before each step some are popped and put back, which must change nothing."""
+        """Accepts an empty policy. `probing`: before each step some requests are popped and put back, which must change nothing."""
         self.policy = policy
         self.seed = seed
         self.now_s = START_S
@@ -75,10 +75,10 @@ class QueueScript:
         self._step = 0
 
     def run(self, steps: int) -> None:
-        """A burst of arrivals, so many steps, then everything out.
+        """Runs a burst of arrivals, then the steps, then pops all requests.
 
         Raises:
-            NonConformance: Something was lost, doubled or told wrongly.
+            NonConformance: A request was lost or duplicated, or a count was wrong.
         """
         names = list(self.SHARES)
         for _ in range(self.BURST):
@@ -103,7 +103,7 @@ class QueueScript:
         self.policy.push(entry, self.now_s)
 
     def pop(self) -> None:
-        """A slot is free."""
+        """A slot becomes free."""
         entry = self.policy.pop(self.now_s)
         if entry is None:
             self.expect(not self.waiting, f"pop gives None while {len(self.waiting)} wait")
@@ -114,34 +114,34 @@ class QueueScript:
         self.order.append(request_id)
 
     def rekey(self) -> None:
-        """An agent answers."""
+        """An agent sends estimates of a request."""
         entry = self._picked(self.waiting)
         if entry is not None:
             entry.estimates = make_estimates(self._rng)
             self.policy.rekey(entry, self.now_s)
 
     def discard(self) -> None:
-        """A client leaves."""
+        """A client disconnects."""
         entry = self._picked(self.waiting)
         if entry is not None:
             self._leaves(entry.request.id, entry)
 
     def lapse(self) -> None:
-        """A request has become too late, and is put behind all others elsewhere."""
+        """A request becomes overdue and leaves the policy for the queue of demoted requests."""
         entry = self._picked(self.waiting)
         if entry is not None:
             self.policy.on_overdue(entry, self.now_s)
             self._leaves(entry.request.id, entry)
 
     def end(self) -> None:
-        """A request that ran has ended."""
+        """A running request ends."""
         entry = self._picked(self.running)
         if entry is not None:
             del self.running[entry.request.id]
             self.policy.on_finished(entry, int(self._rng.integers(0, 4000)), self.now_s)
 
     def retry(self) -> None:
-        """A request comes back from an instance that failed."""
+        """A request returns from a failed instance."""
         entry = self._picked(self.running)
         if entry is not None:
             del self.running[entry.request.id]
@@ -150,7 +150,7 @@ class QueueScript:
             self.policy.push(entry, self.now_s)
 
     def probe(self, count: int) -> None:
-        """Pops some and puts them back, the last first, as a scheduler does that can send none of them."""
+        """Pops some requests and puts them back, last first, as a scheduler does if it can dispatch none of them."""
         out: list[QueueEntry] = []
         while len(out) < count and (entry := self.policy.pop(self.now_s)) is not None:
             out.append(entry)
@@ -158,7 +158,7 @@ class QueueScript:
             self.policy.undo_pop(entry, self.now_s)
 
     def check(self) -> None:
-        """What must hold after every step."""
+        """Checks the conditions that must hold after every step."""
         held = len(self.policy)
         self.expect(held == len(self.waiting), f"len is {held} while {len(self.waiting)} wait")
         if self._step % 16 == 0:
@@ -171,7 +171,7 @@ class QueueScript:
                 self.expect(ahead is not None and 0 <= ahead < held, f"ahead of {request_id} is {ahead} with {held} waiting")
 
     def expect(self, holds: bool, otherwise: str) -> None:
-        """Raises `NonConformance` unless it holds."""
+        """Raises `NonConformance` unless the condition holds."""
         if not holds:
             raise NonConformance(f"{type(self.policy).__qualname__}: {otherwise} (seed {self.seed}, step {self._step})")
 

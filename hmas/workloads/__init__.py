@@ -1,4 +1,4 @@
-"""Workloads for simulation: recorded, drawn and synthetic, each named by one line of text. See docs/workloads.md."""
+"""Workloads for simulation: recorded, drawn and synthetic, each specified by one line of text. See docs/workloads.md."""
 
 from hmas.workloads.catalogue import build, build_sessions
 from hmas.workloads.columns import TASKS

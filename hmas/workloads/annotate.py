@@ -1,4 +1,4 @@
-"""Puts times and requests together: importance, SLO by H-MAS Table 6 and Eq. 14, the cut to an engine's context."""
+"""Combines times and requests: adds importance and SLO (H-MAS Table 6 and Eq. 14), and cuts to an engine's context."""
 
 import numpy as np
 
@@ -21,10 +21,10 @@ def annotate(
     block_hashes: Blocks | None = None,
     hash_tokens: int = HASH_TOKENS,
 ) -> Workload:
-    """The workload of these times and requests.
+    """Makes the workload of these times and requests.
 
-    Importance is uniform between 0.5 and 1 (H-MAS E.5) from a stream of its own; the SLO follows from it and the task. Where
-    `options.context` is given, prompt, output and cap are cut as `hmas.loadgen.workload.fit` cuts them.
+    Importance is uniform between 0.5 and 1 (H-MAS E.5), from a separate random stream; the SLO follows from it and the task. If
+    `options.context` is given, prompt, output and cap are cut as in `hmas.loadgen.workload.fit`.
     """
     count = len(at_s)
     importance = (IMPORTANCE_MIN + (IMPORTANCE_MAX - IMPORTANCE_MIN) * stream(options.seed, "importance").random(count)).astype(np.float32)
@@ -35,7 +35,7 @@ def annotate(
         prompt = np.clip(prompt, 1, np.maximum(1, int(options.context * 0.95) - cap))
         output = np.clip(output, 1, cap)
         if block_hashes is not None:
-            # A cut prompt ends in the block that the cut lies in; ids beyond it would name tokens that it does not have.
+            # A cut prompt ends in the block of the cut; later ids would name tokens that it does not have.
             blocks = (-(-prompt // hash_tokens)).tolist()
             block_hashes = tuple(ids[:most] for ids, most in zip(block_hashes, blocks, strict=True))
     return Workload(

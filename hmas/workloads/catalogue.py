@@ -1,4 +1,4 @@
-"""Every workload by its name. One text names any of them: `build("poisson:rate=40,duration=600,seed=1")`."""
+"""Every workload by its name. One text specifies any of them: `build("poisson:rate=40,duration=600,seed=1")`."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -15,11 +15,11 @@ class Entry(NamedTuple):
     """One workload of the catalogue.
 
     Attributes:
-        options: What it can be told.
-        make: Makes it of its options and its path.
+        options: Type of its options.
+        make: Makes the workload from options and path.
         path: Whether the specification names a file or folder.
         about: A line for listings.
-        example: A specification that works.
+        example: A valid specification.
     """
 
     options: type[Options]
@@ -54,7 +54,7 @@ WORKLOADS: Mapping[str, Entry] = MappingProxyType(
 
 
 class SessionEntry(NamedTuple):
-    """One closed-loop workload: its options, what makes it of them and its path, a line for listings, and an example."""
+    """One closed-loop workload: type of its options, function that makes it, a line for listings, and an example."""
 
     options: type[Options]
     make: Callable[[Any, Any], SessionPlan]
@@ -75,7 +75,7 @@ SESSIONS: Mapping[str, SessionEntry] = MappingProxyType(
 
 
 def build_sessions(spec: str | Spec) -> SessionPlan:
-    """Makes a workload of sessions, whose later calls depend on how the earlier ones are served.
+    """Makes a workload of sessions, in which later calls depend on when earlier ones end.
 
     Raises:
         TraceError: As `build`.
@@ -97,7 +97,7 @@ def build(spec: str | Spec) -> Workload:
             the options.
 
     Raises:
-        TraceError: No such workload or option, a value out of its range, or a file that cannot be used.
+        TraceError: The workload or an option is unknown, a value is out of range, or a file cannot be used.
     """
     parsed = parse(spec) if isinstance(spec, str) else spec
     entry = WORKLOADS.get(parsed.name)

@@ -1,4 +1,4 @@
-"""The columns of a workload: their types, their ranges, and the error that names a bad row."""
+"""The columns of a workload: their types, their ranges, and their check."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -17,7 +17,7 @@ Column = npt.NDArray[Any]
 Where = Callable[[int], str]
 
 TASKS: tuple[TaskType, ...] = tuple(TaskType)
-"""What the `task` column counts: the rows of H-MAS Table 6 in their order, and `unknown` last."""
+"""The values of the `task` column, which is an index into these: the rows of H-MAS Table 6 in order, and `unknown` last."""
 MAX_TOKENS = 10_000_000
 MAX_TENANTS = 65_535
 
@@ -39,17 +39,17 @@ COLUMNS: tuple[str, ...] = tuple(DTYPES)
 
 
 def check_columns(name: str, columns: Mapping[str, Column], *, tenants: int, duration_s: float, where: Where) -> None:
-    """Holds every column against its range.
+    """Checks every column against its range.
 
     Args:
-        name: The workload or file, for the error.
-        columns: Every one of `COLUMNS`, still of any numeric type.
-        tenants: How many tenants there are.
-        duration_s: Length of the workload, 0 where it is to be found.
-        where: Names a row for the error, by its index from 0.
+        name: The workload or file, for error messages.
+        columns: All of `COLUMNS`, of any numeric type.
+        tenants: Number of tenants.
+        duration_s: Length of the workload, 0 if it is to be computed.
+        where: Names a row in error messages, by its index from 0.
 
     Raises:
-        TraceError: A value is out of its range, missing (NaN) or out of order; names the row, the field, the value and what is allowed.
+        TraceError: A value is out of range, missing (NaN) or out of order; the error names row, field, value and what is allowed.
     """
     count = len(columns["at_s"])
     if not 1 <= tenants <= MAX_TENANTS:
@@ -78,7 +78,7 @@ def check_columns(name: str, columns: Mapping[str, Column], *, tenants: int, dur
         values = columns[field]
         if values.shape != (count,):
             raise TraceError(f"{name}: {field} has the shape {values.shape}; allowed: ({count},), one value per request")
-        # Written so that NaN, which compares false with everything, is outside.
+        # Written so that NaN, which compares false with everything, counts as out of range.
         refuse(~((values >= least) & (values <= most)), field, values, f"{least:.12g} to {most:.12g}")
         if values.dtype.kind == "f" and issubclass(DTYPES[field], np.integer):
             refuse(values != np.floor(values), field, values, "whole numbers")

@@ -1,4 +1,4 @@
-"""Workloads whose arrivals are drawn: Poisson, and renewal processes with a given CV."""
+"""Workloads with random arrivals: Poisson, and renewal processes with a given CV."""
 
 import math
 from pathlib import Path
@@ -22,12 +22,12 @@ DEFAULT_S = 600.0
 
 
 class TimedOptions(Options, frozen=True, kw_only=True):
-    """When drawn arrivals come.
+    """Options of random arrival times.
 
     Attributes:
         rate: Mean rate, requests per second.
-        duration: Length in seconds; 0 for 600 s, or for as long as `count` requests take.
-        count: Stop after so many requests; 0 for no such end.
+        duration: Length in seconds; 0 for 600 s, or for the time of `count` requests.
+        count: Stop after this many requests; 0 for no limit.
     """
 
     rate: Positive = 40.0
@@ -36,19 +36,19 @@ class TimedOptions(Options, frozen=True, kw_only=True):
 
     @property
     def horizon_s(self) -> float:
-        """How long arrivals are drawn: with a `count` alone, long enough that Poisson arrivals are there for certain."""
+        """Length of the drawn arrivals; with only a `count`, so long that that many Poisson arrivals are certain."""
         if self.duration or not self.count:
             return self.duration or DEFAULT_S
         return (self.count + 10.0 * math.sqrt(self.count) + 50.0) / self.rate
 
 
 class DrawnOptions(TimedOptions, frozen=True, kw_only=True):
-    """Options of workloads with drawn arrivals.
+    """Options of workloads with random arrivals.
 
     Attributes:
         lengths: `mixed` draws from datasets/mixed.json; a path resamples whole rows (prompt with its output) of a trace or length file.
-        kind: Kind of traffic, `conv` or `code`; by default both by their shares, or what a file's outputs look like.
-        prompt, output: One length for all requests; 0 leaves them drawn.
+        kind: Kind of traffic, `conv` or `code`; by default both by their shares, or the kind that fits a file's outputs.
+        prompt, output: A fixed length for all requests; 0 to draw lengths.
     """
 
     lengths: str = "mixed"
@@ -75,7 +75,7 @@ def gamma(options: GammaOptions, _path: Path | None) -> Workload:
     rng = stream(options.seed, "arrivals")
     if not options.duration and options.count:
         times, horizon_s = np.empty(0), options.horizon_s
-        # A clustered process may take much longer than the mean says; the draws start over so that they do not depend on the tries.
+        # A clustered process may take much longer than the mean; each try restarts the draws, so the result does not depend on the tries.
         while len(times) < options.count:
             times = renewal_times(options.family, options.rate, options.cv, horizon_s, stream(options.seed, "arrivals"))
             horizon_s *= 2.0
@@ -85,24 +85,24 @@ def gamma(options: GammaOptions, _path: Path | None) -> Workload:
 
 
 def with_lengths(name: str, times: Floats, options: DrawnOptions) -> Workload:
-    """Gives times their requests, cut to `count`."""
+    """Adds requests to times, cut to `count`."""
     at_s, duration_s = cut_to_count(times, options)
     requests = lengths_for(len(at_s), options.seed, options.lengths, options.kind)
     return annotate(name, at_s, _fixed(requests, options), options, duration_s=duration_s)
 
 
 def cut_to_count(times: Floats, options: TimedOptions) -> tuple[Floats, float]:
-    """The first `count` times, and how long the workload lasts."""
+    """The first `count` times, and the length of the workload."""
     if options.count and len(times) > options.count:
         return times[: options.count], float(times[options.count])
     return times, options.horizon_s
 
 
 def lengths_for(count: int, seed: int, lengths: str, kind: str) -> Requests:
-    """Requests by `lengths` and `kind` as told in `DrawnOptions`.
+    """Requests by `lengths` and `kind` as described in `DrawnOptions`.
 
     Raises:
-        TraceError: The file cannot be used, or there is no such kind.
+        TraceError: The file cannot be used, or the kind is unknown.
     """
     mixture, _ = load_mixture()
     if lengths == "mixed":

@@ -1,7 +1,7 @@
-"""Workloads as files: CSV or JSON lines, one request a row, both also gzipped.
+"""Workloads as files: CSV or JSON lines, one request per row, both also gzipped.
 
-The first line tells name, duration and block size (`# {...}` in CSV, an object with `workload` in JSONL); a file without it is read
-too. Only `at_s`, `prompt_tokens` and `output_tokens` must be there: see `OPTIONAL` for what stands in for the rest.
+The first line has name, duration and block size (`# {...}` in CSV, an object with `workload` in JSONL); it is optional. Only `at_s`,
+`prompt_tokens` and `output_tokens` are required; see `OPTIONAL` for the defaults of the rest.
 """
 
 import csv
@@ -25,8 +25,8 @@ from hmas.workloads.table import HASH_TOKENS, Workload
 
 NEEDED = ("at_s", "prompt_tokens", "output_tokens")
 OPTIONAL = ("max_tokens", "task", "importance", "slo_ttft_ms", "slo_tpot_ms", "tenant", "session", "block_hashes")
-"""Without them: a cap of the output's length, the task `unknown`, the default importance, Table 6's SLO for both, the tenant `default`,
-no session and no blocks."""
+"""Their defaults: a cap equal to the output's length, the task `unknown`, the default importance, the SLO of Table 6 for both, the tenant
+`default`, no session and no blocks."""
 FIELDS = (*NEEDED, *OPTIONAL)
 _STAND_INS = {"importance": DEFAULT_IMPORTANCE, "session": -1.0}
 _NUMBERS = (*NEEDED, "max_tokens", "importance", "slo_ttft_ms", "slo_tpot_ms", "session")
@@ -45,7 +45,7 @@ def write_workload(workload: Workload, path: Path) -> None:
     """Writes `.csv` or `.jsonl`, each also `.gz`; the same workload gives the same bytes.
 
     Raises:
-        TraceError: Another kind of file, or it cannot be written.
+        TraceError: The file has another suffix or cannot be written.
     """
     as_csv = _is_csv(path)
     head = msgspec.json.encode(Head(workload=workload.name, duration_s=workload.duration_s, hash_tokens=workload.hash_tokens)).decode()
@@ -79,10 +79,11 @@ def _rows(workload: Workload) -> Iterator[tuple[Any, ...]]:
 
 
 def read_workload(path: Path) -> Workload:
-    """Reads what `write_workload` wrote, or what others wrote in the same columns.
+    """Reads a file of `write_workload`, or another file with the same columns.
 
     Raises:
-        TraceError: The file is not there or not such a file, or a row is bad (named by its line and field). Nothing is half read.
+        TraceError: The file does not exist or has another format, or a row is bad (the error names line and field). The file is read as a
+            whole or not at all.
     """
     as_csv = _is_csv(path)
     if not path.is_file():
@@ -143,7 +144,7 @@ def _object(path: Path, line: int, text: str) -> dict[str, Any]:
 
 
 class _Found:
-    """What a file's rows hold, by column, as far as it has been read."""
+    """The columns of a file's rows that have been read so far."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -198,7 +199,7 @@ class _Found:
         if value is None or value == "":
             if field in NEEDED:
                 raise self._bad(line, field, "missing", "a number")
-            # NaN stands for what the other columns give at the end.
+            # NaN marks values that are derived from other columns at the end.
             return _STAND_INS.get(field, np.nan)
         try:
             number = float(value)

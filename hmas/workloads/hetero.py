@@ -17,7 +17,7 @@ from hmas.workloads.requests import Requests
 from hmas.workloads.table import Workload
 
 PROMPT_MEDIANS = {"lognormal": 512.0, "short": 128.0, "long": 1024.0}
-"""Medians of the paper's load and of its variations (section 4.4), tokens."""
+"""Medians of the paper's load and its variations (section 4.4), tokens."""
 SHORT_MOST, LONG_LEAST = 127, 2049
 """Bimodal traffic: half the prompts under 128 tokens, half over 2,048."""
 CAP = 4096
@@ -32,7 +32,7 @@ class HeteroOptions(TimedOptions, frozen=True, kw_only=True):
         sigma: Standard deviation of the prompt's logarithm.
         mean_output: Mean of the outputs, tokens; the paper varies it from 64 to 512.
         ceiling: Longest prompt, tokens (section 5: the evaluation has a 4K-token input ceiling).
-        ttft_ms: The paper's one target; TPOT has none there, so Table 6's stands in.
+        ttft_ms: The paper's only target; it has none for TPOT, so that of Table 6 is used.
     """
 
     rate: Positive = 49.8
@@ -46,8 +46,8 @@ class HeteroOptions(TimedOptions, frozen=True, kw_only=True):
 def hetero(options: HeteroOptions, _path: Path | None) -> Workload:
     """HeteroServe's load.
 
-    The paper says that 90 % of prompts are up to 2,048 tokens; a log-normal of median 512 and sigma 1.2 has 2,383 there, and median and
-    sigma are what is taken.
+    The paper states that 90 % of prompts have up to 2,048 tokens; for a log-normal of median 512 and sigma 1.2 that quantile is 2,383. This
+    workload uses median and sigma.
     """
     times = poisson_times(options.rate, options.horizon_s, stream(options.seed, "arrivals"))
     at_s, duration_s = cut_to_count(times, options)

@@ -1,4 +1,4 @@
-"""What every workload can be told, and how a specification such as `poisson:rate=40,duration=600` is read."""
+"""The options that every workload has, and the parser of specifications such as `poisson:rate=40,duration=600`."""
 
 import json
 import math
@@ -15,7 +15,7 @@ Positive = Annotated[float, Meta(gt=0, le=1e9)]
 NotNegative = Annotated[float, Meta(ge=0, le=1e9)]
 Count = Annotated[int, Meta(ge=0, le=1_000_000_000)]
 MAX_ROWS = 20_000_000
-"""Rows of one workload: 800 MB of columns."""
+"""Most rows of one workload: 800 MB of columns."""
 
 AnyOptions = TypeVar("AnyOptions", bound="Options")
 
@@ -24,10 +24,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Options of every workload.
 
     Attributes:
-        seed: Everything drawn follows from it; each purpose has a random stream of its own.
-        slo_scale: Stretches Table 6 to the operating point (H-MAS E.5).
-        ttft_ms, tpot_ms: One target for all requests in place of Table 6; 0 leaves the table's.
-        context: The engines' context: longer requests are cut to fit; 0 never cuts.
+        seed: Seed of all draws; each purpose has its own random stream.
+        slo_scale: Factor on Table 6 for the operating point (H-MAS E.5).
+        ttft_ms, tpot_ms: One target for all requests in place of Table 6; 0 keeps the table's.
+        context: The engines' context: longer requests are cut to fit; 0 for no cut.
     """
 
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 1
@@ -38,7 +38,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Spec(NamedTuple):
-    """A specification taken apart: which workload, the file or folder it names, and its options as given."""
+    """A parsed specification: the workload's name, its file or folder, and its options as given."""
 
     name: str
     path: Path | None
@@ -59,7 +59,7 @@ def parse(text: str) -> Spec:
         raise TraceError(f"workload is {text!r}; allowed: NAME:option=value,... or NAME:PATH?option=value,...")
     path, pairs = "", early
     if not mark and rest:
-        # `azure:trace.csv` names a file, `poisson:rate=40` an option; a path that holds "=" is told by its "?" or a slash before it.
+        # `azure:trace.csv` names a file, `poisson:rate=40` an option; a path that contains "=" is recognized by "?" or a slash before it.
         before, question, after = rest.rpartition("?")
         if question:
             path, pairs = before, after
@@ -94,10 +94,10 @@ def _parse_json(text: str) -> Spec:
 
 
 def read_options(spec: Spec, kind: type[AnyOptions]) -> AnyOptions:
-    """The options as their type says.
+    """Converts the options to their types.
 
     Raises:
-        TraceError: An unknown option, or a value of the wrong type or out of its range; names it and what is allowed.
+        TraceError: An option is unknown, or a value is of the wrong type or out of range; the error names it and what is allowed.
     """
     unknown = sorted(set(spec.options) - set(kind.__struct_fields__))
     if unknown:

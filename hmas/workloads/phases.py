@@ -1,7 +1,7 @@
 """H-MAS's non-stationary workloads: the time-varying stress test (Eq. 13), the semantic shift (D.2), and slices of one time scale (4.2).
 
-The paper gives Eq. 13 and the order of the semantic regimes in full. It describes the three slices in words only; their numbers here
-are this project's, taken from the paper's own account of the Azure trace where it has one (see docs/workloads.md).
+The paper gives Eq. 13 and the order of the semantic regimes in full. It describes the three slices only in words; their numbers here are
+this project's own, taken from the paper's description of the Azure trace if it has them (see docs/workloads.md).
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from hmas.workloads.table import Workload
 
 PHASES = 3
 INTERACTIVE = (TaskType.QA, TaskType.DIALOGUE, TaskType.TRANSLATION)
-"""Latency-sensitive: the tasks that H-MAS E.5 calls interactive."""
+"""Latency-sensitive tasks, which H-MAS E.5 calls interactive."""
 LONG = (
     TaskType.LETTER_DRAFTING,
     TaskType.MATH_REASONING,
@@ -34,7 +34,7 @@ LONG = (
     TaskType.LONG_FORM_GENERATION,
     TaskType.RESEARCH_AND_COMMUNICATION,
 )
-"""Throughput-intensive: Table 6's rows from 8 s TTFT on, long-form and reasoning."""
+"""Throughput-intensive tasks, long-form and reasoning: the rows of Table 6 with a TTFT target of 8 s or more."""
 
 Share = Annotated[float, Meta(ge=0, le=1)]
 
@@ -70,7 +70,7 @@ class SemanticOptions(Options, frozen=True, kw_only=True):
     Attributes:
         rate: Mean rate, requests per second.
         phase: Length of one of the three regimes, seconds.
-        laps: As in `ReplayOptions`, where a trace gives the times.
+        laps: As in `ReplayOptions`, if the times come from a trace.
     """
 
     rate: Positive = 40.0
@@ -81,7 +81,7 @@ class SemanticOptions(Options, frozen=True, kw_only=True):
 def semantic(options: SemanticOptions, path: Path | None) -> Workload:
     """Interactive requests, then long generations, then both mixed with code, at one rate: only the tasks change.
 
-    The times are an Azure trace's where one is named, as in the paper, else Poisson.
+    The times are those of an Azure trace if one is named, as in the paper, else Poisson.
     """
     duration_s = PHASES * options.phase
     if path is None:
@@ -107,8 +107,8 @@ class BurstOptions(SliceOptions, frozen=True, kw_only=True):
 
     Attributes:
         height: Rate within a burst, as a multiple of the mean. The Azure trace's peak second has 3.9 times its mean (H-MAS section 2).
-        burst: Length of a burst, seconds. With that height 1.3 s add what 3.8 s bring at the mean; the trace's largest burst adds 3.7 s'
-            worth (167 requests at 45.15 a second).
+        burst: Length of a burst, seconds. With that height, 1.3 s add as many requests as 3.8 s at the mean; the trace's largest burst adds
+            3.7 s of them (167 requests at 45.15 per second).
         period: From one burst to the next, seconds.
     """
 
@@ -118,7 +118,7 @@ class BurstOptions(SliceOptions, frozen=True, kw_only=True):
 
 
 def burst(options: BurstOptions, _path: Path | None) -> Workload:
-    """The fast slice: short bursts on a lowered base, so that the long-run mean stays; the mix does not change.
+    """The fast slice: short bursts on a lowered base rate, which keeps the long-run mean; the mix does not change.
 
     Raises:
         TraceError: The bursts alone exceed the mean.
@@ -130,7 +130,7 @@ def burst(options: BurstOptions, _path: Path | None) -> Workload:
             f"burst: height * burst / period is {options.height * share:g}; allowed: up to 1, with burst below period, to keep the mean"
         )
     starts = np.arange(0.0, options.duration, options.period)
-    # A burst closes its period, so that a run begins with a base to compare it to.
+    # A burst is at the end of its period, so that a run begins with the base rate for comparison.
     edges = np.column_stack((starts, starts + options.period - options.burst)).ravel()
     factors = np.tile([rest, options.height], len(starts))[edges < options.duration]
     edges = np.append(edges[edges < options.duration], options.duration)
@@ -141,14 +141,14 @@ def burst(options: BurstOptions, _path: Path | None) -> Workload:
 
 
 class DriftOptions(SliceOptions, frozen=True, kw_only=True):
-    """Options of the medium slice: the share of long generations at its begin and at its end; the rest is interactive."""
+    """Options of the medium slice: the share of long generations at its beginning and its end; the rest is interactive."""
 
     first: Share = 0.1
     last: Share = 0.7
 
 
 def drift(options: DriftOptions, _path: Path | None) -> Workload:
-    """The medium slice: steady Poisson arrivals whose mix goes evenly from interactive requests to long generations."""
+    """The medium slice: steady Poisson arrivals whose mix shifts linearly from interactive requests to long generations."""
     at_s = poisson_times(options.rate, options.duration, stream(options.seed, "arrivals"))
     long_share = options.first + (options.last - options.first) * at_s / options.duration
     return _with_long_share("drift", at_s, long_share, options)
@@ -158,7 +158,7 @@ class ShiftOptions(SliceOptions, frozen=True, kw_only=True):
     """Options of the slow slice.
 
     Attributes:
-        before: Rate in the first half, as a multiple of the mean; the second half's follows, so that the mean holds.
+        before: Rate in the first half, as a multiple of the mean; that of the second half follows from the mean.
         first, last: Share of long generations in the first and in the second half.
     """
 
@@ -168,7 +168,7 @@ class ShiftOptions(SliceOptions, frozen=True, kw_only=True):
 
 
 def shift(options: ShiftOptions, _path: Path | None) -> Workload:
-    """The slow slice: half-way both the arrival rate and the mix change for good; the mean over both halves is `rate`."""
+    """The slow slice: half-way both the arrival rate and the mix change permanently; the mean over both halves is `rate`."""
     half_s = options.duration / 2.0
     rates = np.array([options.before, 2.0 - options.before]) * options.rate
     at_s = piecewise_times([0.0, half_s, options.duration], rates, stream(options.seed, "arrivals"))
@@ -176,13 +176,13 @@ def shift(options: ShiftOptions, _path: Path | None) -> Workload:
 
 
 def conversation(mixture: Mixture, tasks: Sequence[TaskType]) -> Regime:
-    """Conversation requests of some task types only, by their own weights."""
+    """Conversation requests of certain task types only, by their own weights."""
     kind = mixture.kinds["conv"]
     return Regime(kinds={"conv": 1.0}, tasks={"conv": {task: kind.tasks[task].weight for task in tasks}})
 
 
 def _even_halves(mixture: Mixture) -> dict[TaskType, float]:
-    """Interactive and long tasks with the same total weight: the widest spread that the two make."""
+    """Interactive and long tasks with the same total weight, which gives the widest spread."""
     weights = {task: mixture.kinds["conv"].tasks[task].weight for task in (*INTERACTIVE, *LONG)}
     totals = {group: sum(weights[task] for task in group) for group in (INTERACTIVE, LONG)}
     return {task: weight / totals[INTERACTIVE if task in INTERACTIVE else LONG] for task, weight in weights.items()}

@@ -1,4 +1,4 @@
-"""Point processes: when requests come. Poisson and its stretched forms lie in `hmas.loadgen.arrivals`; here are renewal processes."""
+"""Point processes of arrivals: renewal processes. Poisson and its inhomogeneous forms are in `hmas.loadgen.arrivals`."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ Gaps = Callable[[int, np.random.Generator], Floats]
 
 
 def poisson_times(rate: float, duration_s: float, rng: np.random.Generator) -> Floats:
-    """A Poisson process: the same draws at another rate are the same arrivals, only denser."""
+    """A Poisson process: the same draws at another rate are the same arrivals at another density."""
     check_size(rate * duration_s)
     return arrival_times(ArrivalSpec(mean_rps=rate, duration_s=duration_s, process="poisson"), rng)
 
@@ -31,7 +31,7 @@ def piecewise_times(edges_s: Sequence[float] | Floats, rates: Sequence[float] | 
     Args:
         edges_s: Ascending times, one more than the rates.
         rates: Requests per second, 0 or more.
-        rng: Where the draws come from.
+        rng: The random generator.
     """
     edges = np.asarray(edges_s, dtype=float)
     cumulative = np.concatenate(([0.0], np.cumsum(np.diff(edges) * np.asarray(rates, dtype=float))))
@@ -43,7 +43,7 @@ def check_size(expected: float) -> None:
     """Refuses a workload that would not fit into memory.
 
     Raises:
-        TraceError: More rows than allowed are to be expected.
+        TraceError: More rows than allowed are expected.
     """
     if expected > MAX_ROWS:
         raise TraceError(f"rate and duration make {expected:.3g} requests; allowed: up to {MAX_ROWS:,}")
@@ -52,15 +52,15 @@ def check_size(expected: float) -> None:
 def renewal_times(family: Family, rate: float, cv: float, duration_s: float, rng: np.random.Generator) -> Floats:
     """A stationary renewal process: independent gaps of mean `1 / rate` with a given coefficient of variation.
 
-    The first gap is the rest of one under way (length-biased, cut at a uniform place), so the expected count is
-    `rate * duration_s` exactly; starting with a whole gap would add `(cv^2 - 1) / 2` requests.
+    The first gap is the rest of a gap in progress (length-biased, cut at a uniform place), so the expected count is exactly
+    `rate * duration_s`; starting with a whole gap would change it by `(cv^2 - 1) / 2` requests.
 
     Args:
-        family: Distribution of the gaps; `exponential` has the CV 1 whatever is asked.
+        family: Distribution of the gaps; `exponential` has the CV 1 for any `cv`.
         rate: Requests per second, more than 0.
         cv: Coefficient of variation of the gaps, 0.05 to 100.
         duration_s: Length of the process.
-        rng: Where the draws come from.
+        rng: The random generator.
     """
     check_size(rate * duration_s)
     whole, biased = gap_law(family, cv)
@@ -81,7 +81,7 @@ def gap_law(family: Family, cv: float) -> tuple[Gaps, Gaps]:
     """Samplers of gaps with mean 1, plain and length-biased (chosen in proportion to their length).
 
     Raises:
-        TraceError: The CV is out of its range.
+        TraceError: The CV is out of range.
     """
     if not CV_MIN <= cv <= CV_MAX:
         raise TraceError(f"cv is {cv}; allowed: {CV_MIN} to {CV_MAX}")
@@ -92,7 +92,7 @@ def gap_law(family: Family, cv: float) -> tuple[Gaps, Gaps]:
             lambda count, rng: scale * rng.weibull(shape, count),
             lambda count, rng: scale * rng.gamma(1.0 + 1.0 / shape, 1.0, count) ** (1.0 / shape),
         )
-    # The exponential is the gamma of shape 1.
+    # The exponential distribution is the gamma distribution of shape 1.
     shape = 1.0 if family == "exponential" else 1.0 / cv**2
     return lambda count, rng: rng.gamma(shape, 1.0 / shape, count), lambda count, rng: rng.gamma(shape + 1.0, 1.0 / shape, count)
 
@@ -113,20 +113,20 @@ def weibull_shape(cv: float) -> float:
 def clustered_times(
     family: Family, count: int, rng: np.random.Generator, *, cv: float, span_s: float, measured_on: int | None = None
 ) -> Floats:
-    """Exactly `count` arrivals in a span, their gaps of a family and with a given CV: a window whose count was observed.
+    """Exactly `count` arrivals in a span, with gaps of a family and a given CV: for a window whose count was observed.
 
-    Gaps are drawn, scaled to fill the span and laid round it from a random place, so a burst may lie anywhere and the window's
-    count does not vary on top of what was measured. The CV of `count` gaps scaled to their sum is smaller than that of
-    the law they are drawn from (for gamma gaps of shape a: cv^2 = (n - 1) / (n a + 1)); the law is chosen so that the measured value
-    comes out, as far as so many gaps can show it (at most sqrt(n - 1): all requests at once).
+    Gaps are drawn, scaled to fill the span and laid around it cyclically from a random place. So a burst may be anywhere, and the count
+    does not vary beyond the measured variation. The CV of `count` gaps scaled to their sum is smaller than that of the distribution from
+    which they are drawn (for gamma gaps of shape a: cv^2 = (n - 1) / (n a + 1)). The distribution is chosen so that the result has the
+    measured CV, as far as this many gaps allow (at most sqrt(n - 1): all requests at once).
 
     Args:
         family: Distribution of the gaps.
-        count: How many arrivals.
-        rng: Where the draws come from.
-        cv: The CV that was measured; below 0.05 counts as that.
+        count: Number of arrivals.
+        rng: The random generator.
+        cv: The measured CV; values below 0.05 count as 0.05.
         span_s: Length of the window.
-        measured_on: How many gaps it was measured on; `count` where None.
+        measured_on: Number of gaps on which the CV was measured; None for `count`.
     """
     if count == 0:
         return np.empty(0)
@@ -136,7 +136,7 @@ def clustered_times(
         gaps = rng.weibull(weibull_shape(1.0 / math.sqrt(shape)), count)
     else:
         gaps = rng.gamma(1.0 if family == "exponential" else shape, 1.0, count)
-    # Shapes near 0 underflow to gaps of 0: were all of them, they would have no sum to be scaled by.
+    # With shapes near 0, gaps underflow to 0; if all were 0, they could not be scaled by their sum.
     gaps = gaps + np.finfo(float).tiny
     start = rng.random() * span_s
     places = (start + np.cumsum(gaps / gaps.sum()) * span_s) % span_s

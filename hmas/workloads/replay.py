@@ -1,4 +1,4 @@
-"""Recorded traffic: Azure's traces with their times and lengths, Mooncake's with its prompts' blocks as well, and our own files."""
+"""Recorded traffic: Azure's traces with times and lengths, Mooncake's traces also with prompt blocks, and workload files."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,12 +19,12 @@ from hmas.workloads.table import HASH_TOKENS, Blocks, Workload, span_s
 
 
 class FileOptions(Options, frozen=True, kw_only=True):
-    """Options of a workload that is kept in a file of ours.
+    """Options of a workload file.
 
     Attributes:
         rate: Mean rate to scale the times to, requests per second; 0 keeps the recorded one.
         speed: Times are divided by this; with `rate` given it must be 1.
-        start, duration: The part to take, in seconds after scaling; a duration of 0 takes all from `start` on.
+        start, duration: The part to use, in seconds after scaling; a duration of 0 for all from `start` on.
     """
 
     rate: NotNegative = 0.0
@@ -37,9 +37,9 @@ class ReplayOptions(FileOptions, frozen=True, kw_only=True):
     """Options of a recorded trace.
 
     Attributes:
-        laps: The trace is repeated so many times, one after the other.
-        limit: Take the first so many rows of the file; 0 for all (a million at most).
-        kind: Kind of traffic whose task types, tenants and caps stand in: `conv` or `code`; by default by the trace's outputs.
+        laps: How often the trace is repeated, one lap after the other.
+        limit: Use this many first rows of the file; 0 for all (a million at most).
+        kind: Kind of traffic that gives task types, tenants and caps: `conv` or `code`; by default chosen by the trace's outputs.
     """
 
     laps: Annotated[int, Meta(ge=1, le=1000)] = 1
@@ -48,7 +48,7 @@ class ReplayOptions(FileOptions, frozen=True, kw_only=True):
 
 
 def from_file(options: FileOptions, path: Path) -> Workload:
-    """A workload file: its SLOs, tasks and tenants are taken as they are.
+    """A workload file with its own SLOs, tasks and tenants.
 
     Raises:
         TraceError: The file cannot be used, or an option that would annotate it is given.
@@ -72,7 +72,7 @@ def mooncake(options: ReplayOptions, path: Path) -> Workload:
 
 
 def replay(name: TraceFormat, path: Path, options: ReplayOptions) -> Workload:
-    """Reads a trace and makes it a workload.
+    """Reads a trace and makes a workload from it.
 
     Raises:
         TraceError: The file cannot be used: a bad row, rows out of order, no times.
@@ -99,10 +99,10 @@ def replay(name: TraceFormat, path: Path, options: ReplayOptions) -> Workload:
 
 
 def fit_times(workload: Workload, options: FileOptions) -> Workload:
-    """The workload at the rate or speed asked for, cut to the part asked for.
+    """Scales the workload to the wanted rate or speed, and cuts it to the wanted part.
 
     Raises:
-        TraceError: Both rate and speed are given, or the part is not there.
+        TraceError: Both rate and speed are given, or the part does not exist.
     """
     if options.rate and options.speed != 1.0:
         raise TraceError(f"{workload.name}: rate is {options.rate:g} and speed is {options.speed:g}; allowed: one of them")
@@ -121,7 +121,7 @@ def fit_times(workload: Workload, options: FileOptions) -> Workload:
 
 
 def laps(at_s: Floats, count: int) -> tuple[Floats, float]:
-    """The times repeated, each lap a mean gap after the last arrival of the one before; and how long all of it lasts."""
+    """Repeats the times, each lap a mean gap after the last arrival of the lap before; returns them and the total length."""
     lap_s = span_s(at_s)
     starts = np.repeat(np.arange(count) * lap_s, len(at_s))
     return np.tile(at_s, count) + starts, lap_s * count
@@ -134,7 +134,7 @@ def _times(trace: Trace, seed: int) -> Floats:
     ticks = ticks_of(trace.rows) if trace.format == "mooncake" else None
     if ticks is None:
         return np.array(known)
-    # Places within a tick are sorted, so that the rows stay in the file's order: who shares a prefix comes after whom it shares it with.
+    # Times within a tick are sorted, so that rows keep the file's order: a request comes after an earlier one whose prefix it shares.
     tick = np.array(ticks)
     places = stream(seed, "ticks").random(len(tick))
     order = np.lexsort((places, tick))
@@ -145,6 +145,6 @@ def _blocks(trace: Trace, count: int) -> Blocks | None:
     blocks = tuple(row.blocks for row in trace.rows)
     if not any(blocks):
         return None
-    # A later lap's prompts are new ones: with the same ids they would be hits that nobody had.
+    # The prompts of a later lap get new ids; with the same ids they would be cache hits that did not occur.
     step = 1 + max(max(ids) for ids in blocks if ids)
     return tuple(tuple(i + lap * step for i in ids) if lap else ids for lap in range(count) for ids in blocks)

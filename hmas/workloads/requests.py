@@ -1,4 +1,4 @@
-"""Requests before they have a time: task, lengths, cap and tenant. Drawn from the project's mixture, or resampled from a trace."""
+"""Requests without times: task, lengths, cap and tenant, drawn from the project's mixture or resampled from a trace."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _GRID = np.linspace(-6.0, 6.0, 2401)
 _GUESS_GRID = np.linspace(-6.0, 6.0, 241)
 _SLICE = 65_536
 CODE_OUTPUT_MEDIAN = 40
-"""Outputs with a smaller median are taken for code completions."""
+"""Outputs with a smaller median count as code completions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Requests:
     Attributes:
         task: Index into `TASKS`.
         prompt_tokens, output_tokens: True lengths.
-        max_tokens: The cap declared.
+        max_tokens: The declared cap.
         tenant: Index into `tenants`.
     """
 
@@ -46,7 +46,7 @@ class Regime:
 
     Attributes:
         kinds: Shares of the mixture's kinds of traffic.
-        tasks: Weights of task types by kind; None where the kind's own hold. Lengths keep the kind's law: a regime of tasks with short
+        tasks: Weights of task types by kind; None for the kind's own. Lengths keep the kind's distribution: a regime of tasks with short
             answers draws from the lower part of the kind's outputs.
     """
 
@@ -60,7 +60,7 @@ class Regime:
 
 
 def whole_mixture(mixture: Mixture, kind: str = "") -> Regime:
-    """The mixture as it is, or one kind of it.
+    """The whole mixture, or one kind of it.
 
     Raises:
         TraceError: The mixture has no such kind.
@@ -71,14 +71,14 @@ def whole_mixture(mixture: Mixture, kind: str = "") -> Regime:
 
 
 def draw_requests(mixture: Mixture, count: int, seed: int, regimes: Sequence[Regime], which: Column | None = None) -> Requests:
-    """Draws requests as `hmas.loadgen.workload.draw_shapes` does, and from the same streams, by whole columns.
+    """Draws requests as `hmas.loadgen.workload.draw_shapes` does, from the same random streams, but by whole columns.
 
     Args:
         mixture: Kinds of traffic with their lengths.
-        count: How many.
-        seed: Everything follows from it.
+        count: Number of requests.
+        seed: Seed of all draws.
         regimes: The mixes to draw from.
-        which: Index of each request's regime; the first one's where None.
+        which: Index of each request's regime; None for the first one.
     """
     kinds, tasks = stream(seed, "kinds").random(count), stream(seed, "tasks").random(count)
     noise = stream(seed, "lengths").standard_normal((count, 2)) * mixture.level_spread
@@ -114,7 +114,7 @@ def draw_requests(mixture: Mixture, count: int, seed: int, regimes: Sequence[Reg
 
 
 def requests_of(mixture: Mixture, kind_name: str, seed: int, prompt_tokens: Ints, output_tokens: Ints) -> Requests:
-    """Requests of known lengths: tasks that fit the outputs' ranks among themselves, caps and tenants of a kind of traffic."""
+    """Requests of known lengths: tasks are chosen by the ranks of the outputs, caps and tenants by a kind of traffic."""
     whole_mixture(mixture, kind_name)
     kind = mixture.kinds[kind_name]
     count = len(output_tokens)
@@ -129,27 +129,27 @@ def requests_of(mixture: Mixture, kind_name: str, seed: int, prompt_tokens: Ints
 
 
 def kind_of(mixture: Mixture, output_tokens: Ints) -> str:
-    """The kind of traffic that outputs look like: code completions are short (Azure's medians: code 13, conversation 114)."""
+    """Guesses the kind of traffic from outputs: code completions are short (Azure's medians: code 13, conversation 114)."""
     short = np.median(output_tokens) < CODE_OUTPUT_MEDIAN
     return "code" if short and "code" in mixture.kinds else next(iter(mixture.kinds))
 
 
 def pick_column(weights: Sequence[float], u: Floats) -> Ints:
-    """Indices on which `u` (0 to 1) falls when the weights are laid end to end; `hmas.loadgen.workload.pick` for columns."""
+    """Selects indices by `u` (0 to 1) with probability proportional to weight: `hmas.loadgen.workload.pick` for columns."""
     ends = np.cumsum(np.asarray(weights, dtype=float))
     found: Ints = np.searchsorted(ends, u * ends[-1], side="right")
     return np.minimum(found, len(ends) - 1)
 
 
 def own_ranks(values: Ints) -> Floats:
-    """Where each value stands among all of them, above 0 and below 1; equal values share their last place."""
+    """Rank of each value among all, above 0 and below 1; equal values share the last rank."""
     ordered = np.sort(values)
     ranks: Floats = (np.searchsorted(ordered, values, side="right") - 0.5) / max(1, len(values))
     return ranks
 
 
 def tasks_by_rank(kind: KindSpec, spread: float, ranks: Floats, u: Floats) -> Column:
-    """Task types (indices into `TASKS`) by how likely each is for an output of a given rank: the model of `draw_requests`, backwards."""
+    """Draws task types (indices into `TASKS`) by their probability for an output of a given rank: the inverse of `draw_requests`."""
     scores = np.interp(ranks, [score_rank(kind, "output_level", score, spread) for score in _GUESS_GRID], _GUESS_GRID)
     levels = np.array([task.output_level for task in kind.tasks.values()])
     weights = np.array([task.weight for task in kind.tasks.values()])
@@ -164,14 +164,14 @@ def tasks_by_rank(kind: KindSpec, spread: float, ranks: Floats, u: Floats) -> Co
 
 
 def declared_caps(kind: KindSpec, output_tokens: Ints) -> Ints:
-    """The kind's cap, doubled until the output fits, so that it says no more about one request than its magnitude class."""
+    """The kind's cap, doubled until the output fits, so that it reveals only the order of magnitude of one request."""
     doublings = np.ceil(np.log2(np.maximum(1.0, output_tokens / kind.max_tokens)))
     caps: Ints = kind.max_tokens * (2 ** doublings.astype(np.int64))
     return caps
 
 
 class _Lengths:
-    """Lengths of a mixture's kinds by their scores. Ranks are read off a grid so fine that they are off by less than 0.00001."""
+    """Lengths of a mixture's kinds by their scores. Ranks come from a grid with an error of less than 0.00001."""
 
     def __init__(self, mixture: Mixture) -> None:
         self._mixture = mixture

@@ -1,4 +1,4 @@
-"""Client mixtures after ServeGen: every client has its own rate, burstiness and lengths, window by window."""
+"""Client mixtures as in ServeGen: every client has its own rate, burstiness and lengths, window by window."""
 
 import math
 from dataclasses import replace
@@ -19,7 +19,7 @@ from hmas.workloads.table import Workload
 
 OUTPUT = "output_tokens"
 PROMPT_PARTS = ("input_tokens", "text_tokens", "image_tokens", "audio_tokens", "video_tokens")
-"""Fields that make a prompt: one for text models, the sum of its parts for a multimodal one."""
+"""Fields of a prompt: one for text models, the sum of the parts for multimodal models."""
 _WITHIN_LEAST = 0.25
 
 
@@ -27,10 +27,10 @@ class ServeGenOptions(Options, frozen=True, kw_only=True):
     """Options of a client mixture.
 
     Attributes:
-        model: Which model's clients: `m-large`, `m-mid`, `m-small`, `deepseek-r1` or `mm-image`.
+        model: The model whose clients are used: `m-large`, `m-mid`, `m-small`, `deepseek-r1` or `mm-image`.
         start, duration: The part of the recorded days, in seconds.
-        rate: Mean rate over that part to scale all clients to, requests per second; 0 keeps the recorded one.
-        clients: Only the so many with the most requests in that part; 0 for all.
+        rate: Mean rate over that part to which all clients are scaled, requests per second; 0 keeps the recorded one.
+        clients: Only this many clients, those with the most requests in that part; 0 for all.
     """
 
     model: str = "m-large"
@@ -41,14 +41,14 @@ class ServeGenOptions(Options, frozen=True, kw_only=True):
 
 
 def servegen(options: ServeGenOptions, path: Path) -> Workload:
-    """Draws every client's requests on its own.
+    """Draws every client's requests separately.
 
-    A window's rate is a count that was observed, so each window gets that count (scaled, and rounded up or down at random), with
-    gaps of the fitted family and the measured CV. Lengths follow the model's marginal histograms; which client has the long ones
-    follows the clients' means. Prompt and output are drawn apart, because the published lengths are not paired.
+    A window's rate is an observed count, so each window gets that count (scaled, and rounded up or down at random), with gaps of the fitted
+    family and the measured CV. Lengths follow the model's marginal histograms; the clients' means determine which clients have the long
+    ones. Prompt and output are drawn independently, because the published lengths are not paired.
 
     Raises:
-        TraceError: A table is missing or bad, or nothing is recorded in the part asked for.
+        TraceError: A table is missing or bad, or nothing is recorded in the wanted part.
     """
     data = read_servegen(path, options.model)
     end_s = options.start + options.duration
@@ -100,7 +100,7 @@ def _mean_rate(windows: list[ClientWindow], options: ServeGenOptions) -> float:
 
 
 def _lengths(data: ServeGenData, field: str, at_s: Floats, client: Ints, seed: int) -> Ints:
-    """Lengths of one field, by the histogram of the stretch that each request lies in.
+    """Lengths of one field, by the histogram of each request's time interval.
 
     Raises:
         TraceError: There is no histogram of the field.
@@ -133,15 +133,15 @@ def bin_quantile(histogram: Histogram, u: Floats) -> Ints:
 def _client_ranks(histogram: Histogram, means: dict[int, float], client: Ints, noise: Floats) -> Floats:
     """Ranks, 0 to 1, that are uniform over all requests and higher for clients with longer means.
 
-    A request's score is its client's log mean plus noise, as wide as what the clients do not explain of the histogram's spread; its
-    rank is the share of all scores below it. So the mixture over clients is the published histogram, whatever the clients.
+    A request's score is its client's log mean plus noise, whose width is the part of the histogram's spread that the clients do not
+    explain. Its rank is the share of all scores below it. So the mixture over clients is the published histogram for any set of clients.
     """
     present, index = np.unique(client, return_inverse=True)
     shares = np.bincount(index) / len(index)
     logs = np.array([math.log(max(0.5, means[c])) if c in means else math.nan for c in present.tolist()])
     known = ~np.isnan(logs)
     middle = float(np.average(logs[known], weights=shares[known])) if known.any() else 0.0
-    # Clients whose lengths were not published stand in the middle.
+    # Clients without published lengths are put in the middle.
     logs = np.where(known, logs, middle)
     between = float(np.average((logs - middle) ** 2, weights=shares))
     centre = np.log(np.maximum(0.5, (histogram.low + histogram.high - 1.0) / 2.0))

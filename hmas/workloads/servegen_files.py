@@ -17,7 +17,7 @@ FAMILIES: dict[str, Family] = {"Gamma": "gamma", "Weibull": "weibull", "Exponent
 
 
 class ClientWindow(NamedTuple):
-    """One client in one 600 s window: mean rate, CV of the gaps between its requests, and the family that was fitted to them."""
+    """One client in one 600 s window: mean rate, and CV and fitted family of the gaps between its requests."""
 
     client: int
     t_s: float
@@ -27,7 +27,7 @@ class ClientWindow(NamedTuple):
 
 
 class Histogram(NamedTuple):
-    """Lengths in a stretch of hours: bins `low` to `high` (exclusive) with their expected numbers of requests as weights."""
+    """Lengths in an interval of hours: bins `low` to `high` (exclusive) with their expected numbers of requests as weights."""
 
     low: Floats
     high: Floats
@@ -39,7 +39,7 @@ class ServeGenData(NamedTuple):
 
     Attributes:
         windows: In the file's order.
-        histograms: By field and start of the stretch, in seconds.
+        histograms: By field and start of the interval, in seconds.
         means: Mean length by field and client.
     """
 

@@ -1,4 +1,4 @@
-"""Drives sessions through a simulation: who calls next, when, and with which prefix."""
+"""Drives sessions through a simulation: issues each call at its time with its prefix."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -11,14 +11,14 @@ from hmas.workloads.sessions import Session, SessionPlan
 from hmas.workloads.table import Believe, prior
 
 SESSION_HASH_TOKENS = 64
-"""Tokens of one block in a session's prompts: fine enough for tool answers of a few hundred tokens."""
+"""Tokens of one block in a session's prompts, small enough for tool answers of a few hundred tokens."""
 LEAST_CAP = 256
 _SOURCE_IDS = 1 << 48
 _SESSION_IDS = 1 << 24
 
 
 class SessionEnd(NamedTuple):
-    """What became of one session: when it began and ended, how many calls ended, and whether all were answered."""
+    """The result of one session: when it began and ended, how many calls ended, and whether all were answered."""
 
     number: int
     source: str
@@ -29,7 +29,7 @@ class SessionEnd(NamedTuple):
 
 
 class _Live:
-    """A session under way."""
+    """A session in progress."""
 
     __slots__ = ("before", "begin_s", "blocks", "chain", "done", "due_s", "intact", "number", "open", "session", "stage")
 
@@ -42,7 +42,7 @@ class _Live:
         self.done = 0
         self.due_s = begin_s
         self.intact = True
-        # Block ids of the prompt that the next one may begin with, and of that which the stage before ended on.
+        # Block ids of the prompt with which the next one may begin, and of the last prompt of the previous stage.
         self.chain: tuple[int, ...] = ()
         self.before: tuple[int, ...] = ()
         self.blocks = 0
@@ -54,17 +54,17 @@ class SessionDriver:
     A call that is dropped or fails ends its session, once its stage has ended.
 
     Attributes:
-        ended: Sessions that are over, in the order in which they ended. One with a call that was refused at the door is never told of
-            it and stays among `unfinished`.
+        ended: Ended sessions, in the order in which they ended. If a call is refused at its arrival, the driver is not notified, and the
+            session stays among `unfinished`.
     """
 
     def __init__(self, plan: SessionPlan, *, model: str, estimate: Believe | None = None) -> None:
-        """A driver for one run.
+        """Makes a driver for one run.
 
         Args:
-            plan: The sessions to come.
+            plan: The sessions.
             model: The model that every call names.
-            estimate: What is believed of a call when it comes; by default the prior of an empty history with the declared SLO.
+            estimate: Estimates of a call at its arrival; by default the prior of an empty history with the declared SLO.
         """
         self._plan = plan
         self._model = model
@@ -86,7 +86,7 @@ class SessionDriver:
             yield from self._issue(live, at_s)
 
     def followups(self, ended: Ended, now_s: float) -> list[Arrival]:
-        """The calls that come because one has ended: those of the next stage, when its pauses are over."""
+        """The calls that follow the end of one call: those of the next stage, after the pauses."""
         number, place = map(int, ended.entry.request.id[1:].split("-"))
         live = self._live[number]
         call = live.session.calls[place]
@@ -106,7 +106,7 @@ class SessionDriver:
 
     def _issue(self, live: _Live, at_s: float) -> Iterator[Arrival]:
         places = [place for place, call in enumerate(live.session.calls) if call.stage == live.stage]
-        # All of a stage count as open before the first is out, whatever becomes of it.
+        # All calls of a stage count as open before the first one is issued.
         live.open = len(places)
         live.before = live.chain
         for place in places:
@@ -142,7 +142,7 @@ class SessionDriver:
         )
 
     def _blocks(self, live: _Live, place: int, prompt: int) -> tuple[int, ...]:
-        """Ids of the prompt's whole blocks: those it shares, then new ones."""
+        """Ids of the prompt's whole blocks: shared ones, then new ones."""
         wanted = prompt // SESSION_HASH_TOKENS
         shared = min(wanted, live.session.calls[place].prefix_tokens // SESSION_HASH_TOKENS)
         if place == 0:

@@ -22,9 +22,9 @@ STEP_TASKS = {
     "unit_tester": TaskType.QA,
     "evaluate": TaskType.QA,
 }
-"""Task types of text-to-SQL steps, by how their names begin."""
+"""Task types of text-to-SQL steps, by the beginning of their names."""
 SIDE_BY_SIDE = ("generate_candidate", "revise", "evaluate")
-"""Steps whose runs are taken for parallel groups with a barrier after each: a reading of the flat list, which has no edges."""
+"""Steps whose consecutive runs count as parallel groups with a barrier after each: an interpretation of the flat list without edges."""
 SOURCE_TASKS = {
     "agentcgroup": TaskType.CODE_GENERATION,
     "lmcache-agent-trace/miniswe": TaskType.CODE_GENERATION,
@@ -34,11 +34,11 @@ SOURCE_TASKS = {
     "SWE-agent": TaskType.CODE_GENERATION,
     "api-bank": TaskType.DIALOGUE,
 }
-"""Task types of tool sessions, by how their sources' names begin."""
+"""Task types of tool sessions, by the beginning of their sources' names."""
 
 
 class SqlCall(msgspec.Struct):
-    """A call of a text-to-SQL workflow as the file has it."""
+    """A call of a text-to-SQL workflow in the file."""
 
     step: str
     input_tokens: int
@@ -46,7 +46,7 @@ class SqlCall(msgspec.Struct):
 
 
 class SqlWorkflow(msgspec.Struct):
-    """A text-to-SQL workflow as the file has it."""
+    """A text-to-SQL workflow in the file."""
 
     workflow_id: str
     calls: list[SqlCall]
@@ -54,14 +54,14 @@ class SqlWorkflow(msgspec.Struct):
 
 
 class Tool(msgspec.Struct):
-    """A tool's run: how long it took where that was measured, and how much it returned."""
+    """A tool's run: its duration if measured, and the tokens that it returned."""
 
     return_tokens: int | None = None
     dur_s: float | None = None
 
 
 class ToolCall(msgspec.Struct):
-    """A call of a tool session as the file has it; which times are there depends on the source."""
+    """A call of a tool session in the file; which times it has depends on the source."""
 
     input_tokens: int
     output_tokens: int
@@ -73,7 +73,7 @@ class ToolCall(msgspec.Struct):
 
 
 class ToolSession(msgspec.Struct):
-    """A tool session as the file has it."""
+    """A tool session in the file."""
 
     session_id: str
     source: str
@@ -85,7 +85,7 @@ def read_text2sql(path: Path, *, parallel: bool) -> list[Session]:
 
     Args:
         path: JSON lines, also gzipped.
-        parallel: Whether runs of candidates, revisions and evaluations go side by side; else every call waits for the one before.
+        parallel: Whether runs of candidates, revisions and evaluations are parallel; else every call waits for the previous one.
 
     Raises:
         TraceError: The file cannot be used, or a row is bad (named with its field).
@@ -98,7 +98,7 @@ def read_tool_sessions(path: Path, *, pause_s: float) -> list[Session]:
 
     Args:
         path: JSON lines, also gzipped.
-        pause_s: How long the pauses last that the source did not measure.
+        pause_s: Length of pauses that the source did not measure.
 
     Raises:
         TraceError: The file cannot be used, or a row is bad (named with its field).
@@ -154,7 +154,7 @@ def _tool_session(row: ToolSession, pause_s: float) -> Session | None:
             _check(f"calls[{place}].tools.return_tokens", tool.return_tokens or 0, 0)
             if tool.dur_s is not None and not 0.0 <= tool.dur_s < 1e7:
                 raise TraceError(f"calls[{place}].tools.dur_s is {tool.dur_s}; allowed: seconds, 0 or more")
-    # Some logs have calls without a text: there is nothing to serve in them.
+    # Some logs have calls without text, in which there is nothing to serve.
     logged = [call for call in row.calls if call.input_tokens > 0]
     if not logged:
         return None
@@ -177,7 +177,7 @@ def _tool_session(row: ToolSession, pause_s: float) -> Session | None:
 
 
 def _pause_s(call: ToolCall, following: ToolCall | None) -> float | None:
-    """Time until the next call's context was ready; else the longest tool, because a message's tools overlap; None where unknown."""
+    """Time until the next call's context was ready; else the longest tool, because a message's tools overlap; None if unknown."""
     if following is None:
         return 0.0
     if call.end_s is not None and following.ready_s is not None:
@@ -187,7 +187,7 @@ def _pause_s(call: ToolCall, following: ToolCall | None) -> float | None:
 
 
 def _prefix_tokens(call: ToolCall, before: ToolCall | None) -> int:
-    """What the log says was cached or shared; else, where the context only grew, the whole of the prompt before."""
+    """The cached or shared tokens in the log; else, if the context only grew, the whole previous prompt."""
     if call.cached_tokens is not None:
         return max(0, call.cached_tokens)
     if call.shared_prefix_frac is not None and before is not None:
@@ -205,10 +205,10 @@ def _by_name(tasks: dict[str, TaskType], name: str) -> TaskType:
 
 
 def of_source(sessions: Iterable[Session], source: str) -> list[Session]:
-    """Sessions whose source begins so; all for `all`; those with measured pauses for an empty name.
+    """Sessions whose source begins with this name; all for `all`; those with measured pauses for an empty name.
 
     Raises:
-        TraceError: There are none.
+        TraceError: There is none.
     """
     pool = list(sessions)
     chosen = [s for s in pool if s.measured] if not source else [s for s in pool if source == "all" or s.source.startswith(source)]

@@ -11,10 +11,10 @@ from hmas.workloads.sessions import Session, SessionPlan
 
 
 class Text2SqlOptions(TimedOptions, frozen=True, kw_only=True):
-    """Options of text-to-SQL workflows: `rate`, `duration` and `count` speak of workflows, not of calls.
+    """Options of text-to-SQL workflows: `rate`, `duration` and `count` refer to workflows, not to calls.
 
     Attributes:
-        parallel: Whether runs of candidates, revisions and evaluations go side by side.
+        parallel: Whether runs of candidates, revisions and evaluations are parallel.
     """
 
     rate: Positive = 0.5
@@ -22,11 +22,11 @@ class Text2SqlOptions(TimedOptions, frozen=True, kw_only=True):
 
 
 class ToolOptions(TimedOptions, frozen=True, kw_only=True):
-    """Options of tool sessions: `rate`, `duration` and `count` speak of sessions, not of calls.
+    """Options of tool sessions: `rate`, `duration` and `count` refer to sessions, not to calls.
 
     Attributes:
-        source: Only sessions whose source begins so; `all` for all; by default those whose pauses were measured.
-        pause: How long a pause lasts that was not measured, seconds.
+        source: Only sessions whose source begins with this name; `all` for all; by default those whose pauses were measured.
+        pause: Length of a pause that was not measured, seconds.
     """
 
     rate: Positive = 0.2

@@ -1,4 +1,4 @@
-"""Sessions: chains of calls in which the next comes when one has ended and its tool has answered."""
+"""Sessions: chains of calls in which the next call comes after one has ended and its tool has answered."""
 
 from collections.abc import Sequence
 
@@ -16,14 +16,14 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     """One call of a session.
 
     Attributes:
-        stage: Calls of one stage run side by side; the next stage begins when all of them have ended and their pauses are over.
+        stage: Calls of one stage run in parallel; the next stage begins when all of them have ended and their pauses are over.
         prompt_tokens, output_tokens: True lengths, 1 or more.
-        prefix_tokens: How much of the prompt is the beginning of the session's call before; of the first call, the beginning that all
-            sessions of its source share.
+        prefix_tokens: Tokens at the beginning of the prompt that it shares with the session's previous call; for the first call, with all
+            sessions of its source.
         pause_s: Time that its tools take after it has ended.
-        return_tokens: What the tools answered. Later prompts hold it already; it is told for reports.
+        return_tokens: Tokens of the tools' answers. Later prompts already include them; this field is for reports.
         task: Its task type.
-        step: What it does, in the source's words.
+        step: The name of its step in the source.
     """
 
     stage: int
@@ -42,7 +42,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         id: Its name in the file.
         source: Where it was recorded.
-        calls: In order, their stages counted from 0 without a gap.
+        calls: In order; stages are numbered from 0 without gaps.
         measured: Whether its pauses were measured; else they are assumed.
     """
 
@@ -53,19 +53,19 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionPlan:
-    """Sessions that begin at given times: a workload that reacts to how it is served.
+    """Sessions that begin at given times: a closed-loop workload, in which later calls depend on earlier ones.
 
     Attributes:
-        name: What it is, for reports.
+        name: Its name, for reports.
         sessions: The recorded sessions.
-        at_s: When each begins, ascending.
-        which: Which of the recorded ones it is.
+        at_s: When each session begins, ascending.
+        which: Index of the recorded session of each.
         importance: 0.5 to 1, one draw for all calls of a session.
         duration_s: Length of the time in which sessions begin.
     """
 
     def __init__(self, name: str, sessions: Sequence[Session], at_s: Floats, options: Options, duration_s: float) -> None:
-        """Draws which session begins when, with replacement, and how important each is."""
+        """Draws, with replacement, the recorded session for each beginning, and its importance."""
         self.name = name
         self.sessions = tuple(sessions)
         self.at_s = at_s
@@ -80,6 +80,6 @@ class SessionPlan:
 
     @property
     def calls(self) -> int:
-        """Calls of all sessions together, if each goes to its end."""
+        """Number of calls of all sessions together, if every session completes."""
         sizes = np.array([len(session.calls) for session in self.sessions])
         return int(sizes[self.which].sum())

@@ -21,12 +21,12 @@ _SLICE = 8192
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Workload:
-    """Requests to come. The columns are read-only arrays of one length, checked and cast when it is made.
+    """The requests of a workload. The columns are read-only arrays of one length, checked and cast at construction.
 
     Attributes:
-        name: What it is, for reports.
+        name: Its name, for reports.
         at_s: Arrival, seconds from the start of the run, 0 or more, ascending.
-        prompt_tokens, output_tokens: True lengths, 1 to 10 million. Only the engine may look at the output's.
+        prompt_tokens, output_tokens: True lengths, 1 to 10 million. Only the engine may use the output's.
         max_tokens: The cap that the client declares, at least the output's length.
         task: Index into `TASKS`.
         importance: 0.5 to 1 (H-MAS E.5).
@@ -34,12 +34,12 @@ class Workload:
         tenant: Index into `tenants`.
         session: Number of the conversation, -1 for none.
         tenants: Names of the tenants.
-        duration_s: Length of the arrival process: the mean rate is `len(workload) / duration_s`. 0 takes the last arrival plus one
-            mean gap.
-        block_hashes: Ids of each prompt's blocks of `hash_tokens` tokens: equal leading ids are a shared prefix. None where unknown.
+        duration_s: Length of the arrival process: the mean rate is `len(workload) / duration_s`. 0 for the last arrival plus one mean
+            gap.
+        block_hashes: Ids of each prompt's blocks of `hash_tokens` tokens: equal leading ids are a shared prefix. None if unknown.
 
     Raises:
-        TraceError: A value is out of its range, missing (NaN) or out of order; names the row, the field, the value and what is allowed.
+        TraceError: A value is out of range, missing (NaN) or out of order; the error names row, field, value and what is allowed.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Workload:
         return len(self) / self.duration_s
 
     def scaled(self, rate: float) -> "Workload":
-        """The same requests with their times stretched evenly to a mean rate, requests per second.
+        """The same requests with their times scaled to a mean rate, requests per second.
 
         Raises:
             TraceError: The rate is not above 0, or there is no request to scale.
@@ -99,10 +99,10 @@ class Workload:
         return replace(self, at_s=self.at_s * factor, duration_s=self.duration_s * factor)
 
     def window(self, start_s: float = 0.0, end_s: float | None = None) -> "Workload":
-        """The requests from `start_s` up to `end_s` (exclusive; None for the end), their times counted from `start_s`.
+        """The requests from `start_s` up to `end_s` (exclusive; None for the end), with times relative to `start_s`.
 
         Raises:
-            TraceError: The window is empty or lies outside the workload.
+            TraceError: The window is empty or outside the workload.
         """
         until_s = self.duration_s if end_s is None else end_s
         if not 0.0 <= start_s < until_s <= self.duration_s:
@@ -113,17 +113,17 @@ class Workload:
         return replace(cut, at_s=cut.at_s - start_s, duration_s=until_s - start_s)
 
     def rows(self, first: int, last: int) -> "Workload":
-        """Rows `first` to `last` (exclusive), with their times and the duration as they are."""
+        """Rows `first` to `last` (exclusive), with times and duration unchanged."""
         columns = {field: getattr(self, field)[first:last] for field in COLUMNS}
         blocks = None if self.block_hashes is None else self.block_hashes[first:last]
         return replace(self, **columns, block_hashes=blocks)
 
     def arrivals(self, *, model: str, estimate: Believe | None = None) -> Iterator[Arrival]:
-        """What a simulation is fed, made one at a time.
+        """The arrivals for a simulation, made one at a time.
 
         Args:
             model: The model that every request names.
-            estimate: What is believed of a request at its arrival; by default the prior of an empty history with the declared SLO.
+            estimate: Estimates of a request at its arrival; by default the prior of an empty history with the declared SLO.
         """
         believe = estimate or prior()
         for start in range(0, len(self), _SLICE):
@@ -153,13 +153,13 @@ _REQUEST_COLUMNS = ("at_s", "prompt_tokens", "output_tokens", "max_tokens", "slo
 
 
 def prior() -> Believe:
-    """The estimates of a gateway that has seen nothing yet: the fixed defaults with the SLO as declared."""
+    """The estimates of a gateway without history: the fixed defaults with the declared SLO."""
     history = History()
     return lambda request, _now_s: history.estimate(request)
 
 
 def span_s(at_s: Floats) -> float:
-    """Time that arrivals stand for: from 0 to the last, and one mean gap; 1 s where that is nothing."""
+    """Length of an arrival process: from 0 to the last arrival, plus one mean gap; 1 s if that is 0."""
     if not len(at_s):
         return 1.0
     last_s = float(at_s[-1])

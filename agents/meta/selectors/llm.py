@@ -1,8 +1,8 @@
 """A language model as a selector (H-MAS 3.4.1, C.1, C.2): it receives the long view in numbers, answers by a schema, and is always judged.
 
-This is the paper's own realization of Pi_meta. A late, malformed or disallowed answer counts as none, and the rule map replaces it. Meta
-stops asking an endpoint that keeps failing for a while, longer each time. Every answer passes meta's guards and the twin's judgement, so a
-bad one costs no more than the model's time.
+This is the paper's own realization of Pi_meta. A late, malformed or disallowed answer counts as none, and the rule map replaces it. An
+endpoint that keeps failing gets a pause, longer each time. Every answer passes meta's guards and the twin's judgement, so a bad one costs
+no more than the model's time.
 """
 
 from collections import deque

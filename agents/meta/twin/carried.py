@@ -63,7 +63,7 @@ def carried(there: Sequence[PastRequest], start_s: float, most: int, still: Open
         there: Requests that had arrived and not ended by then, by arrival.
         start_s: Start of the replay.
         most: Most requests returned; running ones have priority, then the newest waiting ones, because old ones are served last.
-        still: State of the requests that are open to this day.
+        still: State of the requests that are still open now.
 
     Returns:
         The requests, and how many open ones are left out.

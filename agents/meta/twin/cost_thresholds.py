@@ -1,4 +1,4 @@
-"""The recent values of `robust-edf`'s cost threshold: a replay begins with the last one instead of finding it anew. Pure."""
+"""The recent values of `robust-edf`'s cost threshold: a replay begins with the last one instead of searching for it again. Pure."""
 
 from bisect import bisect_right
 from collections import deque
@@ -11,7 +11,7 @@ from hmas.controller.scheduling.policies.robust_edf import COST_THRESHOLD_MOST, 
 EVERY_S = 1.0
 KEPT = 1_024
 NEAR_S = 5.0
-"""Largest distance in time at which a reading still counts for a moment."""
+"""Largest time difference at which a reading is used."""
 
 Reading = tuple[float, float]
 

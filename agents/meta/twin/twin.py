@@ -1,7 +1,8 @@
 """The twin as meta uses it: it takes telemetry, chooses what to replay and evaluates the results. Pure; replays may run anywhere.
 
 The twin answers only after it has proved reliable: in its replay of what ran, about as many requests must miss their targets as in reality.
-Otherwise it is silent and reports its error. A remaining disagreement in speed becomes a factor on the fitted step times.
+Otherwise it is silent: it gives no answer and reports its error. A remaining disagreement in speed becomes a factor on the fitted step
+times.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -54,7 +54,7 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         terms: Words, and pairs of words with a blank between; `weights` has the weight of each.
         intercept: The score of a question without known terms.
         widening: Factor by which quantiles lie further from the median than the trees predict, because a fit is too sure of its own data.
-        offsets: Verbosity of known models (log), by `length_names.model_key`.
+        offsets: Verbosity of known models (log), by `names.model_key`.
         longest: Tokens that 999 in 1,000 answers in training stayed below.
     """
 

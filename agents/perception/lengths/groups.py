@@ -24,7 +24,7 @@ NOISE = 0.4
 def groups_of(view: PromptView, task: TaskType, key: str, tenant: str, session: str) -> tuple[Hashable, ...]:
     """Returns the groups of a request, in the order of `LEVELS_OF_EFFECTS`.
 
-    An unknown task has no group of its own. `key` comes from `length_names.model_key`; the session may be empty.
+    An unknown task has no group of its own. `key` comes from `names.model_key`; the session may be empty.
     """
     text = view.excerpt
     typed = None if task is TaskType.UNKNOWN else task

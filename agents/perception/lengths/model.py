@@ -2,14 +2,14 @@
 
 Four parts, from what is known before any traffic to what only traffic shows:
 
-1. The expected answer of an average model: the shipped base's quantiles (`length_base`); without a base, the reader's own; else the task's
+1. The expected answer of an average model: the shipped base's quantiles (`base`); without a base, the reader's own; else the task's
    historical prior (H-MAS 3.2: an unreadable prompt gets no specialised prediction).
-2. Effects in log space (`length_effects`): the model's verbosity, the tenant, the task, the application (a system prompt with its tools),
+2. Effects in log space (`effects`): the model's verbosity, the tenant, the task, the application (a system prompt with its tools),
    the conversation, earlier answers to the same question; and a linear correction of the expectation by the question's inputs and by the
    distance of the reader's median from it, so that the better of the two gains weight.
-3. Scatter around that, and calibration of each level with the outcomes (`length_calibration`).
+3. Scatter around that, and calibration of each level with the outcomes (`calibration`).
 4. Bounds: the client's cap, the room that the engine's context leaves after the prompt, and the longest answers of this model and tenant
-   (`length_bounds`).
+   (`bounds`).
 
 An answer that ran into its cap is known only to be at least that long, and is learnt as such.
 """

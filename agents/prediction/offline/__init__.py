@@ -1,1 +1,1 @@
-"""Training and judging from logs and generated episodes; a running agent imports none of it."""
+"""Training and evaluation from logs and generated episodes; a running agent imports none of it."""

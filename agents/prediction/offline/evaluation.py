@@ -1,6 +1,6 @@
-"""How good predictions are on request logs that were not learnt from: R² per request and per configuration, beside plain baselines.
+"""Evaluates predictions on request logs outside the training: R² per request and per configuration, beside plain baselines.
 
-What the figures mean (H-MAS Table 5 names four quantities and does not define them; this is the reading here):
+The meaning of the figures (H-MAS Table 5 names four quantities and does not define them; this is the reading here):
 
 - decode time per token: `itl_mean_ms`, the mean time between a request's output tokens;
 - throughput: output tokens over latency of a request; of a cell, users x tokens / latency summed (Little's law for closed-loop users);
@@ -31,7 +31,7 @@ GOALS: Mapping[str, float] = MappingProxyType(
 SPLITS = ("rows", "load", "gpu")
 FOLDS = 5
 PER_CELL = 200
-"""Rows of a cell that models of a cross-validation see: a few hundred say what the cell has to say."""
+"""Rows of a cell that models of a cross-validation see: a few hundred contain what the cell can teach."""
 
 Predictions = dict[str, Column]
 Predictor = Callable[[Rows], Predictions]
@@ -39,7 +39,7 @@ Trainer = Callable[[Rows], Predictor]
 
 
 def actual(rows: Rows) -> Predictions:
-    """What came, by quantity; NaN where a request had too few tokens."""
+    """Returns the outcomes, by quantity; NaN if a request had too few tokens."""
     return {
         "decode_ms_per_token": rows.itl_ms,
         "throughput_tokens_per_s": rows.tokens_per_s,
@@ -49,7 +49,7 @@ def actual(rows: Rows) -> Predictions:
 
 
 def quantities(told: Mapping[Target, Column]) -> Predictions:
-    """What a `ProfileModel` says, by quantity."""
+    """Returns a `ProfileModel`'s predictions, by quantity."""
     return {
         "decode_ms_per_token": told["itl"],
         "throughput_tokens_per_s": 1e3 / told["per_token"],
@@ -59,25 +59,25 @@ def quantities(told: Mapping[Target, Column]) -> Predictions:
 
 
 def evaluate(rows: Rows, predictor: Predictor) -> dict[str, Any]:
-    """Scores of one predictor on rows it has not learnt from."""
+    """Returns the scores of one predictor on rows outside its training."""
     return scores(rows, predictor(rows))
 
 
 def evaluate_files(paths: Sequence[Path], model: ProfileModel) -> dict[str, Any]:
-    """Scores of a trained model on files in LLM-Pilot's format; nothing is learnt from them.
+    """Returns the scores of a trained model on files in LLM-Pilot's format, without learning from them.
 
-    With `telemetry`, a prediction knows what earlier requests of the same cell and file had told when the request was sent; `static`, only
-    lengths, load, hardware and model. `outside` has, by input, the requests beyond all that the model was trained on.
+    With `telemetry`, a prediction uses what earlier requests of the same cell and file had shown when the request was sent; with `static`,
+    only lengths, load, hardware and model. `outside` has, by input, the requests outside the training ranges.
 
     Raises:
-        TraceError: A file is not of that format.
-        ModelError: A GPU or model in it is not known.
+        TraceError: A file does not have that format.
+        ModelError: A GPU or model in it is unknown.
     """
     rows = read_rows(paths)
     known = model.known(rows)
     of_cells = [float(known[index[0]]) for _, index in groups(rows.cells())]
     told = model.predict(rows, live=True)
-    # Of the model as it was given: once, before it is asked about the same rows again.
+    # Copied after one pass over the rows, before later passes count the same rows again.
     outside = dict(model.ranges.out_of_range) if model.ranges is not None else {}
     return {
         "rows": len(rows),
@@ -102,10 +102,10 @@ def cross_validate(
     seed: int = 1,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Everything on held-out data, by split: by rows (one fifth at a time), by load (each number of users in turn), by GPU (each type).
+    """Returns scores on held-out data, by split: by rows (one fifth at a time), by load (each number of users), by GPU (each type).
 
-    Scores are of all held-out predictions together: each row is predicted once, by models that saw neither it nor, by load and by GPU,
-    anything of its kind.
+    Scores cover all held-out predictions together: each row is predicted once, by models that saw neither the row itself nor, by load and
+    by GPU, any row of its kind.
     """
 
     def trained(part: Rows) -> Mapping[str, Predictor]:
@@ -135,7 +135,7 @@ def cross_validate(
                     held.setdefault(name, {}).setdefault(quantity, np.full(len(rows), np.nan))[out] = values
         answer[split] = {name: scores(rows, predictions) for name, predictions in held.items()}
         if split == "load":
-            # A load beyond all that were measured asks for a guess; one between them is what a measured fleet asks for.
+            # A load outside all measured ones requires a guess; a measured fleet mostly needs loads between measured ones.
             inside = np.flatnonzero((rows.users > rows.users.min()) & (rows.users < rows.users.max()))
             part = rows.take(inside)
             answer["foretellable between"] = foretellable(part, actual(part))
@@ -174,7 +174,7 @@ def scores(rows: Rows, predicted: Predictions) -> dict[str, Any]:
 
 
 def r2(true: Column, said: Column, weight: Column | None = None) -> float:
-    """Coefficient of determination; NaN where the truth does not vary."""
+    """Returns the coefficient of determination; NaN if the true values do not vary."""
     weight = np.ones(len(true)) if weight is None else weight
     if not len(true):
         return float("nan")
@@ -183,9 +183,9 @@ def r2(true: Column, said: Column, weight: Column | None = None) -> float:
 
 
 def engine_means(rows: Rows) -> Predictor:
-    """Baseline: the mean of each quantity over the configuration's requests at the load, else at the nearest load (in logarithms) measured.
+    """Baseline: the mean of each quantity over the configuration's requests at the load, or at the nearest measured load (in logarithms).
 
-    A configuration that was never measured takes the mean over all at that load.
+    A configuration that was never measured gets the mean over all at that load.
     """
     came = actual(rows)
     known: dict[str, dict[float, dict[str, float]]] = {}
@@ -272,7 +272,7 @@ def _keys(rows: Rows, split: str, seed: int) -> NDArray[Any]:
 
 
 def _by_cell(rows: Rows, quantity: str, true: Column, said: Column, kept: NDArray[np.bool_]) -> tuple[Column, Column]:
-    """Means over each cell; throughput is that of all its users together, which follows from latencies."""
+    """Returns means over each cell; throughput is that of all its users together, which follows from latencies."""
     index = np.flatnonzero(kept)
     part = rows.take(index)
     pairs = []

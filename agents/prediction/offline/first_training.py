@@ -1,4 +1,4 @@
-"""The first training of the cost model, from generated episodes, and how it is judged on others."""
+"""The first training of the cost model on generated episodes, and its evaluation on others."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ from hmas.agents.prediction.training import PARAMETERS, SHAPES, accepted_error, 
 EPISODES = 240
 HELD_OUT = 24
 REPLAY_ROWS = 2_000
-"""Rows kept beside the model, over which a refit must keep what the model says."""
+"""Rows kept beside the model, on which a refit must keep the model's results."""
 
 
 def train(seed: int, episodes: int, on_progress: Callable[[int, int], None] = lambda _done, _of: None) -> CatBoostRegressor:
@@ -50,7 +50,7 @@ def train(seed: int, episodes: int, on_progress: Callable[[int, int], None] = la
 
 
 def measure(regressor: CatBoostRegressor, seed: int, episodes: int) -> dict[str, float]:
-    """Errors on episodes with engines that the model has not seen: the formula's, and what the agent says with all its corrections."""
+    """Returns errors on episodes with unseen engines: the formula's, and the agent's with all its corrections."""
     found = [sample for episode in samples(seed, episodes, regressor) for sample in episode]
     metrics = {"samples": float(len(found))}
     for target in ("ttft_ms", "tpot_ms"):
@@ -68,14 +68,14 @@ def measure(regressor: CatBoostRegressor, seed: int, episodes: int) -> dict[str,
 
 
 def accept(regressor: CatBoostRegressor, seed: int, episodes: int) -> CatBoostRegressor:
-    """The model with its accepted error, measured on episodes that it has not seen, on its card."""
+    """Returns the model with its accepted error, measured on unseen episodes, on its card."""
     learnt = table([sample for episode in samples(seed, episodes, regressor) for sample in episode])
     accepted = accepted_error(regressor.log_quantiles(learnt.rows, learnt.names), clipped(learnt.labels))
     return _with_card(regressor, details=regressor.card.details | {"accepted": accepted})
 
 
 def with_metrics(regressor: CatBoostRegressor, metrics: Mapping[str, float], command: str) -> CatBoostRegressor:
-    """The model with figures and command on its card."""
+    """Returns the model with figures and command on its card."""
     return _with_card(regressor, metrics=dict(metrics), command=command)
 
 
@@ -94,14 +94,14 @@ def _fit(learnt: Table, target: Target, level: float, *, seed: int) -> Any:
 
 
 def _make_reproducible(model: Any, name: str) -> None:
-    # The library stamps time and a random id into the file; without them the same command gives the same bytes.
+    # The library writes time and a random id into the file; without them the same command gives the same bytes.
     metadata = model.get_metadata()
     metadata["train_finish_time"] = ""
     metadata["model_guid"] = name
 
 
 def _errors(actual: NDArray[np.float64], predicted: NDArray[np.float64]) -> dict[str, float]:
-    """Coefficient of determination of the values and of their logarithms, and median and mean absolute percentage error."""
+    """Returns the coefficient of determination of values and of logarithms, and median and mean absolute percentage error."""
     share = np.abs(predicted - actual) / actual
     return {
         "r2": _r2(actual, predicted),

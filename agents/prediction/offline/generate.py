@@ -1,8 +1,8 @@
-"""Training data: random engines under random loads in virtual time, seen through the eyes of the agent itself.
+"""Generates training data: random engines under random loads in virtual time, observed by the agent's own model.
 
-Each episode draws an engine profile (a shipped one, or figures drawn at random), a window and a workload; a gateway of one queue feeds the
-engine model; the prediction model watches snapshots and completions exactly as it does live. A row is what it would have asked the
-regressor when the request came, its label what the request then met: logarithms of actual over analytic TTFT and TPOT.
+Each episode draws an engine profile (a shipped one, or random figures), a window and a workload. A gateway with one queue feeds the engine
+model; the prediction model follows snapshots and completions exactly as it does live. A row is the regressor's input when the request
+arrived; its label is the outcome: logarithms of actual over analytic TTFT and TPOT.
 """
 
 import heapq
@@ -37,11 +37,11 @@ class Sample:
     """One request.
 
     Attributes:
-        row, names: What the regressor is asked.
-        formula: The analytic answer.
-        said: The agent's answer with all corrections it had at the time; `p90` its 90 % quantiles.
-        total_ms: What it said of the whole: quantiles 0.1, 0.5, 0.9.
-        ttft_ms, tpot_ms: What came; `tpot_ms` -1 where fewer than two tokens came. `took_ms`: dispatch to end.
+        row, names: The regressor's input.
+        formula: The analytic prediction.
+        said: The agent's prediction with all corrections at that time; `p90` its 90 % quantiles.
+        total_ms: Its prediction of the total: quantiles 0.1, 0.5, 0.9.
+        ttft_ms, tpot_ms: The outcome; `tpot_ms` is -1 with fewer than two tokens. `took_ms`: dispatch to end.
     """
 
     row: NDArray[np.float32]
@@ -56,14 +56,14 @@ class Sample:
 
     @property
     def labels(self) -> tuple[float, float]:
-        """Logarithms of actual over analytic TTFT and TPOT; NaN for a TPOT that there is not."""
+        """Logarithms of actual over analytic TTFT and TPOT; NaN if there is no TPOT."""
         tpot = math.log(self.tpot_ms / self.formula.tpot_ms) if self.tpot_ms > 0 else math.nan
         return math.log(self.ttft_ms / self.formula.ttft_ms), tpot
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One request of an episode; `predicted` is the length that perception would have told."""
+    """One request of an episode; `predicted` is the length that perception would have predicted."""
 
     at_s: float
     prompt_tokens: int
@@ -82,15 +82,15 @@ class _Life:
 
 @dataclass(slots=True)
 class Episode:
-    """One engine under one load, driven to its end in virtual time.
+    """One engine under one load, run to its end in virtual time.
 
     Attributes:
-        window: Requests in flight at most.
-        model: The agent's model, as it watches.
+        window: Most requests in flight.
+        model: The agent's model, which follows the episode.
         jitter: Sigma of the log-normal scatter of step times.
-        tells_load: Whether snapshots carry the engine's own figures.
-        fence_tokens: KV tokens that requests in flight may come to, 0 for no fence.
-        serves: Name of the model, as requests give it.
+        tells_load: Whether snapshots contain the engine's own figures.
+        fence_tokens: Limit of the KV tokens of requests in flight; 0 for no fence.
+        serves: Name of the model in the requests.
     """
 
     engine: EngineModel
@@ -109,7 +109,7 @@ class Episode:
     _ended: int = 0
 
     def run(self) -> Iterator[Sample]:
-        """Plays the episode and yields a sample per completed request after the warm-up."""
+        """Runs the episode and yields a sample per completed request after the warm-up."""
         events = [(arrival.at_s, 0, str(number)) for number, arrival in enumerate(self.arrivals)]
         events.append((0.0, 1, "tick"))
         heapq.heapify(events)
@@ -209,9 +209,9 @@ class Episode:
 
 
 def random_profile(rng: np.random.Generator) -> Profile:
-    """An engine between a small model on a large GPU and a large model on a CPU.
+    """Draws an engine between a small model on a large GPU and a large model on a CPU.
 
-    Half of them have the curve of real kernels: flat while reading the weights bounds the step, rising in proportion from the batch on at
+    Half of them have the curve of real kernels: flat while reading the weights bounds the step, then rising in proportion from the batch at
     which computing does, with bumps in between. The others are straight lines, as on a CPU or in a profile fitted to few measurements.
     """
     floor_ms = float(np.exp(rng.uniform(np.log(2.0), np.log(60.0))))
@@ -242,7 +242,7 @@ def random_profile(rng: np.random.Generator) -> Profile:
 
 
 def drawn_profile(rng: np.random.Generator) -> Profile:
-    """A random profile, or a shipped one with another size of cache and another budget than its own; never the demo's."""
+    """Draws a random profile, or a shipped one with another cache size and another budget; never the demo's."""
     if rng.random() < 0.6:
         return random_profile(rng)
     names = [name for name in profile_names() if not name.startswith("demo")]
@@ -263,7 +263,7 @@ def _curve(rng: np.random.Generator, floor_ms: float, per_token: float) -> tuple
     highest = 0.0
     for exponent in np.arange(0.0, 14.5, 0.5):
         tokens = round(2.0 ** float(exponent))
-        # The sharper of reading and computing, rounded at the knee as overlapping kernels do, and never falling.
+        # The larger of reading and computing, rounded at the knee as with overlapping kernels, and never falling.
         ms = (floor_ms**3 + (per_token * tokens) ** 3) ** (1.0 / 3.0) * float(rng.uniform(0.96, 1.04))
         highest = max(highest, ms)
         if not points or tokens > points[-1][0]:
@@ -272,7 +272,7 @@ def _curve(rng: np.random.Generator, floor_ms: float, per_token: float) -> tuple
 
 
 def random_episode(rng: np.random.Generator, regressor: Regressor | None = None, requests: int = REQUESTS) -> Episode:
-    """An engine, a window and a load that goes with them: from idle to a little above what the engine can serve, steady or in bursts."""
+    """Draws an engine, a window and a matching load: from idle to slightly above the engine's capacity, steady or in bursts."""
     profile = drawn_profile(rng)
     window = int(np.clip(np.exp(rng.uniform(np.log(2), np.log(96))), 1, profile.max_num_seqs))
     prompts = np.clip(np.exp(rng.normal(rng.uniform(4.0, 7.2), rng.uniform(0.3, 1.2), requests)), 4, 6000).astype(int)
@@ -310,11 +310,11 @@ def random_episode(rng: np.random.Generator, regressor: Regressor | None = None,
 
 
 def _work_s(profile: Profile, window: int, prompt: float, output: float) -> float:
-    """Seconds of the engine that a mean request takes when the window is full: the inverse of the engine's capacity."""
+    """Returns the engine seconds of a mean request when the window is full: the inverse of the engine's capacity."""
     running = min(window, profile.max_num_seqs, max(1, int(profile.kv_capacity_tokens / (prompt + output))))
     step_ms, per_kv_token_ms = profile.decode_line(running)
     decode_ms = step_ms + per_kv_token_ms * running * (prompt + output / 2)
-    # What the prompts add to steps that are run anyway, over the largest step.
+    # Cost of a prompt token in steps that run anyway, averaged over the largest step.
     tokens = min(profile.max_num_batched_tokens, 2048)
     per_token_ms = (profile.curve_ms(running + tokens) - profile.curve_ms(running)) / tokens + profile.prefill_ms_per_token
     prefill_ms = prompt * per_token_ms + profile.prefill_ms_per_ktoken_sq * prompt * prompt / 2e6 + profile.prefill_ms_per_seq
@@ -322,13 +322,13 @@ def _work_s(profile: Profile, window: int, prompt: float, output: float) -> floa
 
 
 def samples(seed: int, episodes: int, regressor: Regressor | None = None) -> Iterator[list[Sample]]:
-    """Samples episode by episode; each episode has a generator of its own, so any of them can be repeated alone."""
+    """Yields samples episode by episode; each episode has its own random generator, so any of them can be repeated alone."""
     for number in range(episodes):
         yield list(random_episode(np.random.default_rng([seed, number]), regressor).run())
 
 
 def table(found: list[Sample]) -> Table:
-    """The samples as columns, as a regressor learns them."""
+    """Returns the samples as columns, the training format of a regressor."""
     return as_table([Labelled(sample.row, sample.names, sample.labels) for sample in found])
 
 

@@ -1,10 +1,10 @@
-"""Request logs in the format of LLM-Pilot's measurements: one request a row, closed-loop users against one configuration.
+"""Request logs in the format of LLM-Pilot's measurements: one request per row, closed-loop users against one configuration.
 
 Source of the format and of the figures: IBM's LLM-Pilot (Lazuka et al., SC24; data under CDLA-Permissive-2.0), `ttft_ms` counted from the
-opening of the stream (`open_ms`), `itl_*` empty where a request produced a single token. A configuration is a model on a number of GPUs of
+opening of the stream (`open_ms`), `itl_*` empty if a request produced a single token. A configuration is a model on a number of GPUs of
 one type; a cell is a configuration under a number of users.
 
-What telemetry would have told when a request came (`Rows.state`) is worked out from the rows that had spoken by then, and nothing else.
+The state of telemetry when a request arrived (`Rows.state`) is computed only from the results that earlier rows had shown by then.
 """
 
 import csv
@@ -50,7 +50,7 @@ class Rows:
 
     Attributes:
         model, gpu: Names. `source`: number of the file that a row came from.
-        state: Shape (rows, len(STATE)); NaN where nothing had been heard yet.
+        state: Shape (rows, len(STATE)); NaN where no result was known yet.
         itl_ms: Mean time between output tokens; NaN with fewer than two tokens.
     """
 
@@ -72,7 +72,7 @@ class Rows:
         return len(self.model)
 
     def take(self, chosen: NDArray[np.bool_] | NDArray[np.int64]) -> "Rows":
-        """The chosen rows, with the state they had among all."""
+        """Returns the chosen rows, with the state they had among all."""
         return Rows(**{name: getattr(self, name)[chosen] for name in self.__slots__})
 
     @property
@@ -86,17 +86,17 @@ class Rows:
         return 1e3 * self.output / self.latency_ms
 
     def configurations(self) -> NDArray[np.str_]:
-        """A name of each row's configuration, such as `llama-7b/2xA100`."""
+        """Returns a name of each row's configuration, such as `llama-7b/2xA100`."""
         return np.array([f"{m}/{int(n)}x{g}" for m, n, g in zip(self.model, self.n_gpus, self.gpu, strict=True)])
 
     def cells(self) -> NDArray[np.str_]:
-        """A name of each row's cell, such as `llama-7b/2xA100@16`."""
+        """Returns a name of each row's cell, such as `llama-7b/2xA100@16`."""
         return np.array([f"{name}@{int(users)}" for name, users in zip(self.configurations(), self.users, strict=True)])
 
     def starved(self) -> NDArray[np.bool_]:
-        """Rows of cells in which hardly a request ended but those of the first moments: short ones, which stand for no others.
+        """Marks rows of cells in which almost only requests of the first moments ended: short ones, which represent no others.
 
-        Closed-loop users send evenly over the run. Where the median of those that ended was sent in its first fifth, the rest never ended.
+        Closed-loop users send evenly over the run. If the median of the ended requests was sent in the first fifth, the rest never ended.
         """
         span_ms = float(np.max(self.start_ms + self.latency_ms)) if len(self) else 0.0
         found = np.zeros(len(self), dtype=bool)
@@ -106,7 +106,7 @@ class Rows:
 
 
 def groups(names: NDArray[np.str_]) -> Iterator[tuple[str, NDArray[np.int64]]]:
-    """Each distinct name with the positions where it stands."""
+    """Yields each distinct name with its positions."""
     found, inverse = np.unique(names, return_inverse=True)
     order = np.argsort(inverse, kind="stable")
     ends = np.cumsum(np.bincount(inverse, minlength=len(found)))
@@ -125,7 +125,7 @@ def is_pilot_file(path: Path) -> bool:
 
 
 def read_rows(paths: Sequence[Path]) -> Rows:
-    """Reads files, plain or gzip, and works out the state of each row within its file.
+    """Reads files, plain or gzip, and computes the state of each row within its file.
 
     Raises:
         TraceError: A file cannot be read, a column is missing, or a value is out of range; names file, row, column and what is allowed.
@@ -172,7 +172,7 @@ def read_rows(paths: Sequence[Path]) -> Rows:
 
 
 def with_state(rows: Rows) -> Rows:
-    """The rows with their state: what the earlier rows of the same cell and file had told when each request was sent."""
+    """Returns the rows with their state: what earlier rows of the same cell and file had shown when each request was sent."""
     state = np.full((len(rows), len(STATE)), math.nan)
     first, end = rows.start_ms + rows.open_ms + rows.ttft_ms, rows.start_ms + rows.latency_ms
     names = np.char.add(rows.cells(), np.char.add("#", rows.source.astype(str)))
@@ -190,7 +190,7 @@ def with_state(rows: Rows) -> Rows:
 
 
 def data_sha256(paths: Iterable[Path]) -> dict[str, str]:
-    """Hash of each file's bytes, by its name."""
+    """Returns the hash of each file's bytes, by its name."""
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 

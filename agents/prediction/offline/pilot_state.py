@@ -1,7 +1,7 @@
-"""What telemetry had told of a cell when a request was sent, worked out from a request log by looking back only. Pure.
+"""Computes the state of telemetry of a cell when a request was sent, from the earlier part of a request log. Pure.
 
-One request tells little: two tokens make one step, with or without somebody else's prompt in it. So times between tokens are averaged by
-tokens, over the last few and over many, and beside them stands what answers of about the same length took.
+One request says little: two tokens make one step, with or without another request's prompt in it. So times between tokens are averaged by
+tokens, over the last few and over many requests, and also over answers of about the same length.
 """
 
 import math
@@ -26,27 +26,27 @@ STATE = (
     "oldest_waiting",
     "since_first",
 )
-"""Logarithms of milliseconds and of what was heard (`told` first tokens, `decoded` answers of two tokens and more); shares of users."""
+"""Logarithms of milliseconds and of counts (`told` first tokens, `decoded` answers of two tokens and more); shares of users."""
 OF_TTFT = ("recent_ttft", "last_ttft", "long_ttft", "oldest_waiting", "since_first")
-"""Columns that are read against the time to first token."""
+"""Columns relative to the time to first token."""
 OF_ITL = ("recent_itl", "long_itl", "like_itl")
-"""Columns that are read against the time between tokens."""
+"""Columns relative to the time between tokens."""
 RECENT = 8
 LONG = 64
 LAST = 2
 LIKE = 4
 """Requests over which the columns of these names are averaged."""
 CLASSES = (3, 6, 10, 20, 50)
-"""Output tokens from which answers count as longer ones, for `like_itl`."""
+"""Output tokens at which the length classes of `like_itl` begin."""
 BURST_MS = 100.0
 
 
 def state_of(
     *, users: Column, output: Column, start_ms: Column, first_ms: Column, end_ms: Column, ttft_ms: Column, itl_ms: Column
 ) -> Column:
-    """The state of each request of one cell and file, shape (rows, len(STATE)); NaN where nothing had been heard yet.
+    """Returns the state of each request of one cell and file, shape (rows, len(STATE)); NaN where no result was known yet.
 
-    Columns are what `llm_pilot.Rows` has: `first_ms` and `end_ms` are moments of the run, as `start_ms` is; `itl_ms` is NaN with fewer than
+    Columns are those of `llm_pilot.Rows`: `first_ms` and `end_ms` are times in the run, as `start_ms` is; `itl_ms` is NaN with fewer than
     two tokens.
     """
     started = np.searchsorted(np.sort(start_ms), start_ms, side="left")
@@ -76,7 +76,7 @@ def state_of(
 
 
 def _recent(told_ms: Column, values: Column, now_ms: Column, window: int, weights: Column | None = None) -> Column:
-    """Weighted mean of the last `window` values told by each moment; NaN before the first."""
+    """Returns the weighted mean of the last `window` values known at each time; NaN before the first."""
     order = np.argsort(told_ms, kind="stable")
     mass = np.ones(len(values)) if weights is None else weights
     sums = np.concatenate([[0.0], np.cumsum((values * mass)[order])])
@@ -88,7 +88,7 @@ def _recent(told_ms: Column, values: Column, now_ms: Column, window: int, weight
 
 
 def _like(told_ms: Column, itl_ms: Column, output: Column, now_ms: Column, asked: Column) -> Column:
-    """Logarithm of what the last answers of the same class of length took."""
+    """Returns the logarithm of the time between tokens of the last answers of the same length class."""
     found = np.full(len(now_ms), math.nan)
     classes, wanted = np.digitize(output, CLASSES), np.digitize(asked, CLASSES)
     for one in np.unique(classes):
@@ -98,7 +98,7 @@ def _like(told_ms: Column, itl_ms: Column, output: Column, now_ms: Column, asked
 
 
 def _waits(sent_ms: Column, first_ms: Column) -> tuple[Column, Column]:
-    """Logarithms of how long the oldest request without a token has waited, and of how long no first token has come; NaN where none."""
+    """Returns logarithms of the wait of the oldest request without a token, and of the time since the last first token; NaN for none."""
     order = np.argsort(sent_ms, kind="stable")
     oldest = np.full(len(sent_ms), math.nan)
     at = 0

@@ -1,11 +1,11 @@
-"""What can be foretold of single requests at all: R² of those who know what no forecast knows, from the log that is to be foretold. Pure.
+"""Computes how far single requests can be predicted at all: R² of oracles that know more than any forecast, from the same log. Pure.
 
-Logs repeat themselves: requests with the same tokens in and out come again in the same cell. What such twins differ by, nothing explains
-that depends on cell and request alone ("pure error" in tests for lack of fit; Draper and Smith, Applied Regression Analysis).
+Logs repeat themselves: requests with the same numbers of tokens recur in the same cell. Nothing that depends on cell and request alone
+explains the difference between such twins ("pure error" in tests for lack of fit; Draper and Smith, Applied Regression Analysis).
 
-Only what is known of the moment can explain more, by telemetry or by the time since a run began, so that forecasts may pass `request`.
-`moment` says how much that is worth where times change slowly: twins sent one after the other differ by less (half of the mean squared
-difference of neighbours; von Neumann 1941, Rice 1984). Where they change within a burst, a forecast may pass that, too.
+Only knowledge of the moment can explain more, from telemetry or from the time since a run began, so forecasts may exceed `request`.
+`moment` shows how much that is worth where times change slowly: twins sent one after the other differ by less (half of the mean squared
+difference of neighbours; von Neumann 1941, Rice 1984). Where times change within a burst, a forecast may exceed that, too.
 """
 
 import math
@@ -29,9 +29,9 @@ LENGTHS = (1, 2, 3, 6, 10, 20, 50)
 
 
 def oracles(rows: Rows, came: Column) -> dict[str, float]:
-    """R² of each of `ORACLES` over requests of cells that are not starved, and the share of requests that have a twin.
+    """Returns R² of each of `ORACLES` over requests of cells that are not starved, and the share of requests that have a twin.
 
-    Variances are unbiased: an oracle does not know the request itself, only its twins. NaN where nothing varies or no twin is found.
+    Variances are unbiased: an oracle does not know the request itself, only its twins. NaN if nothing varies or no twin is found.
     """
     kept = np.flatnonzero(np.isfinite(came) & ~rows.starved())
     part, true = rows.take(kept), came[kept]
@@ -50,7 +50,7 @@ def oracles(rows: Rows, came: Column) -> dict[str, float]:
     of_all = len(true) / spread
     return {
         "cell": 1.0 - in_cell / spread,
-        # Those without a twin are taken to be as hard as those with one.
+        # Requests without a twin are assumed to be as hard to predict as those with one.
         "request": 1.0 - left / paired * of_all if paired else math.nan,
         "moment": 1.0 - squares / steps * of_all if steps else math.nan,
         "twins": paired / len(true),
@@ -82,7 +82,7 @@ def _by(rows: Rows, came: Column, keys: NDArray[Any]) -> dict[str, dict[str, flo
 
 
 def _twins(rows: Rows, cells: NDArray[np.str_]) -> Iterable[NDArray[np.int64]]:
-    """Places of requests of one cell with the same tokens in and out, where there are two and more."""
+    """Returns positions of requests of one cell with the same tokens in and out, for two or more such requests."""
     _, number = np.unique(cells, return_inverse=True)
     keys = np.column_stack([number, rows.prompt, rows.output])
     order = np.lexsort(keys.T)

@@ -18,7 +18,7 @@ FORMULA = "formula.json"
 
 
 def save_profile_model(model: ProfileModel, folder: Path, card: ModelCard) -> ModelCard:
-    """Writes a model and its card, in which kind, format and columns are filled in; returns the card as written.
+    """Writes a model and its card, with kind, format and columns filled in; returns the card as written.
 
     Raises:
         ModelError: The folder cannot be written.
@@ -26,7 +26,7 @@ def save_profile_model(model: ProfileModel, folder: Path, card: ModelCard) -> Mo
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.glob("*.cbm"):
-            # The card lists what lies beside it: what an earlier training left must not be part of this one.
+            # The card lists the files beside it, so files of an earlier training are removed.
             old.unlink()
         for (regime, target), trees in model.trees.items():
             trees.save_model(str(folder / f"{regime}-{target}.cbm"))
@@ -64,7 +64,7 @@ def load_profile_model(folder: Path = SHIPPED) -> tuple[ProfileModel, ModelCard]
 
 def _trees(path: Path) -> Any:
     try:
-        # Imported here: a broken library must be told as what it is, not as a crash at start.
+        # Imported here: a broken library must give a clear error, not a crash at start.
         import catboost  # noqa: PLC0415
     except ImportError as error:
         raise ModelError(f"{path}: the catboost package cannot be imported: {error}") from error

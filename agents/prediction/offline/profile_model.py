@@ -1,17 +1,17 @@
-"""What a request will take on hardware known by its data sheet: a fitted formula, corrected by what was measured there, then by CatBoost.
+"""Predicts a request's times on hardware known by its data sheet: a fitted formula, corrected by measurements, then by CatBoost.
 
 Three layers, each a correction of the one before, in logarithms:
 
 1. formula: times that follow from data sheets (`hardware.Setup`), with coefficients of at least 0 fitted to measured configurations;
 2. curve: where the configuration itself was measured, its deviation from the formula, monotone cubic in log(users) between loads;
-3. CatBoost: the request (lengths, when it came), the cell, and what telemetry said last, where it is known.
+3. CatBoost: the request (lengths, arrival time), the cell, and the latest telemetry, if it is known.
 
-Where the configuration was never measured, or only at lower or only at higher loads, telemetry, once there is any, moves the formula to the
-level it tells. Of a configuration that was never measured the trees do not see which it is: of formula errors at a handful of GPUs they
-would learn nothing that holds for another.
+If the configuration was never measured, or only at lower or only at higher loads, telemetry moves the formula to its own level as soon as
+there is any. For a configuration that was never measured the trees do not see which it is: formula errors of a handful of GPUs would teach
+them nothing that holds for another.
 
-The trees learn each row three times: with its cell known, with its load left out of the curve, and as if its configuration was new. Some
-rows come without telemetry, so that they answer without, too.
+The trees learn each row three times: with its cell known, with its load left out of the curve, and as if its configuration were new. Some
+rows have no telemetry, so that the trees also answer without it.
 """
 
 import math
@@ -53,12 +53,12 @@ NUMERIC = (
     "log_prompt_share",
 )
 _TELLING = ("log_read", "log_token", "exchange", "log_base_ttft", "log_base_itl")
-"""Columns that give a configuration away."""
+"""Columns that identify a configuration."""
 COLUMNS = (*NUMERIC, *STATE)
 CATEGORIES = ("gpu", "model")
 UNKNOWN = "unknown"
 CONTEXT_TOKENS = 136.0
-"""Mean tokens of a request in LLM-Pilot's workload: what a user holds in the KV cache."""
+"""Mean tokens of a request in LLM-Pilot's workload: a user's share of the KV cache."""
 PARAMETERS: Mapping[str, Any] = MappingProxyType(
     {
         "loss_function": "RMSE",
@@ -75,22 +75,22 @@ PARAMETERS: Mapping[str, Any] = MappingProxyType(
 SIZES: Mapping[str, Mapping[str, int]] = MappingProxyType(
     {"known": MappingProxyType({"iterations": 300, "depth": 6}), "new": MappingProxyType({"iterations": 100, "depth": 5})}
 )
-"""Of the trees for configurations that were measured, and for new ones: of these there is less to be learnt."""
+"""Sizes of the trees for measured configurations and for new ones, of which there is less to learn."""
 WEIGHT = 0.5
-"""Power of the base that a row weighs with: logarithms say what a model is worth to a small request, milliseconds to a large one."""
+"""Exponent of the base in a row's weight: logarithms favour small requests, milliseconds large ones."""
 LOAD_NEW = 0.5
-"""Value of the column `known` where the configuration was measured, but not at this load."""
+"""Value of the column `known` if the configuration was measured, but not at this load."""
 WITHHELD = 0.4
 """Share of the rows learnt without telemetry."""
 MOVED_AFTER = 1.0
-"""Requests after which telemetry has moved the formula half of the way: the first answers to end are short, and of a run's start."""
+"""Requests after which telemetry has moved the formula half of the way: the first answers to end are short, and from a run's start."""
 MOVED_LIMIT = 2.0
 """Telemetry moves the formula by a factor of e^2 at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """Geometric means of what was measured, one entry per cell."""
+    """Geometric means of the measurements, one entry per cell."""
 
     configuration: NDArray[np.str_]
     gpu: NDArray[np.str_]
@@ -104,8 +104,8 @@ class ProfileModel:
 
     Args:
         formula: Layers 1 and 2.
-        trees: CatBoost models by target, for configurations that were `known` and for `new` ones.
-        ranges: Clips `COLUMNS` to what the trees saw in training and counts what lies outside; None where that is not known.
+        trees: CatBoost models by target, for `known` and for `new` configurations.
+        ranges: Clips `COLUMNS` to their training ranges and counts values outside; None if the ranges are not known.
     """
 
     def __init__(self, formula: Formula, trees: Mapping[tuple[Regime, Target], Any], ranges: RangeCounter | None = None) -> None:
@@ -114,14 +114,14 @@ class ProfileModel:
         self.ranges = ranges
 
     def known(self, rows: Rows) -> Column:
-        """1 where the cell was measured, `LOAD_NEW` where only its configuration was, at other loads, 0 where neither."""
+        """Returns 1 if the cell was measured, `LOAD_NEW` if its configuration was measured only at other loads, else 0."""
         return _known(self.formula, rows)
 
     def predict(self, rows: Rows, *, live: bool = True) -> dict[Target, Column]:
-        """Each target for each row, milliseconds; `live` False withholds what telemetry had told.
+        """Returns each target for each row in milliseconds; with `live` False, without telemetry.
 
         Raises:
-            ModelError: A GPU or model is not known.
+            ModelError: A GPU or model is unknown.
         """
         setups = setups_of(rows)
         known = self.known(rows)
@@ -149,10 +149,10 @@ def fit(rows: Rows, *, seed: int = 1, per_cell: int = 0) -> ProfileModel:
 
     Args:
         rows: Measured requests.
-        seed: Of everything drawn.
-        per_cell: Rows of a cell that the trees see at most, 0 for all.
+        seed: Seed of everything random.
+        per_cell: Most rows of a cell that the trees see; 0 for all.
     """
-    # Imported here: the library is larger than the rest of the process, and reading this module must not load it.
+    # Imported here: the library is larger than the rest of the process, and importing this module must not load it.
     import catboost  # noqa: PLC0415
 
     formula = fit_formula(cells_of(rows))
@@ -167,7 +167,7 @@ def fit(rows: Rows, *, seed: int = 1, per_cell: int = 0) -> ProfileModel:
         told = _moved(left, rows)
         beyond = heard & _at_ends(rows)
         measured.append(({name: np.where(beyond, told[name], values) for name, values in left.items()}, np.full(len(rows), LOAD_NEW)))
-    # Without telemetry nothing can be known of the formula's error elsewhere: what is learnt of such rows is how requests differ.
+    # Without telemetry nothing is known of the formula's error on other hardware: such rows teach only how requests differ.
     elsewhere = _moved(_without(rows, setups, by="gpu"), rows)
     foreign = [({name: np.where(heard, elsewhere[name], values) for name, values in own.items()}, np.zeros(len(rows)))]
     trees: dict[tuple[Regime, Target], Any] = {}
@@ -192,10 +192,10 @@ def fit(rows: Rows, *, seed: int = 1, per_cell: int = 0) -> ProfileModel:
 
 
 def setups_of(rows: Rows) -> tuple[Setup, ...]:
-    """The setup of each row.
+    """Returns the setup of each row.
 
     Raises:
-        ModelError: A GPU or model is not known.
+        ModelError: A GPU or model is unknown.
     """
     found: dict[tuple[str, int, str], Setup] = {}
     answer = []
@@ -207,7 +207,7 @@ def setups_of(rows: Rows) -> tuple[Setup, ...]:
 
 
 def cells_of(rows: Rows) -> Cells:
-    """Cells of the rows; a cell in which no request had two tokens has no `itl` and is left out."""
+    """Returns the cells of the rows; a cell without a request of two tokens has no `itl` and is left out."""
     names, gpus, users, chosen = [], [], [], []
     measured: dict[str, list[float]] = {"ttft": [], "itl": []}
     configurations = rows.configurations()
@@ -227,13 +227,13 @@ def cells_of(rows: Rows) -> Cells:
 
 
 def fit_formula(cells: Cells, *, curves: bool = True) -> Formula:
-    """Layer 1 by least squares of relative errors with coefficients of 0 or more, then layer 2 from what is left."""
+    """Fits layer 1 by least squares of relative errors with coefficients of 0 or more, then layer 2 to the residuals."""
     made_of = terms(cells.setups, cells.users)
     coefficients: dict[str, list[float]] = {}
     found: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for target, measured in cells.measured.items():
         solved, _ = nnls(made_of / measured[:, None], np.ones(len(measured)))
-        # Six digits, so that what is stored is what the trees were trained on.
+        # Six digits, so that the stored coefficients are those of the training.
         coefficients[target] = [_short(value) for value in solved]
         left = np.log(measured / np.maximum(made_of @ np.array(coefficients[target]), 1e-3))
         found[target] = {}
@@ -249,7 +249,7 @@ def _short(value: float) -> float:
 
 
 def bases(formula: Formula, rows: Rows, setups: Sequence[Setup]) -> dict[str, Column]:
-    """What layers 1 and 2 say of each row, milliseconds."""
+    """Returns the results of layers 1 and 2 for each row in milliseconds."""
     made_of = terms(setups, rows.users)
     configurations = rows.configurations()
     answer: dict[str, Column] = {}
@@ -269,7 +269,7 @@ def _with_per_token(answer: dict[str, Column], rows: Rows) -> dict[str, Column]:
 
 
 def _moved(base: Mapping[str, Column], rows: Rows) -> dict[str, Column]:
-    """The bases moved to the level that telemetry tells, the further the more it has told; where it tells of one alone, both move."""
+    """Moves the bases to telemetry's level, further with more data; if telemetry covers only one of the two times, both move by it."""
     levels = {}
     for name, count in (("ttft", "told"), ("itl", "decoded")):
         heard = np.expm1(rows.state[:, STATE.index(count)])
@@ -282,7 +282,7 @@ def _moved(base: Mapping[str, Column], rows: Rows) -> dict[str, Column]:
 
 
 def _known(formula: Formula, rows: Rows) -> Column:
-    """1 where the cell was measured, `LOAD_NEW` where only its configuration was, 0 where neither."""
+    """Returns 1 if the cell was measured, `LOAD_NEW` if only its configuration was, else 0."""
     known = np.zeros(len(rows))
     configurations = rows.configurations()
     for _, index in groups(rows.cells()):
@@ -294,7 +294,7 @@ def _known(formula: Formula, rows: Rows) -> Column:
 
 
 def _at_ends(rows: Rows) -> NDArray[np.bool_]:
-    """Rows at the lowest or highest load of their configuration: without it, there is none so low or none so high."""
+    """Marks rows at the lowest or highest load of their configuration: without it, no load is as low or as high."""
     found = np.zeros(len(rows), dtype=bool)
     for _, index in groups(rows.configurations()):
         loads = rows.users[index]
@@ -303,7 +303,7 @@ def _at_ends(rows: Rows) -> NDArray[np.bool_]:
 
 
 def _beyond(formula: Formula, rows: Rows) -> NDArray[np.bool_]:
-    """Where no measured load is as low, or none as high: there the formula goes on alone, and telemetry knows better."""
+    """Marks rows where no measured load is as low, or none as high: there the formula extrapolates, and telemetry is better."""
     beyond = np.ones(len(rows), dtype=bool)
     for name, index in groups(rows.configurations()):
         curve = formula.curves["itl"].get(name)
@@ -314,7 +314,7 @@ def _beyond(formula: Formula, rows: Rows) -> NDArray[np.bool_]:
 
 
 def _along(curve: Sequence[tuple[float, float]], at: Column) -> Column:
-    """The curve at loads between those measured; flat beyond them, where the formula alone says how times grow."""
+    """Returns the curve at loads between the measured ones; beyond them it is flat, and only the formula determines how times grow."""
     if len(curve) == 1:
         return np.full(len(at), curve[0][1])
     loads = np.array([load for load, _ in curve])
@@ -322,7 +322,7 @@ def _along(curve: Sequence[tuple[float, float]], at: Column) -> Column:
 
 
 def _without(rows: Rows, setups: Sequence[Setup], *, by: Literal["load", "gpu"]) -> dict[str, Column]:
-    """The bases of each row as they are when its own load, or its own GPU, was never measured."""
+    """Returns the bases of each row as if its own load, or its own GPU, had never been measured."""
     cells = cells_of(rows)
     answer: dict[str, Column] = {name: np.full(len(rows), math.nan) for name in TARGETS}
     keys = rows.users.astype(int).astype(str) if by == "load" else rows.gpu
@@ -368,7 +368,7 @@ def _columns(
     for name in _TELLING:
         columns[NUMERIC.index(name)] = np.where(new, math.nan, columns[NUMERIC.index(name)])
     state = rows.state.copy()
-    # Against the formula: what telemetry knows better than it.
+    # Relative to the formula, so that the trees see what telemetry adds to it.
     for target, heard_of in (("ttft", OF_TTFT), ("itl", OF_ITL)):
         state[:, [STATE.index(name) for name in heard_of]] -= np.log(base[target])[:, None]
     state[~heard] = math.nan
