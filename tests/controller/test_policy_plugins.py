@@ -21,6 +21,7 @@ from hmas.controller.scheduling.policies.registry import POLICIES, make_policy, 
 from hmas.controller.scheduling.policy_base.policy_check import check_policy
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "policies.md"
+RECIPES = DOCS.with_name("extending.md")
 
 
 @pytest.fixture(autouse=True)
@@ -30,8 +31,8 @@ def _the_pool_as_it_was(monkeypatch):
         monkeypatch.setattr(module, "POLICIES", pool._pool)
 
 
-def block(language: str) -> str:
-    return re.search(rf"```{language}\n(.*?)```", DOCS.read_text(), re.DOTALL).group(1)
+def block(language: str, page: Path = DOCS) -> str:
+    return re.search(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL).group(1)
 
 
 def install(folder: Path, **sources: str) -> Path:
@@ -148,6 +149,21 @@ def test_the_example_of_the_documentation_is_loaded_and_conforms(tmp_path):
     run = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout == "('shortest-prompt', {'tokens_per_s': 100.0})\n"
+
+
+def test_the_recipe_for_a_policy_of_ones_own_runs_in_a_package_outside_of_the_repository(tmp_path):
+    declared = tomllib.loads(block("toml", RECIPES))["project"]["entry-points"][GROUP]
+    entry_points = install(tmp_path, short_answer=block("python", RECIPES))
+    entry_points.write_text(f"[{GROUP}]\n" + "".join(f"{name} = {target}\n" for name, target in declared.items()))
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    for words in (
+        ("policy", "check", "my_policies.short_answer:ShortAnswer"),
+        ("simulate", "--workload", "poisson:rate=6,duration=20", "--fleet", "1xdemo-small", "--policy", "short-answer", "--no-plots"),
+    ):
+        run = subprocess.run(
+            [sys.executable, "-m", "hmas", *words], cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=60
+        )
+        assert run.returncode == 0, f"{words}: {run.stdout}{run.stderr}"
 
 
 def test_plugins_that_cannot_be_used_are_skipped_with_a_warning_and_the_others_stay(tmp_path, monkeypatch, caplog):
