@@ -160,7 +160,7 @@ def answered(at_s, ttft_ms, tpot_ms):
 
 def test_figures_of_a_run_on_a_real_engine_are_of_what_came_after_the_change():
     results = [answered(1.0, 9000.0, 90.0), answered(21.0, 100.0, 10.0), answered(22.0, 100.0, 40.0), answered(23.0, 2000.0, 40.0)]
-    moments = [live.Moment(1.0, 256, 200, 9), live.Moment(21.0, 40, 40, 3), live.Moment(22.0, 60, 50, 1), live.Moment(99.0, 1, 1, 1)]
+    moments = [live.Moment(1.0, 256, 200, 9), live.Moment(21.0, 40, 40, 3, 0.6), live.Moment(22.0, 60, 50, 1), live.Moment(99.0, 1, 1, 1)]
     assert live.figures(results, moments, 20.0, 80.0) == {
         "sent": 3,
         "good": 1,
@@ -169,6 +169,8 @@ def test_figures_of_a_run_on_a_real_engine_are_of_what_came_after_the_change():
         "window_least": 40,
         "window_median": 50,
         "window_most": 60,
+        "guard_factor_least": 0.6,
+        "guard_factor_median": 0.8,
         "in_flight_most": 50,
         "bound_share": 0.5,
     }
