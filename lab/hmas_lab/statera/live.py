@@ -103,7 +103,8 @@ async def study(settings: LiveSettings, python: Path, model: Path, folder: Path,
             edges, rates = [at * scale for at in edges_s], [factor * capacity_rps for factor in factors]
             arrivals = _arrivals(settings, questions, edges, rates, f"{shape}-{repeat}")
             # Which arm comes first takes turns: an engine that has just been loaded is not the one that stood idle.
-            for name in (*COMPARED[repeat % 3 :], *COMPARED[: repeat % 3]):
+            turn = repeat % len(COMPARED)
+            for name in (*COMPARED[turn:], *COMPARED[:turn]):
                 place = folder / f"{shape}-{repeat}-{name.replace(' ', '-')}"
                 results, moments = await _run(name, url, arrivals, folder=place, settings=settings)
                 found = figures(results, moments, CHANGE_S[shape] * scale, settings.seconds)
