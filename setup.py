@@ -46,7 +46,7 @@ SIMULATION = (
     "hmas/controller/scheduling/policy_base/sharded_dict.py",
     "hmas/controller/scheduling/policy_base/indexed_heap.py",
     "hmas/controller/scheduling/instances/slots.py",
-    "hmas/controller/scheduling/steering.py",
+    "hmas/controller/scheduling/policy_control.py",
     "hmas/controller/scheduling/intake.py",
     "hmas/controller/scheduling/admission/quotas.py",
     "hmas/controller/scheduling/queue/tenant_share.py",

@@ -18,13 +18,13 @@ from hmas.controller.scheduling.instances.room import is_half_empty
 from hmas.controller.scheduling.intake import QueueAdmission
 from hmas.controller.scheduling.policies.registry import check_parameters, own_parameters
 from hmas.controller.scheduling.policy_base.queue_entry import QueueEntry
+from hmas.controller.scheduling.policy_control import PolicyControl
 from hmas.controller.scheduling.queue.idle_holds import IdleHolds
 from hmas.controller.scheduling.queue.model_queue import QueuedRequest
 from hmas.controller.scheduling.queue.wait_queue import WaitQueue
 from hmas.controller.scheduling.results import Counts, Dispatch, Dropped, Ended, Refusal
 from hmas.controller.scheduling.retry import may_retry
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
-from hmas.controller.scheduling.steering import PolicyControl
 
 __all__ = ["Counts", "Dispatch", "Dropped", "Ended", "InstanceSpec", "Refusal", "Scheduler", "SchedulerSettings"]
 
