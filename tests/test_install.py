@@ -1,15 +1,26 @@
 """The product as others install it: a wheel and a sdist in an empty venv, beside packages of colliding names, run from another folder."""
 
 import os
+import shutil
 import subprocess
 import sys
-import venv
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+VERSIONS = ("3.11", "3.12", "3.13")
 pytestmark = [pytest.mark.install, pytest.mark.timeout(900)]
+
+
+def interpreter(version: str) -> str:
+    """The interpreter of a Python version; skips the test where this machine has none that runs."""
+    if version == f"{sys.version_info.major}.{sys.version_info.minor}":
+        return sys.executable
+    found = shutil.which(f"python{version}")
+    if found is None or subprocess.run([found, "-c", "import venv, ensurepip"], capture_output=True, check=False).returncode:
+        pytest.skip(f"Python {version} is not installed here, or lacks venv")
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -27,9 +38,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("kind", ["wheel", "sdist"])
-def test_it_runs_from_another_folder_beside_packages_of_the_same_names(kind, built, tmp_path):
+@pytest.mark.parametrize("version", VERSIONS)
+def test_it_runs_from_another_folder_beside_packages_of_the_same_names(version, kind, built, tmp_path):
     place = tmp_path / "venv"
-    venv.create(place, with_pip=True)
+    subprocess.run([interpreter(version), "-m", "venv", place], check=True)
     python, command = place / "bin/python", place / "bin/hmas"
     # The wheel of openai-agents installs `agents`, that of datasets `datasets`.
     subprocess.run([python, "-m", "pip", "install", "-q", str(built[kind]), "openai-agents", "datasets"], check=True)

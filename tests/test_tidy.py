@@ -164,6 +164,20 @@ def test_links_in_the_docs_lead_somewhere():
     assert broken == []
 
 
+def test_files_named_in_the_docs_exist():
+    """`NAME` stands for any name; what a recipe tells its reader to write is under `my_`."""
+    known = [f"/{path.relative_to(ROOT)}" for path in tracked(".py")]
+    missing = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in tracked(".md")
+        if path.name != "CHANGELOG.md"
+        for name in re.findall(r"[\w./-]*\w\.py\b", path.read_text())
+        if "NAME" not in name and "my_" not in name
+        if not any(file.endswith("/" + name.lstrip("./").removeprefix("hmas/")) for file in known)
+    ]
+    assert missing == []
+
+
 def test_datasets_is_no_python_package():
     assert not (ROOT / "datasets" / "__init__.py").exists(), "it would shadow Hugging Face's `datasets`"
 
