@@ -204,12 +204,13 @@ def test_pass_through_is_a_configuration_that_is_taken(tmp_path):
 
 def document():
     found = by_load(results([True] * 20 + [False] * 20))
-    worth = {0.5: {without(agent): results([True] * 40) for agent in AGENT_NAMES}}
+    ours = found[0.5][PRODUCT]
+    worth = [{0.5: {PRODUCT: ours} | {without(agent): results([True] * 40)}} for agent in AGENT_NAMES]
     goals = [{**{f: getattr(one, f) for f in one.__struct_fields__}, "verdict": one.verdict} for one in outcomes(found)]
     return {
         "capacity_rps": 7.0,
         "stretch": 1.0,
-        "summary": {"loads": loads_summary(found), "goals": goals, "worth": worth_summary(found, worth)},
+        "summary": {"loads": loads_summary(found), "goals": goals, "worth": worth_summary(worth)},
         "left_out": ["load 0.5, run 2: all"],
     }
 

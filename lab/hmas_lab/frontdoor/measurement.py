@@ -45,7 +45,7 @@ class Measurement:
         self._until_s = clock.now_s() + settings.budget_s
         self._longest_s = 0.0
         self._by_load: Kept = {}
-        self._worth: Kept = {}
+        self._worth: list[Kept] = []
         self._gaps: dict[str, float] = {}
         self._left_out: list[str] = []
 
@@ -66,8 +66,16 @@ class Measurement:
                 await self._one(self._by_load, load, repeat, settings.arms, capacity_rps)
             if not repeat:
                 for load in settings.worth_loads:
-                    await self._one(self._worth, load, repeat, [without(agent) for agent in AGENT_NAMES], capacity_rps)
+                    await self._leave_out(load, capacity_rps)
         return self._document(points, capacity_rps)
+
+    async def _leave_out(self, load: float, capacity_rps: float) -> None:
+        """Runs the product without each agent in turn, each time beside the whole product: what disturbs the machine disturbs both alike."""
+        beside = max(1, self._settings.at_once - 1)
+        for first in range(0, len(AGENT_NAMES), beside):
+            kept: Kept = {}
+            await self._one(kept, load, 0, [PRODUCT, *map(without, AGENT_NAMES[first : first + beside])], capacity_rps)
+            self._worth.append(kept)
 
     async def _one(self, kept: Kept, load: float, repeat: int, arms: Sequence[str], capacity_rps: float) -> None:
         settings, name = self._settings, f"load {load:g}, run {repeat + 1}"
@@ -99,7 +107,7 @@ class Measurement:
             "capacity_rps": round(capacity_rps, 3),
             "stretch": self._load.stretch,
             "capacity": plain(points),
-            "summary": {"loads": loads_summary(self._by_load), "goals": goals, "worth": worth_summary(self._by_load, self._worth)},
+            "summary": {"loads": loads_summary(self._by_load), "goals": goals, "worth": worth_summary(self._worth)},
             "quick_failures": quick_failures(self._by_load),
             "left_out": self._left_out,
             "longest_gaps_s": self._gaps,
@@ -126,14 +134,16 @@ def compared(arms: Mapping[str, Sequence[Result]]) -> dict[str, Any]:
     }
 
 
-def worth_summary(by_load: ByLoad, worth: ByLoad) -> list[dict[str, Any]]:
-    """What each agent is worth: goodput with all agents over that without it, on the requests that both had."""
-    found: list[dict[str, Any]] = []
-    for load, arms in worth.items():
-        if PRODUCT not in by_load.get(load, {}):
-            continue
-        for agent in AGENT_NAMES:
-            theirs = arms[without(agent)]
-            ours = by_load[load][PRODUCT][: len(theirs)]
-            found.append({"load": load, "agent": agent, "good": figures(theirs).good, "with": msgspec.to_builtins(ratio(ours, theirs))})
-    return found
+def worth_summary(worth: Sequence[ByLoad]) -> list[dict[str, Any]]:
+    """What each agent is worth: goodput with all agents over that without it, on the same requests, side by side.
+
+    Args:
+        worth: Runs of the product and, beside it, of it without some of its agents.
+    """
+    return [
+        {"load": load, "agent": agent, "good": figures(theirs).good, "with": msgspec.to_builtins(ratio(arms[PRODUCT], theirs))}
+        for runs in worth
+        for load, arms in runs.items()
+        for agent in AGENT_NAMES
+        if (theirs := arms.get(without(agent))) is not None
+    ]
