@@ -5,10 +5,9 @@ from typing import Any
 
 from hmas.cli.output import table
 from hmas.loadgen.score import fairness_words
-from hmas.planning.curves import Mean, means, varied
 from hmas.planning.plan import Plan
 from hmas.planning.report import Report
-from hmas.planning.sweep import Row
+from hmas.planning.sweep import Mean, Row, means, varied
 
 ROWS_SHOWN = 20
 

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from hmas.agents.statera.gains import Gains, Margins, PlantFit, derive, margins
-from hmas.planning.errors import StudyError
+from hmas.planning import StudyError
 from hmas.profiling.ladder import Rung
 
 LEAST_RUNGS = 3

@@ -93,8 +93,7 @@ def build(spec: str | Spec) -> Workload:
     """Makes a workload.
 
     Args:
-        spec: `NAME`, `NAME:option=value,...`, `NAME:PATH`, `NAME:PATH?option=value,...`, or a JSON object with `name`, `path` and
-            the options.
+        spec: `NAME`, `NAME:option=value,...`, `NAME:PATH` or `NAME:PATH?option=value,...`.
 
     Raises:
         TraceError: The workload or an option is unknown, a value is out of range, or a file cannot be used.

@@ -1,6 +1,5 @@
 """The options that every workload has, and the parser of specifications such as `poisson:rate=40,duration=600`."""
 
-import json
 import math
 import re
 from pathlib import Path
@@ -46,13 +45,11 @@ class Spec(NamedTuple):
 
 
 def parse(text: str) -> Spec:
-    """Reads `NAME`, `NAME:option=value,...`, `NAME:PATH`, `NAME:PATH?option=value,...`, or a JSON object with `name` and `path`.
+    """Reads `NAME`, `NAME:option=value,...`, `NAME:PATH` or `NAME:PATH?option=value,...`.
 
     Raises:
         TraceError: The text has another form.
     """
-    if text.lstrip().startswith("{"):
-        return _parse_json(text)
     head, colon, rest = text.strip().partition(":")
     name, mark, early = head.partition("?")
     if mark and colon:
@@ -80,17 +77,6 @@ def _pairs(text: str, pairs: str) -> dict[str, Any]:
             raise TraceError(f"workload {text!r}: {key} is given twice; allowed: once")
         options[key] = value
     return options
-
-
-def _parse_json(text: str) -> Spec:
-    try:
-        document = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise TraceError(f"workload {text!r} is no JSON: {error}") from error
-    name, path = document.pop("name", None), document.pop("path", None)
-    if not isinstance(name, str) or not isinstance(path, str | None):
-        raise TraceError(f"workload {text!r}: name is {name!r} and path is {path!r}; allowed: texts, the path only where one is read")
-    return Spec(name, Path(path) if path else None, document)
 
 
 def read_options(spec: Spec, kind: type[AnyOptions]) -> AnyOptions:

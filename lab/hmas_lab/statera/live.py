@@ -17,7 +17,7 @@ from hmas.loadgen.process import LoadSpec, run_process, write_plan
 from hmas.loadgen.results import Result, is_good, read_results
 from hmas.loadgen.streams import stream
 from hmas.loadgen.workload import Arrival, Turn
-from hmas.planning.errors import StudyError
+from hmas.planning import StudyError
 from hmas.workloads.processes import piecewise_times
 from hmas_lab.frontdoor.arms import Arm, arm_of, running_arm
 from hmas_lab.frontdoor.capacity import capacity_points
