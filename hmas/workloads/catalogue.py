@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from hmas.controller.core.errors import TraceError
-from hmas.workloads import drawn, hetero, phases, replay, servegen, session_loads
+from hmas.workloads import drawn, phases, replay, session_files
 from hmas.workloads.options import Options, Spec, parse, read_options
 from hmas.workloads.sessions import SessionPlan
 from hmas.workloads.table import Workload
@@ -33,7 +33,6 @@ WORKLOADS: Mapping[str, Entry] = MappingProxyType(
     {
         "poisson": Entry(drawn.DrawnOptions, drawn.poisson, "none", "Poisson arrivals", "poisson:rate=40,duration=600,seed=1"),
         "gamma": Entry(drawn.GammaOptions, drawn.gamma, "none", "renewal arrivals with a given CV", "gamma:rate=40,cv=3,duration=600"),
-        "hetero": Entry(hetero.HeteroOptions, hetero.hetero, "none", "HeteroServe's load", "hetero:rate=49.8,count=10000,seed=0"),
         "phases": Entry(phases.PhaseOptions, phases.phases, "none", "H-MAS Eq. 13: steady, surge, on-off", "phases:rate=40"),
         "semantic": Entry(
             phases.SemanticOptions, phases.semantic, "may", "H-MAS's shift of task types", "semantic:conv.csv?rate=4,phase=200"
@@ -44,9 +43,6 @@ WORKLOADS: Mapping[str, Entry] = MappingProxyType(
         "azure": Entry(replay.ReplayOptions, replay.azure, "must", "Azure's traces", "azure:conv.csv.gz?rate=40,duration=600,laps=2"),
         "mooncake": Entry(
             replay.ReplayOptions, replay.mooncake, "must", "Mooncake's traces with prompt blocks", "mooncake:trace.jsonl?speed=2"
-        ),
-        "servegen": Entry(
-            servegen.ServeGenOptions, servegen.servegen, "must", "client mixtures after ServeGen", "servegen:arrivals?model=m-large,rate=40"
         ),
         "file": Entry(replay.FileOptions, replay.from_file, "must", "a workload file (CSV or JSONL)", "file:mine.csv?rate=10"),
     }
@@ -65,10 +61,10 @@ class SessionEntry(NamedTuple):
 SESSIONS: Mapping[str, SessionEntry] = MappingProxyType(
     {
         "text2sql": SessionEntry(
-            session_loads.Text2SqlOptions, session_loads.text2sql, "text-to-SQL workflows", "text2sql:hexgen_text2sql.jsonl.gz?rate=0.5"
+            session_files.Text2SqlOptions, session_files.text2sql, "text-to-SQL workflows", "text2sql:hexgen_text2sql.jsonl.gz?rate=0.5"
         ),
         "tools": SessionEntry(
-            session_loads.ToolOptions, session_loads.tools, "agents with tools", "tools:tool_sessions.jsonl.gz?rate=0.2,source=agentcgroup"
+            session_files.ToolOptions, session_files.tools, "agents with tools", "tools:tool_sessions.jsonl.gz?rate=0.2,source=agentcgroup"
         ),
     }
 )

@@ -9,14 +9,12 @@ from msgspec import Meta
 
 from hmas.controller.core.errors import TraceError
 from hmas.loadgen.dataset import load_mixture
+from hmas.loadgen.requests import Floats, Requests, draw_requests, kind_of, requests_of, whole_mixture
 from hmas.loadgen.streams import stream
-from hmas.loadgen.traces import read_trace
-from hmas.workloads.annotate import annotate
-from hmas.workloads.columns import MAX_TOKENS, Floats
+from hmas.loadgen.traces import MAX_TOKENS, read_trace
 from hmas.workloads.options import Count, NotNegative, Options, Positive
 from hmas.workloads.processes import Family, poisson_times, renewal_times
-from hmas.workloads.requests import Requests, draw_requests, kind_of, requests_of, whole_mixture
-from hmas.workloads.table import Workload
+from hmas.workloads.table import Workload, annotate
 
 DEFAULT_S = 600.0
 

@@ -8,12 +8,11 @@ import numpy as np
 
 from hmas.controller.core.errors import TraceError
 from hmas.loadgen.arrivals import ArrivalSpec, arrival_times, stretched
-from hmas.workloads.columns import Floats
+from hmas.loadgen.requests import Floats
 from hmas.workloads.options import MAX_ROWS
 
 Family = Literal["exponential", "gamma", "weibull"]
 CV_MIN, CV_MAX = 0.05, 100.0
-_SHAPE_LEAST = 1e-4
 _CHUNK = 8192
 
 Gaps = Callable[[int, np.random.Generator], Floats]
@@ -108,37 +107,3 @@ def weibull_shape(cv: float) -> float:
         else:
             high = middle
     return math.sqrt(low * high)
-
-
-def clustered_times(
-    family: Family, count: int, rng: np.random.Generator, *, cv: float, span_s: float, measured_on: int | None = None
-) -> Floats:
-    """Exactly `count` arrivals in a span, with gaps of a family and a given CV: for a window whose count was observed.
-
-    Gaps are drawn, scaled to fill the span and laid around it cyclically from a random place. So a burst may be anywhere, and the count
-    does not vary beyond the measured variation. The CV of `count` gaps scaled to their sum is smaller than that of the distribution from
-    which they are drawn (for gamma gaps of shape a: cv^2 = (n - 1) / (n a + 1)). The distribution is chosen so that the result has the
-    measured CV, as far as this many gaps allow (at most sqrt(n - 1): all requests at once).
-
-    Args:
-        family: Distribution of the gaps.
-        count: Number of arrivals.
-        rng: The random generator.
-        cv: The measured CV; values below 0.05 count as 0.05.
-        span_s: Length of the window.
-        measured_on: Number of gaps on which the CV was measured; None for `count`.
-    """
-    if count == 0:
-        return np.empty(0)
-    sample = max(1, count if measured_on is None else measured_on)
-    shape = max(_SHAPE_LEAST, ((sample - 1.0) / max(cv, CV_MIN) ** 2 - 1.0) / sample)
-    if family == "weibull":
-        gaps = rng.weibull(weibull_shape(1.0 / math.sqrt(shape)), count)
-    else:
-        gaps = rng.gamma(1.0 if family == "exponential" else shape, 1.0, count)
-    # With shapes near 0, gaps underflow to 0; if all were 0, they could not be scaled by their sum.
-    gaps = gaps + np.finfo(float).tiny
-    start = rng.random() * span_s
-    places = (start + np.cumsum(gaps / gaps.sum()) * span_s) % span_s
-    times: Floats = np.sort(places)
-    return times

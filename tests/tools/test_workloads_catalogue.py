@@ -28,7 +28,7 @@ def _more(name):
 DIGEST = """
 import hashlib, sys
 from hmas.workloads import build
-from hmas.workloads.columns import COLUMNS
+from hmas.workloads.table import COLUMNS
 for spec in sys.argv[1:]:
     workload = build(spec)
     digest = hashlib.sha256(repr((workload.duration_s, workload.tenants)).encode())

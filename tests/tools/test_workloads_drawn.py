@@ -8,11 +8,11 @@ from hmas.controller.core.errors import TraceError
 from hmas.controller.core.slo import slo_for
 from hmas.loadgen.arrivals import ArrivalSpec
 from hmas.loadgen.dataset import load_mixture
+from hmas.loadgen.requests import draw_requests, whole_mixture
 from hmas.loadgen.streams import stream
 from hmas.loadgen.workload import WorkloadSpec, draw_shapes, generate
 from hmas.workloads import TASKS, build
-from hmas.workloads.processes import clustered_times, gap_law, renewal_times, weibull_shape
-from hmas.workloads.requests import draw_requests, whole_mixture
+from hmas.workloads.processes import gap_law, renewal_times, weibull_shape
 
 MIXTURE, _ = load_mixture()
 
@@ -63,28 +63,6 @@ def test_length_biased_gaps_have_the_mean_that_theory_gives():
 @pytest.mark.parametrize(("cv", "shape"), [(1.0, 1.0), (0.5227232, 2.0), (2.2360680, 0.5)])
 def test_weibull_shapes_known_from_theory(cv, shape):
     assert weibull_shape(cv) == pytest.approx(shape, rel=1e-5)
-
-
-@pytest.mark.parametrize("family", ["gamma", "weibull"])
-@pytest.mark.parametrize("cv", [0.5, 1.0, 4.0])
-def test_a_window_with_a_known_count_keeps_count_and_cv(family, cv):
-    squares, first_halves = [], []
-    for seed in range(300):
-        times = clustered_times(family, 400, stream(seed, "w"), cv=cv, span_s=600.0)
-        assert len(times) == 400
-        assert 0.0 <= times[0] <= times[-1] < 600.0
-        round_gaps = np.diff(np.append(times, times[0] + 600.0))
-        squares.append(round_gaps.var() / round_gaps.mean() ** 2)
-        first_halves.append((times < 300.0).mean())
-    assert np.sqrt(np.mean(squares)) == pytest.approx(cv, rel=0.08)
-    assert np.mean(first_halves) == pytest.approx(0.5, abs=0.06)
-
-
-@pytest.mark.parametrize("count", [0, 1, 2, 3])
-def test_a_cv_that_few_arrivals_cannot_show_puts_them_together(count):
-    times = clustered_times("gamma", count, stream(1, "w"), cv=50.0, span_s=600.0)
-    assert len(times) == count
-    assert np.isfinite(times).all()
 
 
 def test_columns_are_the_very_shapes_that_the_demo_draws():
