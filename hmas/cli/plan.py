@@ -12,12 +12,11 @@ from hmas.controller.routing import ROUTERS
 from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
 from hmas.planning.backends import on_cores
 from hmas.planning.case import Case, read_admission, read_policy, read_slo
-from hmas.planning.files import write_json
-from hmas.planning.fleet import read_fleet, read_kinds
+from hmas.planning.fleet import read_fleet
 from hmas.planning.loads import open_load
-from hmas.planning.plan import document, make_plan
-from hmas.planning.question import Question, check_question
-from hmas.planning.report import rounded
+from hmas.planning.plan import check_question, document, make_plan
+from hmas.planning.probing import Question
+from hmas.planning.report import rounded, write_json
 from hmas.planning.tables import plan_text
 from hmas.workloads.catalogue import SESSIONS, WORKLOADS
 
@@ -70,7 +69,7 @@ def plan(**options: Any) -> None:
         case=case,
         share=share,
         load=options["rate"] / load.own_rps if options["rate"] else options["load"],
-        kinds=read_kinds(options["kinds"]) if options["kinds"] else case.fleet.kinds,
+        kinds=read_fleet(options["kinds"]).kinds if options["kinds"] else case.fleet.kinds,
         tolerance=options["tolerance"],
     )
     check_question(wish)
@@ -86,7 +85,7 @@ def plan(**options: Any) -> None:
 
 def _workload_of(text: str) -> str:
     """A workload's text unchanged, or a file's path with the reader that fits its suffix."""
-    if text.partition(":")[0].partition("?")[0] in {*WORKLOADS, *SESSIONS} or text.lstrip().startswith("{"):
+    if text.partition(":")[0].partition("?")[0] in {*WORKLOADS, *SESSIONS}:
         return text
     path = Path(text.partition("?")[0])
     suffix = (path.with_suffix("") if path.suffix == ".gz" else path).suffix

@@ -1,24 +1,29 @@
 """`hmas simulate`: runs a workload on a fleet in virtual time."""
 
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import click
 import msgspec
 
-from hmas.cli.output import EXIT_FAILED, complain, hint, json_option, say, say_json
+from hmas.cli.output import EXIT_FAILED, complain, duration_words, hint, json_option, say, say_json
 from hmas.cli.studies import ADMISSION, EXIT_INTERRUPTED, FLEET, META, WARMUP, WORKLOAD, common_settings, read_meta, study_options
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.routing import ROUTERS
+from hmas.controller.runtime.clock import SystemClock
 from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
 from hmas.planning.case import AGENTS, Case, SloTarget, read_admission, read_agents, read_policy, read_slo
-from hmas.planning.files import write_run
 from hmas.planning.fleet import read_fleet
 from hmas.planning.loads import Load, open_load
-from hmas.planning.progress import Teller, interrupts
-from hmas.planning.report import make_report
-from hmas.planning.running import Watch, run_case
+from hmas.planning.report import make_report, write_run
+from hmas.planning.running import Told, Watch, run_case
 from hmas.planning.tables import run_tables
+
+TELL_EVERY_S = 2.0
 
 
 @click.command()
@@ -74,8 +79,8 @@ def simulate(ctx: click.Context, /, **options: Any) -> None:
     if case.meta and "meta" not in case.agents:
         raise ConfigError(f"meta: {', '.join(options['meta'])} without meta; allowed: with --agents statera+meta or all")
     case, load = _opened(case, options["rate"])
-    with interrupts() as asked:
-        run = run_case(case, Watch(tell=Teller(load).tell, stop=asked), load)
+    with _interrupts() as asked:
+        run = run_case(case, Watch(tell=_Progress(load).tell, stop=asked), load)
     report = make_report(run)
     document = write_run(report, options["out"], requests=not options["no_requests"], plots=not options["no_plots"])
     if options["as_json"]:
@@ -103,3 +108,52 @@ def _opened(case: Case, rate: float | None) -> tuple[Case, Load]:
     if over:
         hint(f"{over} requests are longer than the {shortest} tokens an engine takes and will fail there; context={shortest} cuts them")
     return case, load
+
+
+@contextmanager
+def _interrupts() -> Iterator[Callable[[], bool]]:
+    """Gives a function that returns whether Ctrl-C was pressed, and then also prints a note. A second Ctrl-C ends the command as usual."""
+    asked = said = False
+    before = signal.getsignal(signal.SIGINT)
+
+    def note(_number: int, _frame: FrameType | None) -> None:
+        # The handler prints nothing: in the middle of a write of a progress line, stderr cannot be written to.
+        nonlocal asked
+        asked = True
+        signal.signal(signal.SIGINT, before)
+
+    def pressed() -> bool:
+        nonlocal said
+        if asked and not said:
+            said = True
+            hint("stopping: what has been sent is still served; Ctrl-C again ends at once, without a report")
+        return asked
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield pressed
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class _Progress:
+    """Progress lines on stderr, one every two seconds."""
+
+    def __init__(self, load: Load) -> None:
+        self._clock = SystemClock()
+        self._load = load
+        self._start_s = self._told_s = self._clock.now_s()
+
+    def tell(self, told: Told) -> None:
+        """Prints the progress if two seconds have passed."""
+        now_s = self._clock.now_s()
+        if now_s - self._told_s < TELL_EVERY_S:
+            return
+        self._told_s = now_s
+        wall_s = now_s - self._start_s
+        share = told.done / max(1, told.planned)
+        left = f", about {duration_words(wall_s * (1.0 - share) / share)} left" if share > 0.02 else ""
+        hint(
+            f"virtual {told.now_s:.0f} of {self._load.duration_s:.0f} s, {told.done} of {told.planned} requests done; "
+            f"wall {wall_s:.0f} s, {told.now_s / wall_s:.0f} times real time{left}"
+        )

@@ -14,7 +14,7 @@ from hmas.workloads.catalogue import SESSIONS, WORKLOADS
 EXIT_INTERRUPTED = 130
 
 ADMISSION = f"What is admitted and kept: {', '.join(PRESETS)}, or settings such as overdue=shed,late_service_share=0.5,guard=0.3,fence=no."
-FLEET = "Such as 2xa100-qwen3-8b,1xmy.json:n_run=48, or a fleet file (JSON, YAML)."
+FLEET = "Such as 2xa100-qwen3-8b,1xmy.json:n_run=48."
 WORKLOAD = f"NAME:PATH or NAME:option=value,... with NAME one of {', '.join([*WORKLOADS, *SESSIONS])}."
 META = "Setting of meta, such as selector=rules or judge=no; repeat it for more."
 WARMUP = "Seconds at the start that are served, not scored."

@@ -10,18 +10,15 @@ from hmas.cli.output import EXIT_FAILED, complain, duration_words, hint, json_op
 from hmas.cli.studies import ADMISSION, EXIT_INTERRUPTED, FLEET, WARMUP, WORKLOAD, common_settings, study_options
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.runtime.clock import SystemClock
-from hmas.planning.backends import on_cores, on_ray
-from hmas.planning.files import write_sweep
-from hmas.planning.grid import AXES, Grid, make_grid, points_of, read_grid
+from hmas.planning.backends import on_cores
 from hmas.planning.loads import open_load
-from hmas.planning.sweep import Kept, Row, run_points
+from hmas.planning.sweep import AXES, Grid, Kept, Row, make_grid, points_of, run_points, write_sweep
 from hmas.planning.tables import sweep_table
 
 
 @click.command()
-@click.option("--grid", type=click.Path(dir_okay=False, path_type=Path), help="Settings as a JSON object; options below go before it.")
-@click.option("--workload", help=WORKLOAD)
-@click.option("--fleet", multiple=True, help=FLEET + " Repeat it for more.")
+@click.option("--workload", required=True, help=WORKLOAD)
+@click.option("--fleet", multiple=True, required=True, help=FLEET + " Repeat it for more.")
 @click.option("--policy", help="Orders, with commas between.")
 @click.option("--n-run", help="Windows of all instances, with commas between; 0 for the fleet's own.")
 @click.option("--load", help="Multiples of the workload's own rate, with commas between.")
@@ -33,23 +30,20 @@ from hmas.planning.tables import sweep_table
 @study_options
 @click.option("--warmup", type=click.FloatRange(0), default=0.0, help=WARMUP)
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("build/sweep"), show_default=True, help="Folder.")
-@click.option("--backend", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="Where it runs.")
-@click.option("--workers", type=click.IntRange(0), default=0, help="Processes of the local backend; default: one per core.")
-@click.option("--ray-address", default="", help="Ray cluster; default: what RAY_ADDRESS names, else a local one.")
+@click.option("--workers", type=click.IntRange(0), default=0, help="Processes; default: one per core.")
 @click.option("--no-plots", is_flag=True, help="Draw nothing.")
 @json_option
 @click.pass_context
 def sweep(ctx: click.Context, /, **options: Any) -> None:
-    """Run every combination of settings, on all cores or a Ray cluster.
+    """Run every combination of settings, on all cores.
 
     Each result is appended to results.jsonl as it finishes; then sweep.csv, sweep.json and plots are made from them. The same command
     continues where the last one stopped. Ctrl-C keeps finished results (exit code 130). A case that failed gives exit code 1 and is tried
-    again next time. On a Ray cluster, files of the workload must have the same path on every node.
+    again next time.
 
     \b
-    Examples:
+    Example:
       hmas sweep --workload poisson:rate=8,duration=300 --fleet 2xdemo-small --policy fcfs,edf,sjf --n-run 16,32,64 --seed 1..3
-      hmas sweep --grid grid.json --backend ray --ray-address auto
     """  # noqa: D301 - click reads \b as "do not rewrap"
     grid = make_grid(_grid_settings(options))
     points = points_of(grid)
@@ -61,11 +55,10 @@ def sweep(ctx: click.Context, /, **options: Any) -> None:
     had = len(kept.of(points))
     if had:
         hint(f"{had} of {len(points)} cases are done already")
-    backend = on_ray(options["ray_address"]) if options["backend"] == "ray" else on_cores(options["workers"])
     errors: list[Row] = []
     interrupted = False
     try:
-        run_points(points, kept, backend, _row_teller(grid, len(points), len(points) - had, errors))
+        run_points(points, kept, on_cores(options["workers"]), _row_teller(grid, len(points), len(points) - had, errors))
     except KeyboardInterrupt:
         interrupted = True
     rows = kept.of(points)
@@ -88,13 +81,7 @@ def sweep(ctx: click.Context, /, **options: Any) -> None:
 
 
 def _grid_settings(options: dict[str, Any]) -> dict[str, Any]:
-    settings = dict(read_grid(options["grid"])) if options["grid"] else {}
-    for name in ("workload", "slo"):
-        if options[name]:
-            settings[name] = options[name]
-    for name in ("fleet", "admission"):
-        if options[name]:
-            settings[name] = list(options[name])
+    settings: dict[str, Any] = {name: options[name] for name in ("workload", "slo", "fleet", "admission") if options[name]}
     for name in ("policy", "n_run", "load", "router", "agents"):
         if options[name]:
             settings[name] = [part.strip() for part in options[name].split(",")]

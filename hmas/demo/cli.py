@@ -1,13 +1,23 @@
 """`hmas demo`: compares H-MAS with baselines on this machine and writes a report."""
 
+import asyncio
 import json
 from pathlib import Path
 
 import click
 
 from hmas.cli.output import exit_where_broken, hint, say
-from hmas.demo.classes import class_rows, class_table, classes_document, worse_sentences
-from hmas.demo.outcome import OURS, chosen_decisions, decision_line, document, headline, rounds_table, text_table
+from hmas.demo.outcome import (
+    OURS,
+    chosen_decisions,
+    class_rows,
+    class_table,
+    decision_line,
+    document,
+    headline,
+    text_table,
+    worse_sentences,
+)
 from hmas.demo.page import page
 from hmas.demo.settings import DemoSettings
 from hmas.demo.story import run_demo
@@ -25,10 +35,8 @@ DECISIONS_SHOWN = 14
     show_default=True,
     help="Folder for demo.json and demo.html; logs and raw results go to demo/ in it.",
 )
-@click.option("--rounds", type=click.IntRange(1, 50), default=1, show_default=True, help="Repeat with the next seeds and give medians.")
-@click.option("--neighbours", is_flag=True, help="Also run the windows next to the baselines' simulated best; the better one counts.")
 @click.pass_context
-def demo(ctx: click.Context, *, seed: int, quick: bool, out: Path, rounds: int, neighbours: bool) -> None:
+def demo(ctx: click.Context, *, seed: int, quick: bool, out: Path) -> None:
     """Compare H-MAS with three baselines on this machine, in under two minutes.
 
     Starts two embedded engines and replays the same bursty arrivals four times: straight through (the engine's default), first come first
@@ -44,33 +52,18 @@ def demo(ctx: click.Context, *, seed: int, quick: bool, out: Path, rounds: int, 
     Examples:
       hmas demo
       hmas demo --seed 7 --out /tmp/demo
-      hmas demo --rounds 5        # ten minutes: for a claim rather than a look
     """  # noqa: D301 - click reads \b as "do not rewrap"
     settings = DemoSettings(seed=seed, periods=1) if quick else DemoSettings(seed=seed)
     out.mkdir(parents=True, exist_ok=True)
-    results = run_demo(settings, out / "demo", rounds=rounds, neighbours=neighbours)
-    first = results[0]
-    rows = class_rows(first)
-    found = document(first, results) | classes_document(rows)
-    (out / "demo.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    (out / "demo.html").write_text(page(first), encoding="utf-8")
-    say(text_table(first.runs))
-    say("")
-    say(f"Decisions of {OURS} (some of them; all are in {out / 'demo.json'}):")
-    for decision in chosen_decisions(first.run(OURS), DECISIONS_SHOWN):
-        say("  " + decision_line(decision))
-    say("")
-    if rounds > 1:
-        say(rounds_table(results))
-        say("")
-    say("Good requests by class:")
-    say(class_table(rows))
-    say("")
-    say("\n".join(worse_sentences(rows)))
-    say("")
-    say(headline(first))
-    hint(f"report: {out / 'demo.html'}   figures: {out / 'demo.json'}   {sum(r.elapsed_s for r in results):.0f} s in all")
-    repeated = [name for result in results for name in result.repeated]
-    if repeated:
-        hint(f"made again because the machine stood still under them: {', '.join(repeated)}")
-    exit_where_broken(ctx, [text for result in results for text in result.broken])
+    result = asyncio.run(run_demo(settings, out / "demo"))
+    (out / "demo.json").write_text(json.dumps(document(result), indent=1) + "\n", encoding="utf-8")
+    (out / "demo.html").write_text(page(result), encoding="utf-8")
+    rows = class_rows(result)
+    chosen = [f"  {decision_line(decision)}" for decision in chosen_decisions(result.run(OURS), DECISIONS_SHOWN)]
+    decisions = "\n".join([f"Decisions of {OURS} (some of them; all are in {out / 'demo.json'}):", *chosen])
+    classes = f"Good requests by class:\n{class_table(rows)}"
+    say("\n\n".join([text_table(result.runs), decisions, classes, "\n".join(worse_sentences(rows)), headline(result)]))
+    hint(f"report: {out / 'demo.html'}   figures: {out / 'demo.json'}   {result.elapsed_s:.0f} s in all")
+    if result.repeated:
+        hint(f"made again because the machine stood still under them: {', '.join(result.repeated)}")
+    exit_where_broken(ctx, result.broken)

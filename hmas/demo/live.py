@@ -1,20 +1,21 @@
-"""One live run: a new gateway, the load generator's process, a watcher, and the check of the counts afterwards."""
+"""One live run: a new gateway, the load generator's process, samples through the operators' API, and the check of the counts afterwards."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from hmas.controller.admin.client import AdminClient
 from hmas.controller.bus.redis_bus import RedisBus
+from hmas.controller.core.errors import AdminError
 from hmas.controller.core.messages import ACTIONS, DECISIONS, ControlAction, MetaDecision
 from hmas.controller.runtime.clock import Clock
-from hmas.demo.controls import Controls, controls_of
+from hmas.demo.calibration import Variant
 from hmas.demo.settings import Span
 from hmas.demo.site import EVERYBODY, Cast, GatewayAddress, Site, reset_engines, running_gateway
-from hmas.demo.virtual import Variant
-from hmas.demo.watching import Decision, Sample, Watcher, broken_sums, decisions_of
 from hmas.loadgen.process import LoadSpec, Progress, run_process, write_plan
 from hmas.loadgen.results import Result, RunSummary, read_results
 from hmas.loadgen.score import Score, score
@@ -22,15 +23,41 @@ from hmas.loadgen.workload import Arrival
 
 KEPT = 2000
 STATUS_LIMIT_S = 1.0
+EVERY_S = 0.5
+EVENTS = 1000
+ANSWER_S = 15.0
 OnProgress = Callable[[Progress], None]
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """The gateway's state at one moment; `at_s` from the run's start. Sums are over the instances."""
+
+    at_s: float
+    queued: int
+    in_flight: int
+    n_run: int
+    token_budget: int
+    policy: str
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision of an agent; `at_s` from the run's start."""
+
+    at_s: float
+    source: str
+    kind: str
+    subject: str
+    before: str
+    after: str
+    reason: str
 
 
 class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
     """All results of one run.
 
     Attributes:
-        verdicts: Meta's decisions, including those that changed nothing.
-        actions: Number of statera's control actions. `controls`: their summary over the scored span, None if there was none.
+        decisions: Decisions of agents that the gateway applied. `verdicts`: meta's decisions, including those that changed nothing.
+        actions: Statera's control actions.
         slowest_status_s: The longest time that the gateway took to answer a status call.
         broken: Violations as text; empty in a valid run.
     """
@@ -42,11 +69,10 @@ class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
     samples: list[Sample]
     decisions: list[Decision]
     verdicts: list[Decision]
-    actions: int
+    actions: list[ControlAction]
     status: dict[str, Any]
     broken: list[str]
     slowest_status_s: float = 0.0
-    controls: Controls | None = None
 
     @property
     def stood_still_s(self) -> float:
@@ -78,76 +104,123 @@ async def live_run(
         TraceError: The load generator failed.
     """
     troubles = len(site.troubles)
+    folder = site.folder / variant.name
     await reset_engines(site)
     async with running_gateway(site, variant, agents=agents, config=config, cast=cast) as address:
         load = LoadSpec(
-            url=address.url,
-            model=site.model,
-            api_keys=site.keys,
-            length_channel=site.kind,
-            drain_s=span.drain_s,
-            declares=cast.declares,
+            url=address.url, model=site.model, api_keys=site.keys, length_channel=site.kind, drain_s=span.drain_s, declares=cast.declares
         )
-        started_s = clock.now_s()
-        watcher = Watcher(address.admin_url, started_s, clock.now_s)
+        watcher = _Watcher(AdminClient(address.admin_url, timeout_s=ANSWER_S), clock)
         watching = asyncio.create_task(watcher.run())
         try:
-            results, summary = await _send(site, variant, arrivals, load, on_progress)
+            write_plan(folder / "plan.jsonl", arrivals, load, folder / "results.jsonl")
+            with (folder / "loadgen.log").open("wb") as errors:
+                summary = await run_process(folder / "plan.jsonl", on_progress, errors.fileno())
+            results = read_results(folder / "results.jsonl")
             status, events = await watcher.finish(watching)
         finally:
             watching.cancel()
-        start_s = summary.started_s
-        decisions, actions = await _from_the_bus(address)
-    _keep(site.folder / variant.name, decisions, actions)
-    figures = score(results, warmup_s=span.warmup_s, arrivals_end_s=span.duration_s, run_end_s=summary.elapsed_s)
-    broken = [*site.troubles[troubles:], *_disagreements(results, status, watcher.failures, len(arrivals))]
+        decisions, actions = await _from_the_bus(address, folder)
+    start_s = summary.started_s
     return LiveRun(
         variant=variant,
-        score=figures,
+        score=score(results, warmup_s=span.warmup_s, arrivals_end_s=span.duration_s, run_end_s=summary.elapsed_s),
         summary=summary,
         results=results,
-        samples=[msgspec.structs.replace(s, at_s=round(s.at_s + started_s - start_s, 2)) for s in watcher.samples],
+        samples=[sample_of(status, at_s - start_s) for at_s, status in watcher.seen],
         decisions=decisions_of(events, start_s),
         verdicts=[_verdict(decision, start_s) for decision in decisions],
-        actions=len(actions),
-        controls=controls_of(actions, from_s=start_s + span.warmup_s, to_s=start_s + span.duration_s),
+        actions=actions,
         status=dict(status),
         slowest_status_s=watcher.slowest_s,
-        broken=broken,
+        broken=[*site.troubles[troubles:], *_disagreements(results, status, watcher.failures, len(arrivals))],
     )
 
 
-async def _send(
-    site: Site, variant: Variant, arrivals: Sequence[Arrival], load: LoadSpec, on_progress: OnProgress
-) -> tuple[list[Result], RunSummary]:
-    """Runs the load generator in its own process and reports progress."""
-    folder = site.folder / variant.name
-    plan, results = folder / "plan.jsonl", folder / "results.jsonl"
-    write_plan(plan, arrivals, load, results)
-    with (folder / "loadgen.log").open("wb") as errors:
-        summary = await run_process(plan, on_progress, errors.fileno())
-    return read_results(results), summary
+class _Watcher:
+    """Asks one gateway for its status every half second.
+
+    Attributes:
+        seen: The statuses with their times.
+        failures: Errors of calls that the gateway did not answer.
+        slowest_s: The longest time that an answer took.
+    """
+
+    def __init__(self, client: AdminClient, clock: Clock) -> None:
+        self._client = client
+        self._clock = clock
+        self.slowest_s = 0.0
+        self.seen: list[tuple[float, Mapping[str, Any]]] = []
+        self.failures: list[str] = []
+
+    async def run(self) -> None:
+        """Asks until cancelled; if the gateway does not answer, records it without raising."""
+        while True:
+            asked_s = self._clock.now_s()
+            try:
+                status = await asyncio.to_thread(self._client.status)
+                self.seen.append((self._clock.now_s(), status))
+            except AdminError as error:
+                self.failures.append(str(error))
+            self.slowest_s = max(self.slowest_s, self._clock.now_s() - asked_s)
+            await asyncio.sleep(EVERY_S)
+
+    async def finish(self, task: "asyncio.Task[None]") -> tuple[Mapping[str, Any], list[dict[str, Any]]]:
+        """Stops asking; returns the last status and all events.
+
+        Raises:
+            AdminError: The gateway does not answer.
+        """
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        return await asyncio.to_thread(self._client.status), await asyncio.to_thread(self._client.events, EVENTS)
 
 
-async def _from_the_bus(address: GatewayAddress) -> tuple[list[MetaDecision], list[ControlAction]]:
-    """Reads meta's decisions and statera's actions from the bus."""
+async def _from_the_bus(address: GatewayAddress, folder: Path) -> tuple[list[MetaDecision], list[ControlAction]]:
+    """Reads meta's decisions and statera's actions from the bus, and writes them next to the run's plan and results, one per line."""
     if not address.bus_url:
         return [], []
     bus = RedisBus(address.bus_url)
     await bus.start()
     try:
-        decisions = await bus.latest(DECISIONS, KEPT)
-        actions = await bus.latest(ACTIONS, KEPT)
+        decisions = [m for m in await bus.latest(DECISIONS, KEPT) if isinstance(m, MetaDecision)]
+        actions = [m for m in await bus.latest(ACTIONS, KEPT) if isinstance(m, ControlAction)]
     finally:
         await bus.close()
-    return [m for m in decisions if isinstance(m, MetaDecision)], [m for m in actions if isinstance(m, ControlAction)]
+    (folder / "decisions.jsonl").write_bytes(msgspec.json.Encoder().encode_lines(decisions))
+    (folder / "actions.jsonl").write_bytes(msgspec.json.Encoder().encode_lines(actions))
+    return decisions, actions
 
 
-def _keep(folder: Path, decisions: Sequence[MetaDecision], actions: Sequence[ControlAction]) -> None:
-    """Writes the agents' messages next to the run's plan and results, one per line."""
-    for name, messages in (("decisions", decisions), ("actions", actions)):
-        if messages:
-            (folder / f"{name}.jsonl").write_bytes(msgspec.json.Encoder().encode_lines(messages))
+def sample_of(status: Mapping[str, Any], at_s: float) -> Sample:
+    """The figures of a status page that the timeline shows."""
+    instances = status["instances"]
+    return Sample(
+        at_s=round(at_s, 2),
+        queued=status["queue"]["queued"],
+        in_flight=sum(item["in_flight"] for item in instances),
+        n_run=sum(item["n_run"]["value"] or 0 for item in instances),
+        token_budget=sum(item["token_budget"]["value"] or 0 for item in instances),
+        policy=status["policy"]["name"],
+    )
+
+
+def decisions_of(events: Sequence[Mapping[str, Any]], start_s: float) -> list[Decision]:
+    """Agents' decisions, oldest first: events whose source is an agent, not the configuration or an operator."""
+    return [
+        Decision(
+            at_s=round(event["sent_s"] - start_s, 2),
+            source=event["source"],
+            kind=event["kind"],
+            subject=event["subject"],
+            before=event.get("before", ""),
+            after=event.get("after", ""),
+            reason=event.get("reason", ""),
+        )
+        for event in events
+        if event["source"] in {"meta", "statera", "bypass"}
+    ]
 
 
 def _verdict(decision: MetaDecision, start_s: float) -> Decision:
@@ -164,15 +237,24 @@ def _verdict(decision: MetaDecision, start_s: float) -> Decision:
 
 def _disagreements(results: Sequence[Result], status: Mapping[str, Any], failures: Sequence[str], submitted: int) -> list[str]:
     found = [f"the gateway did not answer its operators: {text}" for text in failures[:3]]
-    lost = [r for r in results if r.outcome == "lost"]
-    if lost:
-        found.append(f"{len(lost)} requests were lost, the first: number {lost[0].index}, {lost[0].detail}")
-    failed = [r for r in results if r.outcome == "failed"]
-    if failed:
-        found.append(f"{len(failed)} requests failed, the first: number {failed[0].index}, {failed[0].detail}")
+    for outcome, words in (("lost", "were lost"), ("failed", "failed")):
+        such = [r for r in results if r.outcome == outcome]
+        if such:
+            found.append(f"{len(such)} requests {words}, the first: number {such[0].index}, {such[0].detail}")
     if len(results) != submitted:
         found.append(f"{submitted} requests were planned, {len(results)} have an outcome")
     sums = broken_sums(status, submitted)
-    if sums:
-        found.append(sums)
-    return found
+    return [*found, sums] if sums else found
+
+
+def broken_sums(status: Mapping[str, Any], submitted: int) -> str:
+    """Errors in the gateway's own counts after a run, as text; empty if there are none."""
+    counts = status["counts"]
+    ended = sum(counts["ended"].values())
+    if not counts["conserved"] or counts["arrived"] != ended + counts["queued"] + counts["running"]:
+        return f"the gateway's sums do not come out: {counts}"
+    if counts["arrived"] != submitted:
+        return f"the gateway counted {counts['arrived']} arrivals, the client sent {submitted}"
+    if counts["queued"] or counts["running"]:
+        return f"{counts['queued']} queued and {counts['running']} running requests are left after the run"
+    return ""

@@ -1,57 +1,57 @@
-"""The demo's result as a document (build/demo.json) and as a table."""
+"""The demo's result: the document (build/demo.json), the tables, and the classes in which H-MAS is worse than the best baseline."""
 
 import os
 import platform
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
 from hmas.cli.output import table
 from hmas.demo.calibration import Calibration, SweepPoint
-from hmas.demo.live import LiveRun
+from hmas.demo.live import Decision, LiveRun
 from hmas.demo.settings import DemoSettings
-from hmas.demo.watching import Decision
+from hmas.loadgen.results import Result, is_good
 
 VERSION = 1
 OURS = "hmas"
-RATIOS = ("over_default", "over_strongest_baseline")
+DEFAULT = "engine-default"
 HEAD = (
     *("run", "window", "goodput/s", "rate", "ESG/s"),
     *("TTFT p50", "p95", "p99 ms", "ok"),
     *("TPOT p50", "p95", "p99 ms", "ok"),
     *("done/s", "refused", "lost"),
 )
-DEFAULT = "engine-default"
+KINDS: Mapping[str, Callable[[Result], str]] = MappingProxyType(
+    {
+        "body": lambda r: r.kind,
+        "max_tokens": lambda r: "sent" if r.capped else "not sent",
+        "targets": lambda r: "declared" if r.declared else "not declared",
+        "size": lambda r: r.size,
+        "tenant": lambda r: r.tenant,
+    }
+)
+"""Functions that sort requests into classes."""
 
 
 class DemoResult(msgspec.Struct, frozen=True, kw_only=True):
-    """All results of a demo.
-
-    Attributes:
-        neighbours: Live runs of the windows next to the baselines' best, if they were checked.
-        repeated: Runs that were repeated because the machine had stalled.
-        troubles: Failures outside the runs, as text.
-    """
+    """All results of a demo; `repeated`: runs that were repeated because the machine had stalled."""
 
     settings: DemoSettings
     calibration: Calibration
     sweep: list[SweepPoint]
     runs: list[LiveRun]
     elapsed_s: float
-    neighbours: list[LiveRun] = []
     repeated: list[str] = []
-    troubles: list[str] = []
 
     @property
     def broken(self) -> list[str]:
         """All failures and violations; empty in a valid demo."""
-        runs = [*self.runs, *self.neighbours]
-        found = [*self.troubles, *(f"{run.variant.name}: {text}" for run in runs for text in run.broken)]
-        ours = next((run for run in self.runs if run.variant.name == OURS), None)
-        if ours is not None and not ours.actions and not ours.decisions:
+        found = [f"{run.variant.name}: {text}" for run in self.runs for text in run.broken]
+        ours = self.run(OURS)
+        if not ours.actions and not ours.decisions:
             found.append(f"{OURS}: no agent has decided anything")
         return found
 
@@ -69,10 +69,11 @@ class DemoResult(msgspec.Struct, frozen=True, kw_only=True):
         return self.run(OURS).score.goodput_rps / base if base else 0.0
 
 
-def document(result: DemoResult, rounds: Sequence[DemoResult] = ()) -> dict[str, Any]:
-    """The content of demo.json: one round in full, and the ratios of all rounds."""
+def document(result: DemoResult) -> dict[str, Any]:
+    """The content of demo.json."""
     strongest = result.strongest()
     ours = result.run(OURS)
+    rows = class_rows(result)
     return {
         "version": VERSION,
         "elapsed_s": round(result.elapsed_s, 1),
@@ -87,12 +88,10 @@ def document(result: DemoResult, rounds: Sequence[DemoResult] = ()) -> dict[str,
             "over_default": round(result.ratio_to(result.run(DEFAULT)), 4),
             "over_strongest_baseline": round(result.ratio_to(strongest), 4),
         },
-        "rounds": [_round_figures(r) for r in rounds or [result]],
-        "neighbours": [
-            {"name": run.variant.name, "n_run": run.variant.n_run, "goodput_rps": round(run.score.goodput_rps, 4)}
-            for run in result.neighbours
-        ],
+        "repeated": result.repeated,
         "timeline": msgspec.to_builtins(ours.samples),
+        "classes": msgspec.to_builtins(rows),
+        "worse": [row.words for row in rows if row.behind],
         "broken": result.broken,
     }
 
@@ -108,8 +107,7 @@ def run_document(run: LiveRun) -> dict[str, Any]:
         **figures,
         "variant": msgspec.to_builtins(run.variant),
         "all_outcomes": outcomes,
-        "actions": run.actions,
-        "controls": msgspec.to_builtins(run.controls),
+        "actions": len(run.actions),
         "max_gap_s": round(run.summary.max_gap_s, 4),
         "slowest_status_s": round(run.slowest_status_s, 4),
         "noisy": run.noisy,
@@ -121,32 +119,6 @@ def run_document(run: LiveRun) -> dict[str, Any]:
 def told(run: LiveRun) -> list[Decision]:
     """Meta's decisions and every change that the gateway made for an agent, in order of time."""
     return sorted([*run.verdicts, *run.decisions], key=lambda d: d.at_s)
-
-
-def _round_figures(result: DemoResult) -> dict[str, Any]:
-    return {
-        "seed": result.settings.seed,
-        "goodput_rps": {run.variant.name: round(run.score.goodput_rps, 4) for run in result.runs},
-        "over_default": round(result.ratio_to(result.run(DEFAULT)), 4),
-        "over_strongest_baseline": round(result.ratio_to(result.strongest()), 4),
-        "noisy": [run.variant.name for run in result.runs if run.noisy],
-        "repeated": result.repeated,
-        "broken": result.broken,
-    }
-
-
-def rounds_table(results: Sequence[DemoResult]) -> str:
-    """A table of goodput and ratios of every round, with medians and ranges."""
-    figures = [_round_figures(result) for result in results]
-    names = [run.variant.name for run in results[0].runs]
-    rows: list[list[object]] = [
-        [f["seed"], *(f"{f['goodput_rps'][name]:.2f}" for name in names), f"{f['over_default']:.3f}", f"{f['over_strongest_baseline']:.3f}"]
-        for f in figures
-    ]
-    columns = [*([f["goodput_rps"][name] for f in figures] for name in names), *([f[key] for f in figures] for key in RATIOS)]
-    for word, pick in (("median", median), ("lowest", min), ("highest", max)):
-        rows.append([word, *(f"{pick(column):.3f}" for column in columns)])
-    return table(["seed", *names, "over default", "over strongest"], rows)
 
 
 def headline(result: DemoResult) -> str:
@@ -218,3 +190,75 @@ def rounded(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: rounded(item) for key, item in value.items()}
     return [rounded(item) for item in value] if isinstance(value, list) else value
+
+
+class ClassRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One class: its number of requests, and the number of good ones in each run, by the run's name."""
+
+    kind: str
+    name: str
+    submitted: int
+    good: dict[str, int]
+
+    @property
+    def best(self) -> tuple[str, int]:
+        """The baseline with the most good requests of this class, and their number."""
+        baselines = {name: good for name, good in self.good.items() if name != OURS}
+        name = max(baselines, key=lambda name: baselines[name])
+        return name, baselines[name]
+
+    @property
+    def behind(self) -> int:
+        """How many good requests H-MAS has less than the best baseline of this class; 0 if it is not worse."""
+        return max(0, self.best[1] - self.good[OURS])
+
+    @property
+    def words(self) -> str:
+        """The class as text."""
+        return f"{self.kind} {self.name}"
+
+
+def class_rows(result: DemoResult) -> list[ClassRow]:
+    """Every class of every kind, over the scored requests."""
+    warmup_s = result.settings.warmup_s
+    scored = {run.variant.name: [r for r in run.results if r.at_s >= warmup_s] for run in result.runs}
+    rows = []
+    for kind, read in KINDS.items():
+        names = sorted({read(r) for results in scored.values() for r in results})
+        for name in names:
+            members = {run: [r for r in results if read(r) == name] for run, results in scored.items()}
+            rows.append(
+                ClassRow(
+                    kind=kind,
+                    name=name,
+                    submitted=len(members[OURS]),
+                    good={run: sum(map(is_good, results)) for run, results in members.items()},
+                )
+            )
+    return rows
+
+
+def class_table(rows: Sequence[ClassRow]) -> str:
+    """Good requests of every class, run by run, for a terminal."""
+    return table(class_head(rows), [class_cells(row) for row in rows])
+
+
+def class_head(rows: Sequence[ClassRow]) -> list[str]:
+    """The heading for `class_cells`."""
+    return ["class", "requests", *rows[0].good, "behind the best baseline"]
+
+
+def class_cells(row: ClassRow) -> list[str]:
+    """One class's cells."""
+    return [row.words, str(row.submitted), *map(str, row.good.values()), str(row.behind) if row.behind else ""]
+
+
+def worse_sentences(rows: Sequence[ClassRow]) -> list[str]:
+    """A sentence for each class in which H-MAS is worse than the best baseline, worst first; if there is none, one that says so."""
+    behind = sorted((row for row in rows if row.behind), key=lambda row: -row.behind)
+    if not behind:
+        return ["H-MAS is worse than the best baseline in no class."]
+    return [
+        f"H-MAS is worse at {row.words}: {row.good[OURS]} of {row.submitted} requests are good, {row.best[1]} under {row.best[0]}."
+        for row in behind
+    ]

@@ -19,8 +19,8 @@ from hmas.controller.runtime.child import ChildSpec
 from hmas.controller.runtime.clock import SystemClock
 from hmas.controller.runtime.ports import free_port
 from hmas.controller.runtime.supervisor import ChildEvent, Supervisor
+from hmas.demo.calibration import Variant
 from hmas.demo.settings import DemoSettings
-from hmas.demo.virtual import Variant
 from hmas.engines.base import Engine, EngineSnapshot, Knobs
 from hmas.engines.connect import connect_engine
 

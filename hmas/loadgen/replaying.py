@@ -10,11 +10,10 @@ from hmas.engines.tokens import estimate_tokens
 from hmas.loadgen.arrivals import ArrivalSpec, arrival_times
 from hmas.loadgen.dataset import KindSpec, Mixture, PromptData, quantile, rank
 from hmas.loadgen.prompts import PromptWriter
+from hmas.loadgen.requests import TASKS, Floats, Ints, declared_caps, kind_of, own_ranks, tasks_by_rank
 from hmas.loadgen.streams import Draws, stream
 from hmas.loadgen.traces import Trace, TraceRow
 from hmas.loadgen.workload import Arrival, Shape, Turn, draw_importances, fit, make_arrival, pick
-from hmas.workloads.columns import TASKS, Floats, Ints
-from hmas.workloads.requests import declared_caps, kind_of, own_ranks, tasks_by_rank
 
 BLOCK_TOKENS = 512
 """Tokens of one prompt block in Mooncake's traces."""

@@ -1,6 +1,6 @@
 """The result of one request of a run, as measured by its client."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -8,7 +8,8 @@ import msgspec
 
 from hmas.controller.core.errors import TraceError
 from hmas.controller.core.objectives import slo_met
-from hmas.controller.core.types import Slo, TaskType
+from hmas.controller.core.types import OutcomeKind, Slo, TaskType
+from hmas.controller.simulation import RequestRecord
 
 ClientOutcome = Literal["completed", "rejected", "shed", "timed_out", "failed", "lost"]
 OUTCOMES: tuple[ClientOutcome, ...] = ("completed", "rejected", "shed", "timed_out", "failed", "lost")
@@ -133,3 +134,47 @@ def read_results(path: Path) -> list[Result]:
 def count_outcomes(results: Sequence[Result]) -> dict[str, int]:
     """Number of requests by outcome, including outcomes with none."""
     return {name: sum(r.outcome == name for r in results) for name in OUTCOMES}
+
+
+SIMULATED_OUTCOMES: Mapping[OutcomeKind, ClientOutcome] = {
+    OutcomeKind.COMPLETED: "completed",
+    OutcomeKind.REJECTED: "rejected",
+    OutcomeKind.SHED: "shed",
+    OutcomeKind.TIMED_OUT: "timed_out",
+    OutcomeKind.FAILED: "failed",
+    OutcomeKind.CANCELLED: "failed",
+}
+
+
+def result_of(
+    record: RequestRecord,
+    *,
+    index: int,
+    kind: str,
+    task_type: TaskType,
+    size: str,
+    wanted_tokens: int,
+    slo: Slo,
+    outcome: ClientOutcome,
+    detail: str,
+) -> Result:
+    """The result of a simulated request as its client would measure it: the record's times and counts, the data of the workload."""
+    return Result(
+        index=index,
+        at_s=record.arrival_s,
+        kind=kind,
+        tenant=record.tenant,
+        task_type=task_type,
+        size=size,
+        prompt_tokens=record.prompt_tokens,
+        wanted_tokens=wanted_tokens,
+        slo=slo,
+        outcome=outcome,
+        ttft_ms=record.ttft_ms,
+        tpot_ms=record.tpot_ms,
+        total_ms=record.total_ms,
+        output_tokens=record.output_tokens,
+        policy=record.policy,
+        queue_ms=record.queue_ms,
+        detail=detail,
+    )

@@ -1,5 +1,6 @@
-"""Plots of studies as SVG files: the same figures give the same bytes, and text is stored as text."""
+"""Plots of studies and of the demo as SVG: the same figures give the same bytes, and text is stored as text."""
 
+import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ SETTINGS: Any = {
     "axes.spines.right": False,
 }
 WITHOUT_DATE: Mapping[str, Any] = {"Date": None, "Creator": None}
+NO_METADATA: Mapping[str, Any] = {"Date": None, "Creator": None, "Format": None, "Type": None}
 POINTS = 400
 STEPS = 60
 
@@ -42,14 +44,28 @@ def save(path: Path, draw: Callable[[Figure], None], *, width: float = 8.0, heig
         figure.savefig(path, format="svg", metadata=dict(WITHOUT_DATE))
 
 
+def inline(draw: Callable[[Axes], None]) -> str:
+    """Draws on axes and returns the SVG element for an HTML page, with a legend if there are several lines with names."""
+    text = io.StringIO()
+    with rc_context(SETTINGS):
+        figure = Figure(figsize=(6.4, 2.9), layout="constrained")
+        axes = figure.subplots()
+        draw(axes)
+        if len(axes.get_legend_handles_labels()[1]) > 1:
+            axes.legend(fontsize=8, frameon=False)
+        figure.savefig(text, format="svg", metadata=dict(NO_METADATA))
+    drawn = text.getvalue()
+    return drawn[drawn.index("<svg") :]
+
+
 def latencies(path: Path, results: Sequence[Result]) -> None:
     """Plots the distributions of TTFT and TPOT. The TTFT curve ends at the share of requests that got a token."""
 
     def draw(figure: Figure) -> None:
         left, right = figure.subplots(1, 2)
-        _cdf(left, [r.ttft_ms / 1000.0 for r in results if r.ttft_ms >= 0.0], len(results), "TTFT, s")
+        plot_shares(left, [r.ttft_ms / 1000.0 for r in results if r.ttft_ms >= 0.0], len(results), "TTFT, s")
         tpots = [r.tpot_ms for r in results if r.tpot_ms >= 0.0]
-        _cdf(right, tpots, len(tpots), "TPOT, ms")
+        plot_shares(right, tpots, len(tpots), "TPOT, ms")
         left.set_ylabel("share of requests")
 
     save(path, draw)
@@ -93,29 +109,37 @@ def instances(path: Path, found: Mapping[str, InstanceFigures]) -> None:
 
 
 def lines(path: Path, drawn: Sequence[Line], *, x_label: str, y_label: str, mark: float | None = None, y_from_zero: bool = True) -> None:
-    """Plots lines over a common axis; `mark` is a level to compare with."""
+    """Plots lines over a common axis into a file; `mark` is a level to compare with."""
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        for line in drawn:
-            axes.plot([x for x, _ in line.points], [y for _, y in line.points], marker="o", markersize=3.0, linewidth=1.3, label=line.name)
-        if mark is not None:
-            axes.axhline(mark, color="0.3", linewidth=0.9, linestyle="--")
-        axes.set_xlabel(x_label)
-        axes.set_ylabel(y_label)
-        if y_from_zero:
-            axes.set_ylim(bottom=0.0)
+        plot_lines(axes, drawn, x_label=x_label, y_label=y_label, mark=mark, y_from_zero=y_from_zero)
         if len(drawn) > 1 or drawn[0].name:
             figure.legend(loc="outside right upper", fontsize=8, frameon=False)
 
     save(path, draw, width=9.0, height=4.0)
 
 
-def _cdf(axes: Axes, values: Sequence[float], total: int, label: str) -> None:
+def plot_lines(
+    axes: Axes, drawn: Sequence[Line], *, x_label: str, y_label: str, mark: float | None = None, y_from_zero: bool = True
+) -> None:
+    """Plots lines over a common axis; `mark` is a level to compare with."""
+    for line in drawn:
+        axes.plot([x for x, _ in line.points], [y for _, y in line.points], marker="o", markersize=3.0, linewidth=1.3, label=line.name)
+    if mark is not None:
+        axes.axhline(mark, color="0.3", linewidth=0.9, linestyle="--")
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    if y_from_zero:
+        axes.set_ylim(bottom=0.0)
+
+
+def plot_shares(axes: Axes, values: Sequence[float], total: int, label: str, *, name: str = "") -> None:
+    """Plots the share of `total` at or below each value; with fewer values than `total` the curve ends below 1."""
     ordered = sorted(values)
     if ordered:
         places = sorted({round(i * (len(ordered) - 1) / POINTS) for i in range(POINTS + 1)})
-        axes.plot([ordered[i] for i in places], [(i + 1) / total for i in places], linewidth=1.4)
+        axes.plot([ordered[i] for i in places], [(i + 1) / total for i in places], linewidth=1.4, label=name)
     axes.set_xlabel(label)
     axes.set_xlim(left=0.0)
     axes.set_ylim(0.0, 1.02)

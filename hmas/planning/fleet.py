@@ -1,16 +1,12 @@
 """Fleets: the engines that a study simulates, and their notation.
 
-The short form is `2xh100-qwen3-8b,4xa100-qwen3-8b:n_run=48:price=1.9`: a count, `x`, a profile's name or the path of a profile file, then
-options. Alternatively a JSON or YAML file has a list `instances` of the same fields.
+It is `2xh100-qwen3-8b,4xa100-qwen3-8b:n_run=48:price=1.9`: a count, `x`, a profile's name or the path of a profile file, then options.
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-import yaml
 from msgspec import Meta
 
 from hmas.controller.core.errors import ConfigError
@@ -19,31 +15,16 @@ from hmas.engines.sim.profile import Profile, load_profile, same_model
 
 MAX_INSTANCES = 4096
 _PART = re.compile(r"(?:(\d+)x)?(.+)")
-_FILES = (".json", ".yaml", ".yml")
 
 
-class KindSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The specification of a kind of instance.
+class _Options(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the notation: count, window, token budget, price an hour and model; 0 or empty for what the profile has."""
 
-    Attributes:
-        profile: A shipped profile's name, or the path of a profile file.
-        count: How many of them.
-        n_run: Window of each: requests in flight; 0 for the profile's `max_num_seqs`.
-        token_budget: Tokens per step, 0 for the profile's own.
-        price: Price of one instance per hour, in any currency; 0 if it does not matter.
-        model: Name of the model it serves, if it differs from the profile's.
-    """
-
-    profile: str
     count: Annotated[int, Meta(ge=1, le=MAX_INSTANCES)] = 1
     n_run: Annotated[int, Meta(ge=0)] = 0
     token_budget: Annotated[int, Meta(ge=0)] = 0
     price: Annotated[float, Meta(ge=0)] = 0.0
     model: str = ""
-
-
-class _FleetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    instances: list[KindSpec]
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,108 +132,50 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_fleet(text: str) -> Fleet:
-    """Reads a fleet from its short form, or from a file.
+    """Reads a fleet.
 
     Raises:
         ConfigError: It cannot be read, or a count, window or budget is out of range; the error names the part.
     """
-    text = text.strip()
-    specs = _from_file(Path(text)) if text.endswith(_FILES) and not re.match(r"\d+x", text) else _from_text(text)
-    if not specs:
-        raise ConfigError("the fleet has no instances")
-    groups = [Group(kind=make_kind(spec), count=spec.count) for spec in specs]
     merged: dict[str, Group] = {}
-    for group in groups:
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        group = _group(part)
         name = f"{group.kind.name} {group.kind.price} {group.kind.model}"
         before = merged[name].count if name in merged else 0
         merged[name] = Group(kind=group.kind, count=before + group.count)
     fleet = Fleet(groups=list(merged.values()))
+    if not fleet.size:
+        raise ConfigError("the fleet has no instances")
     if fleet.size > MAX_INSTANCES:
         raise ConfigError(f"the fleet has {fleet.size} instances; allowed: {MAX_INSTANCES} at most")
     return fleet
 
 
-def read_kinds(text: str) -> list[Kind]:
-    """Reads kinds of instances from the same notation; counts are ignored.
-
-    Raises:
-        ConfigError: As `read_fleet`.
-    """
-    return read_fleet(text).kinds
-
-
-def make_kind(spec: KindSpec) -> Kind:
-    """Loads the profile and takes from it the values that the spec leaves out.
-
-    Raises:
-        ConfigError: There is no such profile, or a value is out of range.
-    """
-    try:
-        profile = load_profile(spec.profile)
-    except ProfileError as error:
-        raise ConfigError(f"fleet: {error}") from error
-    if spec.n_run > profile.max_num_seqs:
-        raise ConfigError(f"fleet: n_run of {spec.profile} is {spec.n_run}; allowed: 1 to its max_num_seqs {profile.max_num_seqs}")
-    return Kind(
-        profile=profile,
-        n_run=spec.n_run or profile.max_num_seqs,
-        token_budget=spec.token_budget or profile.max_num_batched_tokens,
-        price=spec.price,
-        model=spec.model or profile.model,
-    )
-
-
-def _from_text(text: str) -> list[KindSpec]:
-    return [_part(part.strip()) for part in text.split(",") if part.strip()]
-
-
-def _part(part: str) -> KindSpec:
+def _group(part: str) -> Group:
     head, *options = part.split(":")
     found = _PART.fullmatch(head)
     if found is None:
         raise ConfigError(f"fleet: {part!r} names no profile; allowed: such as 2xa100-qwen3-8b or 4xa100-qwen3-8b:n_run=48:price=1.9")
-    fields: dict[str, Any] = {"profile": found[2]}
-    if found[1]:
-        fields["count"] = found[1]
-    allowed = [name for name in KindSpec.__struct_fields__ if name not in {"profile", "count"}]
+    fields: dict[str, Any] = {"count": found[1]} if found[1] else {}
+    allowed = [name for name in _Options.__struct_fields__ if name != "count"]
     for option in options:
         name, equals, value = option.partition("=")
         if name not in allowed or not equals or name in fields:
             raise ConfigError(f"fleet: {option!r} in {part!r}; allowed: each once of {', '.join(f'{name}=VALUE' for name in allowed)}")
         fields[name] = value
-    return _convert(fields, repr(part))
-
-
-def _from_file(path: Path) -> list[KindSpec]:
     try:
-        # YAML 1.2 includes JSON, and PyYAML nearly does, so one reader reads both.
-        document = yaml.safe_load(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(f"fleet file {path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"fleet file {path}: {error}") from error
-    if not isinstance(document, Mapping) or not isinstance(document.get("instances"), Sequence):
-        raise ConfigError(f"fleet file {path}: wanted an object with a list `instances`")
-    rows = _convert_file(document, path)
-    return [_beside(row, path.parent) for row in rows]
-
-
-def _convert_file(document: Mapping[str, Any], path: Path) -> list[KindSpec]:
-    try:
-        return msgspec.convert(document, _FleetFile).instances
+        given, profile = msgspec.convert(fields, _Options, strict=False), load_profile(found[2])
     except msgspec.ValidationError as error:
-        raise ConfigError(f"fleet file {path}: {error}") from error
-
-
-def _beside(spec: KindSpec, folder: Path) -> KindSpec:
-    """Resolves a relative profile path against the folder of the fleet file."""
-    if spec.profile.endswith(".json") and not Path(spec.profile).is_absolute():
-        return msgspec.structs.replace(spec, profile=str(folder / spec.profile))
-    return spec
-
-
-def _convert(fields: dict[str, Any], where: str) -> KindSpec:
-    try:
-        return msgspec.convert(fields, KindSpec, strict=False)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"fleet: {where}: {error}") from error
+        raise ConfigError(f"fleet: {part!r}: {error}") from error
+    except ProfileError as error:
+        raise ConfigError(f"fleet: {error}") from error
+    if given.n_run > profile.max_num_seqs:
+        raise ConfigError(f"fleet: n_run of {found[2]} is {given.n_run}; allowed: 1 to its max_num_seqs {profile.max_num_seqs}")
+    kind = Kind(
+        profile=profile,
+        n_run=given.n_run or profile.max_num_seqs,
+        token_budget=given.token_budget or profile.max_num_batched_tokens,
+        price=given.price,
+        model=given.model or profile.model,
+    )
+    return Group(kind=kind, count=given.count)

@@ -6,16 +6,20 @@ from contextlib import closing
 from typing import Any
 
 import msgspec
+import numpy as np
 
+from hmas.controller.core.errors import ConfigError
 from hmas.planning.backends import Backend
-from hmas.planning.first_guess import guess_rps
-from hmas.planning.fleet import Kind
+from hmas.planning.case import SloTarget
+from hmas.planning.fleet import Fleet, Group, Kind
 from hmas.planning.loads import Load
-from hmas.planning.mixes import Enough, cheapest
-from hmas.planning.probing import MAX_COUNT, Held, HoldTask, Needed, NeedTask, alone, answer
-from hmas.planning.question import Question, assumptions, distinct
+from hmas.planning.probing import MAX_COUNT, Enough, Held, HoldTask, Needed, NeedTask, Question, alone, answer, cheapest
 
 VERSION = 1
+SHORT_S = 120.0
+"""In arrivals shorter than this a queue has little time to build up."""
+SCORED_LEAST = 1000
+"""With fewer requests a share near 1 depends on few misses."""
 ROUGH_REQUESTS = 1000
 ROUGH_TOLERANCE = 0.1
 """The rough load of one instance is searched on the first `ROUGH_REQUESTS` requests, to this relative tolerance."""
@@ -171,3 +175,80 @@ def document(plan: Plan) -> dict[str, Any]:
         "tolerance": wish.tolerance,
         **plain,
     }
+
+
+def guess_rps(kind: Kind, load: Load, slo: SloTarget) -> float:
+    """Requests per second, all of mean lengths, that one instance serves with the largest steady batch that meets the mean TPOT target.
+
+    In a steady batch of B each request takes part in as many steps as it has output tokens, and is delayed by one prefill per request that
+    ends meanwhile: B requests take `output * step(B) + B * prefill`.
+    """
+    profile = kind.profile
+    prompt, output = float(np.mean(load.prompt_tokens)), float(np.mean(load.output_tokens))
+    tpot_ms = slo.tpot_ms or load.slo_tpot_ms
+    prefill_ms = profile.prefill_ms_per_token * prompt + profile.prefill_ms_per_ktoken_sq * prompt * prompt / 2.0 * 1e-6
+    prefill_ms += profile.curve_ms(int(prompt)) - profile.curve_ms(0)
+    held = prompt + output / 2.0
+    most = max(1, min(kind.n_run, int(profile.kv_capacity_tokens / held)))
+    best = 0.0
+    for batch in sorted({*range(1, min(most, 16)), *np.geomspace(1, most, 40).astype(int).tolist()}):
+        fixed_ms, token_ms = profile.decode_line(batch)
+        all_ms = output * (fixed_ms + token_ms * batch * held) + batch * prefill_ms
+        if batch == 1 or all_ms / output <= tpot_ms:
+            best = max(best, 1000.0 * batch / all_ms)
+    return best
+
+
+def check_question(wish: Question) -> None:
+    """Checks whether the question can be answered.
+
+    Raises:
+        ConfigError: A value cannot be used; the error names it.
+    """
+    wish.case.check()
+    if not wish.load > 0.0:
+        raise ConfigError(f"load is {wish.load:g}; allowed: more than 0")
+    if not 0.001 <= wish.tolerance <= 0.5:
+        raise ConfigError(f"tolerance is {wish.tolerance:g}; allowed: 0.001 to 0.5")
+    names = [kind.name for kind in wish.kinds]
+    if not names or len(set(names)) != len(names):
+        raise ConfigError(f"kinds are {', '.join(names) or 'none'}; allowed: one or more, each once")
+    Fleet(groups=[Group(kind=kind, count=1) for kind in wish.kinds]).model(wish.case.fleet.model(wish.case.model))
+
+
+def assumptions(wish: Question, load: Load, held: Held) -> list[str]:
+    """The assumptions of the answers, as text."""
+    case = wish.case
+    slo, admission = case.slo, case.admission
+    ttft = f"TTFT {slo.ttft_ms:g} ms" if slo.ttft_ms else "each request's own TTFT target"
+    tpot = f"TPOT {slo.tpot_ms:g} ms" if slo.tpot_ms else "each request's own TPOT target"
+    fence = "on" if admission.fence else "off"
+    own = f"{load.count} requests of {case.workload}, {load.own_rps:.4g} a second at their own pace"
+    rules = f"Order {case.policy}, router {case.router}, overdue requests: {admission.overdue}, KV fence {fence}"
+    said = [
+        f"Held means: at least {wish.share:.1%} of all requests complete within {ttft} and {tpot}; refused and dropped ones missed.",
+        f"{own}; more load is the same requests in less time. Held loads are exact to {wish.tolerance:.1%}.",
+        f"{rules}, TPOT guard {admission.tpot_guard:g}, agents: {', '.join(case.agents) or 'none'}.",
+        "Engines behave as their profiles say, start empty and never fail; network and gateway cost nothing.",
+    ]
+    kinds = distinct([*case.fleet.kinds, *wish.kinds])
+    said += [f"Profile {kind.profile.name}: {kind.profile.source.split('. ')[0].rstrip('.')}." for kind in kinds]
+    return said + _warnings(wish, load, held)
+
+
+def _warnings(wish: Question, load: Load, held: Held) -> list[str]:
+    """The weaknesses of the answers, as text."""
+    said = []
+    if held.at is not None and held.at.duration_s < SHORT_S:
+        said.append(f"Mind: at the held load all requests come within {held.at.duration_s:.0f} s, too short for a queue to show.")
+    if load.count < SCORED_LEAST:
+        said.append(f"Mind: {load.count} requests are few; one miss is {1.0 / load.count:.2%}.")
+    over = max(load.longer_than(kind.profile.max_model_len) for kind in wish.case.fleet.kinds)
+    if over:
+        said.append(f"Mind: {over} requests are longer than an engine's context and count as missed; context=N in the workload cuts them.")
+    return said
+
+
+def distinct(kinds: Sequence[Kind]) -> list[Kind]:
+    """Each kind once, by its name."""
+    return list({kind.name: kind for kind in kinds}.values())

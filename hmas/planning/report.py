@@ -1,32 +1,27 @@
-"""Makes the report of a run: figures named as in `build/demo.json`, and one row per request."""
+"""The report of a run: figures named as in `build/demo.json`, one row per request, and the files that hold them."""
 
 import csv
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TextIO
 
 import msgspec
 
+from hmas.controller.core.errors import ConfigError
 from hmas.controller.core.objectives import percentile
 from hmas.controller.core.slo import BASE_SLO
-from hmas.controller.core.types import OutcomeKind, TaskType
+from hmas.controller.core.types import TaskType
 from hmas.controller.simulation import RequestRecord
-from hmas.loadgen.results import ClientOutcome, Result
+from hmas.loadgen.results import SIMULATED_OUTCOMES, Result, result_of
 from hmas.loadgen.score import PERCENTILES, Score, score
-from hmas.loadgen.simulated import result_of
 from hmas.planning.running import Run
 
 VERSION = 1
 LONG_TOKENS = 2048
 """Prompt and output tokens together above which a request counts as long in the report's classes."""
-OUTCOMES: Mapping[OutcomeKind, ClientOutcome] = {
-    OutcomeKind.COMPLETED: "completed",
-    OutcomeKind.REJECTED: "rejected",
-    OutcomeKind.SHED: "shed",
-    OutcomeKind.TIMED_OUT: "timed_out",
-    OutcomeKind.FAILED: "failed",
-    OutcomeKind.CANCELLED: "failed",
-}
 COLUMNS = (
     *("request_id", "tenant", "task", "arrival_s", "prompt_tokens", "output_tokens", "outcome", "instance", "policy"),
     *("queue_ms", "ttft_ms", "tpot_ms", "total_ms", "slo_ttft_ms", "slo_tpot_ms", "slo_met", "reason"),
@@ -188,6 +183,47 @@ def _result(index: int, record: RequestRecord, task: TaskType, kind: str) -> Res
         wanted_tokens=record.output_tokens,
         slo=record.slo or BASE_SLO[task],
         # Clients do not wait for ever: a request that has not ended ten minutes after the last arrival counts as given up by its client.
-        outcome="timed_out" if record.outcome is None else OUTCOMES[record.outcome],
+        outcome="timed_out" if record.outcome is None else SIMULATED_OUTCOMES[record.outcome],
         detail=record.reason if record.outcome else "unfinished when the simulation ended",
     )
+
+
+def write_run(report: Report, out: Path, *, requests: bool, plots: bool) -> dict[str, Any]:
+    """Writes report.json, requests.csv and plots of one run, and returns the report's document.
+
+    Raises:
+        ConfigError: A file cannot be written.
+    """
+    whole: dict[str, Any] = rounded(document(report))
+    write_json(out / "report.json", whole)
+    if requests:
+        with opened(out / "requests.csv") as handle:
+            write_requests(report.run, handle)
+    if plots:
+        from hmas.planning import charts  # noqa: PLC0415 - Matplotlib takes a while to import
+
+        charts.latencies(out / "latency.svg", report.results)
+        charts.timeline(out / "timeline.svg", report.results, arrivals_end_s(report.run))
+        charts.instances(out / "instances.svg", report.instances)
+    return whole
+
+
+def write_json(path: Path, whole: Any) -> None:
+    """Writes a JSON document.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
+    with opened(path) as handle:
+        handle.write(json.dumps(whole, indent=1) + "\n")
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[TextIO]:
+    """Opens a text file for writing; creates its folder if it does not exist."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w", encoding="utf-8", newline="") as handle:
+            yield handle
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written ({error.strerror})") from error

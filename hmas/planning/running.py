@@ -30,10 +30,9 @@ TELL_EVERY = 256
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Progress of a run: virtual time, and the numbers of arrived and ended requests."""
+    """Progress of a run: virtual time, and the numbers of ended and planned requests."""
 
     now_s: float
-    come: int
     done: int
     planned: int
 
@@ -93,7 +92,9 @@ class Gate(Router, Protocol):
         ...
 
 
-def run_case(case: Case, watch: Watch | None = None, load: Load | None = None, gate: Gate | None = None) -> Run:
+def run_case(
+    case: Case, watch: Watch | None = None, load: Load | None = None, gate: Gate | None = None, steering: AgentSteering | None = None
+) -> Run:
     """Simulates a case. The same case gives the same run, always.
 
     Args:
@@ -101,6 +102,7 @@ def run_case(case: Case, watch: Watch | None = None, load: Load | None = None, g
         watch: Callbacks for progress and stop; they do not affect the simulation before a stop.
         load: The case's workload, if it has been opened already.
         gate: An admission control in place of the router.
+        steering: The case's agents, if they are not to be the usual ones.
 
     Raises:
         ConfigError: The case cannot be run.
@@ -111,7 +113,7 @@ def run_case(case: Case, watch: Watch | None = None, load: Load | None = None, g
     if case.warmup_s >= load.duration_s:
         raise ConfigError(f"warm-up is {case.warmup_s:g} s; allowed: less than the arrivals' {load.duration_s:g} s")
     watch = watch or Watch()
-    steering = AgentSteering(case, watch.viewed)
+    steering = steering or AgentSteering(case, watch.viewed)
     scheduler, engines = build(case, gate)
     guard = _Guard(watch, scheduler, list(engines), load.count)
 
@@ -191,7 +193,6 @@ class _Guard:
     scheduler: Scheduler
     instances: list[str]
     planned: int
-    come: int = 0
     done: int = 0
     now_s: float = 0.0
     stopped_s: float | None = None
@@ -201,7 +202,6 @@ class _Guard:
         """Passes arrivals on until the run is stopped."""
         for arrival in arrivals:
             yield arrival
-            self.come += 1
             self._look()
             if self.stopped_s is not None:
                 return
@@ -212,11 +212,7 @@ class _Guard:
             return None
 
         def follow(ended: Ended, now_s: float) -> Iterable[Arrival]:
-            if self.stopped_s is not None:
-                return ()
-            come = list(followups(ended, now_s))
-            self.come += len(come)
-            return come
+            return followups(ended, now_s) if self.stopped_s is None else ()
 
         return follow
 
@@ -232,7 +228,7 @@ class _Guard:
             return
         self._since = 0
         self.watch.look(self.scheduler, self.now_s)
-        self.watch.tell(Told(now_s=self.now_s, come=self.come, done=self.done, planned=self.planned))
+        self.watch.tell(Told(now_s=self.now_s, done=self.done, planned=self.planned))
         if self.watch.stop():
             self.stopped_s = self.now_s
             for name in self.instances:

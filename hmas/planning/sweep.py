@@ -1,27 +1,123 @@
-"""Runs many cases: results are stored as they finish, and an interrupted sweep can be resumed."""
+"""A sweep: a grid over settings, the runs of its cases, their results on disk as they finish, means over seeds and curves for plots."""
 
 import csv
 import io
+import itertools
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
-from hmas.controller.core.errors import HmasError
+from hmas.controller.core.errors import ConfigError, HmasError
+from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
+from hmas.planning import StudyError
 from hmas.planning.backends import Backend
-from hmas.planning.errors import StudyError
-from hmas.planning.grid import AXES, Grid, Point
-from hmas.planning.report import make_report, rounded
+from hmas.planning.case import Case, SloTarget, read_admission, read_agents, read_policy, read_slo
+from hmas.planning.fleet import read_fleet
+from hmas.planning.loads import states_seed
+from hmas.planning.report import make_report, opened, rounded, write_json
 from hmas.planning.running import run_case
 
 VERSION = 1
+MAX_CASES = 100_000
+AXES = ("fleet", "load", "policy", "n_run", "router", "admission", "agents", "seed")
 FIGURES = (
     *("submitted", "completed", "good", "rejected", "failed", "lost", "goodput_rps", "goodput_rate", "esg", "esg_rate"),
     *("throughput_rps", "output_tps", "ttft_compliance", "tpot_compliance", "jain_tenants", "jain_classes"),
 )
 LATENCIES = ("ttft_ms", "tpot_ms")
+DRAWN_MAX = 12
+"""Most lines in one plot of a sweep: the best by the plotted figure."""
+PLOTTED = (("goodput_rate", "goodput rate"), ("goodput_rps", "goodput, requests/s"), ("ttft_ms_p95", "TTFT p95, ms"))
+
+
+class Grid(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Every combination of the lists, each value as on the command line of `hmas simulate`.
+
+    Attributes:
+        n_run: Windows of all instances; 0 for the fleet's own.
+    """
+
+    workload: str
+    fleet: tuple[str, ...]
+    load: tuple[Annotated[float, Meta(gt=0, le=1e6)], ...] = (1.0,)
+    policy: tuple[str, ...] = (DEFAULT_POLICY,)
+    n_run: tuple[Annotated[int, Meta(ge=0)], ...] = (0,)
+    router: tuple[str, ...] = ("least-loaded",)
+    admission: tuple[str, ...] = ("gateway",)
+    agents: tuple[str, ...] = ("none",)
+    seed: tuple[Annotated[int, Meta(ge=0)], ...] = (1,)
+    slo: str = ""
+    model: str = ""
+    duration_s: Annotated[float, Meta(ge=0)] = 0.0
+    limit: Annotated[int, Meta(ge=0)] = 0
+    warmup_s: Annotated[float, Meta(ge=0)] = 0.0
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True):
+    """One case of a grid and its value on every axis."""
+
+    case: Case
+    axes: dict[str, Any]
+
+
+def points_of(grid: Grid) -> list[Point]:
+    """All cases of a grid, the last axis fastest, each checked.
+
+    Raises:
+        ConfigError: A value cannot be used, an axis is empty, or there are too many cases.
+    """
+    values = [getattr(grid, axis) for axis in AXES]
+    count = 1
+    for axis, chosen in zip(AXES, values, strict=True):
+        if not chosen or len(set(chosen)) != len(chosen):
+            raise ConfigError(f"grid: {axis} is {chosen}; allowed: one value or more, each once")
+        count *= len(chosen)
+    if count > MAX_CASES:
+        raise ConfigError(f"grid: {count} cases; allowed: {MAX_CASES} at most")
+    if len(grid.seed) > 1 and states_seed(grid.workload):
+        raise ConfigError(f"grid: seed is {grid.seed} and the workload names its own; allowed: one of the two")
+    slo = read_slo(grid.slo)[0] if grid.slo else SloTarget()
+    points = []
+    for chosen in itertools.product(*values):
+        axes = dict(zip(AXES, chosen, strict=True))
+        policy, parameters = read_policy(axes["policy"])
+        fleet = read_fleet(axes["fleet"])
+        fields = {
+            "workload": grid.workload,
+            "fleet": fleet.with_window(axes["n_run"]) if axes["n_run"] else fleet,
+            "load": axes["load"],
+            "duration_s": grid.duration_s,
+            "limit": grid.limit,
+            "warmup_s": grid.warmup_s,
+            "model": grid.model,
+            "policy": policy,
+            "parameters": parameters,
+            "router": axes["router"],
+            "admission": read_admission(axes["admission"]),
+            "agents": read_agents(axes["agents"]),
+            "slo": slo,
+            "seed": axes["seed"],
+        }
+        case = Case(**fields)
+        case.check()
+        points.append(Point(case=case, axes=axes))
+    return points
+
+
+def make_grid(settings: dict[str, Any]) -> Grid:
+    """Makes a grid from plain settings.
+
+    Raises:
+        ConfigError: A setting is missing, unknown or of the wrong type; the error names it.
+    """
+    try:
+        return msgspec.convert(settings, Grid, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"grid: {error}") from error
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,3 +223,70 @@ def sweep_document(grid: Grid, points: Sequence[Point], rows: Sequence[Row]) -> 
         "grid": msgspec.to_builtins(grid),
         "rows": [{"axes": row.axes, "figures": row.figures} for row in rows],
     }
+
+
+def varied(rows: Sequence[Row]) -> list[str]:
+    """Axes with more than one value, except seeds."""
+    return [axis for axis in AXES if axis != "seed" and len({str(row.axes[axis]) for row in rows}) > 1]
+
+
+class Mean(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures of one setting, averaged over its seeds."""
+
+    axes: dict[str, Any]
+    figures: dict[str, float]
+    seeds: int
+
+
+def means(rows: Sequence[Row]) -> list[Mean]:
+    """One entry per setting, in order of appearance."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(str([row.axes[axis] for axis in AXES if axis != "seed"]), []).append(row)
+    return [_mean(group) for group in groups.values()]
+
+
+def _mean(group: Sequence[Row]) -> Mean:
+    names = group[0].figures
+    summed = {name: sum(row.figures[name] for row in group) / len(group) for name in names}
+    return Mean(axes=group[0].axes, figures=summed, seeds=len(group))
+
+
+def curves(found: Sequence[Mean], figure: str) -> tuple[str, list[tuple[str, list[tuple[float, float]]]]]:
+    """The data of a plot of one figure: its x axis, a number that varies (load before window), and a named line per other setting.
+
+    Empty if no number varies.
+    """
+    names = [axis for axis in AXES if axis != "seed" and len({str(one.axes[axis]) for one in found}) > 1]
+    x_axis = next((axis for axis in ("load", "n_run") if axis in names), "")
+    if not x_axis:
+        return "", []
+    others = [axis for axis in names if axis != x_axis]
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for one in found:
+        name = ", ".join(str(one.axes[axis]) for axis in others)
+        lines.setdefault(name, []).append((float(one.axes[x_axis]), one.figures[figure]))
+    return x_axis, [(name, sorted(points)) for name, points in lines.items()]
+
+
+def write_sweep(grid: Grid, points: Sequence[Point], rows: Sequence[Row], out: Path, *, plots: bool) -> dict[str, Any]:
+    """Writes sweep.json, sweep.csv and plots of the finished cases, and returns the document.
+
+    Raises:
+        ConfigError: A file cannot be written.
+    """
+    whole = sweep_document(grid, points, rows)
+    write_json(out / "sweep.json", whole)
+    with opened(out / "sweep.csv") as handle:
+        handle.write(csv_text(rows))
+    if plots and rows:
+        from hmas.planning import charts  # noqa: PLC0415 - Matplotlib takes a while to import
+
+        found = means(rows)
+        for figure, label in PLOTTED:
+            axis, drawn = curves(found, figure)
+            if axis:
+                best = sorted(drawn, key=lambda line: -sum(y for _, y in line[1]))[:DRAWN_MAX] if len(drawn) > DRAWN_MAX else drawn
+                lines = [charts.Line(name, places) for name, places in best]
+                charts.lines(out / f"{figure}.svg", lines, x_label="window n_run" if axis == "n_run" else "load", y_label=label)
+    return whole

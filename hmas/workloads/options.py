@@ -1,10 +1,9 @@
 """The options that every workload has, and the parser of specifications such as `poisson:rate=40,duration=600`."""
 
-import json
 import math
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -14,8 +13,6 @@ from hmas.controller.core.errors import TraceError
 Positive = Annotated[float, Meta(gt=0, le=1e9)]
 NotNegative = Annotated[float, Meta(ge=0, le=1e9)]
 Count = Annotated[int, Meta(ge=0, le=1_000_000_000)]
-MAX_ROWS = 20_000_000
-"""Most rows of one workload: 800 MB of columns."""
 
 AnyOptions = TypeVar("AnyOptions", bound="Options")
 
@@ -46,13 +43,11 @@ class Spec(NamedTuple):
 
 
 def parse(text: str) -> Spec:
-    """Reads `NAME`, `NAME:option=value,...`, `NAME:PATH`, `NAME:PATH?option=value,...`, or a JSON object with `name` and `path`.
+    """Reads `NAME`, `NAME:option=value,...`, `NAME:PATH` or `NAME:PATH?option=value,...`.
 
     Raises:
         TraceError: The text has another form.
     """
-    if text.lstrip().startswith("{"):
-        return _parse_json(text)
     head, colon, rest = text.strip().partition(":")
     name, mark, early = head.partition("?")
     if mark and colon:
@@ -82,17 +77,6 @@ def _pairs(text: str, pairs: str) -> dict[str, Any]:
     return options
 
 
-def _parse_json(text: str) -> Spec:
-    try:
-        document = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise TraceError(f"workload {text!r} is no JSON: {error}") from error
-    name, path = document.pop("name", None), document.pop("path", None)
-    if not isinstance(name, str) or not isinstance(path, str | None):
-        raise TraceError(f"workload {text!r}: name is {name!r} and path is {path!r}; allowed: texts, the path only where one is read")
-    return Spec(name, Path(path) if path else None, document)
-
-
 def read_options(spec: Spec, kind: type[AnyOptions]) -> AnyOptions:
     """Converts the options to their types.
 
@@ -107,16 +91,10 @@ def read_options(spec: Spec, kind: type[AnyOptions]) -> AnyOptions:
     except msgspec.ValidationError as error:
         what, _, where = str(error).partition(" - at `$.")
         field = where.rstrip("`")
-        raise TraceError(f"{spec.name}: {field} is {spec.options.get(field)!r}; allowed: {_allowed(kind, field, what)}") from error
+        allowed = what.removeprefix("Expected ").replace("`", "").split(", got")[0]
+        raise TraceError(f"{spec.name}: {field} is {spec.options.get(field)!r}; allowed: {allowed}") from error
     for field in kind.__struct_fields__:
         value = getattr(options, field)
         if isinstance(value, float) and not math.isfinite(value):
             raise TraceError(f"{spec.name}: {field} is {value}; allowed: finite numbers")
     return options
-
-
-def _allowed(kind: type[Options], field: str, what: str) -> str:
-    hint = get_type_hints(kind).get(field)
-    if get_origin(hint) is Literal:
-        return ", ".join(map(str, get_args(hint)))
-    return what.removeprefix("Expected ").replace("`", "").split(", got")[0]

@@ -1,4 +1,4 @@
-"""Reads recorded sessions: text-to-SQL workflows (HexGen-Flow's traces) and agents with tools."""
+"""Recorded sessions: text-to-SQL workflows (HexGen-Flow's traces) and agents with tools, and workloads that draw from them."""
 
 from collections.abc import Callable, Iterable
 from itertools import pairwise
@@ -9,9 +9,12 @@ import msgspec
 
 from hmas.controller.core.errors import TraceError
 from hmas.controller.core.types import TaskType
-from hmas.loadgen.traces import records
-from hmas.workloads.columns import MAX_TOKENS
-from hmas.workloads.sessions import Call, Session
+from hmas.loadgen.arrivals import poisson_times
+from hmas.loadgen.streams import stream
+from hmas.loadgen.traces import MAX_TOKENS, records
+from hmas.workloads.drawn import TimedOptions, cut_to_count
+from hmas.workloads.options import NotNegative, Positive
+from hmas.workloads.sessions import Call, Session, SessionPlan
 
 STEP_TASKS = {
     "Information Retriever": TaskType.EXTRACTION,
@@ -216,3 +219,43 @@ def of_source(sessions: Iterable[Session], source: str) -> list[Session]:
         allowed = sorted({s.source for s in pool})
         raise TraceError(f"source is {source!r}; allowed: all, how one of these begins, or none for measured pauses: {', '.join(allowed)}")
     return chosen
+
+
+class Text2SqlOptions(TimedOptions, frozen=True, kw_only=True):
+    """Options of text-to-SQL workflows: `rate`, `duration` and `count` refer to workflows, not to calls.
+
+    Attributes:
+        parallel: Whether runs of candidates, revisions and evaluations are parallel.
+    """
+
+    rate: Positive = 0.5
+    parallel: bool = True
+
+
+class ToolOptions(TimedOptions, frozen=True, kw_only=True):
+    """Options of tool sessions: `rate`, `duration` and `count` refer to sessions, not to calls.
+
+    Attributes:
+        source: Only sessions whose source begins with this name; `all` for all; by default those whose pauses were measured.
+        pause: Length of a pause that was not measured, seconds.
+    """
+
+    rate: Positive = 0.2
+    source: str = ""
+    pause: NotNegative = 1.0
+
+
+def text2sql(options: Text2SqlOptions, path: Path) -> SessionPlan:
+    """Text-to-SQL workflows."""
+    return _plan("text2sql", read_text2sql(path, parallel=options.parallel), options)
+
+
+def tools(options: ToolOptions, path: Path) -> SessionPlan:
+    """Agents that call tools."""
+    return _plan("tools", of_source(read_tool_sessions(path, pause_s=options.pause), options.source), options)
+
+
+def _plan(name: str, sessions: list[Session], options: TimedOptions) -> SessionPlan:
+    times = poisson_times(options.rate, options.horizon_s, stream(options.seed, "arrivals"))
+    at_s, duration_s = cut_to_count(times, options)
+    return SessionPlan(name, sessions, at_s, options, duration_s)

@@ -7,8 +7,8 @@ import numpy as np
 
 from hmas.controller.core.slo import IMPORTANCE_MAX, IMPORTANCE_MIN
 from hmas.controller.core.types import TaskType
+from hmas.loadgen.requests import Floats, Ints
 from hmas.loadgen.streams import stream
-from hmas.workloads.columns import Floats, Ints
 from hmas.workloads.options import Options
 
 

@@ -1,22 +1,99 @@
 """A workload as columns: one row per request, in order of arrival. A million rows take about forty megabytes."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
+import numpy.typing as npt
 
 from hmas.controller.core.errors import TraceError
+from hmas.controller.core.slo import BASE_SLO, IMPORTANCE_MAX, IMPORTANCE_MIN, SPREAD
 from hmas.controller.core.types import Estimates, Request, Slo
 from hmas.controller.scheduling.default_estimates import History
 from hmas.controller.simulation import Arrival
-from hmas.workloads.columns import COLUMNS, DTYPES, Column, Floats, check_columns
+from hmas.loadgen.requests import TASKS, Column, Floats, Requests
+from hmas.loadgen.streams import stream
+from hmas.loadgen.traces import MAX_TOKENS
+from hmas.workloads.options import Options
+
+Where = Callable[[int], str]
+MAX_TENANTS = 65_535
+
+DTYPES: Mapping[str, type[np.generic]] = MappingProxyType(
+    {
+        "at_s": np.float64,
+        "prompt_tokens": np.int32,
+        "output_tokens": np.int32,
+        "max_tokens": np.int32,
+        "task": np.uint8,
+        "importance": np.float32,
+        "slo_ttft_ms": np.float32,
+        "slo_tpot_ms": np.float32,
+        "tenant": np.uint16,
+        "session": np.int32,
+    }
+)
+COLUMNS: tuple[str, ...] = tuple(DTYPES)
 
 HASH_TOKENS = 512
-
 Blocks = tuple[tuple[int, ...], ...]
 Believe = Callable[[Request, float], Estimates]
-
 _SLICE = 8192
+
+
+def check_columns(name: str, columns: Mapping[str, Column], *, tenants: int, duration_s: float, where: Where) -> None:
+    """Checks every column against its range.
+
+    Args:
+        name: The workload or file, for error messages.
+        columns: All of `COLUMNS`, of any numeric type.
+        tenants: Number of tenants.
+        duration_s: Length of the workload, 0 if it is to be computed.
+        where: Names a row in error messages, by its index from 0.
+
+    Raises:
+        TraceError: A value is out of range, missing (NaN) or out of order; the error names row, field, value and what is allowed.
+    """
+    count = len(columns["at_s"])
+    if not 1 <= tenants <= MAX_TENANTS:
+        raise TraceError(f"{name}: {tenants} tenants; allowed: 1 to {MAX_TENANTS}")
+    if not (duration_s >= 0.0 and np.isfinite(duration_s)):
+        raise TraceError(f"{name}: duration_s is {duration_s}; allowed: a finite number of seconds, 0 or more")
+
+    def refuse(bad: npt.NDArray[np.bool_], field: str, values: Column, allowed: str) -> None:
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise TraceError(f"{name}, {where(row)}: {field} is {values[row].item()}; allowed: {allowed}")
+
+    bounds: dict[str, tuple[float, float]] = {
+        "at_s": (0.0, 1e12),
+        "prompt_tokens": (1, MAX_TOKENS),
+        "output_tokens": (1, MAX_TOKENS),
+        "max_tokens": (1, MAX_TOKENS),
+        "task": (0, len(TASKS) - 1),
+        "importance": (IMPORTANCE_MIN, IMPORTANCE_MAX),
+        "slo_ttft_ms": (1e-3, 1e9),
+        "slo_tpot_ms": (1e-3, 1e9),
+        "tenant": (0, tenants - 1),
+        "session": (-1, 2**31 - 1),
+    }
+    for field, (least, most) in bounds.items():
+        values = columns[field]
+        if values.shape != (count,):
+            raise TraceError(f"{name}: {field} has the shape {values.shape}; allowed: ({count},), one value per request")
+        # Written so that NaN, which compares false with everything, counts as out of range.
+        refuse(~((values >= least) & (values <= most)), field, values, f"{least:.12g} to {most:.12g}")
+        if values.dtype.kind == "f" and issubclass(DTYPES[field], np.integer):
+            refuse(values != np.floor(values), field, values, "whole numbers")
+    at_s = columns["at_s"]
+    if count > 1:
+        earlier = np.concatenate(([False], at_s[1:] < at_s[:-1]))
+        refuse(earlier, "at_s", at_s, "no earlier than the row before (sort the rows by time)")
+    if count and 0.0 < duration_s < float(at_s[-1]):
+        raise TraceError(f"{name}: duration_s is {duration_s}; allowed: no less than the last arrival, {float(at_s[-1])} s")
+    output = columns["output_tokens"]
+    refuse(output > columns["max_tokens"], "output_tokens", output, "no more than the row's max_tokens")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -165,3 +242,59 @@ def span_s(at_s: Floats) -> float:
     last_s = float(at_s[-1])
     gap_s = (last_s - float(at_s[0])) / (len(at_s) - 1) if len(at_s) > 1 else last_s
     return last_s + gap_s or 1.0
+
+
+def annotate(
+    name: str,
+    at_s: Floats,
+    requests: Requests,
+    options: Options,
+    *,
+    duration_s: float = 0.0,
+    session: Column | None = None,
+    block_hashes: Blocks | None = None,
+    hash_tokens: int = HASH_TOKENS,
+) -> Workload:
+    """Makes the workload of these times and requests.
+
+    Importance is uniform between 0.5 and 1 (H-MAS E.5), from a separate random stream; the SLO follows from it and the task. If
+    `options.context` is given, prompt, output and cap are cut as in `hmas.loadgen.workload.fit`.
+    """
+    count = len(at_s)
+    importance = (IMPORTANCE_MIN + (IMPORTANCE_MAX - IMPORTANCE_MIN) * stream(options.seed, "importance").random(count)).astype(np.float32)
+    ttft_ms, tpot_ms = slo_columns(requests.task, importance, options.slo_scale)
+    prompt, output, cap = requests.prompt_tokens, requests.output_tokens, requests.max_tokens
+    if options.context:
+        cap = np.minimum(cap, max(1, options.context // 4))
+        prompt = np.clip(prompt, 1, np.maximum(1, int(options.context * 0.95) - cap))
+        output = np.clip(output, 1, cap)
+        if block_hashes is not None:
+            # A cut prompt ends in the block of the cut; later ids would name tokens that it does not have.
+            blocks = (-(-prompt // hash_tokens)).tolist()
+            block_hashes = tuple(ids[:most] for ids, most in zip(block_hashes, blocks, strict=True))
+    return Workload(
+        name=name,
+        at_s=at_s,
+        prompt_tokens=prompt,
+        output_tokens=output,
+        max_tokens=cap,
+        task=requests.task,
+        importance=importance,
+        slo_ttft_ms=np.full(count, options.ttft_ms) if options.ttft_ms else ttft_ms,
+        slo_tpot_ms=np.full(count, options.tpot_ms) if options.tpot_ms else tpot_ms,
+        tenant=requests.tenant,
+        session=np.full(count, -1) if session is None else session,
+        tenants=requests.tenants,
+        duration_s=duration_s,
+        block_hashes=block_hashes,
+        hash_tokens=hash_tokens,
+    )
+
+
+def slo_columns(task: Column, importance: Column, scale: float) -> tuple[Floats, Floats]:
+    """`hmas.controller.core.slo.slo_for` for columns: TTFT and TPOT targets by Table 6 and Eq. 14, in whole milliseconds."""
+    share = np.clip((importance.astype(float) - IMPORTANCE_MIN) / (IMPORTANCE_MAX - IMPORTANCE_MIN), 0.0, 1.0)
+    factor = (1.0 + SPREAD * (1.0 - 2.0 * share)) * scale
+    ttft_ms = np.array([BASE_SLO[t].ttft_ms for t in TASKS])[task]
+    tpot_ms = np.array([BASE_SLO[t].tpot_ms for t in TASKS])[task]
+    return np.maximum(1.0, np.floor(ttft_ms * factor)), np.maximum(1.0, np.floor(tpot_ms * factor))

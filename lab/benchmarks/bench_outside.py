@@ -31,7 +31,7 @@ from hmas_lab.vllm_engine import VllmServer, running_vllm
 from setup_peers import install
 
 from hmas.demo.site import DemoBroken
-from hmas.planning.errors import StudyError
+from hmas.planning import StudyError
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = "make bench-outside"

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from types import MappingProxyType
 
-from hmas.planning.errors import StudyError
+from hmas.planning import StudyError
 
 START_S = 60.0
 STOP_S = 30.0

@@ -5,14 +5,17 @@ import platform
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+import msgspec
+
+from hmas.demo.calibration import Variant
 from hmas.demo.outcome import run_document
 from hmas.demo.progress import Reporter
 from hmas.demo.settings import Span
 from hmas.demo.site import Site
-from hmas.demo.virtual import Variant
 from hmas.loadgen.score import Score
 from hmas.loadgen.streams import stream
 from hmas.loadgen.workload import Arrival
+from hmas_lab.controls import controls_of
 from hmas_lab.demo_vllm.runs import FieldRuns
 from hmas_lab.vllm_engine import VllmServer, running_vllm
 
@@ -69,8 +72,8 @@ async def run_each(
         tell: Given name and score of every run that counts.
 
     Returns:
-        `runs` by name as `run_document` writes them, and `rejected`, how many by name were spoilt. A run that is still spoilt after its
-        last repetition is in no figure.
+        `runs` by name as `run_document` writes them, with what statera had in force as `controls`, and `rejected`, how many by name were
+        spoilt. A run that is still spoilt after its last repetition is in no figure.
 
     Raises:
         DemoBroken: A process did not come up.
@@ -83,7 +86,9 @@ async def run_each(
         if spoilt:
             rejected[name] = spoilt
         if not made[-1].noisy:
-            kept[name] = run_document(made[-1])
+            start_s = made[-1].summary.started_s
+            controls = controls_of(made[-1].actions, from_s=start_s + span.warmup_s, to_s=start_s + span.duration_s)
+            kept[name] = {**run_document(made[-1]), "controls": msgspec.to_builtins(controls)}
             tell(name, made[-1].score)
     return {"runs": kept, "rejected": rejected}
 

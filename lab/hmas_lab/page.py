@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hmas.planning.errors import StudyError
+from hmas.planning import StudyError
 from hmas_lab.result_files import read_result
 
 LIVE, SIMULATED = "live", "simulated"

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from hmas.controller.core.errors import ConfigError
-from hmas.planning.errors import StudyError
+from hmas.planning import StudyError
 
 VERSION = 1
 

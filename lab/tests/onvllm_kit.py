@@ -9,8 +9,8 @@ from hmas_lab.onvllm.comparison import Comparison
 from hmas_lab.onvllm.tenants import SharedLoad
 
 from hmas.cli.pace import faster
+from hmas.demo.calibration import run_virtual
 from hmas.demo.live import LiveRun
-from hmas.demo.virtual import run_virtual
 from hmas.engines.sim.profile import load_profile
 from hmas.loadgen.dataset import load_mixture
 from hmas.loadgen.results import RunSummary, count_outcomes
@@ -63,7 +63,7 @@ class Engine:
             samples=[],
             decisions=[],
             verdicts=[],
-            actions=0,
+            actions=[],
             status={},
             broken=[],
         )

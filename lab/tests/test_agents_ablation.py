@@ -24,8 +24,8 @@ from hmas.controller.core.slo import slo_for
 from hmas.controller.core.types import OutcomeKind, TaskType
 from hmas.loadgen.arrivals import ArrivalSpec
 from hmas.loadgen.dataset import load_mixture
+from hmas.planning import StudyError
 from hmas.planning.backends import on_cores
-from hmas.planning.errors import StudyError
 from hmas.planning.fleet import read_fleet
 
 QA, LONG, MATH = TaskType.QA, TaskType.LONG_FORM_GENERATION, TaskType.MATH_REASONING

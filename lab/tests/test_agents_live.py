@@ -18,9 +18,9 @@ from hmas.controller.bus.redis_bus import RedisBus
 from hmas.controller.core.messages import COSTS, FEATURES, RequestCost, RequestFeatures
 from hmas.controller.core.types import TaskType
 from hmas.controller.runtime.clock import SystemClock
+from hmas.demo.calibration import Variant
 from hmas.demo.settings import DemoSettings
 from hmas.demo.site import make_site, running_engines, running_gateway
-from hmas.demo.virtual import Variant
 from hmas.loadgen.dataset import load_mixture
 
 SETTINGS = FieldSettings(length_scale=0.25, backlog=30, period_s=4.0)

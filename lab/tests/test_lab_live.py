@@ -9,8 +9,8 @@ from onvllm_kit import Engine, document_of, small
 
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.scheduling.policies.registry import POLICIES
+from hmas.demo.calibration import Variant
 from hmas.demo.site import GatewayAddress, Site, gateway_config
-from hmas.demo.virtual import Variant
 
 WINDOWS = {"keep": 24, "shed": 32}
 

@@ -19,8 +19,8 @@ from hmas_lab.result_files import write_result
 
 from hmas.controller.core.errors import ConfigError, TraceError
 from hmas.controller.scheduling.policies.registry import BUILT_IN
+from hmas.planning import StudyError
 from hmas.planning.backends import on_cores
-from hmas.planning.errors import StudyError
 from hmas.workloads import build
 
 TINY = PaperSettings(

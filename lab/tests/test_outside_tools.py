@@ -10,7 +10,7 @@ from hmas_lab.outside.page import body
 from hmas_lab.outside.session import ARMS, Cell, Site, compare, run_tool
 from hmas_lab.outside.tools import AIPERF, GUIDELLM, VLLM, Ask, Figures, Tool, figures
 
-from hmas.planning.errors import StudyError
+from hmas.planning import StudyError
 
 ASK = Ask(url="http://127.0.0.1:1", model="tiny", tokenizer=Path("/models/tiny"), rps=6.0, requests=60, ttft_ms=100, tpot_ms=15)
 SAID: dict[str, tuple[Tool, str, dict[str, Any]]] = {

@@ -15,8 +15,8 @@ from hmas_lab.policies.tables import matrix, simulated_tables, simulated_verdict
 
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.scheduling.policies.registry import POLICIES
+from hmas.planning import StudyError
 from hmas.planning.backends import on_cores
-from hmas.planning.errors import StudyError
 
 TINY = SimulatedSettings(
     policies=(BASELINE, "sjf"), slices=("burst",), fleet="1xdemo-small", loads=(1.0,), seeds=2, duration_s=20.0, backlog=40, caps=(8, 16)

@@ -2,13 +2,12 @@ import msgspec
 import pytest
 
 from hmas.cli.pace import faster
-from hmas.demo.calibration import KNEE_SHARE, calibrate, middle_rps, sweep
-from hmas.demo.load import demo_arrivals
-from hmas.demo.settings import DemoSettings
-from hmas.demo.virtual import Variant, run_virtual
+from hmas.demo.calibration import KNEE_SHARE, Variant, calibrate, middle_rps, run_virtual, sweep
+from hmas.demo.settings import DemoSettings, demo_arrivals
 from hmas.engines.sim.profile import load_profile
 from hmas.loadgen.dataset import load_mixture
 from hmas.loadgen.score import score
+from hmas.planning.backends import on_cores
 
 MIXTURE, PROMPTS = load_mixture()
 SETTINGS = DemoSettings(periods=1, period_s=4.0, backlog_requests=120)
@@ -16,12 +15,12 @@ SETTINGS = DemoSettings(periods=1, period_s=4.0, backlog_requests=120)
 
 @pytest.fixture(scope="module")
 def calibration():
-    return calibrate(SETTINGS, MIXTURE, PROMPTS, map)
+    return calibrate(SETTINGS, MIXTURE, PROMPTS, on_cores(1))
 
 
 @pytest.fixture(scope="module")
 def swept(arrivals):
-    return sweep(arrivals, SETTINGS, map, (8, 24, 48))
+    return sweep(arrivals, SETTINGS, on_cores(1), (8, 24, 48))
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +43,7 @@ def test_tpot_targets_stay_away_from_the_knee(calibration, arrivals):
 
 
 def test_capacity_does_not_depend_on_the_runs_seed(calibration):
-    again = calibrate(msgspec.structs.replace(SETTINGS, seed=99), MIXTURE, PROMPTS, map)
+    again = calibrate(msgspec.structs.replace(SETTINGS, seed=99), MIXTURE, PROMPTS, on_cores(1))
     assert again == calibration
 
 

@@ -9,12 +9,11 @@ import pytest
 
 from hmas.controller.config.loader import load_config
 from hmas.controller.runtime.clock import SystemClock
+from hmas.demo.calibration import Variant
 from hmas.demo.live import live_run
-from hmas.demo.load import demo_arrivals
-from hmas.demo.settings import DemoSettings
+from hmas.demo.settings import DemoSettings, demo_arrivals
 from hmas.demo.site import DemoBroken, GatewayAddress, gateway_config, make_site, running_engines, running_gateway
 from hmas.demo.story import AGENT_PACE
-from hmas.demo.virtual import Variant
 from hmas.loadgen.dataset import load_mixture
 
 SETTINGS = DemoSettings(periods=1, period_s=2.0)

@@ -4,14 +4,12 @@ from html.parser import HTMLParser
 import msgspec
 import pytest
 
-from hmas.demo.calibration import Calibration, CapPoint, SweepPoint
-from hmas.demo.live import LiveRun
-from hmas.demo.load import demo_arrivals
-from hmas.demo.outcome import DemoResult, chosen_decisions, decision_line, document, headline, rounds_table, text_table
+from hmas.controller.core.messages import ControlAction
+from hmas.demo.calibration import Calibration, CapPoint, SweepPoint, Variant, run_virtual
+from hmas.demo.live import Decision, LiveRun, Sample, broken_sums, decisions_of, sample_of
+from hmas.demo.outcome import DemoResult, chosen_decisions, decision_line, document, headline, text_table
 from hmas.demo.page import page
-from hmas.demo.settings import DemoSettings
-from hmas.demo.virtual import Variant, run_virtual
-from hmas.demo.watching import Decision, Sample, broken_sums, decisions_of, sample_of
+from hmas.demo.settings import DemoSettings, demo_arrivals
 from hmas.loadgen.dataset import load_mixture
 from hmas.loadgen.results import RunSummary, count_outcomes
 from hmas.loadgen.score import score
@@ -51,7 +49,7 @@ def result():
                 ],
                 decisions=[decision(0.1 * i) for i in range(100)] if ours else [],
                 verdicts=[decision(2.0, kind="policy", source="meta/rules", reason="deadlines are missed")] if ours else [],
-                actions=40 if ours else 0,
+                actions=[ControlAction(sent_s=0.0, instance="engine-1", n_run=24)] * 40 if ours else [],
                 status={},
                 broken=[],
             )
@@ -92,7 +90,7 @@ def test_loss_in_the_warmup_is_loss(result):
 
 
 def test_a_demo_without_a_decision_is_broken(result):
-    silent = msgspec.structs.replace(result.run("hmas"), decisions=[], verdicts=[], actions=0)
+    silent = msgspec.structs.replace(result.run("hmas"), decisions=[], verdicts=[], actions=[])
     changed = msgspec.structs.replace(result, runs=[*result.runs[:3], silent])
     assert changed.broken == ["hmas: no agent has decided anything"]
     assert result.broken == []
@@ -104,14 +102,6 @@ def test_table_has_a_row_per_run(result):
     assert lines[0].split()[0] == "run"
     assert lines[4].startswith("hmas")
     assert "agents" in lines[4]
-
-
-def test_rounds_have_medians(result):
-    other = msgspec.structs.replace(result, settings=msgspec.structs.replace(result.settings, seed=2))
-    lines = rounds_table([result, other, other]).splitlines()
-    assert [line.split()[0] for line in lines] == ["seed", "1", "2", "2", "median", "lowest", "highest"]
-    assert len(document(result, [result, other])["rounds"]) == 2
-    assert document(result)["rounds"][0]["seed"] == 1
 
 
 def test_policy_decisions_come_first_of_all(result):

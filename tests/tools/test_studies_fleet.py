@@ -1,14 +1,12 @@
 """Fleets and cases as people write them down, and what is refused."""
 
-import json
-
 import msgspec
 import pytest
 
 from hmas.controller.core.errors import ConfigError, TraceError
 from hmas.engines.sim.profile import dump_profile, load_profile
 from hmas.planning.case import AGENTS, PRESETS, Case, SloTarget, read_admission, read_agents, read_policy, read_slo
-from hmas.planning.fleet import read_fleet, read_kinds
+from hmas.planning.fleet import read_fleet
 from hmas.planning.loads import open_load, states_seed
 
 SMALL = load_profile("demo-small")
@@ -29,20 +27,14 @@ def test_the_short_form():
 
 def test_one_more_and_another_window():
     fleet = read_fleet("2xdemo-small")
-    other = read_kinds("demo-small:n_run=8")[0]
+    other = read_fleet("demo-small:n_run=8").kinds[0]
     assert fleet.with_one_more(fleet.kinds[0]).name == "3xdemo-small"
     assert fleet.with_one_more(other).name == "2xdemo-small,1xdemo-small:n_run=8"
     assert fleet.with_window(8).name == "2xdemo-small:n_run=8"
 
 
-@pytest.mark.parametrize("name", ["fleet.yaml", "fleet.json"])
-def test_a_fleet_file_with_a_profile_beside_it(tmp_path, name):
+def test_a_profile_of_ones_own(tmp_path):
     (tmp_path / "mine.json").write_bytes(dump_profile(msgspec.structs.replace(SMALL, name="mine", max_num_seqs=32)))
-    rows = [{"profile": "mine.json", "count": 2, "price": 2.5}, {"profile": "demo-small", "n_run": 16}]
-    (tmp_path / name).write_text(json.dumps({"instances": rows}))
-    fleet = read_fleet(str(tmp_path / name))
-    assert fleet.name == "2xmine,1xdemo-small:n_run=16"
-    assert fleet.price == 5.0
     assert read_fleet(f"3x{tmp_path / 'mine.json'}").name == "3xmine"
 
 
@@ -59,28 +51,11 @@ def test_a_fleet_file_with_a_profile_beside_it(tmp_path, name):
         ("9999xdemo-small", "<= 4096"),
         ("3000xdemo-small,3000xdemo-small:n_run=2", "6000 instances; allowed: 4096 at most"),
         ("2xnowhere.json", "nowhere.json: No such file"),
-        ("nowhere.yaml", "fleet file nowhere.yaml: No such file"),
     ],
 )
 def test_what_no_fleet_is(text, said):
     with pytest.raises(ConfigError, match=said):
         read_fleet(text)
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ("instances: {a: 1}", "wanted an object with a list"),
-        ("[1, 2]", "wanted an object with a list"),
-        ("instances: [{profile: demo-small, many: 2}]", "many"),
-        ("instances: [{profile: demo-small, count: two}]", "count"),
-        ("instances: [", "fleet.yaml"),
-    ],
-)
-def test_what_no_fleet_file_is(tmp_path, content, said):
-    (tmp_path / "fleet.yaml").write_text(content)
-    with pytest.raises(ConfigError, match=said):
-        read_fleet(str(tmp_path / "fleet.yaml"))
 
 
 def test_an_instance_too_small_for_the_weights_is_refused(tmp_path):
@@ -141,34 +116,40 @@ def case(**more):
     return Case(**(values | more))
 
 
+def arrivals(load):
+    return list(load.feed("m", None).arrivals)
+
+
+def times(load):
+    return [arrival.request.arrival_s for arrival in arrivals(load)]
+
+
 def test_a_load_is_cut_scaled_and_given_targets():
     whole = open_load(case())
     cut = open_load(case(duration_s=20.0))
     assert cut.duration_s == 20.0
-    assert cut.count == (whole.workload.at_s < 20.0).sum()
+    assert cut.count == sum(at_s < 20.0 for at_s in times(whole))
     few = open_load(case(limit=50))
     assert few.count == 50
     dense = open_load(case(load=2.0))
     assert (dense.count, dense.duration_s) == (whole.count, whole.duration_s / 2)
     assert dense.rate_rps == pytest.approx(2 * whole.rate_rps)
     assert dense.own_rps == whole.own_rps
-    assert (dense.workload.output_tokens == whole.workload.output_tokens).all()
-    aimed = open_load(case(slo=SloTarget(tpot_ms=33.0)))
-    assert set(aimed.workload.slo_tpot_ms) == {33.0}
-    assert (aimed.workload.slo_ttft_ms == whole.workload.slo_ttft_ms).all()
-    lengths = whole.workload.prompt_tokens + whole.workload.output_tokens
+    assert (dense.output_tokens == whole.output_tokens).all()
+    aimed = arrivals(open_load(case(slo=SloTarget(tpot_ms=33.0))))
+    assert {one.request.declared_slo.tpot_ms for one in aimed} == {33.0}
+    assert [one.request.declared_slo.ttft_ms for one in aimed] == [one.request.declared_slo.ttft_ms for one in arrivals(whole)]
+    lengths = whole.prompt_tokens + whole.output_tokens
     assert whole.longer_than(lengths.max()) == 0
     assert whole.longer_than(lengths.max() - 1) == (lengths == lengths.max()).sum()
-    assert whole.means().output_tokens == pytest.approx(whole.workload.output_tokens.mean())
 
 
 def test_seeds_come_from_the_case_unless_the_workload_names_one():
-    one, two = open_load(case(seed=1)), open_load(case(seed=2))
-    assert one.count != two.count or (one.workload.at_s != two.workload.at_s).any()
+    assert times(open_load(case(seed=1))) != times(open_load(case(seed=2)))
     own = "poisson:rate=10,duration=100,seed=7"
     assert states_seed(own)
     assert not states_seed("poisson:rate=10")
-    assert (open_load(case(workload=own, seed=1)).workload.at_s == open_load(case(workload=own, seed=2)).workload.at_s).all()
+    assert times(open_load(case(workload=own, seed=1))) == times(open_load(case(workload=own, seed=2)))
 
 
 def test_cases_say_what_they_cannot_do():

@@ -9,11 +9,10 @@ from hmas.controller.core.errors import ConfigError
 from hmas.planning import plan as planning
 from hmas.planning.backends import on_cores
 from hmas.planning.case import Case, SloTarget, read_admission
-from hmas.planning.fleet import read_fleet, read_kinds
+from hmas.planning.fleet import read_fleet
 from hmas.planning.loads import open_load
-from hmas.planning.mixes import cheapest
-from hmas.planning.probing import LEAST, MAX_COUNT, MOST, HoldTask, NeedTask, Probe, hold, need, probe
-from hmas.planning.question import Question, check_question
+from hmas.planning.plan import check_question
+from hmas.planning.probing import LEAST, MAX_COUNT, MOST, HoldTask, NeedTask, Probe, Question, cheapest, hold, need, probe
 from hmas.planning.tables import plan_text
 
 CASE = Case(workload="poisson:rate=4,duration=60", fleet=read_fleet("1xdemo-small"), slo=SloTarget(ttft_ms=3000, tpot_ms=80))
@@ -90,7 +89,7 @@ def test_a_probe_counts_what_was_kept():
 
 
 def wish(**more):
-    kinds = read_kinds("demo-small:price=1.0,demo-small:n_run=12:price=0.7")
+    kinds = read_fleet("demo-small:price=1.0,demo-small:n_run=12:price=0.7").kinds
     values = {
         "case": Case(workload="poisson:rate=3,duration=25", fleet=read_fleet("1xdemo-small"), slo=SloTarget(ttft_ms=3000, tpot_ms=80)),
         "share": 0.9, "load": 2.0, "kinds": kinds, "tolerance": 0.1,
@@ -153,7 +152,7 @@ def test_a_plan_says_what_it_assumed(plan):
 
 
 def test_without_prices_there_is_no_cheapest(plan):
-    mix, tried, _ = cheapest(wish(kinds=read_kinds("demo-small,demo-small:n_run=12:price=0.7")), plan.needed, lambda text: None)
+    mix, tried, _ = cheapest(wish(kinds=read_fleet("demo-small,demo-small:n_run=12:price=0.7").kinds), plan.needed, lambda text: None)
     assert (mix, tried) == (None, 0)
 
 
@@ -174,7 +173,7 @@ def test_a_target_that_no_engine_keeps():
         ({"load": 0.0}, "load is 0"),
         ({"tolerance": 0.9}, "tolerance is 0.9"),
         ({"kinds": []}, "kinds are none"),
-        ({"kinds": read_kinds("a100-qwen3-8b")}, "is for model"),
+        ({"kinds": read_fleet("a100-qwen3-8b").kinds}, "is for model"),
     ],
 )
 def test_wishes_that_cannot_be_answered(more, said):

@@ -7,19 +7,15 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from hmas.cli.main import main
 from hmas.controller.core.errors import ConfigError
-from hmas.planning.backends import cores, on_cores, on_ray
-from hmas.planning.curves import curves, means, varied
-from hmas.planning.errors import StudyError
-from hmas.planning.files import write_sweep
-from hmas.planning.grid import make_grid, points_of, read_grid
+from hmas.planning import StudyError
+from hmas.planning.backends import cores, on_cores
 from hmas.planning.running import run_case
-from hmas.planning.sweep import Kept, Row, csv_text, run_points, sweep_document
+from hmas.planning.sweep import Kept, Row, csv_text, curves, make_grid, means, points_of, run_points, sweep_document, varied, write_sweep
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = {"workload": "poisson:rate=5,duration=12", "fleet": ["1xdemo-small"], "policy": ["fcfs", "edf"], "seed": [1, 2]}
@@ -56,16 +52,6 @@ def test_a_grid_is_every_combination():
 def test_what_no_grid_is(more, said):
     with pytest.raises(ConfigError, match=said):
         points_of(grid(**more))
-
-
-def test_a_grid_file(tmp_path):
-    (tmp_path / "grid.json").write_text(json.dumps(SETTINGS | {"policy": "sjf"}))
-    assert make_grid(dict(read_grid(tmp_path / "grid.json"))).policy == ("sjf",)
-    (tmp_path / "broken.json").write_text("[1]")
-    with pytest.raises(ConfigError, match=r"broken\.json"):
-        dict(read_grid(tmp_path / "broken.json"))
-    with pytest.raises(ConfigError, match="No such file"):
-        dict(read_grid(tmp_path / "none.json"))
 
 
 @pytest.fixture(scope="module")
@@ -148,91 +134,6 @@ def test_cores_are_at_least_one():
     assert cores() >= 1
 
 
-def test_ray_is_asked_for_only_when_wanted(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(StudyError, match=r"pip install 'h-mas\[ray\]'"):
-        on_ray()
-
-
-class ClusterError(Exception):
-    pass
-
-
-class ClusterOfOne:
-    """What the backend asks of Ray, done at once in this process: the order of answers is the opposite of the tasks'."""
-
-    exceptions = SimpleNamespace(RayError=ClusterError)
-
-    def __init__(self):
-        self.log = []
-        self._answers = {}
-
-    def init(self, *, address, log_to_driver):
-        self.log.append(f"init {address}")
-
-    def shutdown(self):
-        self.log.append("shutdown")
-
-    def cluster_resources(self):
-        return {"CPU": 1.0}
-
-    def remote(self, **options):
-        self.log.append(f"remote {options}")
-
-        def submit(work, task):
-            reference = f"ref-{len(self._answers)}"
-            self._answers[reference] = work(task)
-            return reference
-
-        return lambda work: SimpleNamespace(remote=lambda task: submit(work, task))
-
-    def wait(self, references, *, num_returns):
-        assert len(references) <= 4
-        return references[-1:], references[:-1]
-
-    def get(self, reference):
-        return self._answers[reference]
-
-    def cancel(self, reference, *, force):
-        self.log.append(f"cancel {reference}")
-
-
-def test_the_ray_backend_hands_out_and_collects(monkeypatch):
-    cluster = ClusterOfOne()
-    monkeypatch.setitem(sys.modules, "ray", cluster)
-    tasks = [str(i).encode() for i in range(10)]
-    answers = dict(on_ray("auto")(lambda task: task + b"!", tasks))
-    assert answers == {i: f"{i}!".encode() for i in range(10)}
-    assert cluster.log[0] == "init auto"
-    assert cluster.log[-1] == "shutdown"
-    cut = on_ray()(lambda task: task, tasks)
-    next(cut)
-    cut.close()
-    assert cluster.log.count("shutdown") == 2
-    assert "cancel ref-10" in cluster.log
-
-
-def test_a_task_that_breaks_on_the_cluster_is_told(monkeypatch):
-    cluster = ClusterOfOne()
-    monkeypatch.setitem(sys.modules, "ray", cluster)
-
-    def lost(_task):
-        raise ClusterError("a long story\nthe node died")
-
-    with pytest.raises(StudyError, match=r"Ray cluster failed.*the node died"):
-        list(on_ray()(lost, [b"1"]))
-    assert cluster.log[-1] == "shutdown"
-
-
-@pytest.mark.slow
-def test_a_real_ray_gives_the_same_results(done, tmp_path):
-    pytest.importorskip("ray")
-    points, kept = done
-    other = Kept(tmp_path / "results.jsonl")
-    run_points(points, other, on_ray(), lambda row, left: None)
-    assert other.of(points) == kept.of(points)
-
-
 def test_means_and_curves(done):
     points, kept = done
     rows = kept.of(points)
@@ -298,15 +199,6 @@ def test_plots_of_a_sweep(done, tmp_path):
     rows = [Row(key=point.case.key, axes=point.axes, figures=done[1].of(done[0])[0].figures) for point in points]
     write_sweep(grid(), points, rows, tmp_path, plots=True)
     assert (tmp_path / "goodput_rate.svg").read_bytes().count(b"window n_run") == 1
-
-
-def test_without_the_ray_extra_the_command_says_what_to_install(capsys, monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    code, _, err = hmas(
-        capsys, "sweep", "--workload", SETTINGS["workload"], "--fleet", "1xdemo-small", "--backend", "ray", "--out", tmp_path
-    )
-    assert code == 1
-    assert "pip install 'h-mas[ray]'" in err
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from hmas.controller.core.errors import TraceError
 from hmas.workloads import build
 from hmas.workloads.catalogue import SESSIONS, WORKLOADS
-from hmas.workloads.columns import COLUMNS
 from hmas.workloads.options import parse, read_options
 
 DOCS = (Path(__file__).resolve().parents[2] / "docs" / "workloads.md").read_text()
@@ -23,13 +22,13 @@ def _more(name):
         st.sampled_from(["rate", "count", "seed", "cv", "lengths", "x", "duration"]), st.sampled_from(["3", "-1", "nan", "", "a", "1e3"])
     )
     pairs = st.lists(option.map("=".join), max_size=3).map(",".join)
-    return st.tuples(st.sampled_from([f"{name}:", f"{name}?", f"{name}:no/such/file?", f'{{"name": "{name}"']), pairs).map("".join)
+    return st.tuples(st.sampled_from([f"{name}:", f"{name}?", f"{name}:no/such/file?"]), pairs).map("".join)
 
 
 DIGEST = """
 import hashlib, sys
 from hmas.workloads import build
-from hmas.workloads.columns import COLUMNS
+from hmas.workloads.table import COLUMNS
 for spec in sys.argv[1:]:
     workload = build(spec)
     digest = hashlib.sha256(repr((workload.duration_s, workload.tenants)).encode())
@@ -48,7 +47,6 @@ for spec in sys.argv[1:]:
         ("azure:a/b=c.csv", "azure", "a/b=c.csv", {}),
         ("azure:trace.csv.gz?rate=4,duration=60", "azure", "trace.csv.gz", {"rate": "4", "duration": "60"}),
         ("poisson:rate=1,lengths=a/b.csv", "poisson", None, {"rate": "1", "lengths": "a/b.csv"}),
-        ('{"name": "azure", "path": "x?y=1.csv", "rate": 4}', "azure", "x?y=1.csv", {"rate": 4}),
     ],
 )
 def test_specifications(text, name, path, options):
@@ -73,10 +71,6 @@ def test_specifications(text, name, path, options):
         ("poisson:kind=video", r"kind is 'video'; allowed: conv, code"),
         ("poisson:file.csv", r"poisson reads no file, but 'file.csv' is given; allowed: as in poisson:rate=40"),
         ("gamma:cv=1000", r"cv is 1000.0; allowed: 0.05 to 100"),
-        ("gamma:family=pareto", r"family is 'pareto'; allowed: exponential, gamma, weibull"),
-        ('{"name": "poisson", "rate": "fast"}', r"poisson: rate is 'fast'; allowed: float"),
-        ('{"rate": 4}', r"name is None"),
-        ("{", r"is no JSON"),
         ("poisson?rate=1:2", r"allowed: NAME:option=value"),
     ],
 )
@@ -101,11 +95,6 @@ def test_examples_are_read_and_every_option_is_in_the_docs(name):
     assert f"| `{name}` |" in DOCS
     assert f"`{entry.example}`" in DOCS
     assert [option for option in entry.options.__struct_fields__ if f"`{option}`" not in DOCS] == []
-
-
-def test_json_and_text_name_the_same_workload():
-    a, b = build('{"name": "poisson", "rate": 10, "duration": 20, "seed": 3}'), build("poisson:rate=10,duration=20,seed=3")
-    assert all((getattr(a, f) == getattr(b, f)).all() for f in COLUMNS)
 
 
 @pytest.mark.parametrize("name", [name for name, entry in WORKLOADS.items() if entry.path != "must"])

@@ -127,30 +127,3 @@ def test_tasks_within_a_regime_keep_their_weights():
     first = workload.at_s < 200
     for task, weight in weights.items():
         assert share(workload, [task], first) == pytest.approx(weight / sum(weights.values()), abs=0.015)
-
-
-def test_heteroserves_lengths_and_target():
-    workload = build("hetero:count=40000,seed=3")
-    assert workload.rate_rps == pytest.approx(49.8, rel=0.02)
-    quartiles = np.exp(np.log(512) + 1.2 * np.array([-0.6745, 0.0, 0.6745]))
-    # Log-normal: one standard error of a quartile is about 0.8 % here.
-    assert np.percentile(workload.prompt_tokens, [25, 50, 75]) == pytest.approx(quartiles, rel=0.03)
-    assert workload.prompt_tokens.max() == 4096
-    assert (workload.prompt_tokens == 4096).mean() == pytest.approx(0.0415, abs=0.004), "what lies above the ceiling is cut to it"
-    assert workload.output_tokens.mean() == pytest.approx(256.0, rel=0.02)
-    assert np.median(workload.output_tokens) == pytest.approx(256 * np.log(2), rel=0.03)
-    assert set(workload.slo_ttft_ms.tolist()) == {500.0}
-
-
-@pytest.mark.parametrize(("prompts", "median"), [("short", 128), ("long", 1024)])
-def test_heteroserves_variations(prompts, median):
-    workload = build(f"hetero:count=20000,prompts={prompts},mean_output=64")
-    assert np.median(workload.prompt_tokens) == pytest.approx(median, rel=0.04)
-    assert workload.output_tokens.mean() == pytest.approx(64, rel=0.03)
-
-
-def test_bimodal_prompts_leave_the_middle_empty():
-    prompts = build("hetero:count=20000,prompts=bimodal").prompt_tokens
-    assert (prompts < 128).mean() == pytest.approx(0.5, abs=0.015)
-    assert (prompts > 2048).mean() == pytest.approx(0.5, abs=0.015)
-    assert ((prompts < 128) | (prompts > 2048)).all()

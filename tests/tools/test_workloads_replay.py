@@ -7,7 +7,7 @@ import pytest
 
 from hmas.controller.core.errors import TraceError
 from hmas.workloads import build
-from hmas.workloads.columns import COLUMNS
+from hmas.workloads.table import COLUMNS
 
 DATA = os.environ.get("HMAS_DATA_DIR", "")
 needs_data = pytest.mark.skipif(not DATA, reason="HMAS_DATA_DIR names no folder of public data")

@@ -11,10 +11,9 @@ from typing import Any
 import msgspec
 
 from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
-from hmas.demo.calibration import Calibration
+from hmas.demo.calibration import Calibration, Variant
 from hmas.demo.outcome import rounded
 from hmas.demo.site import Cast
-from hmas.demo.virtual import Variant
 from hmas.loadgen.arrivals import ArrivalSpec
 from hmas.loadgen.dataset import Mixture
 from hmas.loadgen.score import Score

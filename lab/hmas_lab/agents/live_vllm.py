@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from hmas.controller.runtime.clock import SystemClock
-from hmas.demo.calibration import Calibration
+from hmas.demo.calibration import Calibration, Variant
 from hmas.demo.live import LiveRun, live_run
 from hmas.demo.progress import Reporter
 from hmas.demo.settings import Span
 from hmas.demo.site import EVERYBODY, make_site
-from hmas.demo.virtual import Variant
 from hmas.loadgen.dataset import load_mixture
 from hmas.loadgen.process import Progress
 from hmas.loadgen.workload import Arrival
@@ -80,19 +79,16 @@ def ablate_on_vllm(
     def aim(ground: Calibration) -> None:
         scale[0] = ground.slo_scale
 
-    try:
-        return asyncio.run(
-            all_on_vllm(
-                study,
-                server,
-                site,
-                reporter,
-                model=MODEL,
-                blocks=settings.blocks,
-                about={"prompts": {task.value: len(found) for task, found in pool.prompts.items()}},
-                on_ground=aim,
-                on_block=on_block,
-            )
+    return asyncio.run(
+        all_on_vllm(
+            study,
+            server,
+            site,
+            reporter,
+            model=MODEL,
+            blocks=settings.blocks,
+            about={"prompts": {task.value: len(found) for task, found in pool.prompts.items()}},
+            on_ground=aim,
+            on_block=on_block,
         )
-    finally:
-        reporter.done()
+    )

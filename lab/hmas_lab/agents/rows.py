@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from hmas.planning import row_store as kept
+from hmas_lab import simulated_rows
 from hmas_lab.agents.settings import AblationSettings, Belief
 
 
@@ -42,8 +42,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
-class KeptRows(kept.KeptRows[Task, Row]):
-    """As `hmas.planning.row_store.KeptRows`, of this study."""
+class KeptRows(simulated_rows.KeptRows[Task, Row]):
+    """As `hmas_lab.simulated_rows.KeptRows`, of this study."""
 
     def __init__(self, path: Path | None, *, resume: bool = False) -> None:
         """Reads or empties the file; None keeps nothing.

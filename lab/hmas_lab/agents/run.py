@@ -15,12 +15,11 @@ from hmas.controller.simulation import Arrival, Periodic, RequestRecord, Simulat
 from hmas.controller.simulation.check import check
 from hmas.controller.simulation.kernel import Control
 from hmas.engines.sim.model import EngineModel
-from hmas.loadgen.results import Result
+from hmas.loadgen.results import SIMULATED_OUTCOMES, Result, result_of
 from hmas.loadgen.score import Score, score
-from hmas.loadgen.simulated import result_of
 from hmas.planning.case import Case
 from hmas.planning.fleet import Fleet
-from hmas.planning.report import LONG_TOKENS, OUTCOMES
+from hmas.planning.report import LONG_TOKENS
 from hmas.planning.running import build
 from hmas.planning.steering import AgentSteering
 from hmas_lab.agents.beliefs import Believer
@@ -132,6 +131,6 @@ def _result(number: int, one: Asked, record: RequestRecord) -> Result:
         size="long" if tokens >= LONG_TOKENS else "short",
         wanted_tokens=one.truth.output_tokens,
         slo=one.truth.slo,
-        outcome="timed_out" if record.outcome is None else OUTCOMES[record.outcome],
+        outcome="timed_out" if record.outcome is None else SIMULATED_OUTCOMES[record.outcome],
         detail=record.reason,
     )

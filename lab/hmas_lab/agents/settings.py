@@ -8,7 +8,7 @@ from msgspec import Meta
 from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
 from hmas.controller.scheduling.settings import SHIPPED, SchedulerSettings
 from hmas.planning.case import PRESETS
-from hmas.planning.names import read_names
+from hmas_lab.simulated_rows import read_names
 
 Belief = Literal["none", "rules", "private", "trained", "rules+targets", "rules+lengths", "oracle"]
 BELIEFS: tuple[Belief, ...] = get_args(Belief)

@@ -14,14 +14,13 @@ import msgspec
 import numpy as np
 
 from hmas.controller.core.errors import HmasError
-from hmas.demo.calibration import Calibration, middle_rps, operating_point
+from hmas.demo.calibration import Calibration, best_window, middle_rps, operating_point
 from hmas.loadgen.arrivals import ArrivalSpec
 from hmas.loadgen.dataset import Mixture, load_mixture
+from hmas.planning import StudyError
 from hmas.planning.backends import Backend
 from hmas.planning.case import PRESETS
-from hmas.planning.errors import StudyError
 from hmas.planning.fleet import Fleet, read_fleet
-from hmas.planning.rows import best_window, caps_of, curve_of, rows_of
 from hmas_lab.agents.asked import Pool, read_pool
 from hmas_lab.agents.figures import summary
 from hmas_lab.agents.held_out import held_out
@@ -31,6 +30,7 @@ from hmas_lab.agents.rows import KeptRows, Row, Task
 from hmas_lab.agents.run import Made, run
 from hmas_lab.agents.settings import ABOUT, WAYS, AblationSettings, Belief, Way
 from hmas_lab.compare import plain
+from hmas_lab.simulated_rows import caps_of, curve_of, rows_of
 
 TUNING_SEED = 0
 TUNED_FOR = "fcfs"

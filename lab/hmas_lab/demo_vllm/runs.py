@@ -1,16 +1,17 @@
 """Runs on one live engine: its capacity and SLOs, the baselines' best windows, and runs repeated under which the machine stood still."""
 
 from collections.abc import Callable, Mapping, Sequence
-from statistics import median
+from statistics import fmean, median
 from typing import Any, Protocol
 
+import numpy as np
+
 from hmas.controller.runtime.clock import Clock
-from hmas.demo.calibration import Calibration, CapPoint, SweepPoint, middle_rps, operating_point, smoothed
+from hmas.demo.calibration import Calibration, CapPoint, Overdue, SweepPoint, Variant, best_windows, middle_rps, operating_point
 from hmas.demo.live import LiveRun, live_run
 from hmas.demo.progress import Reporter
 from hmas.demo.settings import Span
 from hmas.demo.site import DemoBroken, Site
-from hmas.demo.virtual import Overdue, Variant
 from hmas.loadgen.process import Progress
 from hmas.loadgen.workload import Arrival
 from hmas_lab.demo_vllm.settings import FieldSettings
@@ -110,10 +111,7 @@ class FieldRuns:
                     SweepPoint(n_run=cap, overdue=overdue, goodput_rps=run.score.goodput_rps, goodput_rate=run.score.goodput_rate)
                 )
                 self._say(f"FCFS, window {cap}, {overdue}: {run.score.goodput_rps:.2f} good/s")
-        best: dict[str, int] = {
-            overdue: max((p for p in points if p.overdue == overdue), key=lambda p: (p.goodput_rate, -p.n_run)).n_run for overdue in choices
-        }
-        return points, best
+        return points, best_windows(points)
 
     async def tries(
         self, variant: Variant, arrivals: Sequence[Arrival], span: Span, *, agents: bool = False, repeats: int | None = None
@@ -130,3 +128,21 @@ class FieldRuns:
                 break
             self._say(f"{variant.name}: rejected, the clock stood still for {made[-1].stood_still_s:.2f} s")
         return made
+
+
+def smoothed(points: Sequence[CapPoint]) -> list[CapPoint]:
+    """One point per window from repeated measurements on a machine with other load.
+
+    Throughput is the mean of a window's measurements. TPOT grows linearly with the batch, so it is taken from the line through all points:
+    one disturbed measurement then changes the targets only a little.
+    """
+    caps = sorted({point.n_run for point in points})
+    slope, offset = np.polyfit([p.n_run for p in points], [p.tpot_ms for p in points], 1) if len(caps) > 1 else (0.0, points[0].tpot_ms)
+    return [
+        CapPoint(
+            n_run=cap,
+            throughput_rps=fmean(p.throughput_rps for p in points if p.n_run == cap),
+            tpot_ms=float(offset + slope * cap),
+        )
+        for cap in caps
+    ]

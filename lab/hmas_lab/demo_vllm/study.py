@@ -9,17 +9,16 @@ import msgspec
 
 from hmas.controller.runtime.clock import SystemClock
 from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
-from hmas.demo.calibration import Calibration, SweepPoint
+from hmas.demo.calibration import Calibration, SweepPoint, Variant
 from hmas.demo.live import LiveRun
 from hmas.demo.outcome import DEFAULT, OURS
 from hmas.demo.progress import Reporter
 from hmas.demo.settings import Span
 from hmas.demo.site import make_site
-from hmas.demo.virtual import Variant
-from hmas.loadgen.cores import beside
 from hmas.loadgen.dataset import load_mixture
 from hmas.loadgen.traces import Trace
 from hmas.loadgen.workload import Arrival
+from hmas_lab.cores import beside
 from hmas_lab.demo_vllm.load import FieldLoad
 from hmas_lab.demo_vllm.runs import FieldRuns, on_site
 from hmas_lab.demo_vllm.settings import FieldSettings
@@ -97,12 +96,9 @@ class FieldStudy:
         Raises:
             DemoBroken: Something did not come up.
         """
-        try:
-            # The worker has its cores to itself, else whoever shares one with it decides how fast a run's engine is.
-            with beside(self._server.cores):
-                return asyncio.run(self._run())
-        finally:
-            self._reporter.done()
+        # The worker has its cores to itself, else whoever shares one with it decides how fast a run's engine is.
+        with beside(self._server.cores):
+            return asyncio.run(self._run())
 
     async def _run(self) -> FieldResult:
         self._reporter.phase(STARTING)

@@ -8,12 +8,12 @@ import msgspec
 import numpy as np
 
 from hmas.engines.sim.profile import Profile
-from hmas.loadgen.cores import beside
 from hmas.profiling.coefficients import Misfit, fit_coefficients
 from hmas.profiling.design import Bounds, plan
 from hmas.profiling.measured import Stated, limits_of, profile_of
 from hmas.profiling.probe import Findings, probe
 from hmas.profiling.target import Target, look_at
+from hmas_lab.cores import beside
 from hmas_lab.fidelity.vllm_run import Medians, Seen, measure, medians, simulated, wishes
 from hmas_lab.vllm_engine import VllmServer, running_vllm
 

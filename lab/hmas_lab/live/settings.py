@@ -4,7 +4,7 @@ import msgspec
 
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY, POLICIES
-from hmas.demo.virtual import Variant
+from hmas.demo.calibration import Variant
 from hmas_lab.demo_vllm.settings import FieldSettings
 from hmas_lab.onvllm.comparison import Windows
 from hmas_lab.onvllm.settings import field_settings

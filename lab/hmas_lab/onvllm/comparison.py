@@ -5,10 +5,9 @@ from typing import Any
 
 import msgspec
 
-from hmas.demo.calibration import Calibration, SweepPoint
+from hmas.demo.calibration import Calibration, Overdue, SweepPoint, Variant
 from hmas.demo.outcome import rounded
 from hmas.demo.settings import Span
-from hmas.demo.virtual import Overdue, Variant
 from hmas.loadgen.score import Score
 from hmas.loadgen.workload import Arrival
 from hmas_lab.blocks import broken, drawn_order, run_each

@@ -8,10 +8,10 @@ from typing import Any
 from hmas.controller.runtime.clock import SystemClock
 from hmas.demo.progress import Reporter
 from hmas.demo.site import make_site
-from hmas.loadgen.cores import beside
 from hmas.loadgen.dataset import load_mixture
 from hmas.loadgen.traces import Trace
 from hmas_lab.blocks import STARTING, all_on_vllm
+from hmas_lab.cores import beside
 from hmas_lab.demo_vllm.runs import FieldRuns, on_site
 from hmas_lab.onvllm.comparison import Comparison, Contest
 from hmas_lab.onvllm.tenants import TENANTS, SharedLoad
@@ -64,21 +64,18 @@ def compare_on_vllm(
     site = make_site(folder, TENANTS, kind="vllm", model=MODEL)
     runs = FieldRuns(on_site(site, clock=clock, reporter=reporter, config=config), field, load, reporter.say)
     study = Comparison(contest, runs, load, say=reporter.say, stage=reporter.phase)
-    try:
-        # The worker has its cores to itself: what shares one with it makes every step of that run slower, and of the next one not.
-        with beside(server.cores):
-            return asyncio.run(
-                all_on_vllm(
-                    study,
-                    server,
-                    site,
-                    reporter,
-                    model=MODEL,
-                    blocks=field.blocks,
-                    about={"trace": trace.source},
-                    on_ground=lambda _ground: None,
-                    on_block=on_block,
-                )
+    # The worker has its cores to itself: what shares one with it makes every step of that run slower, and of the next one not.
+    with beside(server.cores):
+        return asyncio.run(
+            all_on_vllm(
+                study,
+                server,
+                site,
+                reporter,
+                model=MODEL,
+                blocks=field.blocks,
+                about={"trace": trace.source},
+                on_ground=lambda _ground: None,
+                on_block=on_block,
             )
-    finally:
-        reporter.done()
+        )

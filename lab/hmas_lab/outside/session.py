@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from hmas.planning.errors import StudyError
+from hmas.planning import StudyError
 from hmas_lab.outside.tools import VLLM, Ask, Figures, Tool, figures
 
 DIRECT, PASS, GATEWAY = "direct", "pass-through", "gateway"

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from hmas.planning.errors import StudyError
+from hmas.planning import StudyError
 
 SEED = 20_26
 VLLM_BENCH = """

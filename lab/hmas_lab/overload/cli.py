@@ -11,7 +11,7 @@ from hmas.cli.output import hint, json_option, say, say_json, table
 from hmas.controller.core.errors import ConfigError
 from hmas.planning.backends import on_cores
 from hmas.planning.charts import Line, lines
-from hmas.planning.files import write_json
+from hmas.planning.report import write_json
 from hmas_lab.overload.study import OverloadSettings, Sweep
 
 DEFAULT = OverloadSettings()

@@ -17,9 +17,9 @@ from hmas.controller.scheduling.results import Ended
 from hmas.controller.scheduling.settings import SHIPPED
 from hmas.controller.simulation import simulate
 from hmas.demo.calibration import middle_rps
+from hmas.planning import StudyError
 from hmas.planning.backends import Backend
 from hmas.planning.case import AGENTS, PRESETS, Case
-from hmas.planning.errors import StudyError
 from hmas.planning.fleet import Fleet, read_fleet
 from hmas.planning.loads import open_load
 from hmas.planning.report import make_report

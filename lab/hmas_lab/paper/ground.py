@@ -5,16 +5,16 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from hmas.controller.core.types import Slo
-from hmas.demo.calibration import Calibration, operating_point
-from hmas.planning.errors import StudyError
+from hmas.demo.calibration import Calibration, best_window, operating_point
+from hmas.planning import StudyError
 from hmas.planning.fleet import read_fleet
-from hmas.planning.rows import best_window, caps_of, curve_of
 from hmas.workloads import build
 from hmas_lab.paper.arms import ARMS, DEFAULT
 from hmas_lab.paper.placing import Placed, Site, anchor_of, place
 from hmas_lab.paper.rows import Row, Task
 from hmas_lab.paper.scenarios import SCENARIOS, Scenario
 from hmas_lab.paper.settings import PaperSettings
+from hmas_lab.simulated_rows import caps_of, curve_of
 
 MIXED = "mixed"
 TUNING_SEED = 0

@@ -13,12 +13,12 @@ from hmas.controller.core.types import OutcomeKind
 from hmas.demo.calibration import middle_rps
 from hmas.planning.fleet import read_fleet
 from hmas.planning.report import Report, make_report
-from hmas.planning.row_store import KeptRows
 from hmas.planning.running import Run, run_case
 from hmas_lab.paper.arms import Arm
 from hmas_lab.paper.code import fingerprint
 from hmas_lab.paper.gates import make_gate
 from hmas_lab.paper.over_time import decomposed, in_phases, mismatches, rates_over_time, series_of
+from hmas_lab.simulated_rows import KeptRows
 
 AT_ONCE = 1e6
 """A workload this many times faster than its own comes all at once."""

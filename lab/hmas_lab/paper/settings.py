@@ -5,10 +5,10 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from hmas.planning.names import read_names
 from hmas_lab.paper.arms import ARMS, FEW, FIXED
 from hmas_lab.paper.scenarios import ABLATED, SCENARIOS
 from hmas_lab.paper.scenarios import FEW as FEW_SCENARIOS
+from hmas_lab.simulated_rows import read_names
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,8 +6,6 @@ from typing import Any
 import msgspec
 
 from hmas.planning.backends import Backend
-from hmas.planning.row_store import KeptRows
-from hmas.planning.rows import rows_of
 from hmas_lab.compare import plain
 from hmas_lab.paper.arms import ARMS, DEFAULT, FEW_FIXED, FIXED, PRODUCT, SGLANG, STRONG
 from hmas_lab.paper.figures import summary
@@ -16,6 +14,7 @@ from hmas_lab.paper.ground import TUNING_SEED, Ground, Grounds, lender
 from hmas_lab.paper.rows import Row, Task, run_task
 from hmas_lab.paper.scenarios import SCENARIOS
 from hmas_lab.paper.settings import GO_ON, SCREENED_SPAN, PaperSettings
+from hmas_lab.simulated_rows import KeptRows, rows_of
 
 PLOTTED = (DEFAULT, SGLANG, STRONG, PRODUCT)
 """Arms whose course over time is kept, of the first seed."""

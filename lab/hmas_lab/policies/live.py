@@ -4,7 +4,7 @@ Every run has the same window (the best one for first come first served with she
 of late requests; there are no agents, no fence and no guard. So what differs between two runs of a block is the order of the queue.
 """
 
-from hmas.demo.virtual import Variant
+from hmas.demo.calibration import Variant
 from hmas_lab.onvllm.comparison import Contest, Windows
 from hmas_lab.policies.settings import BASELINE, LATE, TWIN, LiveSettings
 

@@ -7,10 +7,10 @@ from msgspec import Meta
 
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.scheduling.policies.registry import POLICIES
-from hmas.demo.virtual import Overdue
-from hmas.planning.names import read_names
+from hmas.demo.calibration import Overdue
 from hmas_lab.demo_vllm.settings import FieldSettings
 from hmas_lab.onvllm.settings import field_settings
+from hmas_lab.simulated_rows import read_names
 
 BASELINE = "fcfs"
 TWIN = "fcfs-again"

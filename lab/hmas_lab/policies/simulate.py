@@ -13,18 +13,18 @@ import msgspec
 
 from hmas.controller.core.errors import HmasError
 from hmas.controller.core.types import OutcomeKind, Slo
-from hmas.demo.calibration import Calibration, middle_rps, operating_point
+from hmas.demo.calibration import Calibration, best_window, middle_rps, operating_point
+from hmas.planning import StudyError
 from hmas.planning.backends import Backend
 from hmas.planning.case import PRESETS, Case
-from hmas.planning.errors import StudyError
 from hmas.planning.fleet import Fleet, read_fleet
 from hmas.planning.report import make_report
-from hmas.planning.rows import best_window, caps_of, curve_of, rows_of
 from hmas.planning.running import Run, run_case
 from hmas.workloads import build
 from hmas_lab.compare import plain
 from hmas_lab.policies.settings import BASELINE, LATE, SimulatedSettings
 from hmas_lab.policies.sim_figures import summary
+from hmas_lab.simulated_rows import caps_of, curve_of, rows_of
 
 WORKLOADS = {"steady": "poisson", "burst": "burst", "drift": "drift", "shift": "shift"}
 """The catalogue's name of each slice."""

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from hmas.cli.output import hint, json_option, say, say_json
-from hmas.planning.errors import StudyError
+from hmas.planning import StudyError
 from hmas_lab.page import between
 from hmas_lab.result_files import read_result, write_result
 from hmas_lab.statera import coverage, fence, live, responses

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
+from hmas.planning import StudyError
 from hmas.planning.case import PRESETS, Case
-from hmas.planning.errors import StudyError
 from hmas.planning.fleet import Fleet, Group, read_fleet
 from hmas.planning.report import make_report
 from hmas.planning.running import run_case

@@ -8,9 +8,9 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 
 from hmas.loadgen.dataset import load_mixture
+from hmas.loadgen.requests import draw_requests
 from hmas.loadgen.streams import stream
 from hmas.workloads.phases import INTERACTIVE, LONG, conversation
-from hmas.workloads.requests import draw_requests
 
 Scenario = Literal["stationary", "semantic shift", "predictor goes bad", "new long tenant"]
 SCENARIOS: tuple[Scenario, ...] = get_args(Scenario)

@@ -2,17 +2,23 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from hmas.controller.core.errors import TraceError
 from hmas.controller.core.types import TaskType
 from hmas.loadgen.dataset import KindSpec, Mixture, quantile
 from hmas.loadgen.streams import stream
 from hmas.loadgen.workload import score_rank
-from hmas.workloads.columns import TASKS, Column, Floats, Ints
 
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Column = npt.NDArray[Any]
+
+TASKS: tuple[TaskType, ...] = tuple(TaskType)
+"""The values of the `task` column, which is an index into these: the rows of H-MAS Table 6 in order, and `unknown` last."""
 _NUMBER = {task: number for number, task in enumerate(TASKS)}
 _GRID = np.linspace(-6.0, 6.0, 2401)
 _GUESS_GRID = np.linspace(-6.0, 6.0, 241)

@@ -3,8 +3,7 @@
 import os
 
 import pytest
-
-from hmas.loadgen.cores import beside
+from hmas_lab.cores import beside
 
 MINE = sorted(os.sched_getaffinity(0))
 

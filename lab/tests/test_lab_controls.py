@@ -1,7 +1,8 @@
 """Statera's actions, condensed to what was in force."""
 
+from hmas_lab.controls import InForce, controls_of
+
 from hmas.controller.core.messages import ControlAction
-from hmas.demo.controls import InForce, controls_of
 
 
 def action(sent_s, n_run, guard=1.0, instance="a"):

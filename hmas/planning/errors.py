@@ -1,7 +1,0 @@
-"""The errors of studies."""
-
-from hmas.controller.core.errors import HmasError
-
-
-class StudyError(HmasError):
-    """A study cannot continue: a worker died, a package is missing, or the folder has results of another kind."""
