@@ -18,10 +18,10 @@ import uvloop
 from aiohttp import web
 
 from hmas.engines.errors import EngineError
-from hmas.engines.sim.faults import Fault, parse_fault
 from hmas.engines.sim.handlers import SimServer
 from hmas.engines.sim.model import EngineModel
 from hmas.engines.sim.profile import load_profile
+from hmas.engines.sim.streams import Fault, parse_fault
 
 MAX_BODY_BYTES = 64 << 20
 
@@ -45,7 +45,7 @@ def create_app(
         name: The instance's name in snapshots.
         now_s: A clock: seconds since the epoch, never going back; None takes `process_clock`.
         fault: A fault that is active from the start.
-        settle: As in `hmas.engines.sim.driver.Driver`; None in real time.
+        settle: As in `hmas.engines.sim.streams.Driver`; None in real time.
     """
     server = SimServer(model, model_name, name, now_s=now_s or process_clock(), fault=fault, settle=settle)
     app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[server.guard])

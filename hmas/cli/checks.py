@@ -12,9 +12,9 @@ from typing import Any, Literal
 import redis
 
 from hmas.controller.bus.embedded import LEAST_VERSION, find_server
+from hmas.controller.config.derived import bus_dir, overrides_dir, state_dir
 from hmas.controller.config.loader import advice
 from hmas.controller.config.override_directory import OverrideDirectory
-from hmas.controller.config.paths import bus_dir, overrides_dir, state_dir
 from hmas.controller.config.plugins import Plugin
 from hmas.controller.config.schema import Config, EngineConfig
 from hmas.controller.control.overrides import conflicts

@@ -6,13 +6,15 @@ import click
 from click.core import ParameterSource
 
 from hmas.cli.admin import takes_client
-from hmas.cli.output import clock_words, json_option, say, say_json, table
+from hmas.cli.output import clock_words, example, json_option, show, table
 from hmas.controller.admin.client import AdminClient
 
 REASON_CHARS = 100
 
 
-@click.group(invoke_without_command=True)
+@click.group(
+    invoke_without_command=True, epilog=example("hmas decisions", "hmas decisions --changes --limit 5", "hmas decisions explain 41")
+)
 @click.option("--limit", type=click.IntRange(1, 512), default=20, show_default=True, help="How many of the newest to show.")
 @click.option("--changes", is_flag=True, help="Only those that changed something.")
 @json_option
@@ -24,41 +26,26 @@ def decisions(ctx: click.Context, /, client: AdminClient, *, limit: int, changes
     Every evaluation is a decision, even if it changes nothing. `expected` and `good` are shares of requests that meet both targets: as
     predicted by the twin, and as measured after the decision. `regret` is how much larger the share would have been under the best
     candidate, by replay.
-
-    \b
-    Examples:
-      hmas decisions
-      hmas decisions --changes --limit 5
-      hmas decisions explain 41
-    """  # noqa: D301 - click reads \b as "do not rewrap"
+    """
     if ctx.invoked_subcommand is not None:
         _refuse_options_before(ctx)
         return
-    found = client.decisions(limit, changes=changes)
-    if as_json:
-        say_json(found)
-    elif not found:
-        say("meta has not decided anything yet" if not changes else "meta has not changed anything yet")
-    else:
-        say(table(("when", "id", "in force", "by", "expected", "good", "regret", "reason"), [_row(one) for one in found]))
+    show(client.decisions(limit, changes=changes), lambda found: _list(found, changes=changes), as_json=as_json)
 
 
-@decisions.command()
+@decisions.command(epilog=example("hmas decisions explain meta-19c1f2-41"))
 @click.argument("decision_id")
 @json_option
 @takes_client
 def explain(client: AdminClient, *, decision_id: str, as_json: bool) -> None:
-    """Print all details of decision DECISION_ID, which may be shortened to its end.
+    """Print all details of decision DECISION_ID, which may be shortened to its end."""
+    show(client.decision(decision_id), page, as_json=as_json)
 
-    \b
-    Example:
-      hmas decisions explain meta-19c1f2-41
-    """  # noqa: D301 - click reads \b as "do not rewrap"
-    document = client.decision(decision_id)
-    if as_json:
-        say_json(document)
-    else:
-        say(page(document))
+
+def _list(found: list[dict[str, Any]], *, changes: bool) -> str:
+    if not found:
+        return f"meta has not {'changed' if changes else 'decided'} anything yet"
+    return table(("when", "id", "in force", "by", "expected", "good", "regret", "reason"), [_row(one) for one in found])
 
 
 def _refuse_options_before(ctx: click.Context) -> None:

@@ -6,26 +6,17 @@ from typing import Any
 import click
 
 from hmas.cli.admin import takes_client
-from hmas.cli.output import clock_words, json_option, say, say_json, table
+from hmas.cli.output import clock_words, example, json_option, show, table
 from hmas.controller.admin.client import AdminClient
 
 
-@click.command()
+@click.command(epilog=example("hmas explain 4f3c9a"))
 @click.argument("request_id")
 @json_option
 @takes_client
 def explain(client: AdminClient, *, request_id: str, as_json: bool) -> None:
-    """Print the trace of request REQUEST_ID: its outcome and the reasons. The id is the answer's x-request-id, or the client's own.
-
-    \b
-    Example:
-      hmas explain 4f3c9a
-    """  # noqa: D301 - click reads \b as "do not rewrap"
-    document = client.request(request_id)
-    if as_json:
-        say_json(document)
-    else:
-        say(page(document))
+    """Print the trace of request REQUEST_ID: its outcome and the reasons. The id is the answer's x-request-id, or the client's own."""
+    show(client.request(request_id), page, as_json=as_json)
 
 
 def page(document: dict[str, Any]) -> str:

@@ -31,9 +31,9 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "sweep": ("hmas.cli.sweep:sweep", "Run every combination of settings in virtual time."),
         "plan": ("hmas.cli.plan:plan", "Capacity: what load is held, what is needed, what the next instance buys."),
         "profile": ("hmas.cli.profile:profile", "Measure a live engine and write its performance profile."),
-        "tune": ("hmas.cli.tune:tune", "Fit control loops to the engine they run on."),
-        "train": ("hmas.cli.train:train", "Train the agents' models on your own data."),
-        "eval": ("hmas.cli.evaluate:evaluate", "How good the agents' models are on unseen data."),
+        "tune": ("hmas.cli.lazy:tune", "Fit control loops to the engine they run on."),
+        "train": ("hmas.cli.lazy:train", "Train the agents' models on your own data."),
+        "eval": ("hmas.cli.lazy:evaluate", "How good the agents' models are on unseen data."),
         "replay": ("hmas.cli.replay:replay", "Replay a trace against any OpenAI-compatible address."),
         "demo": ("hmas.demo.cli:demo", "The main job on this machine: three baselines and H-MAS on the same arrivals."),
     }

@@ -6,28 +6,20 @@ import click
 
 from hmas.cli.admin import takes_client
 from hmas.cli.engines import engine_table
-from hmas.cli.output import EXIT_FAILED, duration_words, json_option, say, say_json, table
+from hmas.cli.output import EXIT_FAILED, duration_words, example, json_option, show, table
 from hmas.cli.override import override_list
 from hmas.cli.policy import policy_line
 from hmas.controller.admin.client import AdminClient
 
 
-@click.command()
+@click.command(epilog=example("hmas status --json | jq .goodput"))
 @json_option
 @click.pass_context
 @takes_client
 def status(client: AdminClient, ctx: click.Context, *, as_json: bool) -> None:
-    """Show active settings, load, and the health of engines and agents. Exit code 1 if the gateway is not ready.
-
-    \b
-    Example:
-      hmas status --json | jq .goodput
-    """  # noqa: D301 - click reads \b as "do not rewrap"
+    """Show active settings, load, and the health of engines and agents. Exit code 1 if the gateway is not ready."""
     document = client.status()
-    if as_json:
-        say_json(document)
-    else:
-        say(page(document))
+    show(document, page, as_json=as_json)
     ctx.exit(0 if document["ready"] else EXIT_FAILED)
 
 

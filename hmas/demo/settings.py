@@ -2,8 +2,7 @@
 
 import msgspec
 
-from hmas.cli.pace import faster
-from hmas.engines.sim.profile import Profile, load_profile
+from hmas.engines.sim.profile import Profile, faster, load_profile
 from hmas.loadgen.arrivals import ArrivalSpec
 from hmas.loadgen.workload import WorkloadSpec
 

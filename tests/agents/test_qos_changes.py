@@ -5,10 +5,9 @@ import pytest
 from control_kit import completion, snapshot
 from scipy.special import ndtri, stdtr
 
-from hmas.agents.qos.changes import Block, MixScorer, Watch
-from hmas.agents.qos.columns import TASKS as KINDS
+from hmas.agents.qos.changes import CLIP, LIMIT, SLACK, Block, Cusum, MixScorer, Reference, Watch, _normal
+from hmas.agents.qos.counters import TASKS as KINDS
 from hmas.agents.qos.model import QosModel
-from hmas.agents.qos.self_starting import CLIP, LIMIT, SLACK, Cusum, Reference, _normal
 from hmas.agents.qos.workload_watch import ARRIVALS, CHANGES_MAX, OUTPUTS, PROMPTS, TASKS, Lengths, WorkloadWatch
 from hmas.controller.core.messages import LongView
 from hmas.controller.core.types import TaskType

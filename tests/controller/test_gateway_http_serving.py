@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import uvloop
+from hmas_lab.parity.virtual_loop import VirtualLoop, run_virtual
 from http_kit import HOST, Serving, echo, post, serving, until
 
 from hmas.controller.gateway.http.answer import CommonHeaders, answer_head
@@ -13,7 +14,6 @@ from hmas.controller.gateway.http.body import BodyReader
 from hmas.controller.gateway.http.connection import KEEPALIVE_S
 from hmas.controller.gateway.http.head import RequestHead, path_of
 from hmas.controller.gateway.http.transport import HttpRequest, Responder
-from hmas.controller.runtime.virtual_loop import VirtualLoop, run_virtual
 
 CHUNKED = b"POST /a HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
 WIRE = b"5;ext=1\r\nhello\r\n1\r\n \r\nA\r\nwide world\r\n0\r\ntrailer: x\r\n\r\n"

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from hmas_lab.parity.virtual_loop import VirtualLoop, run_virtual
 
-from hmas.controller.runtime.virtual_loop import VirtualLoop, run_virtual
 from hmas.engines.client import EngineClient
 from hmas.engines.errors import EngineError, EngineUnavailable
 

@@ -8,8 +8,8 @@ import aiohttp
 import msgspec
 import pytest
 from hmas_lab.parity.scenario import ENGINES
+from hmas_lab.parity.virtual_loop import VirtualLoop, run_virtual
 
-from hmas.controller.runtime.virtual_loop import VirtualLoop, run_virtual
 from hmas.engines.sim.model import EngineModel, SimRequest
 from hmas.engines.sim.profile import Profile
 from hmas.engines.sim.server import create_app, start

@@ -1,12 +1,11 @@
 import msgspec
 import pytest
 
-from hmas.cli.pace import faster
 from hmas.demo.calibration import KNEE_SHARE, calibrate, middle_rps, sweep
 from hmas.demo.load import demo_arrivals
 from hmas.demo.settings import DemoSettings
 from hmas.demo.virtual import Variant, run_virtual
-from hmas.engines.sim.profile import load_profile
+from hmas.engines.sim.profile import faster, load_profile
 from hmas.loadgen.dataset import load_mixture
 from hmas.loadgen.score import score
 

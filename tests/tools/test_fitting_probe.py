@@ -11,10 +11,10 @@ from aiohttp import web
 
 from hmas.cli.main import main
 from hmas.controller.runtime.ports import free_port
-from hmas.engines.sim.faults import parse_fault
 from hmas.engines.sim.model import EngineModel
 from hmas.engines.sim.profile import Profile, load_profile
 from hmas.engines.sim.server import create_app, start
+from hmas.engines.sim.streams import parse_fault
 from hmas.profiling.coefficients import fit_coefficients
 from hmas.profiling.design import Batch, Bounds, plan
 from hmas.profiling.probe import probe

@@ -6,8 +6,7 @@ import time
 import aiohttp
 import pytest
 from aiohttp import web
-
-from hmas.controller.runtime.virtual_loop import Deadlock, VirtualLoop, run_virtual
+from hmas_lab.parity.virtual_loop import Deadlock, VirtualLoop, run_virtual
 
 
 def test_an_hour_passes_at_once_and_timers_fire_in_order():
