@@ -3,9 +3,10 @@
 import tomllib
 
 import pytest
-from hmas.controller.config.document import parse_toml, toml_lines
 from hypothesis import given
 from hypothesis import strategies as st
+
+from hmas.controller.config.document import parse_toml, toml_lines
 
 DOCUMENT = """\
 state_dir = "x" # a comment with = and [brackets]
