@@ -58,7 +58,7 @@ class Reference:
             scale = math.sqrt(1.0 / weight + 1.0 / self._weight)
             if self._blocks >= WARM_UP:
                 deviation = max(self._floor, math.sqrt(self._squares / (self._blocks - 1.0)))
-                found = _normal((score - self._mean) / (scale * deviation), self._blocks - 1.0)
+                found = standard_normal((score - self._mean) / (scale * deviation), self._blocks - 1.0)
                 # An outlier must not make the reference insensitive to all that follows.
                 reach = CLIP * scale * deviation
                 score = min(self._mean + reach, max(self._mean - reach, score))
@@ -72,7 +72,7 @@ class Reference:
         return found
 
 
-def _normal(t: float, freedom: float) -> float:
+def standard_normal(t: float, freedom: float) -> float:
     """Converts a t with `freedom` degrees of freedom to the equally likely standard normal figure, within 0.01 from 7 on (Wallace 1959)."""
     figure = (8.0 * freedom + 1.0) / (8.0 * freedom + 3.0) * math.sqrt(freedom * math.log1p(t * t / freedom))
     return math.copysign(min(CLIP, figure), t)

@@ -72,11 +72,9 @@ class Sink(Protocol):
 
     def token(self, event: TokenEvent) -> bool:
         """Receives one token. Returns False if the client has disconnected."""
-        ...
 
     def abort(self) -> None:
         """The request has been aborted: there will be no more tokens."""
-        ...
 
 
 class Stream:

@@ -45,7 +45,7 @@ def explain(client: AdminClient, *, decision_id: str, as_json: bool) -> None:
 def _list(found: list[dict[str, Any]], *, changes: bool) -> str:
     if not found:
         return f"meta has not {'changed' if changes else 'decided'} anything yet"
-    return table(("when", "id", "in force", "by", "expected", "good", "regret", "reason"), [_row(one) for one in found])
+    return table(("when", "id", "in force", "set by", "expected", "good", "regret", "reason"), [_row(one) for one in found])
 
 
 def _refuse_options_before(ctx: click.Context) -> None:
@@ -65,12 +65,16 @@ def page(document: dict[str, Any]) -> str:
         f"why       {document['reason']}",
     ]
     if document["evidence"]:
-        lines += ["", "it stood on:", table(("figure", "value"), [(name, f"{value:.4g}") for name, value in document["evidence"].items()])]
+        lines += [
+            "",
+            "figures that it is based on:",
+            table(("figure", "value"), [(name, f"{value:.4g}") for name, value in document["evidence"].items()]),
+        ]
     if document["candidates"]:
         rows = [
             (one["name"], _share(one["good"]), f"{100 * one['gain']:+.1f} ± {100 * one['error']:.1f}") for one in document["candidates"]
         ]
-        lines += ["", "expected of each, by replay of what came of late:", table(("candidate", "good", "points over what ran"), rows)]
+        lines += ["", "expected of each, by replay of recent traffic:", table(("candidate", "good", "points over the active policy"), rows)]
     return "\n".join([*lines, "", _outcome(document)])
 
 
@@ -80,8 +84,8 @@ def _outcome(document: dict[str, Any]) -> str:
         return "no outcome yet: its window is still open, or another decision replaced it"
     expected = f", expected {_share(outcome['expected'])}" if outcome["expected"] >= 0 else ""
     if not outcome["requests"]:
-        return f"what came of it: nothing ended in its span{expected}"
-    text = f"what came of it: {_share(outcome['good'])} of {outcome['requests']} requests good{expected}"
+        return f"outcome: no request ended in its window{expected}"
+    text = f"outcome: {_share(outcome['good'])} of {outcome['requests']} requests good{expected}"
     if outcome["regret"] is None:
         return text
     best = f"{outcome['best']} would have had {_share(outcome['best_good'])}, what was chosen {_share(outcome['chosen_good'])}"

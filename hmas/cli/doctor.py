@@ -9,7 +9,6 @@ import click
 
 from hmas.cli import checks
 from hmas.cli.admin import admin_url_option, config_option, connect, read_config
-from hmas.cli.model_checks import check_models
 from hmas.cli.output import EXIT_FAILED, example, json_option, say, say_json, table
 from hmas.controller.config.plugins import load_policies
 from hmas.controller.core.errors import AdminError, ConfigError
@@ -55,7 +54,7 @@ def examine(admin_url: str | None, config_file: str | None) -> Iterator[checks.C
     status, trouble = _status(admin_url, config_file)
     yield from checks.check_gateway(config, status, trouble)
     if status is not None:
-        yield from check_models(status.get("models", []))
+        yield from checks.check_models(status.get("models", []))
 
 
 def _status(admin_url: str | None, config_file: str | None) -> tuple[dict[str, Any] | None, str]:

@@ -79,4 +79,4 @@ def _knob_table(document: dict[str, Any]) -> str:
             if (knob := item.get(name)) is None:
                 continue
             rows.append((item["name"], name, knob["value"], item["ceiling"].get(name), knob["source"], knob["acts"], knob["reason"]))
-    return table(["instance", "knob", "value", "ceiling", "by", "acts on", "why"], rows)
+    return table(["instance", "knob", "value", "ceiling", "set by", "acts on", "reason"], rows)

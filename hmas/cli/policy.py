@@ -36,7 +36,7 @@ def list_policies(client: AdminClient, *, as_json: bool) -> None:
     ]
     say(table(["", "policy", "for", "parameters (default)"], rows))
     say("\n" + table(["policy", "bound on waiting"], [(item["name"], item["starvation"]) for item in document["available"]]))
-    say("\n" + table(["looks at", "as of", "without it", "policies"], _signals(document["available"])))
+    say("\n" + table(["signal", "as of", "without it", "policies"], _signals(document["available"])))
     for plugin in document["refused"]:
         complain(refused_line(plugin))
 
@@ -115,7 +115,7 @@ def release(client: AdminClient, ctx: click.Context, *, as_json: bool) -> None:
 def policy_line(document: dict[str, Any]) -> str:
     """The active policy in one line."""
     parameters = " ".join(f"{name}={value:g}" for name, value in sorted(document["parameters"].items()))
-    coming = f", {document['next']} on its way in" if document.get("next") else ""
+    coming = f", changing to {document['next']}" if document.get("next") else ""
     more = f" ({parameters})" if parameters else ""
     text = f"{document['name']}{more}{coming}, by {document['source']}, for {duration_words(document['for_s'])}"
     return text + (f": {document['reason']}" if document["reason"] else "")
@@ -127,12 +127,12 @@ def policy_page(item: dict[str, Any]) -> str:
     if item["from"]:
         facts.append(("plugin", item["from"]))
     signals = [(one["name"], one["freshness"], one["fallback"]) for one in item["signals"]]
-    parts = [table([item["name"], ""], facts), table(["looks at", "as of", "without it"], signals)]
+    parts = [table([item["name"], ""], facts), table(["signal", "as of", "without it"], signals)]
     ranges, common = item["parameter_ranges"], item.get("common_parameters", {})
-    rows = [(hint, f"{value:g}", f"{ranges[hint][0]:g} to {ranges[hint][1]:g}") for hint, value in item["parameters"].items()]
-    rows += [(hint, "as configured", f"{low:g} to {high:g}") for hint, (low, high) in common.items()]
+    rows = [(name, f"{value:g}", f"{ranges[name][0]:g} to {ranges[name][1]:g}") for name, value in item["parameters"].items()]
+    rows += [(name, "as configured", f"{low:g} to {high:g}") for name, (low, high) in common.items()]
     if rows:
-        parts.append(table(["hint", "default", "range"], rows))
+        parts.append(table(["parameter", "default", "range"], rows))
     return "\n\n".join(parts)
 
 

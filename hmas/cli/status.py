@@ -41,7 +41,7 @@ def page(document: dict[str, Any]) -> str:
     ]
     tenants = [item for item in document["tenants"] if _limited(item) or item["held"]]
     if tenants:
-        heads = ["tenant", "weight", "tokens a minute", "requests a minute", "share", "cap", "held by operators"]
+        heads = ["tenant", "weight", "tokens a minute", "requests a minute", "share", "cap", "set by operators"]
         lines += ["", table(heads, map(_tenant, tenants))]
     models = document["queue"]["models"]
     if len(models) > 1:
@@ -49,7 +49,7 @@ def page(document: dict[str, Any]) -> str:
         lines += ["", table(["model", "waiting", "Retry-After"], rows)]
     overrides = document["overrides"]
     if overrides["overrides"] or overrides["refused"]:
-        lines += ["", "held by operators:", override_list(overrides)]
+        lines += ["", "set by operators:", override_list(overrides)]
     return "\n".join(lines)
 
 
@@ -139,8 +139,8 @@ def _agents(agents: dict[str, Any]) -> str:
             parts.append(f"{name} left out")
             continue
         if agent["age_s"] is not None:
-            parts.append(f"{name} heard {duration_words(agent['age_s'])} ago")
+            parts.append(f"{name} sent {duration_words(agent['age_s'])} ago")
         elif agent.get("speaks_here", True):
-            parts.append(f"{name} not heard yet")
+            parts.append(f"{name} sent nothing yet")
         parts += [f"{name}'s {one['answers']} SET ASIDE ({one['words']})" for one in agent.get("answers", ()) if one["set_aside"]]
     return ", ".join(parts)
