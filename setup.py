@@ -16,8 +16,6 @@ SIMULATION = (
     "hmas/engines/sim/sequence.py",
     "hmas/engines/sim/blocks.py",
     "hmas/engines/sim/decoding.py",
-    "hmas/engines/sim/queueing.py",
-    "hmas/engines/sim/stretch.py",
     "hmas/engines/sim/batch.py",
     "hmas/engines/sim/model.py",
     "hmas/controller/routing/least_loaded.py",

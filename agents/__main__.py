@@ -14,7 +14,7 @@ from hmas.controller.core.errors import ConfigError, HmasError
 from hmas.controller.runtime import logs
 from hmas.controller.runtime.clock import SystemClock
 from hmas.controller.runtime.notify import Notifier
-from hmas.controller.runtime.priority import set_niceness
+from hmas.controller.runtime.process import set_niceness
 from hmas.controller.runtime.signals import stop_flags
 
 

@@ -115,7 +115,6 @@ class EngineResponse(Protocol):
         Raises:
             EngineUnavailable: The connection broke before the body's end.
         """
-        ...
 
     async def relay(self, take: Callable[[bytes], bool]) -> None:
         """Passes the body to `take` as it arrives and returns at its end: like `chunks`, without a task switch for each piece.
@@ -127,15 +126,12 @@ class EngineResponse(Protocol):
             EngineUnavailable: The connection broke before the body's end.
             Exception: Any error that `take` raises; nothing more is read then.
         """
-        ...
 
     def resume(self) -> None:
         """Continues reading after `take` has returned False."""
-        ...
 
     async def close(self) -> None:
         """Releases the connection; closing before the end makes the engine see that its client disconnected."""
-        ...
 
 
 class Engine(Protocol):
@@ -158,7 +154,6 @@ class Engine(Protocol):
         Raises:
             EngineUnavailable: No response head came.
         """
-        ...
 
     async def get(self, path: str) -> tuple[int, bytes]:
         """Returns status and body of a GET on the engine, such as `/v1/models`.
@@ -166,19 +161,15 @@ class Engine(Protocol):
         Raises:
             EngineUnavailable: No answer came.
         """
-        ...
 
     async def abort(self, request_id: str) -> bool:
         """Asks the engine to drop a request. Returns True if the engine accepted; never raises."""
-        ...
 
     async def snapshot(self, now_s: float) -> EngineSnapshot:
         """Reads the engine's state. If the engine does not answer, the result has `healthy=False`; never raises."""
-        ...
 
     async def apply_knobs(self, knobs: Knobs) -> KnobReport:
         """Sets live knobs. The report lists knobs that the engine cannot set as refused; never raises."""
-        ...
 
     async def reprioritize(self, priorities: Mapping[str, int]) -> frozenset[str]:
         """Changes the priority of requests that wait in the engine's own queue; never raises.
@@ -189,7 +180,6 @@ class Engine(Protocol):
         Returns:
             Ids of the requests that were changed. An id that is unknown, or whose request no longer waits, is left out.
         """
-        ...
 
     async def evict(self, request_ids: Sequence[str]) -> frozenset[str]:
         """Puts running requests back into the engine's own queue, which computes them again later; never raises.
@@ -197,8 +187,6 @@ class Engine(Protocol):
         Returns:
             Ids of the requests that were evicted.
         """
-        ...
 
     async def close(self) -> None:
         """Closes every connection."""
-        ...

@@ -4,9 +4,8 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
-from hmas.engines.errors import EngineError, EngineProtocolError, EngineUnavailable
+from hmas.engines.errors import ConnectionBroken, EngineError, EngineProtocolError, EngineUnavailable
 from hmas.engines.http.connection import Connection
-from hmas.engines.http.errors import ConnectionBroken
 from hmas.engines.http.exchange import Exchange
 from hmas.engines.http.pool import Pool
 

@@ -11,11 +11,13 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from hmas.engines.base import KnobReport, Knobs
+from hmas.engines.base import EngineCapabilities, KnobName, KnobReport, Knobs
 from hmas.engines.client import CONTROL_TIMEOUT_S, EngineClient
 from hmas.engines.errors import EngineError
+from hmas.engines.openai import OpenAIEngine
 
 CONTROL_PATH = "/hmas/v1/control"
+KNOBS: tuple[KnobName, ...] = ("n_run", "token_budget", "long_prefill_tokens")
 MAX_IDS = 1000
 """Request ids that a plugin accepts in one call."""
 
@@ -44,6 +46,12 @@ class ControlState(msgspec.Struct, frozen=True):
     knobs: dict[str, ControlKnob] = {}
     actions: list[str] = []
     absent: dict[str, str] = {}
+
+    @property
+    def words(self) -> str:
+        """What is live and why the rest is not, as text for `hmas engines`."""
+        live = ", ".join([*(name for name in KNOBS if name in self.knobs), *self.actions]) or "nothing"
+        return "; ".join([f"live: {live}", *(f"{name}: {why}" for name, why in self.absent.items())])
 
 
 class ControlAnswer(msgspec.Struct, frozen=True):
@@ -148,3 +156,68 @@ def _words(status: int, data: bytes) -> str:
     except msgspec.DecodeError:
         refusal = _Refusal()
     return f"{CONTROL_PATH} answers status {status}: {refusal.error or data[:80].decode('utf-8', 'replace')}"
+
+
+class PluginEngine(OpenAIEngine):
+    """The base of adapters of engines that may have the control plugin: with it, knobs and actions are live."""
+
+    def __init__(self, client: EngineClient, control: EngineClient | None = None) -> None:
+        super().__init__(client, control)
+        self._route = ControlRoute(self._control)
+        self._plugin: ControlState | None = None
+
+    async def apply_knobs(self, knobs: Knobs) -> KnobReport:
+        """Sets live knobs through the plugin; without one, as `_apply_stock`."""
+        if self._plugin is None:
+            return await self._apply_stock(knobs)
+        report = await self._route.apply(knobs)
+        held = self._plugin.knobs
+        turned = {name: msgspec.structs.replace(held[name], value=value) for name, value in report.applied.items() if name in held}
+        self._plugin = msgspec.structs.replace(self._plugin, knobs=held | turned)
+        return report
+
+    async def reprioritize(self, priorities: Mapping[str, int]) -> frozenset[str]:
+        """Changes the priority of waiting requests and returns the ids that were changed."""
+        if not self.capabilities.reprioritize:
+            return frozenset()
+        return await self._route.reprioritize({name: self._signed(priority) for name, priority in priorities.items()})
+
+    async def evict(self, request_ids: Sequence[str]) -> frozenset[str]:
+        """Puts running requests back into the engine's queue and returns their ids."""
+        return await self._route.evict(request_ids) if self.capabilities.evict else frozenset()
+
+    async def _apply_stock(self, knobs: Knobs) -> KnobReport:
+        """Sets live knobs of an engine without the plugin: none."""
+        return KnobReport(refused=dict.fromkeys(msgspec.to_builtins(knobs), self.capabilities.control or "not reached yet"))
+
+    async def _read_plugin(self, without: str, timeout_s: float = CONTROL_TIMEOUT_S) -> str:
+        """Reads what the plugin can do; returns the state of live control as text.
+
+        Args:
+            without: The text for an engine without the plugin. A plugin that has answered before is kept if it is too busy to answer now.
+            timeout_s: How long to wait for it.
+        """
+        found = await self._route.read(timeout_s)
+        if isinstance(found, ControlState):
+            self._plugin = found
+            return found.words
+        return f"the control plugin does not answer: {found}" if self._plugin is not None else f"{without}: {found}"
+
+    def _with_plugin(self, capabilities: EngineCapabilities) -> EngineCapabilities:
+        """The capabilities of the engine with those of its plugin, if it has one."""
+        state = self._plugin
+        if state is None:
+            return capabilities
+        return msgspec.structs.replace(
+            capabilities,
+            live_knobs=tuple(name for name in KNOBS if name in state.knobs),
+            reprioritize="reprioritize" in state.actions,
+            evict="evict" in state.actions,
+        )
+
+    def _knob(self, name: KnobName) -> ControlKnob | None:
+        return self._plugin.knobs.get(name) if self._plugin is not None else None
+
+    def _signed(self, priority: int) -> int:
+        """A priority in the engine's own sign."""
+        return priority

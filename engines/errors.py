@@ -13,6 +13,10 @@ class EngineUnavailable(EngineError):
     """No answer came from the engine: refused, reset, or timed out before the response's head."""
 
 
+class ConnectionBroken(EngineUnavailable):
+    """The connection to an engine ended before the answer did, or the received bytes are not HTTP."""
+
+
 class EngineProtocolError(EngineError):
     """The engine's answer does not follow the protocol: HTML, broken JSON, half an SSE event."""
 

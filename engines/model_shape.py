@@ -1,19 +1,26 @@
-"""Bytes per token of a model's KV cache, from the attention fields of its public config.json."""
+"""Bytes per token of a model's KV cache, from the attention fields of its public config.json, and where such files lie."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
 import msgspec
 from msgspec import Meta
 
-from hmas.engines.data_files import datasets_dir
 from hmas.engines.errors import ProfileError
 
+DATASETS_ENV = "HMAS_DATASETS_DIR"
 KvDtype = Literal["auto", "bfloat16", "float16", "float32", "fp8"]
 ELEMENT_BYTES = {"bfloat16": 2, "float16": 2, "half": 2, "float32": 4, "float": 4, "fp8": 1}
 """Bytes of one element, by the names that config.json and engines use; fp8 in any of its formats (`fp8_e4m3`, ...)."""
 _Positive = Annotated[int, Meta(ge=1, le=1 << 31)]
 _Count = Annotated[int, Meta(ge=0, le=1 << 31)]
+
+
+def datasets_dir() -> Path:
+    """HMAS_DATASETS_DIR if set, else the package's own `hmas/data`, which is datasets/ in a source tree."""
+    named = os.environ.get(DATASETS_ENV)
+    return Path(named) if named else Path(__file__).parent.parent / "data"
 
 
 class HasKvHeads(Protocol):
@@ -22,7 +29,6 @@ class HasKvHeads(Protocol):
     @property
     def num_key_value_heads(self) -> int:
         """Heads of keys and values."""
-        ...
 
 
 class KvShape(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,6 +1,7 @@
 """The adapter of any OpenAI-compatible server: it passes requests on and assumes nothing else about the server."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 import orjson
@@ -10,6 +11,8 @@ from hmas.engines.client import EngineClient, HttpResponse
 from hmas.engines.errors import EngineError, EngineProtocolError, EngineUnavailable
 
 REQUEST_ID = "x-request-id"
+_SAMPLE = re.compile(r"([\w:]+)(?:\{(.*)\})? (\S+)")
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
 WINDOW_ONLY = "the gateway's window holds n_run, no other knob is live"
 
 
@@ -113,3 +116,17 @@ def with_priority(body: bytes, priority: int) -> bytes:
     except orjson.JSONDecodeError:
         return body
     return orjson.dumps(document | {"priority": priority}) if isinstance(document, dict) else body
+
+
+def read_samples(metrics: bytes, names: tuple[str, ...]) -> Iterator[tuple[str, dict[str, str], float]]:
+    """Name, labels and value of every sample of these names in metrics in Prometheus text format; other lines are ignored."""
+    for line in metrics.decode("utf-8", "replace").splitlines():
+        if not line.startswith(names):
+            continue
+        match = _SAMPLE.fullmatch(line)
+        if match is None or match[1] not in names:
+            continue
+        try:
+            yield match[1], dict(_LABEL.findall(match[2] or "")), float(match[3])
+        except ValueError:
+            continue

@@ -37,14 +37,14 @@ def _estimate(text: str) -> float:
 
     letters = count(_LETTERS)
     # A tokenizer also splits a run of letters without spaces (base64, an identifier).
-    tokens = max(0.78 * _words(text, data) + 0.06 * letters, 0.2 * letters)
+    tokens = max(0.78 * count_words(text, data) + 0.06 * letters, 0.2 * letters)
     tokens += 0.35 * count(_DIGITS) + 0.98 * count(_PUNCTUATION) + 1.0 * data.count(b"\n")
     if size != len(text):
         tokens += 0.7 * count(_LEAD_2) + 1.0 * count(_LEAD_3) + 2.5 * count(_LEAD_4)
     return tokens
 
 
-def _words(text: str, data: bytes) -> int:
+def count_words(text: str, data: bytes) -> int:
     """The number of words, as `text.split()` counts them; `data` is the UTF-8 of `text`."""
     if len(data) != len(text):
         return len(text.split())

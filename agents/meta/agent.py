@@ -10,7 +10,6 @@ from typing import Any
 from hmas.agents.meta.make import Meta, make_meta
 from hmas.agents.meta.pending_work import PendingWork
 from hmas.agents.model_store.ranges import figures_of
-from hmas.agents.runtime.memory import resident_bytes
 from hmas.agents.runtime.work import Deferred
 from hmas.controller.bus.base import Bus
 from hmas.controller.config.schema import Config
@@ -30,6 +29,7 @@ from hmas.controller.core.messages import (
     ShortView,
     SystemSnapshot,
 )
+from hmas.controller.runtime.process import resident_bytes
 
 REPLAY = 5_000
 """Number of newest stream entries read at start."""

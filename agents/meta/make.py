@@ -24,8 +24,7 @@ from hmas.agents.meta.twin.fleet import FleetModel
 from hmas.agents.meta.twin.twin import Twin, TwinSettings
 from hmas.agents.model_store.store import SHIPPED as SHIPPED_NAME
 from hmas.agents.model_store.store import ModelStore
-from hmas.controller.config.derived import scheduler_settings
-from hmas.controller.config.paths import models_dir
+from hmas.controller.config.derived import models_dir, scheduler_settings
 from hmas.controller.config.schema import AgentsConfig, Config
 from hmas.controller.core.errors import ConfigError, HmasError
 from hmas.controller.core.messages import LongView, ShortView

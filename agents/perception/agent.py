@@ -20,10 +20,9 @@ from hmas.agents.perception.reading import PromptView, Reader, Reading
 from hmas.agents.perception.rules_reader import RulesReader
 from hmas.agents.perception.shadow import Shadow
 from hmas.agents.perception.tally import Tally
-from hmas.agents.runtime.memory import resident_bytes
 from hmas.agents.runtime.work import Deferred, Pace
 from hmas.controller.bus.base import Bus
-from hmas.controller.config.paths import models_dir
+from hmas.controller.config.derived import models_dir
 from hmas.controller.config.schema import Config
 from hmas.controller.core.errors import ModelError
 from hmas.controller.core.messages import (
@@ -36,6 +35,7 @@ from hmas.controller.core.messages import (
     RequestNotice,
     Severity,
 )
+from hmas.controller.runtime.process import resident_bytes
 
 NOTICE_MAX_AGE_S = 10.0
 """A request that has waited longer has been dispatched on defaults, or is about to be."""

@@ -23,10 +23,9 @@ from hmas.agents.prediction.prior import prior_of
 from hmas.agents.prediction.refitting import Refitted, Shadow, due, refit_into
 from hmas.agents.prediction.regressor import KIND, SHIPPED, CatBoostRegressor, load_regressor
 from hmas.agents.prediction.speed import Speed
-from hmas.agents.runtime.memory import resident_bytes
 from hmas.agents.runtime.work import Deferred, Pace
 from hmas.controller.bus.base import Bus
-from hmas.controller.config.paths import models_dir
+from hmas.controller.config.derived import models_dir
 from hmas.controller.config.schema import Config
 from hmas.controller.core.errors import ModelError
 from hmas.controller.core.messages import (
@@ -40,6 +39,7 @@ from hmas.controller.core.messages import (
     Severity,
     SystemSnapshot,
 )
+from hmas.controller.runtime.process import resident_bytes
 
 log = logging.getLogger(__name__)
 

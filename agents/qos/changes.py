@@ -1,6 +1,9 @@
 """Change points of a figure: when it changed, and from what to what. Pure and bounded.
 
-A self-starting CUSUM adds up scores whose noise has the same size at any level: 2 sqrt(n + 3/8) of an arrival count n (Anscombe), the mean
+A self-starting CUSUM (Hawkins 1987) needs no prior knowledge of the figure. Each block's score is compared with mean and deviation of
+the blocks before it, converted to a standard normal figure with the matching t distribution, and added up beyond a slack. While the
+scores are independent and normal, the figures are independent standard normal from the first on, so the rate of false alarms is that
+of the plain CUSUM. The scores have noise of the same size at any level: 2 sqrt(n + 3/8) of an arrival count n (Anscombe), the mean
 logarithm of lengths, and the distance of a block's mix from the earlier mix (the root of Freeman and Tukey's).
 """
 
@@ -12,16 +15,85 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hmas.agents.qos.self_starting import MEMORY, Cusum, Reference
 from hmas.agents.qos.sketch import Counts
 from hmas.controller.core.messages.views import ChangePoint
 
+SLACK = 0.5
+"""Standard deviations subtracted from each block (k): tuned to a shift of one deviation."""
+LIMIT = 8.0
+"""Sum at which a change is reported (h). By Siegmund's approximation one side gives a false alarm once in
+(exp(2 k b) - 1 - 2 k b) / (2 k^2) blocks with b = h + 1.166, which is 19,000; two sides together once in 9,500."""
+CLIP = 4.0
+"""Largest step of one block: a single one is an outlier, and a change needs at least three in a row."""
+WARM_UP = 8
+"""Blocks before the first is judged."""
+MEMORY = 240
+"""Effective number of blocks behind mean and deviation: older ones fade, so a slow drift is followed and only a break is reported."""
 HISTORY = 132
 """Blocks kept: a change is measured from the mean of the blocks before it, at most ten windows."""
-
-
 AROUND = 3
 """Blocks before the CUSUM left 0 that may also have been the first of the change."""
+
+
+class Reference:
+    """Mean and deviation of the scores so far.
+
+    A score with weight w has the variance s^2 / w; s is kept.
+
+    Args:
+        floor: Smallest s that is used, more than 0.
+    """
+
+    def __init__(self, floor: float) -> None:
+        self._floor = floor
+        self._blocks = 0.0
+        self._weight = 0.0
+        self._mean = 0.0
+        self._squares = 0.0
+
+    def judge(self, score: float, weight: float = 1.0) -> float | None:
+        """Takes a score and returns how unusual it is, a standard normal figure within -CLIP and CLIP; None during warm-up."""
+        found: float | None = None
+        if self._weight > 0.0:
+            scale = math.sqrt(1.0 / weight + 1.0 / self._weight)
+            if self._blocks >= WARM_UP:
+                deviation = max(self._floor, math.sqrt(self._squares / (self._blocks - 1.0)))
+                found = standard_normal((score - self._mean) / (scale * deviation), self._blocks - 1.0)
+                # An outlier must not make the reference insensitive to all that follows.
+                reach = CLIP * scale * deviation
+                score = min(self._mean + reach, max(self._mean - reach, score))
+            self._squares += ((score - self._mean) / scale) ** 2
+        if self._blocks >= MEMORY:
+            fade = 1.0 - 1.0 / MEMORY
+            self._squares, self._weight, self._blocks = self._squares * fade, self._weight * fade, self._blocks * fade
+        self._weight += weight
+        self._mean += weight / self._weight * (score - self._mean)
+        self._blocks += 1.0
+        return found
+
+
+def standard_normal(t: float, freedom: float) -> float:
+    """Converts a t with `freedom` degrees of freedom to the equally likely standard normal figure, within 0.01 from 7 on (Wallace 1959)."""
+    figure = (8.0 * freedom + 1.0) / (8.0 * freedom + 3.0) * math.sqrt(freedom * math.log1p(t * t / freedom))
+    return math.copysign(min(CLIP, figure), t)
+
+
+class Cusum:
+    """One side of a CUSUM.
+
+    Attributes:
+        run: Blocks since the sum was last 0; a reported change began with the first of them.
+    """
+
+    def __init__(self) -> None:
+        self.sum = 0.0
+        self.run = 0
+
+    def add(self, figure: float) -> bool:
+        """Takes a block, with the sign that counts on this side; returns True if there is a change to report."""
+        self.sum = max(0.0, self.sum + figure - SLACK)
+        self.run = self.run + 1 if self.sum > 0.0 else 0
+        return self.sum > LIMIT
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,14 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hmas.agents.qos import columns as col
+from hmas.agents.qos import counters as col
 from hmas.agents.qos.anomalies import AnomalyWatch
-from hmas.agents.qos.blocks import Blocks
 from hmas.agents.qos.long_view import build_long_view
 from hmas.agents.qos.readings import Readings
 from hmas.agents.qos.short_view import build_short_view
 from hmas.agents.qos.tallies import Tallies
 from hmas.agents.qos.windows import RecentIds, TimeWindow
+from hmas.agents.qos.workload_watch import Blocks
 from hmas.controller.core.messages import Completion, LongView, ShortView, SystemSnapshot
 from hmas.controller.core.messages.views import TelemetryCounts
 from hmas.controller.core.objectives import mismatch

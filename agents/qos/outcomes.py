@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-from hmas.agents.qos.heavy import Share
+from hmas.agents.qos.sketch import Share
 from hmas.controller.core.messages import Completion
 from hmas.controller.core.objectives import jain
 from hmas.controller.core.types import OutcomeKind

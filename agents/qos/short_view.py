@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 
-from hmas.agents.qos import columns as col
+from hmas.agents.qos import counters as col
 from hmas.agents.qos.outcomes import shares
-from hmas.agents.qos.readings import Readings
+from hmas.agents.qos.readings import Readings, utilization
 from hmas.agents.qos.sketch import Counts
 from hmas.agents.qos.tallies import tally
-from hmas.agents.qos.utilization import utilization
 from hmas.controller.core.messages import Completion, LatencySummary, ShortView, SystemSnapshot
 from hmas.controller.core.messages.views import TelemetryCounts
 

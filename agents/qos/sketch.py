@@ -1,12 +1,8 @@
-"""Quantiles from counts in logarithmic buckets: bounded memory, a known relative error, mergeable by addition. Pure.
-
-The idea is DDSketch's (Masson, Rim, Lee 2019): bucket boundaries grow by gamma = (1 + alpha) / (1 - alpha), so the middle of a bucket is
-within alpha of every value in it, for any distribution. Here the range is fixed at the start, so the buckets of all sub-windows align in
-plain arrays: a merge is an addition, exact and independent of order.
-"""
+"""Two sketches in bounded memory with a known error: quantiles of a stream's values, and the names that make up most of it. Pure."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -16,10 +12,16 @@ Counts: TypeAlias = npt.NDArray[np.int64]
 
 ALPHA = 0.01
 """Relative error of every value that is read back."""
+KEPT = 64
+"""No name with a share above 1 / (KEPT + 1) is missed. Up to twice as many names are held, and with no more names all counts are exact."""
 
 
 class LogBuckets:
-    """Maps values to buckets, and counts back to values.
+    """Maps values to logarithmic buckets, and counts by bucket back to values.
+
+    The idea is DDSketch's (Masson, Rim, Lee 2019): bucket boundaries grow by gamma = (1 + alpha) / (1 - alpha), so the middle of a bucket
+    is within alpha of every value in it, for any distribution. Here the range is fixed at the start, so the buckets of all sub-windows
+    align in plain arrays: a merge is an addition, exact and independent of order.
 
     Bucket 0 holds values below `lowest` and reads back as 0: an absolute error below `lowest`. Values above `highest` read back as
     about `highest`. All others read back within `ALPHA` of themselves.
@@ -101,3 +103,76 @@ class LogBuckets:
         above = counts[1:]
         total = int(above.sum())
         return float(above @ np.log(self._values[1:])) / total if total else 0.0
+
+
+@dataclass(slots=True)
+class Share:
+    """One name's part: a lower bound of its requests, and the tokens asked for and served since the name was last added."""
+
+    count: int = 0
+    asked: int = 0
+    served: int = 0
+
+
+class HeavyHitters:
+    """Counts by name. A call costs O(1) on average.
+
+    This is Misra and Gries' summary, emptied by halves: when it holds more than twice `KEPT` names, the count of the (KEPT + 1)-th
+    largest is subtracted from all, and names without a remaining count are dropped. Each time, at least KEPT + 1 names lose the same
+    amount, so one name loses at most the stream over KEPT + 1 in total. Summaries of parts of a stream add up (Agarwal et al. 2012), and
+    so do their errors.
+
+    Attributes:
+        total: Requests counted.
+        error: Most by which a name's count may be too low: 0 up to 2 `KEPT` names, and at most total / (KEPT + 1).
+    """
+
+    __slots__ = ("_held", "error", "total")
+
+    def __init__(self) -> None:
+        self._held: dict[str, Share] = {}
+        self.total = 0
+        self.error = 0
+
+    def add(self, name: str, asked: int, served: int) -> None:
+        """Counts one request."""
+        self.total += 1
+        self._add(name, 1, asked, served)
+        self._shrink()
+
+    def merge(self, other: "HeavyHitters") -> None:
+        """Adds the counts of another summary."""
+        for name, theirs in other.held().items():
+            self._add(name, theirs.count, theirs.asked, theirs.served)
+        self.total += other.total
+        self.error += other.error
+        self._shrink()
+
+    def held(self) -> Mapping[str, Share]:
+        """Returns the held counts by name."""
+        return self._held
+
+    def _add(self, name: str, count: int, asked: int, served: int) -> None:
+        share = self._held.get(name)
+        if share is None:
+            share = self._held[name] = Share()
+        share.count += count
+        share.asked += asked
+        share.served += served
+
+    def _shrink(self) -> None:
+        if len(self._held) <= 2 * KEPT:
+            return
+        taken = sorted((share.count for share in self._held.values()), reverse=True)[KEPT]
+        self.error += taken
+        for share in self._held.values():
+            share.count -= taken
+        self._held = {name: share for name, share in self._held.items() if share.count > 0}
+
+
+def merged(parts: Iterable[HeavyHitters]) -> HeavyHitters:
+    """Returns one summary of all parts."""
+    whole = HeavyHitters()
+    for part in parts:
+        whole.merge(part)
+    return whole

@@ -8,8 +8,8 @@ from bisect import insort
 
 import numpy as np
 
-from hmas.agents.qos import columns as col
-from hmas.agents.qos.heavy import HeavyHitters, merged
+from hmas.agents.qos import counters as col
+from hmas.agents.qos.counters import PaneRing
 from hmas.agents.qos.outcomes import (
     Tally,
     asked_tokens,
@@ -20,10 +20,8 @@ from hmas.agents.qos.outcomes import (
     served_late,
     served_tokens,
 )
-from hmas.agents.qos.panes import PaneRing
 from hmas.agents.qos.readings import Growth
-from hmas.agents.qos.sketch import Counts
-from hmas.agents.qos.smoothing import Smoothing
+from hmas.agents.qos.sketch import Counts, HeavyHitters, merged
 from hmas.controller.core.messages import Completion, SystemSnapshot
 from hmas.controller.core.types import OutcomeKind
 
@@ -45,14 +43,12 @@ class Tallies:
         long_s: Span of the long one, at least as much.
 
     Attributes:
-        short, long: The rings of sub-windows; columns are named in `hmas.agents.qos.columns`.
-        smoothing: Exponentially smoothed outcomes.
+        short, long: The rings of sub-windows; columns are named in `hmas.agents.qos.counters`.
     """
 
     def __init__(self, short_s: float, long_s: float) -> None:
         self.short = PaneRing(short_s, SHORT_PANES, col.SHORT_WIDTH)
-        self.smoothing = Smoothing(LONG_PANES, col.JUDGED, col.OVERDUE)
-        self.long = PaneRing(long_s, LONG_PANES, col.LONG_WIDTH, on_leave=self.smoothing.leave)
+        self.long = PaneRing(long_s, LONG_PANES, col.LONG_WIDTH, faded=(col.JUDGED, col.OVERDUE + 1))
         self._tenants: dict[int, HeavyHitters] = {}
         self._arrivals_s: list[float] = []
 
@@ -110,7 +106,6 @@ class Tallies:
         """Forgets everything."""
         self.short.clear()
         self.long.clear()
-        self.smoothing.clear()
         self._tenants.clear()
         self._arrivals_s.clear()
 

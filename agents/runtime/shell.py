@@ -69,7 +69,6 @@ class Agent(Protocol):
 
     async def recover(self, bus: Bus, now_s: float) -> None:
         """Rebuilds the agent's state once at start, from `bus.latest(...)` of its inputs and its own outputs."""
-        ...
 
     def handle(self, messages: Sequence[Message], now_s: float) -> list[Message] | Deferred[Any]:
         """Takes a batch in stream order and returns what to post, directly or as deferred work. It ignores message types it does not use.
@@ -77,11 +76,9 @@ class Agent(Protocol):
         The next batch arrives after the answers to this one are posted; ticks continue meanwhile. If the call or its deferred work raises,
         the shell hands over the same messages one at a time, and logs and skips each message that raises.
         """
-        ...
 
     def on_tick(self, now_s: float) -> list[Message]:
         """Runs every `tick_s`, with or without messages, and also while the bus is unreachable; returns what to post."""
-        ...
 
 
 @runtime_checkable
@@ -101,7 +98,6 @@ class WorksBeside(Protocol):
 
     def beside(self, now_s: float) -> Deferred[Any] | None:
         """Returns the next piece of side work, or None. The shell asks after batches and ticks, while no other piece runs."""
-        ...
 
 
 class Notify(Protocol):
@@ -109,15 +105,12 @@ class Notify(Protocol):
 
     def ready(self) -> None:
         """Reports that the agent is ready."""
-        ...
 
     def watchdog(self) -> None:
         """Reports that the agent has finished a cycle."""
-        ...
 
     def stopping(self) -> None:
         """Reports that the agent is stopping."""
-        ...
 
 
 @dataclass(slots=True)

@@ -41,11 +41,9 @@ class Bus(Protocol):
     @property
     def health(self) -> BusHealth:
         """State of this end as of the last exchange."""
-        ...
 
     async def start(self) -> None:
         """Starts the background sender. Returns even if the server is not reachable yet; a second call does nothing."""
-        ...
 
     def post(self, message: Message) -> None:
         """Adds a message to its stream without waiting; it is sent with the next batch. A full local buffer drops the oldest messages.
@@ -53,7 +51,6 @@ class Bus(Protocol):
         Raises:
             MessageError: A field cannot be encoded; an error of the caller.
         """
-        ...
 
     def read(
         self, streams: Sequence[str], *, group: str, consumer: str, count: int = 100, block_ms: int = 1000
@@ -64,7 +61,6 @@ class Bus(Protocol):
         group has left unacknowledged for a minute are delivered too. Yields [] after `block_ms` without entries and while the server is
         unreachable, so the caller's loop keeps running; ends when the bus is closed.
         """
-        ...
 
     def follow(self, streams: Sequence[str], *, count: int = 100, block_ms: int = 1000) -> AsyncIterator[list[Delivery]]:
         """Yields batches of all new messages, without a group: every follower gets every message.
@@ -72,16 +68,12 @@ class Bus(Protocol):
         Messages are new from the first iteration that reaches the server; after a lost connection, reading continues where it stopped.
         Yields [] like `read`; ends when the bus is closed.
         """
-        ...
 
     async def ack(self, deliveries: Sequence[Delivery], *, group: str) -> None:
         """Marks deliveries as done for the group."""
-        ...
 
     async def latest(self, stream: str, count: int = 1) -> list[Message]:
         """Returns the newest messages of a stream, oldest first; [] if there are none or the server is unreachable."""
-        ...
 
     async def close(self) -> None:
         """Sends buffered messages for at most a second, then disconnects."""
-        ...

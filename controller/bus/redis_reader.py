@@ -25,11 +25,9 @@ class Reader(Protocol):
 
     def restart(self) -> None:
         """Discards assumptions about the server; the next step checks them again."""
-        ...
 
     async def step(self, client: RedisClient) -> list[Delivery]:
         """Does one exchange; returns [] if the blocking time ran out."""
-        ...
 
 
 async def batches(link: Link, reader: Reader, *, block_ms: int) -> AsyncIterator[list[Delivery]]:

@@ -11,9 +11,8 @@ from redis.asyncio import Redis as RedisClient
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from hmas.controller.bus.bounds import Bounded
 from hmas.controller.bus.link import ANSWER_TIMEOUT_S, LOST, Backoff, Link
-from hmas.controller.bus.wire import Wire, xadd
+from hmas.controller.bus.wire import Bounded, Wire, xadd
 from hmas.controller.core.messages import MAXLEN
 
 BUFFER = 20_000

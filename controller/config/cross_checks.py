@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from hmas.controller.config.check import Problem
-from hmas.controller.config.derived import AGENT_NAMES
-from hmas.controller.config.paths import UNIX_PATH_LIMIT, is_loopback
+from hmas.controller.config.derived import AGENT_NAMES, UNIX_PATH_LIMIT, is_loopback
 from hmas.controller.config.schema import Config, EngineConfig
 from hmas.controller.scheduling.policies.registry import POLICIES, named
 from hmas.engines.errors import ProfileError

@@ -1,4 +1,7 @@
-"""Values derived from a configuration: the agents that run, and the settings of the scheduler."""
+"""What follows from a configuration: file paths, addresses, the agents that run, and the settings of the scheduler."""
+
+import ipaddress
+from pathlib import Path
 
 from hmas.controller.config.schema import AgentsConfig, Config
 from hmas.controller.scheduling.policies.registry import named
@@ -6,6 +9,44 @@ from hmas.controller.scheduling.settings import SchedulerSettings
 
 AGENT_NAMES = ("perception", "prediction", "qos", "meta", "statera")
 """The five agents, in the order in which a request's data passes through them."""
+UNIX_PATH_LIMIT = 107
+"""Most bytes of a unix socket's path on Linux (sun_path without its closing zero)."""
+
+
+def state_dir(config: Config) -> Path:
+    """Folder of sockets, embedded data and, by default, overrides."""
+    return Path(config.state_dir).expanduser()
+
+
+def overrides_dir(config: Config) -> Path:
+    """Folder that is polled for override files."""
+    return Path(config.overrides_dir).expanduser() if config.overrides_dir else state_dir(config) / "overrides"
+
+
+def models_dir(config: Config) -> Path:
+    """Folder of trained models: all versions, and which of them is active."""
+    return state_dir(config) / "models"
+
+
+def bus_dir(config: Config) -> Path:
+    """Folder of the embedded server: its socket `r.sock` and, if durable, its data."""
+    return state_dir(config) / "bus"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address. Names other than `localhost` count as reachable from outside."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def url_of(host: str, port: int) -> str:
+    """`http://host:port` for a client on this machine; wildcard addresses become loopback."""
+    reachable = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - recognised here, not bound
+    return f"http://[{reachable}]:{port}" if ":" in reachable and not reachable.startswith("[") else f"http://{reachable}:{port}"
 
 
 def running_agents(agents: AgentsConfig) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any
@@ -10,7 +10,6 @@ from typing import Any
 import yaml
 
 from hmas.controller.config.check import Path, dotted
-from hmas.controller.config.toml_lines import toml_lines
 from hmas.controller.core.errors import ConfigError
 
 MAX_BYTES = 1 << 20
@@ -164,3 +163,59 @@ class _YamlReader:
     def _mistake(self, node: yaml.Node, path: Path, message: str) -> ConfigError:
         where = dotted(path)
         return ConfigError(f"{self._file}:{node.start_mark.line + 1}: {where + ': ' if where else ''}{message}")
+
+
+_ENDS = re.compile(r"""]|'''|\"{3}""")
+"""What the last line of a statement of several lines contains."""
+
+
+def toml_lines(text: str) -> dict[Path, int]:
+    """Line number from 1 at which the statement of each table and key begins; tomllib itself reports no positions.
+
+    Each statement is parsed by itself: lines are collected until they are a document of their own.
+
+    Args:
+        text: Well-formed TOML. For any other text the result is incomplete.
+    """
+    lines: dict[Path, int] = {}
+    newest: dict[Path, int] = {}
+    table: Path = ()
+    statement: list[str] = []
+    for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
+        statement.append(line)
+        if len(statement) > 1 and not _ENDS.search(line):
+            continue
+        try:
+            data = tomllib.loads("\n".join(statement))
+        except ValueError:
+            continue
+        if statement[0].lstrip().startswith("["):
+            table = _table_path(data, newest)
+            found = [table[:length] for length in range(1, len(table) + 1)]
+        else:
+            found = [(*table, *path) for path in _key_paths(data)]
+        for path in found:
+            lines.setdefault(path, number - len(statement) + 1)
+        statement = []
+    return lines
+
+
+def _table_path(data: Any, newest: dict[Path, int]) -> Path:
+    """The path of a header's table; `newest` has the number of the newest item of every array of tables so far."""
+    path: Path = ()
+    while data:
+        ((name, data),) = data.items()
+        path = (*path, name)
+        if isinstance(data, list):
+            newest[path] = newest.get(path, -1) + 1
+            data = data[0]
+        if path in newest:
+            path = (*path, newest[path])
+    return path
+
+
+def _key_paths(data: dict[str, Any]) -> Iterator[Path]:
+    for name, value in data.items():
+        yield (name,)
+        if isinstance(value, dict):
+            yield from ((name, *path) for path in _key_paths(value))

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from hmas.controller.config.check import Problem, dotted, problems
-from hmas.controller.config.section import Name, PolicyName
+from hmas.controller.config.section import Name, PolicyName, doc
 from hmas.controller.control.overrides import Override
 from hmas.controller.core.errors import OverrideError, PolicyError
 from hmas.controller.scheduling.admission.quotas import TenantLimits
@@ -24,17 +24,15 @@ ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"
 SCHEMA_ID = "urn:h-mas:override:1"
 _SHOWN_PROBLEMS = 10
 
-Author = Annotated[str, Meta(min_length=1, max_length=100, pattern=r"\S", description="who holds it: a name or an address")]
-Reason = Annotated[str, Meta(min_length=1, max_length=500, pattern=r"\S", description="why, for those who find it in force")]
-Parameter = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,63}$", description="name of a policy parameter")]
-Instance = Annotated[
-    str, Meta(pattern=r"^(\*|[A-Za-z0-9][A-Za-z0-9._-]{0,63})$", description="instance name, or * for all that are not named")
-]
+Author = Annotated[str, doc("who holds it: a name or an address", min_length=1, max_length=100, pattern=r"\S")]
+Reason = Annotated[str, doc("why, for those who find it in force", min_length=1, max_length=500, pattern=r"\S")]
+Parameter = Annotated[str, doc("name of a policy parameter", pattern=r"^[a-z][a-z0-9_]{0,63}$")]
+Instance = Annotated[str, doc("instance name, or * for all that are not named", pattern=r"^(\*|[A-Za-z0-9][A-Za-z0-9._-]{0,63})$")]
 Expiry = Annotated[
     str,
-    Meta(
+    doc(
+        "ISO 8601 time with a zone, such as 2030-01-31T18:00:00Z; at most 366 days ahead",
         pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)$",
-        description="ISO 8601 time with a zone, such as 2030-01-31T18:00:00Z; at most 366 days ahead",
         extra_json_schema={"format": "date-time"},
     ),
 ]
@@ -49,55 +47,49 @@ class PolicyPart(_Part, frozen=True):
 
     name: Annotated[
         PolicyName,
-        Meta(
-            description="queueing policy: one of the project's own, as in the examples, or one of the user's",
+        doc(
+            "queueing policy: one of the project's own, as in the examples, or one of the user's",
             extra_json_schema={"examples": [policy.name for policy in BUILT_IN]},
         ),
     ]
-    parameters: Annotated[dict[Parameter, float], Meta(max_length=16, description="the policy's own parameters")] = {}
+    parameters: Annotated[dict[Parameter, float], doc("the policy's own parameters", max_length=16)] = {}
 
 
 class KnobsPart(_Part, frozen=True):
     """Execution controls of an instance; at least one of them."""
 
-    n_run: Annotated[int, Meta(ge=1, le=4096, description="requests in flight")] | UnsetType = UNSET
-    token_budget: Annotated[int, Meta(ge=1, le=1_048_576, description="tokens per engine step")] | UnsetType = UNSET
+    n_run: Annotated[int, doc("requests in flight", ge=1, le=4096)] | UnsetType = UNSET
+    token_budget: Annotated[int, doc("tokens per engine step", ge=1, le=1_048_576)] | UnsetType = UNSET
     long_prefill_tokens: (
-        Annotated[int, Meta(ge=0, le=1_048_576, description="longer prompts are computed in pieces of this many tokens; 0 for none")]
-        | UnsetType
+        Annotated[int, doc("longer prompts are computed in pieces of this many tokens; 0 for none", ge=0, le=1_048_576)] | UnsetType
     ) = UNSET
 
 
 class TenantPart(_Part, frozen=True):
     """What changes for a tenant."""
 
-    weight: Annotated[float, Meta(gt=0, le=1000, description="share under the fair policies")] | UnsetType = UNSET
-    tokens_per_minute: (
-        Annotated[int, Meta(ge=0, le=1_000_000_000, description="quota of prompt and output tokens; 0: none")] | UnsetType
-    ) = UNSET
+    weight: Annotated[float, doc("share under the fair policies", gt=0, le=1000)] | UnsetType = UNSET
+    tokens_per_minute: Annotated[int, doc("quota of prompt and output tokens; 0: none", ge=0, le=1_000_000_000)] | UnsetType = UNSET
     burst_tokens: (
-        Annotated[int, Meta(ge=0, le=1_000_000_000, description="tokens of the quota at once after a pause; 0: a minute's worth")]
-        | UnsetType
+        Annotated[int, doc("tokens of the quota at once after a pause; 0: a minute's worth", ge=0, le=1_000_000_000)] | UnsetType
     ) = UNSET
-    requests_per_minute: Annotated[int, Meta(ge=0, le=10_000_000, description="quota of requests; 0: none")] | UnsetType = UNSET
-    concurrency_share: (
-        Annotated[float, Meta(gt=0, le=1, description="greatest share of all windows while others wait; 1: no limit")] | UnsetType
-    ) = UNSET
-    max_running: (
-        Annotated[int, Meta(ge=0, le=1_000_000, description="most of its requests in flight, whoever else waits; 0: no limit")] | UnsetType
-    ) = UNSET
+    requests_per_minute: Annotated[int, doc("quota of requests; 0: none", ge=0, le=10_000_000)] | UnsetType = UNSET
+    concurrency_share: Annotated[float, doc("greatest share of all windows while others wait; 1: no limit", gt=0, le=1)] | UnsetType = UNSET
+    max_running: Annotated[int, doc("most of its requests in flight, whoever else waits; 0: no limit", ge=0, le=1_000_000)] | UnsetType = (
+        UNSET
+    )
 
 
 class EnginePart(_Part, frozen=True):
     """What changes for an engine."""
 
-    drain: Annotated[bool, Meta(description="true: no new requests are sent to it", extra_json_schema={"const": True})]
+    drain: Annotated[bool, doc("true: no new requests are sent to it", extra_json_schema={"const": True})]
 
 
 class OverrideDocument(_Part, frozen=True):
     """An override of H-MAS: what operators hold against the agents, since when, by whom and why."""
 
-    version: Annotated[int, Meta(ge=1, le=1, description="of this format")]
+    version: Annotated[int, doc("of this format", ge=1, le=1)]
     author: Author
     reason: Reason
     expires: Expiry | None

@@ -1,5 +1,6 @@
 """Generates the reference in docs/configuration.md from the schema, and has an example file."""
 
+from importlib import resources
 from typing import Any
 
 import msgspec
@@ -25,53 +26,12 @@ Times are in seconds where the name ends in `_s`, milliseconds where it ends in 
 This page is made from controller/config/schema.py by `hmas config reference`; a test checks that it is current.
 """
 
-_EXAMPLE = """\
-# H-MAS: a configuration to start from. Every setting has a default; docs/configuration.md lists them all.
-# Check it with: hmas config check FILE
-
-gateway:
-  host: 127.0.0.1
-  port: 8080
-  admin_port: 8081            # the operators' API; keep it on loopback
-  no_auth: true               # loopback only; remove it once tenants have keys
-  drain_s: 30
-
-engines:
-  - name: gpu-0
-    url: http://127.0.0.1:8000
-    kind: auto                # auto asks the engine what it is
-    n_run_max: 64
-  # - name: gpu-1
-  #   url: http://127.0.0.1:8001
-  #   api_key_env: GPU1_KEY   # the key towards the engine, by the name of its environment variable
-
-# tenants:
-#   team-a:
-#     key_sha256: []          # as printed by `hmas key new`
-#     weight: 2.0
-
-scheduler:
-  policy: edf                 # `hmas policy list` has the names
-  overdue: demote             # keep, demote, shed
-
-slo:
-  scale: 1.0                  # stretches the SLO table to this installation
-
-bus:
-  url: ""                     # empty: `hmas up` starts a server of its own
-
-agents:
-  enabled: true
-
-logging:
-  level: info
-  format: text
-"""
+_EXAMPLE = "example.yaml"
 
 
 def example_config() -> str:
     """A short YAML file to start from."""
-    return _EXAMPLE
+    return resources.files("hmas.controller.config").joinpath(_EXAMPLE).read_text(encoding="utf-8")
 
 
 def reference() -> str:

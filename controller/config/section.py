@@ -1,14 +1,21 @@
-"""The base class of every section of the configuration, and the value types that sections share."""
+"""What sections of the configuration share: their base class, value types and how a setting is described; and the section `slo`."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-Port = Annotated[int, Meta(ge=0, le=65535, description="TCP port; 0 lets the system choose")]
-Name = Annotated[
-    str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="letters, digits, dot, underscore, hyphen; 64 at most")
-]
+from hmas.controller.core.slo import TargetTable
+from hmas.controller.scheduling.settings import SHIPPED
+
+
+def doc(description: str, **limits: Any) -> Meta:
+    """The meaning of a setting, from which reference and messages are made, and its limits as `msgspec.Meta` takes them."""
+    return Meta(description=description, **limits)
+
+
+Port = Annotated[int, doc("TCP port; 0 lets the system choose", ge=0, le=65535)]
+Name = Annotated[str, doc("letters, digits, dot, underscore, hyphen; 64 at most", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 PolicyName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,31}$")]
@@ -17,3 +24,25 @@ PolicyName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,31}$")]
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base class of every section: unknown keys are refused as mistakes."""
+
+
+class SloConfig(Section, frozen=True):
+    """Targets of requests that declare none."""
+
+    scale: Annotated[float, doc("stretches H-MAS Table 6 to this installation's operating point", gt=0, le=100)] = 1.0
+    ttft_most_ms: Annotated[
+        float, doc("highest TTFT target of a request that declares none, where Table 6 would allow 4 to 13 s", ge=1, le=3_600_000)
+    ] = 2000.0
+    headroom: Annotated[
+        float,
+        doc(
+            "a target that a request does not declare is at least this many times what an engine takes for a request "
+            "alone, so that slow engines are not held to what they cannot do; 0 leaves Table 6 as it is",
+            ge=0,
+            le=100,
+        ),
+    ] = SHIPPED.headroom
+
+    def targets(self) -> TargetTable:
+        """The table of targets that the scheduler uses."""
+        return TargetTable(scale=self.scale, ttft_most_ms=self.ttft_most_ms)

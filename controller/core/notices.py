@@ -1,9 +1,20 @@
 """Builds the notice for perception from a parsed body, for the gateway and for the training and evaluation of models. Pure."""
 
+from hashlib import blake2b
+
 from msgspec import structs
 
 from hmas.controller.core.messages import RequestNotice
 from hmas.controller.core.request_body import Call
+
+DIGEST_BYTES = 8
+
+
+def session_digest(session: str) -> str:
+    """A digest of a conversation's name for agents, because the names that clients choose may identify people. Empty stays empty."""
+    if not session:
+        return ""
+    return blake2b(session.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).hexdigest()
 
 
 def notice_of(

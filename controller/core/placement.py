@@ -13,12 +13,10 @@ class Routable(Protocol):
     @property
     def request(self) -> Request:
         """The request itself."""
-        ...
 
     @property
     def estimates(self) -> Estimates:
         """The current estimates of the request."""
-        ...
 
 
 class InstanceState(Protocol):
@@ -27,37 +25,30 @@ class InstanceState(Protocol):
     @property
     def name(self) -> str:
         """The instance's name."""
-        ...
 
     @property
     def n_run(self) -> int:
         """The active window: how many requests may be in flight, 1 or more."""
-        ...
 
     @property
     def in_flight(self) -> int:
         """Requests that were sent and have not ended."""
-        ...
 
     @property
     def in_flight_tokens(self) -> int:
         """Their prompts plus the output expected at dispatch."""
-        ...
 
     @property
     def prefill_tokens(self) -> int:
         """Prompt tokens of the requests without a first token yet."""
-        ...
 
     @property
     def awaiting(self) -> int:
         """Streaming requests that were sent and have no first token yet."""
-        ...
 
     @property
     def kv_committed(self) -> float:
         """Share of the KV fence that is committed, 0 to 1; 0 without a fence."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,4 +70,3 @@ class Router(Protocol):
             instances: The instances that may take it now: healthy, with a free slot, serving the model. They are in the order of the
                 configuration, each at most once; the list may be empty.
         """
-        ...

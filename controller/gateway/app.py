@@ -11,8 +11,7 @@ from typing import Any
 import msgspec
 
 from hmas.controller.bus.base import Bus
-from hmas.controller.config.derived import scheduler_settings
-from hmas.controller.config.paths import overrides_dir
+from hmas.controller.config.derived import overrides_dir, scheduler_settings
 from hmas.controller.config.reload import differences, taken
 from hmas.controller.config.schema import Config, EngineConfig
 from hmas.controller.core.types import OutcomeKind

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 from hmas.controller.admin.server import AdminServer
 from hmas.controller.bus.base import Bus
-from hmas.controller.config.paths import is_loopback, url_of
+from hmas.controller.config.derived import is_loopback, url_of
 from hmas.controller.config.schema import Config, EngineConfig
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.gateway.app import Gateway
 from hmas.controller.gateway.http.server import HttpServer
 from hmas.controller.gateway.operator_view import GatewayOperations
 from hmas.controller.runtime.clock import Clock
-from hmas.controller.runtime.open_files import lift_limit
+from hmas.controller.runtime.process import lift_limit
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.engines.base import Engine
 from hmas.engines.connect import connect_engine

@@ -9,7 +9,6 @@ class Clock(Protocol):
 
     def now_s(self) -> float:
         """Seconds since the epoch, never going back inside a process."""
-        ...
 
 
 class SystemClock:

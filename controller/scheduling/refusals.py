@@ -1,8 +1,8 @@
 """Builds the result of a request that has ended or is refused."""
 
 from hmas.controller.core.messages import Completion
+from hmas.controller.core.notices import session_digest
 from hmas.controller.core.objectives import slo_met
-from hmas.controller.core.session import session_digest
 from hmas.controller.core.types import OutcomeKind, Request
 from hmas.controller.scheduling.admission.quotas import OverQuota
 from hmas.controller.scheduling.instances.instance import Instance

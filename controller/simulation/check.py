@@ -11,10 +11,10 @@ It checks these properties:
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Iterator, Mapping
 
-from hmas.controller.core.types import OutcomeKind, Request
+from hmas.controller.core.types import OutcomeKind
+from hmas.controller.simulation.arrivals import Arrival
 from hmas.controller.simulation.result import EngineTotals, RequestRecord, SimulationResult
 from hmas.engines.sim.profile import Profile
 
@@ -22,30 +22,6 @@ EPSILON_S = 1e-6
 """Times in the records are sums and differences of floats; times closer than this count as equal."""
 LISTED = 5
 """Violations of one kind that are listed one by one; the rest are counted."""
-
-
-class Arrived(Protocol):
-    """The part of an arrival that the check uses; `hmas.controller.simulation.Arrival` has it."""
-
-    @property
-    def request(self) -> Request:
-        """The request."""
-        ...
-
-    @property
-    def output_tokens(self) -> int:
-        """Its true output length."""
-        ...
-
-    @property
-    def block_hashes(self) -> tuple[int, ...]:
-        """Hashes of its prompt's blocks; if there are any, prompts may be cached and cost less."""
-        ...
-
-    @property
-    def pauses(self) -> Sequence[object]:
-        """Its tool calls; during one, its KV blocks may be released."""
-        ...
 
 
 class _Notes:
@@ -71,7 +47,7 @@ class _Notes:
 
 
 def check(
-    arrivals: Iterable[Arrived],
+    arrivals: Iterable[Arrival],
     result: SimulationResult,
     *,
     profiles: Mapping[str, Profile] | None = None,
@@ -130,7 +106,7 @@ def check(
     return notes.lines()
 
 
-def _match(arrivals: Iterable[Arrived], result: SimulationResult, asked: dict[str, int], notes: _Notes, *, followed: bool) -> bool:
+def _match(arrivals: Iterable[Arrival], result: SimulationResult, asked: dict[str, int], notes: _Notes, *, followed: bool) -> bool:
     """Compares each arrival with its record; fills `asked` with the output length of each request.
 
     Returns whether blocks may be shared, or released during a pause: then the records give no bound on prompts and KV cache.
@@ -284,36 +260,37 @@ def _busy_until_s(result: SimulationResult, *, whole: bool) -> float:
     return result.end_s if whole and result.counts.queued == 0 else float("inf")
 
 
+def _held(spans: Iterable[tuple[float, float, int]]) -> Iterator[tuple[float, int, int, int]]:
+    """Each beginning and end of spans (begin, end, size) in time: when, +1 or -1, how many spans hold then, and the sum of their sizes."""
+    moments: list[tuple[float, int, int]] = []
+    for begin_s, end_s, size in spans:
+        moments += [(begin_s, 1, size), (end_s - EPSILON_S, -1, -size)]
+    count = held = 0
+    for at_s, change, size in sorted(moments):
+        count += change
+        held += size
+        yield at_s, change, count, held
+
+
+def _in_flight(records: list[RequestRecord]) -> Iterator[tuple[float, int, int, int]]:
+    """Requests in flight, from dispatch to end, with prompt tokens and one output token each: the least that the fence books."""
+    return _held(
+        (record.arrival_s + record.queue_ms / 1000.0, record.arrival_s + record.total_ms / 1000.0, record.prompt_tokens + 1)
+        for record in records
+        if record.outcome is not None
+    )
+
+
 def _check_window(name: str, records: list[RequestRecord], window: int, notes: _Notes) -> None:
-    """Counts the requests in flight at every moment, each from dispatch to end."""
-    moments: list[tuple[float, int]] = []
-    for record in records:
-        if record.outcome is not None:
-            moments.append((record.arrival_s + record.queue_ms / 1000.0, 1))
-            moments.append((record.arrival_s + record.total_ms / 1000.0 - EPSILON_S, -1))
-    in_flight = 0
-    for at_s, change in sorted(moments):
-        in_flight += change
-        if in_flight > window:
-            notes.add("window", f"instance {name} had {in_flight} in flight at {at_s:.6f} s; its window was {window} at most")
+    for at_s, _, count, _ in _in_flight(records):
+        if count > window:
+            notes.add("window", f"instance {name} had {count} in flight at {at_s:.6f} s; its window was {window} at most")
 
 
 def _check_fence(name: str, records: list[RequestRecord], limit: int, notes: _Notes) -> None:
-    """Counts the prompt tokens in flight, with one output token per request, which is the least that the fence books."""
-    moments: list[tuple[float, int, int]] = []
-    for record in records:
-        if record.outcome is not None:
-            tokens = record.prompt_tokens + 1
-            moments.append((record.arrival_s + record.queue_ms / 1000.0, 1, tokens))
-            moments.append((record.arrival_s + record.total_ms / 1000.0 - EPSILON_S, -1, -tokens))
-    in_flight = held = 0
-    for at_s, change, tokens in sorted(moments):
-        in_flight += change
-        held += tokens
-        if change > 0 and in_flight > 1 and held > limit:
-            notes.add(
-                "fence", f"instance {name} had {in_flight} in flight with {held} tokens at {at_s:.6f} s; its fence was {limit} tokens"
-            )
+    for at_s, change, count, held in _in_flight(records):
+        if change > 0 and count > 1 and held > limit:
+            notes.add("fence", f"instance {name} had {count} in flight with {held} tokens at {at_s:.6f} s; its fence was {limit} tokens")
 
 
 def _check_capacity(name: str, records: list[RequestRecord], totals: EngineTotals, profile: Profile, notes: _Notes, *, loose: bool) -> None:
@@ -334,14 +311,15 @@ def _check_capacity(name: str, records: list[RequestRecord], totals: EngineTotal
         notes.add("capacity", f"instance {name} held {peak} KV blocks at most; one prompt took {whole}, and it has {profile.kv_blocks}")
     if totals.preemptions or loose:
         return
-    moments: list[tuple[float, int]] = []
-    for record in records:
-        if record.outcome is OutcomeKind.COMPLETED and record.output_tokens >= 2:
-            blocks = -(-(record.prompt_tokens + 1) // profile.block_size)
-            moments.append((record.arrival_s + record.ttft_ms / 1000.0, blocks))
-            moments.append((record.arrival_s + record.total_ms / 1000.0 - EPSILON_S, -blocks))
-    held = 0
-    for at_s, change in sorted(moments):
-        held += change
+    spans = (
+        (
+            record.arrival_s + record.ttft_ms / 1000.0,
+            record.arrival_s + record.total_ms / 1000.0,
+            -(-(record.prompt_tokens + 1) // profile.block_size),
+        )
+        for record in records
+        if record.outcome is OutcomeKind.COMPLETED and record.output_tokens >= 2
+    )
+    for at_s, _, _, held in _held(spans):
         if held > peak:
             notes.add("capacity", f"instance {name} held {held} KV blocks or more at {at_s:.6f} s; by its own word {peak} at most")

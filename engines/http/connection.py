@@ -5,7 +5,7 @@ from typing import Protocol, cast
 
 import httptools
 
-from hmas.engines.http.errors import ConnectionBroken
+from hmas.engines.errors import ConnectionBroken
 from hmas.engines.http.exchange import Exchange
 
 MAX_HEAD_BYTES = 65_536
@@ -17,11 +17,9 @@ class Owner(Protocol):
 
     def freed(self, connection: "Connection") -> None:
         """The answer has ended; the connection may carry another request."""
-        ...
 
     def lost(self, connection: "Connection") -> None:
         """The connection has ended."""
-        ...
 
 
 class Connection(asyncio.Protocol):

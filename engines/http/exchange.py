@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Protocol
 
-from hmas.engines.http.errors import ConnectionBroken
+from hmas.engines.errors import ConnectionBroken
 
 MAX_HELD_BYTES = 1 << 18
 """Bytes of a body that are buffered while no reader takes them; above this, reading from the engine stops."""
@@ -20,15 +20,12 @@ class Source(Protocol):
 
     def pause(self) -> None:
         """Stops reading."""
-        ...
 
     def resume(self) -> None:
         """Continues reading."""
-        ...
 
     def drop(self) -> None:
         """Ends the connection at once."""
-        ...
 
 
 class Exchange:

@@ -5,8 +5,8 @@ import socket
 import ssl
 from urllib.parse import urlsplit
 
+from hmas.engines.errors import ConnectionBroken
 from hmas.engines.http.connection import Connection
-from hmas.engines.http.errors import ConnectionBroken
 
 KEEPALIVE_S = 4.0
 """How long an idle connection may be reused: less than the 5 s after which uvicorn (and so vLLM) closes it."""

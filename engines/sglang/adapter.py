@@ -9,17 +9,15 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import orjson
 
-from hmas.engines.base import EngineCapabilities, EngineSnapshot, KnobName, KnobReport, Knobs
+from hmas.engines.base import EngineCapabilities, EngineSnapshot, KnobReport, Knobs
 from hmas.engines.client import EngineClient, HttpResponse
-from hmas.engines.control import ControlKnob, ControlRoute, ControlState
+from hmas.engines.control import PluginEngine
 from hmas.engines.errors import EngineError
-from hmas.engines.openai import OpenAIEngine
 from hmas.engines.sglang.answers import Counters, Load, Loads, ServerInfo, parse_answer, parse_counters
 
 CAP = "pp_max_micro_batch_size"
 """SGLang's name of its concurrency cap; without pipeline parallelism the only micro-batch is the running batch."""
 
-KNOBS: tuple[KnobName, ...] = ("n_run", "token_budget", "long_prefill_tokens")
 NOT_STOCK: Mapping[str, str] = {
     "token_budget": "stock SGLang sets its chunked prefill size at its start only; hmas-engine-plugin makes it live",
     "long_prefill_tokens": "SGLang bounds a prefill step as a whole (token_budget), not each prompt's part of it",
@@ -33,7 +31,7 @@ _ID = re.compile(r"[0-9a-f]{32}")
 _START = re.compile(rb"\s*\{\s*(?=\")")
 
 
-class SglangEngine(OpenAIEngine):
+class SglangEngine(PluginEngine):
     """Adapter of SGLang's OpenAI server.
 
     SGLang knows requests by the gateway's own id (`rid`). It aborts every request whose id BEGINS with the given one. Ids are therefore
@@ -44,10 +42,7 @@ class SglangEngine(OpenAIEngine):
 
     def __init__(self, client: EngineClient, control: EngineClient | None = None) -> None:
         super().__init__(client, control)
-        self._route = ControlRoute(self._control)
         self._info: ServerInfo | None = None
-        self._state: ControlState | None = None
-        self._words = ""
         self._settings_read_s = self._counters_read_s = float("-inf")
         self._counters = Counters()
 
@@ -71,12 +66,8 @@ class SglangEngine(OpenAIEngine):
             return False
         return status == 200
 
-    async def apply_knobs(self, knobs: Knobs) -> KnobReport:
-        """Sets live knobs: all of them through the plugin if there is one, else the concurrency cap through SGLang's own route."""
-        if self._state is not None:
-            report = await self._route.apply(knobs)
-            self._remember(report.applied)
-            return report
+    async def _apply_stock(self, knobs: Knobs) -> KnobReport:
+        """Sets the concurrency cap through SGLang's own route."""
         applied: dict[str, int] = {}
         refused: dict[str, str] = {}
         order: dict[str, int] = msgspec.to_builtins(knobs)
@@ -87,16 +78,6 @@ class SglangEngine(OpenAIEngine):
             else:
                 applied[name] = value
         return KnobReport(applied=applied, refused=refused)
-
-    async def reprioritize(self, priorities: Mapping[str, int]) -> frozenset[str]:
-        """Changes the priority of waiting requests and returns the ids that were changed."""
-        if not self.capabilities.reprioritize:
-            return frozenset()
-        return await self._route.reprioritize({name: self._signed(priority) for name, priority in priorities.items()})
-
-    async def evict(self, request_ids: Sequence[str]) -> frozenset[str]:
-        """Puts running requests back into SGLang's queue and returns their ids."""
-        return await self._route.evict(request_ids) if self.capabilities.evict else frozenset()
 
     async def _read(self, now_s: float) -> EngineSnapshot:
         document = parse_answer(await self._document("/v1/loads?include=core,queues"), Loads, f"engine {self.name} answers /v1/loads")
@@ -137,29 +118,19 @@ class SglangEngine(OpenAIEngine):
                 raise
             info = self._info
         self._settings_read_s = now_s
-        found = await self._route.read()
-        if isinstance(found, ControlState):
-            self._state = found
-            live = ", ".join([*found.knobs, *found.actions]) or "nothing"
-            self._words = "; ".join([f"live: {live}", *(f"{name}: {why}" for name, why in found.absent.items())])
-        elif self._state is not None:
-            self._words = f"the control plugin does not answer: {found}"
-        else:
-            own = f"n_run is live ({info.raises})" if info.single else f"no knob is live: {info.several}"
-            self._words = f"{own}; no other knob is: {found}"
+        own = f"n_run is live ({info.raises})" if info.single else f"no knob is live: {info.several}"
+        words = await self._read_plugin(f"{own}; no other knob is")
         self._info = info
-        state = self._state
-        stock: tuple[KnobName, ...] = ("n_run",) if info.single else ()
-        self.capabilities = EngineCapabilities(
-            kind=self.kind,
-            version=info.version,
-            live_knobs=stock if state is None else tuple(name for name in KNOBS if name in state.knobs),
-            abort=True,
-            priority=info.enable_priority_scheduling,
-            load_signals=True,
-            reprioritize=state is not None and "reprioritize" in state.actions,
-            evict=state is not None and "evict" in state.actions,
-            control=self._words,
+        self.capabilities = self._with_plugin(
+            EngineCapabilities(
+                kind=self.kind,
+                version=info.version,
+                live_knobs=("n_run",) if info.single else (),
+                abort=True,
+                priority=info.enable_priority_scheduling,
+                load_signals=True,
+                control=words,
+            )
         )
 
     async def _read_counters(self, now_s: float) -> None:
@@ -170,7 +141,7 @@ class SglangEngine(OpenAIEngine):
         except EngineError:
             return
         if status == 200:
-            self._counters = parse_counters(data.decode("utf-8", "replace"))
+            self._counters = parse_counters(data)
 
     async def _cap(self, value: int) -> str:
         """Sets the concurrency cap of stock SGLang. Returns why it failed, else an empty text: SGLang answers 200 in both cases."""
@@ -189,16 +160,6 @@ class SglangEngine(OpenAIEngine):
             return f"SGLang refuses {CAP} = {value}; allowed: 1 to {self._info.ceiling}"
         self._info = self._info.with_cap(value)
         return ""
-
-    def _remember(self, applied: Mapping[str, int]) -> None:
-        state = self._state
-        assert state is not None
-        held = state.knobs
-        turned = {name: msgspec.structs.replace(held[name], value=value) for name, value in applied.items() if name in held}
-        self._state = msgspec.structs.replace(state, knobs=held | turned)
-
-    def _knob(self, name: KnobName) -> ControlKnob | None:
-        return self._state.knobs.get(name) if self._state is not None else None
 
     def _signed(self, priority: int) -> int:
         clamped = min(max(priority, -MAX_PRIORITY), MAX_PRIORITY)

@@ -1,19 +1,17 @@
 """The parts of SGLang's status documents that the adapter reads. Pure."""
 
-import re
 from typing import Any, TypeVar
 
 import msgspec
 
 from hmas.engines.errors import EngineProtocolError
+from hmas.engines.openai import read_samples
 
 Form = TypeVar("Form")
 
 RETRACTED = "sglang:num_retracted_requests_total"
 TOKENS = "sglang:realtime_tokens_total"
 FIRST_TOKENS = "sglang:time_to_first_token_seconds_count"
-_SAMPLE = re.compile(r"(sglang:\w+)(?:\{(.*)\})? (\S+)")
-_LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 class Queues(msgspec.Struct, frozen=True):
@@ -127,28 +125,18 @@ def parse_answer(document: Any, form: type[Form], where: str) -> Form:
         raise EngineProtocolError(f"{where} with what SGLang does not answer: {error}") from error
 
 
-def parse_counters(text: str) -> Counters:
-    """Reads totals from the metrics, summed over schedulers and priorities; lines that are not samples are ignored."""
+def parse_counters(metrics: bytes) -> Counters:
+    """Reads totals from the metrics, summed over schedulers and priorities."""
     decoded = first = retracted = 0.0
-    for line in text.splitlines():
-        if not line.startswith((RETRACTED, TOKENS, FIRST_TOKENS)):
-            continue
-        match = _SAMPLE.fullmatch(line)
-        if match is None:
-            continue
-        labels = dict(_LABEL.findall(match[2] or ""))
-        try:
-            value = float(match[3])
-        except ValueError:
-            continue
+    for name, labels, value in read_samples(metrics, (RETRACTED, TOKENS, FIRST_TOKENS)):
         # Every rank of a tensor-parallel group may report the same work.
         if labels.get("tp_rank", "0") != "0" or not 0.0 <= value < float("inf"):
             continue
-        if match[1] == TOKENS and labels.get("mode") == "decode":
+        if name == TOKENS and labels.get("mode") == "decode":
             decoded += value
-        elif match[1] == FIRST_TOKENS:
+        elif name == FIRST_TOKENS:
             first += value
-        elif match[1] == RETRACTED:
+        elif name == RETRACTED:
             retracted += value
     # A prefill produces one token that does not count as decoded: the request's first, and one after each retraction.
     return Counters(int(decoded + first + retracted), int(retracted))

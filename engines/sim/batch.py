@@ -1,12 +1,10 @@
 """The running batch of an engine model: which sequences the next step computes, which join, and which are preempted."""
 
 from hmas.engines.sim.blocks import BlockPool
-from hmas.engines.sim.decoding import DecodeGroup
+from hmas.engines.sim.decoding import DecodeGroup, Stretch
 from hmas.engines.sim.profile import Profile
-from hmas.engines.sim.queueing import EngineQueue
 from hmas.engines.sim.request import TokenEvent
-from hmas.engines.sim.sequence import Sequence
-from hmas.engines.sim.stretch import Stretch
+from hmas.engines.sim.sequence import EngineQueue, Sequence
 
 
 class _Work:

@@ -13,12 +13,9 @@ from aiohttp.http import HttpVersion11
 
 from hmas.engines.base import Knobs
 from hmas.engines.errors import EngineError
-from hmas.engines.sim import embeddings, metrics
-from hmas.engines.sim.driver import Driver
-from hmas.engines.sim.faults import GARBAGE, HTML, Fault, parse_fault, reset
 from hmas.engines.sim.model import EngineModel, SimRequest
-from hmas.engines.sim.reply import Reply, Tally
-from hmas.engines.sim.streams import Faulty, Sink, Stream, Whole
+from hmas.engines.sim.reply import Reply, Tally, embed, render_metrics
+from hmas.engines.sim.streams import GARBAGE, HTML, Driver, Fault, Faulty, Sink, Stream, Whole, parse_fault, reset
 from hmas.engines.sim.wire import Ask, Refused, parse_chat, parse_completion
 
 T = TypeVar("T")
@@ -110,7 +107,7 @@ class SimServer:
 
     async def embeddings(self, request: web.Request) -> web.Response:
         """POST /v1/embeddings."""
-        return _json(embeddings.embed(await request.read(), model=self._model_name))
+        return _json(embed(await request.read(), model=self._model_name))
 
     async def models(self, _request: web.Request) -> web.Response:
         """GET /v1/models."""
@@ -131,7 +128,7 @@ class SimServer:
         """GET /metrics."""
         model = self._driver.model
         snapshot = model.snapshot(self._name, self._now_s())
-        body = metrics.render(snapshot, model.profile, model_name=self._model_name, ended=self._ended, stalled_s=self._driver.stalled_s)
+        body = render_metrics(snapshot, model.profile, model_name=self._model_name, ended=self._ended, stalled_s=self._driver.stalled_s)
         return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     async def state(self, _request: web.Request) -> web.Response:

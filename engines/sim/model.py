@@ -19,10 +19,10 @@ from typing import Literal
 from hmas.engines.base import EngineSnapshot, KnobReport, Knobs
 from hmas.engines.errors import EngineError
 from hmas.engines.sim.batch import Batch
+from hmas.engines.sim.decoding import Stretch
 from hmas.engines.sim.profile import Profile
 from hmas.engines.sim.request import Pause, PauseMode, SimRequest, StepResult, TokenEvent
 from hmas.engines.sim.sequence import Sequence
-from hmas.engines.sim.stretch import Stretch
 
 __all__ = ["EngineModel", "Pause", "PauseMode", "Preemption", "QueueOrder", "SimRequest", "StepResult", "TokenEvent"]
 

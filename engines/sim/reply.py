@@ -1,14 +1,24 @@
-"""Renders answers: the bytes of OpenAI responses in vLLM's format."""
+"""Renders answers: the bytes of OpenAI responses and of Prometheus metrics in vLLM's format."""
 
-from collections.abc import Sequence
-from typing import Any
+import base64
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, Literal
 
+import msgspec
+import numpy as np
 import orjson
 
+from hmas.engines.base import EngineSnapshot
+from hmas.engines.sim.profile import Profile
 from hmas.engines.sim.text import WORDS, WORDS_JSON, logprob, split_text, word_index
-from hmas.engines.sim.wire import Ask
+from hmas.engines.sim.wire import Ask, Refused, check_model
+from hmas.engines.tokens import estimate_tokens
 
 DONE = b"data: [DONE]\n\n"
+DIMENSIONS = 64
+"""Of an embedding."""
+MAX_INPUTS = 2048
 
 
 class Tally:
@@ -197,3 +207,77 @@ class Reply:
             word = WORDS[(word_index(seed, position) + rank) % len(WORDS)]
             ranked.append({"token": word, "logprob": logprob(seed, position, rank), "bytes": list(word.encode())})
         return ranked[0] | {"top_logprobs": ranked[: self._ask.top_logprobs or 0]}
+
+
+class _EmbeddingBody(msgspec.Struct):
+    input: Any
+    model: str | None = None
+    encoding_format: Literal["float", "base64"] = "float"
+
+
+def embed(data: bytes, *, model: str) -> bytes:
+    """The document with the embeddings of a body: unit vectors derived from the text, computed at once and outside the batch.
+
+    Raises:
+        Refused: The body is not JSON, the model is not served, or `input` is not a text, a token list or a list of those.
+    """
+    try:
+        body = msgspec.json.decode(data, type=_EmbeddingBody)
+    except msgspec.DecodeError as error:
+        raise Refused(400, str(error)) from error
+    check_model(body.model, model)
+    inputs = body.input if isinstance(body.input, list) and body.input and isinstance(body.input[0], str | list) else [body.input]
+    if len(inputs) > MAX_INPUTS:
+        raise Refused(400, f"input: {len(inputs)} texts; allowed up to {MAX_INPUTS}", param="input")
+    tokens = sum(_length(entry) for entry in inputs)
+    rows = [{"object": "embedding", "index": i, "embedding": _encoded(entry, body.encoding_format)} for i, entry in enumerate(inputs)]
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return orjson.dumps({"object": "list", "model": model, "data": rows, "usage": usage})
+
+
+def _length(entry: object) -> int:
+    if isinstance(entry, str):
+        return estimate_tokens(entry)
+    if isinstance(entry, list) and entry and all(isinstance(token, int) for token in entry):
+        return len(entry)
+    raise Refused(400, "input: allowed is a text, a list of token ids, or a list of those", param="input")
+
+
+def _encoded(entry: object, form: str) -> list[float] | str:
+    seed = int.from_bytes(blake2b(orjson.dumps(entry), digest_size=8).digest(), "big")
+    vector = np.random.default_rng(seed).standard_normal(DIMENSIONS).astype("<f4")
+    vector /= np.linalg.norm(vector)
+    if form == "base64":
+        return base64.b64encode(vector.tobytes()).decode()
+    return [float(value) for value in vector]
+
+
+def render_metrics(snapshot: EngineSnapshot, profile: Profile, *, model_name: str, ended: Mapping[str, int], stalled_s: float) -> bytes:
+    """Prometheus metrics under vLLM's names, so that tools for vLLM can also read the embedded engine.
+
+    Args:
+        snapshot: The engine's state.
+        profile: The engine's profile, for the configuration of the cache.
+        model_name: Label of every series.
+        ended: Finished requests by finish reason.
+        stalled_s: Time lost to a busy host, seconds.
+    """
+    labels = f'engine="0",model_name="{model_name}"'
+    cache = f'block_size="{profile.block_size}",num_gpu_blocks="{profile.kv_blocks}",engine="0"'
+    reasons = {f'{labels},finished_reason="{reason}"': count for reason, count in sorted(ended.items())}
+    rows: list[tuple[str, str, Mapping[str, float]]] = [
+        ("vllm:num_requests_running", "Number of requests in model execution batches.", {labels: snapshot.running}),
+        ("vllm:num_requests_waiting", "Number of requests waiting to be processed.", {labels: snapshot.waiting}),
+        ("vllm:kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.", {labels: snapshot.kv_usage or 0.0}),
+        ("vllm:cache_config_info", "Information of the cache config.", {cache: 1}),
+        ("vllm:num_preemptions_total", "Cumulative number of preemptions.", {labels: snapshot.preemptions_total}),
+        ("vllm:prompt_tokens_total", "Number of prefill tokens processed.", {labels: snapshot.prompt_tokens_total}),
+        ("vllm:generation_tokens_total", "Number of generation tokens.", {labels: snapshot.generation_tokens_total}),
+        ("vllm:request_success_total", "Count of finished requests.", reasons),
+        ("sim:stalled_seconds_total", "Time lost because the host did not run the engine in time.", {labels: stalled_s}),
+    ]
+    lines = []
+    for name, text, samples in rows:
+        lines += [f"# HELP {name} {text}", f"# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}"]
+        lines += [f"{name}{{{label}}} {value}" for label, value in samples.items()]
+    return ("\n".join(lines) + "\n").encode()

@@ -1,31 +1,22 @@
 """The embedded engine over HTTP: an OpenAI-compatible server whose tokens come from `EngineModel` in real time.
 
-    python -m hmas.engines.sim.server --profile demo-small --port 8101 --name sim-1 --model demo
+    hmas run engine --profile demo-small --port 8101 --name sim-1 --model demo
 
 The server has these paths besides the OpenAI ones: `GET /sim/state` (an `EngineSnapshot`), `POST /sim/knobs` (`Knobs` -> `KnobReport`),
 `POST /sim/fault` (`{"fault": "reset-after:3", "times": 1}`; null ends it), `POST /abort_requests` (`{"request_ids": [...]}`, ids as sent in
 `x-request-id`). A body's `"sim": {"output_tokens": N}` sets the answer's true length, `"sim": {"prompt_tokens": N}` the prompt's.
 """
 
-import argparse
-import asyncio
-import logging
-import signal
 import time
 from collections.abc import Awaitable, Callable
 
-import uvloop
 from aiohttp import web
 
-from hmas.engines.errors import EngineError
-from hmas.engines.sim.faults import Fault, parse_fault
 from hmas.engines.sim.handlers import SimServer
 from hmas.engines.sim.model import EngineModel
-from hmas.engines.sim.profile import load_profile
+from hmas.engines.sim.streams import Fault
 
 MAX_BODY_BYTES = 64 << 20
-
-logger = logging.getLogger(__name__)
 
 
 def create_app(
@@ -45,7 +36,7 @@ def create_app(
         name: The instance's name in snapshots.
         now_s: A clock: seconds since the epoch, never going back; None takes `process_clock`.
         fault: A fault that is active from the start.
-        settle: As in `hmas.engines.sim.driver.Driver`; None in real time.
+        settle: As in `hmas.engines.sim.streams.Driver`; None in real time.
     """
     server = SimServer(model, model_name, name, now_s=now_s or process_clock(), fault=fault, settle=settle)
     app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[server.guard])
@@ -98,47 +89,3 @@ async def start(app: web.Application, *, host: str = "127.0.0.1", port: int = 0,
         await runner.cleanup()
         raise
     return runner, int(runner.addresses[0][1])
-
-
-async def serve(app: web.Application, *, host: str, port: int, grace_s: float) -> None:
-    """Serves until SIGTERM or SIGINT, then lets running requests end."""
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    runner, port = await start(app, host=host, port=port, grace_s=grace_s)
-    logger.info("listening on http://%s:%d", host, port)
-    await stop.wait()
-    logger.info("shutting down, running requests have %g s", grace_s)
-    await runner.cleanup()
-
-
-def main() -> None:
-    """Command line of one embedded engine."""
-    parser = argparse.ArgumentParser(prog="python -m hmas.engines.sim.server", description="An OpenAI-compatible engine that needs no GPU.")
-    parser.add_argument("--profile", default="demo-small", help="name of a shipped profile (docs/profiles.md lists them), or a .json file")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=8101, help="0 takes a free one and logs it")
-    parser.add_argument("--name", default="sim", help="the instance's name in its snapshots")
-    parser.add_argument("--model", default="sim", help="what the engine calls its model")
-    parser.add_argument("--max-num-seqs", type=int, help="sequences that may run at once; default: the profile's")
-    parser.add_argument("--max-num-batched-tokens", type=int, help="tokens per step; default: the profile's")
-    parser.add_argument("--scheduling-policy", choices=["fcfs", "priority"], default="fcfs", help="order of the engine's own queue")
-    parser.add_argument(
-        "--fault", help="misbehave from the start: html, garbage, status:N, reset-before, reset-after:N, half-sse:N, stall:N"
-    )
-    parser.add_argument("--grace-s", type=float, default=10.0, help="how long SIGTERM waits for running requests")
-    args = parser.parse_args()
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter(f"%(asctime)s %(levelname)s {args.name}: %(message)s"))
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    try:
-        model = EngineModel(load_profile(args.profile), args.max_num_seqs, args.max_num_batched_tokens, order=args.scheduling_policy)
-        app = create_app(model, args.model, args.name, fault=parse_fault(args.fault) if args.fault else None)
-        uvloop.run(serve(app, host=args.host, port=args.port, grace_s=args.grace_s))
-    except (EngineError, OSError) as error:
-        parser.error(str(error))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,11 +1,70 @@
-"""The receivers of tokens: an SSE stream, an answer sent as a whole, or one that a fault breaks off."""
+"""From the model's steps to clients: the driver in real time, the receivers of tokens, and the faults that may break an answer off."""
 
-from asyncio import Future, Transport
-from typing import Protocol
+import asyncio
+import socket
+import struct
+from asyncio import Future, Transport, WriteTransport
+from collections.abc import Awaitable, Callable
+from typing import Literal, Protocol, get_args
 
-from hmas.engines.sim.faults import Fault, reset
-from hmas.engines.sim.model import TokenEvent
+import msgspec
+
+from hmas.engines.errors import EngineError
+from hmas.engines.sim.model import EngineModel, SimRequest, StepResult, TokenEvent
 from hmas.engines.sim.reply import Reply
+
+MAX_CATCH_UP_S = 0.02
+"""A late step is dated back by at most this; any further delay counts as a stall of the engine, as in a real one."""
+FaultKind = Literal["html", "garbage", "status", "reset-before", "reset-after", "half-sse", "stall"]
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """One fault, applied to generation requests.
+
+    Attributes:
+        kind: `html`: 200 with a web page. `garbage`: 200 with noise declared as an event stream. `status`: the HTTP status `value`.
+            `reset-before`: the connection is reset before the head. `reset-after`: reset after `value` tokens. `half-sse`: half an
+            event after `value` tokens, then a clean end. `stall`: silence after `value` tokens, with the connection open.
+        value: Tokens, or the status; see above.
+        times: Number of requests to which it applies; None for all.
+        everywhere: Apply it to every path except `/sim/fault`, so also to health and metrics (only the kinds before the head).
+    """
+
+    kind: FaultKind
+    value: int = 0
+    times: int | None = None
+    everywhere: bool = False
+
+    @property
+    def before_head(self) -> bool:
+        """Whether the fault replaces the whole answer; if not, it breaks the answer off."""
+        return self.kind in {"html", "garbage", "status", "reset-before"}
+
+
+def parse_fault(text: str) -> Fault:
+    """Reads `KIND` or `KIND:VALUE`.
+
+    Raises:
+        EngineError: The kind is unknown, or the value is not a number.
+    """
+    kind, colon, value = text.partition(":")
+    kinds = get_args(FaultKind)
+    if kind not in kinds or (colon and not value.isdigit()):
+        raise EngineError(f"fault {text!r}: allowed are {', '.join(kinds)}, with :NUMBER for tokens or status")
+    default = 500 if kind == "status" else 0
+    return msgspec.convert({"kind": kind, "value": int(value) if value else default}, Fault)
+
+
+HTML = b"<!DOCTYPE html><html><head><title>502 Bad Gateway</title></head><body><h1>Bad Gateway</h1></body></html>"
+GARBAGE = b"\x00\xff\xfe}{][\x80data\x00: \xc3\x28\r\r\n\n" * 8
+
+
+def reset(transport: WriteTransport) -> None:
+    """Ends a connection with RST, as a crashed process or a firewall does."""
+    sock = transport.get_extra_info("socket")
+    if sock is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()
 
 
 class Sink(Protocol):
@@ -13,11 +72,9 @@ class Sink(Protocol):
 
     def token(self, event: TokenEvent) -> bool:
         """Receives one token. Returns False if the client has disconnected."""
-        ...
 
     def abort(self) -> None:
         """The request has been aborted: there will be no more tokens."""
-        ...
 
 
 class Stream:
@@ -132,3 +189,99 @@ class Faulty:
     def abort(self) -> None:
         """Passes the abort on."""
         self._inner.abort()
+
+
+class Driver:
+    """Runs one model in real time.
+
+    Each step begins when the step before it ended, not when the timer fired, so timer errors do not add up.
+
+    Args:
+        model: The engine.
+        settle: Awaited before each step. On a loop in virtual time it returns when nothing more can reach the engine at this moment; None
+            on a loop in real time, which has no such moment.
+
+    Attributes:
+        model: The engine.
+        stalled_s: Time lost since the start because the host was too busy to step in time, seconds.
+    """
+
+    def __init__(self, model: EngineModel, settle: Callable[[], Awaitable[None]] | None = None) -> None:
+        self.model = model
+        self._settle = settle
+        self.stalled_s = 0.0
+        self._sinks: dict[str, Sink] = {}
+        self._wake = asyncio.Event()
+
+    def start(self, request: SimRequest, sink: Sink) -> None:
+        """Adds a request to the engine; its tokens go to `sink`.
+
+        Raises:
+            EngineError: As `EngineModel.add`.
+        """
+        self.model.add(request)
+        self._sinks[request.id] = sink
+        self._wake.set()
+
+    def drop(self, request_id: str) -> None:
+        """Removes a request whose client has disconnected; does nothing if the request has ended."""
+        if self._sinks.pop(request_id, None) is not None:
+            self.model.abort(request_id)
+
+    def abort(self, request_id: str) -> bool:
+        """Ends a request at its client's order: its answer ends with the reason `abort`."""
+        sink = self._sinks.pop(request_id, None)
+        if sink is None:
+            return False
+        self.model.abort(request_id)
+        sink.abort()
+        return True
+
+    async def run(self) -> None:
+        """Steps until cancelled."""
+        loop = asyncio.get_running_loop()
+        begin_s = loop.time()
+        while True:
+            late_s = loop.time() - begin_s - MAX_CATCH_UP_S
+            if late_s > 0:
+                self.stalled_s += late_s
+                begin_s += late_s
+            if self._settle is not None:
+                await self._settle()
+            result = self.model.step(begin_s)
+            if result is None:
+                self._wake.clear()
+                await self._wake.wait()
+                begin_s = loop.time()
+                continue
+            await until(loop, result.end_s)
+            self._deliver(result)
+            begin_s = result.end_s
+
+    def _deliver(self, result: StepResult) -> None:
+        sinks = self._sinks
+        for event in result.produced:
+            # The sink is missing if the request was dropped while the step ran.
+            sink = sinks.get(event.id)
+            if sink is None:
+                continue
+            listens = sink.token(event)
+            if event.finished:
+                del sinks[event.id]
+            elif not listens:
+                self.drop(event.id)
+
+
+async def until(loop: asyncio.AbstractEventLoop, at_s: float) -> None:
+    """Returns at `at_s` of the loop's time; `asyncio.sleep` of the difference would add a rounding error to every step."""
+    reached: asyncio.Future[None] = loop.create_future()
+    timer = loop.call_at(at_s, _reach, reached)
+    try:
+        await reached
+    finally:
+        timer.cancel()
+
+
+def _reach(reached: "asyncio.Future[None]") -> None:
+    if not reached.done():
+        reached.set_result(None)

@@ -5,17 +5,16 @@ Stock vLLM's scheduler cannot be controlled, and a request is aborted only by cl
 (docs/engines.md) its knobs are live.
 """
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import msgspec
 import orjson
 
-from hmas.engines.base import EngineCapabilities, EngineSnapshot, KnobName, KnobReport, Knobs
-from hmas.engines.client import EngineClient
-from hmas.engines.control import ControlKnob, ControlRoute, ControlState
+from hmas.engines.base import EngineCapabilities, EngineSnapshot, KnobName
+from hmas.engines.client import CONTROL_TIMEOUT_S, EngineClient
+from hmas.engines.control import PluginEngine
 from hmas.engines.errors import EngineError, EngineProtocolError, EngineUnavailable
-from hmas.engines.openai import WINDOW_ONLY, OpenAIEngine
+from hmas.engines.openai import WINDOW_ONLY, read_samples
 
 RUNNING = "vllm:num_requests_running"
 WAITING = "vllm:num_requests_waiting"
@@ -26,19 +25,15 @@ PROMPT_TOKENS = "vllm:prompt_tokens_total"
 GENERATION_TOKENS = "vllm:generation_tokens_total"
 _READ = (RUNNING, WAITING, KV_USAGE, CACHE_CONFIG, PREEMPTIONS, PROMPT_TOKENS, GENERATION_TOKENS)
 
-_SAMPLE = re.compile(r"(vllm:\w+)(?:\{(.*)\})? (\S+)")
-_LABEL = re.compile(r'(\w+)="([^"]*)"')
 _SETTINGS_TIMEOUT_S = 10.0
 _CONTROL_READ_EVERY_S = 5.0
 """How often the active knobs are read again, because another client may have changed them."""
 _CONTROL_WAIT_S = 1.0
 
-KNOBS: tuple[KnobName, ...] = ("n_run", "token_budget", "long_prefill_tokens")
-
 ID_PREFIXES: Mapping[str, str] = {"/v1/chat/completions": "chatcmpl-", "/v1/completions": "cmpl-"}
 
 
-class VllmEngine(OpenAIEngine):
+class VllmEngine(PluginEngine):
     """Adapter of vLLM's OpenAI server."""
 
     kind = "vllm"
@@ -46,9 +41,6 @@ class VllmEngine(OpenAIEngine):
     def __init__(self, client: EngineClient, control: EngineClient | None = None) -> None:
         super().__init__(client, control)
         self._settings: dict[str, int] = {}
-        self._route = ControlRoute(self._control)
-        self._state: ControlState | None = None
-        self._control_words = ""
         self._control_read_s = float("-inf")
 
     async def abort(self, request_id: str) -> bool:
@@ -65,24 +57,6 @@ class VllmEngine(OpenAIEngine):
             return False
         return status == 200
 
-    async def apply_knobs(self, knobs: Knobs) -> KnobReport:
-        """Sets live knobs through the plugin; without a plugin, or if it rejects the token, all are refused."""
-        if self._state is None:
-            return KnobReport(refused=dict.fromkeys(msgspec.to_builtins(knobs), self._control_words or "not reached yet"))
-        report = await self._route.apply(knobs)
-        held = self._state.knobs
-        turned = {name: msgspec.structs.replace(held[name], value=value) for name, value in report.applied.items() if name in held}
-        self._state = msgspec.structs.replace(self._state, knobs=held | turned)
-        return report
-
-    async def reprioritize(self, priorities: Mapping[str, int]) -> frozenset[str]:
-        """Changes the priority of waiting requests and returns the ids that were changed; vLLM has the same sign as H-MAS."""
-        return await self._route.reprioritize(priorities) if self.capabilities.reprioritize else frozenset()
-
-    async def evict(self, request_ids: Sequence[str]) -> frozenset[str]:
-        """Puts running requests back into vLLM's queue and returns their ids."""
-        return await self._route.evict(request_ids) if self.capabilities.evict else frozenset()
-
     async def _read(self, now_s: float) -> EngineSnapshot:
         if not self.capabilities.load_signals:
             await self._probe()
@@ -91,7 +65,7 @@ class VllmEngine(OpenAIEngine):
         status, data = await self._client.get("/metrics")
         if status != 200:
             raise EngineUnavailable(f"engine {self.name} answers /metrics with status {status}")
-        series = parse_metrics(data.decode("utf-8", "replace"))
+        series = parse_metrics(data)
         running = _values(series[RUNNING])
         if not running:
             raise EngineProtocolError(f"engine {self.name} answers /metrics without {RUNNING}: {data[:80]!r}")
@@ -130,29 +104,13 @@ class VllmEngine(OpenAIEngine):
         )
 
     async def _read_control(self, now_s: float) -> None:
-        """Reads the state of the plugin's knobs. A plugin that has answered before is kept if it is too busy to answer now."""
+        """Reads the state of the plugin's knobs."""
         self._control_read_s = now_s
-        # The plugin answers between two steps; the reading of the engine's load must not wait long for it.
-        found = await self._route.read() if self._state is None else await self._route.read(_CONTROL_WAIT_S)
-        if isinstance(found, ControlState):
-            self._state, self._control_words = found, _words_of(found)
-        elif self._state is not None:
-            self._control_words = f"the control plugin does not answer: {found}"
-        else:
-            self._control_words = f"{WINDOW_ONLY}: {found}"
-        state = self._state
-        self.capabilities = msgspec.structs.replace(
-            self.capabilities,
-            live_knobs=tuple(name for name in KNOBS if state is not None and name in state.knobs),
-            reprioritize=state is not None and "reprioritize" in state.actions,
-            evict=state is not None and "evict" in state.actions,
-            # Priorities of waiting requests can be changed only if the queue is ordered by priority.
-            priority=self.capabilities.priority or (state is not None and "reprioritize" in state.actions),
-            control=self._control_words,
-        )
-
-    def _knob(self, name: KnobName) -> ControlKnob | None:
-        return self._state.knobs.get(name) if self._state is not None else None
+        # A known plugin answers between two steps; the reading of the engine's load must not wait long for it.
+        words = await self._read_plugin(WINDOW_ONLY, CONTROL_TIMEOUT_S if self._plugin is None else _CONTROL_WAIT_S)
+        able = self._with_plugin(self.capabilities)
+        # Priorities of waiting requests can be changed only if the queue is ordered by priority.
+        self.capabilities = msgspec.structs.replace(able, priority=able.priority or able.reprioritize, control=words)
 
     def _value(self, name: KnobName, setting: str) -> int | None:
         """A knob's active value as the plugin reports it, else its start-up value if the engine shows it."""
@@ -169,30 +127,14 @@ class VllmEngine(OpenAIEngine):
         return scheduler if isinstance(scheduler, dict) else {}
 
 
-def _words_of(state: ControlState) -> str:
-    """The state of live control as text, for `hmas engines`."""
-    live = ", ".join([*(name for name in KNOBS if name in state.knobs), *state.actions]) or "nothing"
-    missing = "; ".join(f"not {name}: {reason}" for name, reason in state.absent.items())
-    return f"live: {live}" + (f"; {missing}" if missing else "")
-
-
 Samples = list[tuple[dict[str, str], float]]
 
 
-def parse_metrics(text: str) -> dict[str, Samples]:
-    """Labels and values of the metrics in `_READ`, by name; lines that are not samples are ignored."""
+def parse_metrics(metrics: bytes) -> dict[str, Samples]:
+    """Labels and values of the metrics in `_READ`, by name."""
     series: dict[str, Samples] = {name: [] for name in _READ}
-    for line in text.splitlines():
-        if not line.startswith(_READ):
-            continue
-        match = _SAMPLE.fullmatch(line)
-        if match is None or match[1] not in series:
-            continue
-        try:
-            value = float(match[3])
-        except ValueError:
-            continue
-        series[match[1]].append((dict(_LABEL.findall(match[2] or "")), value))
+    for name, labels, value in read_samples(metrics, _READ):
+        series[name].append((labels, value))
     return series
 
 

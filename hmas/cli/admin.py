@@ -1,24 +1,46 @@
-"""Options and functions with which the operators' commands find a gateway."""
+"""Options and functions with which commands find their configuration and a gateway."""
 
 import getpass
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any
 
 import click
 
-from hmas.cli.settings import config_option, read_config
+from hmas.cli.output import duration_words
+from hmas.cli.values import Duration
 from hmas.controller.admin.client import AdminClient
-from hmas.controller.config.paths import url_of
+from hmas.controller.config.derived import url_of
+from hmas.controller.config.loader import load_config
+from hmas.controller.config.schema import Config
 
 FOREVER = "until it is released"
 
+config_option = click.option(
+    "--config",
+    "config_file",
+    metavar="FILE",
+    envvar="HMAS_CONFIG",
+    help="Configuration, YAML or TOML. [env: HMAS_CONFIG; default: built-in values]",
+)
 admin_url_option = click.option(
     "--admin", "admin_url", metavar="URL", envvar="HMAS_ADMIN_URL", help="The gateway's operators' API. [env: HMAS_ADMIN_URL]"
 )
-reason_option = click.option("--reason", required=True, help="Why; shown to everybody who finds it in force.")
-author_option = click.option("--author", default=None, help="Who; your login name by default.")
+_HOLD_OPTIONS = (
+    click.option("--for", "for_s", type=Duration(), help=f"How long, such as 90s, 10m, 2h; {FOREVER} by default."),
+    click.option("--reason", required=True, help="Why; shown to everybody who finds it in force."),
+    click.option("--author", default=None, help="Who; your login name by default."),
+)
+
+
+def read_config(config_file: str | None, extra: Mapping[str, str] | None = None) -> Config:
+    """Reads the configuration from file and environment; `extra` variables take precedence over both.
+
+    Raises:
+        ConfigError: Names every mistake.
+    """
+    return load_config(config_file or None, {**os.environ, **(extra or {})})
 
 
 def connect(admin_url: str | None, config_file: str | None) -> AdminClient:
@@ -44,10 +66,24 @@ def takes_client(command: Callable[..., Any]) -> Callable[..., Any]:
     return admin_url_option(config_option(connected))
 
 
-def author_name(given: str | None) -> str:
-    """The given author, else the login name."""
-    if given:
-        return given
+def holds(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a command --for, --reason and --author, and passes them as `hold`, the keywords that the client's methods take."""
+
+    @wraps(command)
+    def held(*args: Any, for_s: float | None, reason: str, author: str | None, **kwargs: Any) -> Any:
+        return command(*args, hold={"for_s": for_s, "author": author or _login_name(), "reason": reason}, **kwargs)
+
+    for option in reversed(_HOLD_OPTIONS):
+        held = option(held)
+    return held
+
+
+def held_words(hold: Mapping[str, Any]) -> str:
+    """How long something is held, as text."""
+    return f"for {duration_words(hold['for_s'])}" if hold["for_s"] else FOREVER
+
+
+def _login_name() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a user id without a name, as in many containers

@@ -12,9 +12,9 @@ from typing import Any, Literal
 import redis
 
 from hmas.controller.bus.embedded import LEAST_VERSION, find_server
+from hmas.controller.config.derived import bus_dir, overrides_dir, state_dir
 from hmas.controller.config.loader import advice
 from hmas.controller.config.override_directory import OverrideDirectory
-from hmas.controller.config.paths import bus_dir, overrides_dir, state_dir
 from hmas.controller.config.plugins import Plugin
 from hmas.controller.config.schema import Config, EngineConfig
 from hmas.controller.control.overrides import conflicts
@@ -29,6 +29,8 @@ LEAST_FILES = 4096
 LEAST_DISK_MB = 200
 MAX_SKEW_S = 2.0
 TIMEOUT_S = 3.0
+OUTSIDE_SHARE = 0.05
+"""Share of requests with an input outside of a model's training data above which there is a warning."""
 ASIDE = "the gateway serves by its own defaults until the answers are better; where they stay worse, leave the agent out by agents.only"
 ENGINE_DOWN = "start it, or correct its address; the other engines serve meanwhile"
 
@@ -197,7 +199,7 @@ def check_gateway(config: Config, status: dict[str, Any] | None, trouble: str) -
         yield Check("gateway", "FAIL", "not ready: " + "; ".join(status["not_ready_because"]), "see the engines and the gateway's log")
     skew_s = SystemClock().now_s() - (status["started_s"] + status["uptime_s"])
     if abs(skew_s) > MAX_SKEW_S:
-        do = "the machine's clock was set after the gateway started: restart gateway and agents, or what one says is too old to another"
+        do = "the machine's clock was set after the gateway started: restart gateway and agents, or each drops the other's messages"
         yield Check("clock", "WARN", f"the gateway's clock is {-skew_s:+.1f} s off", do)
     else:
         yield Check("clock", "OK", f"the gateway's clock agrees within {MAX_SKEW_S:g} s")
@@ -205,7 +207,7 @@ def check_gateway(config: Config, status: dict[str, Any] | None, trouble: str) -
         yield Check("gateway's bus", "FAIL", status["bus"]["detail"], "serving goes on with fallbacks; bring the bus back")
     own = {engine.name for engine in config.engines}
     yield from (_known_engine(item) for item in status["instances"] if item["name"] not in own)
-    yield from _check_agents(config, status["agents"])
+    yield from check_agents(config, status["agents"])
 
 
 def _known_engine(item: dict[str, Any]) -> Check:
@@ -213,7 +215,8 @@ def _known_engine(item: dict[str, Any]) -> Check:
     return Check(name, "OK", words) if item["healthy"] else Check(name, "FAIL", f"{item['url']}: {item['detail']}", ENGINE_DOWN)
 
 
-def _check_agents(config: Config, agents: dict[str, Any]) -> Iterator[Check]:
+def check_agents(config: Config, agents: dict[str, Any]) -> Iterator[Check]:
+    """Every agent: whether it sends, and whether its answers are used."""
     if not agents["enabled"]:
         yield Check("agents", "OK", "switched off: policy and windows stay as configured")
         return
@@ -228,12 +231,12 @@ def _check_agents(config: Config, agents: dict[str, Any]) -> Iterator[Check]:
             yield Check(f"agent {name}", "WARN", f"set aside, worse than the gateway's own defaults: {'; '.join(aside)}", ASIDE)
         age_s = agent["age_s"]
         if age_s is None:
-            yield Check(f"agent {name}", "WARN", "not heard yet", "normal before the first requests; else see its log")
+            yield Check(f"agent {name}", "WARN", "sent nothing yet", "normal before the first requests; else see its log")
         elif name in ("meta", "statera") and age_s > config.agents.stale_after_s:
             do = "the gateway uses its configured controls; see the agent's log, restart it"
             yield Check(f"agent {name}", "FAIL", f"silent for {age_s:.0f} s", do)
         else:
-            yield Check(f"agent {name}", "OK", f"heard {age_s:.0f} s ago")
+            yield Check(f"agent {name}", "OK", f"sent {age_s:.0f} s ago")
 
 
 def _check_ports(config: Config) -> Iterator[Check]:
@@ -244,3 +247,21 @@ def _check_ports(config: Config) -> Iterator[Check]:
             yield Check(name, "FAIL", f"{host}:{port}: {taken}", f"stop what uses it (`ss -ltnp | grep :{port}`), or choose another port")
         else:
             yield Check(name, "OK", f"{host}:{port} is free")
+
+
+def check_models(reports: list[dict[str, Any]]) -> Iterator[Check]:
+    """Whether the agents' models get inputs like those of their training; skips models without any input."""
+    for report in reports:
+        if report["role"] != "active" or not report["requests"]:
+            continue
+        name = f"model {report['model']} of {report['agent']}" + (f" {report['instance']}" if report["instance"] else "")
+        # Meta's model gets long views, not requests.
+        asked = f"{report['requests']} {'long views' if report['agent'] == 'meta' else 'requests'}"
+        outside = {key.partition("/")[2]: count for key, count in report["figures"].items() if key.startswith("out_of_range/")}
+        many = {key: count for key, count in sorted(outside.items()) if count > OUTSIDE_SHARE * report["requests"]}
+        if many:
+            words = ", ".join(f"{key} {count:.0f} times" for key, count in many.items())
+            do = "its answers on such inputs are worth less; train it on traffic like yours (`hmas train`), and compare it in the shadow"
+            yield Check(name, "WARN", f"of {asked} outside of what it was trained on: {words}", do)
+        else:
+            yield Check(name, "OK", f"{asked}, within {OUTSIDE_SHARE:.0%} like those that it was trained on")

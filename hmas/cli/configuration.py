@@ -5,8 +5,8 @@ import os
 import click
 import msgspec
 
-from hmas.cli.output import EXIT_FAILED, complain, hint, json_option, say, say_json
-from hmas.cli.settings import config_option
+from hmas.cli.admin import config_option
+from hmas.cli.output import EXIT_FAILED, complain, example, hint, json_option, say, say_json
 from hmas.controller.config.loader import ConfigMistakes, advice, example_config, load_config, reference
 from hmas.controller.config.schema import Config
 from hmas.controller.core.errors import ConfigError
@@ -17,7 +17,7 @@ def config() -> None:
     """Check a configuration, print an example or the reference."""
 
 
-@config.command("check")
+@config.command("check", epilog=example("hmas config check hmas.yaml"))
 @click.argument("file", required=False)
 @config_option
 @json_option
@@ -26,11 +26,7 @@ def check(ctx: click.Context, file: str | None, config_file: str | None, as_json
     """Check FILE and the HMAS_* variables; print the line of every mistake.
 
     Exit code 0 if the configuration can be used, 1 if not. Settings that are allowed but probably not intended are listed on stderr.
-
-    \b
-    Example:
-      hmas config check hmas.yaml
-    """  # noqa: D301 - click reads \b as "do not rewrap"
+    """
     path = file or config_file or None
     try:
         loaded = load_config(path, os.environ)
@@ -50,25 +46,15 @@ def check(ctx: click.Context, file: str | None, config_file: str | None, as_json
         hint(f"note: {word}")
 
 
-@config.command("example")
-def example() -> None:
-    """Print a short configuration to start from.
-
-    \b
-    Example:
-      hmas config example > hmas.yaml
-    """  # noqa: D301 - click reads \b as "do not rewrap"
+@config.command("example", epilog=example("hmas config example > hmas.yaml"))
+def show_example() -> None:
+    """Print a short configuration to start from."""
     click.echo(example_config(), nl=False)
 
 
-@config.command("reference")
+@config.command("reference", epilog=example("hmas config reference | less"))
 def show_reference() -> None:
-    """Print every setting with its type, range, default and variable, as Markdown.
-
-    \b
-    Example:
-      hmas config reference | less
-    """  # noqa: D301 - click reads \b as "do not rewrap"
+    """Print every setting with its type, range, default and variable, as Markdown."""
     click.echo(reference(), nl=False)
 
 

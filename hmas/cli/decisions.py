@@ -6,13 +6,15 @@ import click
 from click.core import ParameterSource
 
 from hmas.cli.admin import takes_client
-from hmas.cli.output import clock_words, json_option, say, say_json, table
+from hmas.cli.output import clock_words, example, json_option, show, table
 from hmas.controller.admin.client import AdminClient
 
 REASON_CHARS = 100
 
 
-@click.group(invoke_without_command=True)
+@click.group(
+    invoke_without_command=True, epilog=example("hmas decisions", "hmas decisions --changes --limit 5", "hmas decisions explain 41")
+)
 @click.option("--limit", type=click.IntRange(1, 512), default=20, show_default=True, help="How many of the newest to show.")
 @click.option("--changes", is_flag=True, help="Only those that changed something.")
 @json_option
@@ -24,41 +26,26 @@ def decisions(ctx: click.Context, /, client: AdminClient, *, limit: int, changes
     Every evaluation is a decision, even if it changes nothing. `expected` and `good` are shares of requests that meet both targets: as
     predicted by the twin, and as measured after the decision. `regret` is how much larger the share would have been under the best
     candidate, by replay.
-
-    \b
-    Examples:
-      hmas decisions
-      hmas decisions --changes --limit 5
-      hmas decisions explain 41
-    """  # noqa: D301 - click reads \b as "do not rewrap"
+    """
     if ctx.invoked_subcommand is not None:
         _refuse_options_before(ctx)
         return
-    found = client.decisions(limit, changes=changes)
-    if as_json:
-        say_json(found)
-    elif not found:
-        say("meta has not decided anything yet" if not changes else "meta has not changed anything yet")
-    else:
-        say(table(("when", "id", "in force", "by", "expected", "good", "regret", "reason"), [_row(one) for one in found]))
+    show(client.decisions(limit, changes=changes), lambda found: _list(found, changes=changes), as_json=as_json)
 
 
-@decisions.command()
+@decisions.command(epilog=example("hmas decisions explain meta-19c1f2-41"))
 @click.argument("decision_id")
 @json_option
 @takes_client
 def explain(client: AdminClient, *, decision_id: str, as_json: bool) -> None:
-    """Print all details of decision DECISION_ID, which may be shortened to its end.
+    """Print all details of decision DECISION_ID, which may be shortened to its end."""
+    show(client.decision(decision_id), page, as_json=as_json)
 
-    \b
-    Example:
-      hmas decisions explain meta-19c1f2-41
-    """  # noqa: D301 - click reads \b as "do not rewrap"
-    document = client.decision(decision_id)
-    if as_json:
-        say_json(document)
-    else:
-        say(page(document))
+
+def _list(found: list[dict[str, Any]], *, changes: bool) -> str:
+    if not found:
+        return f"meta has not {'changed' if changes else 'decided'} anything yet"
+    return table(("when", "id", "in force", "set by", "expected", "good", "regret", "reason"), [_row(one) for one in found])
 
 
 def _refuse_options_before(ctx: click.Context) -> None:
@@ -78,12 +65,16 @@ def page(document: dict[str, Any]) -> str:
         f"why       {document['reason']}",
     ]
     if document["evidence"]:
-        lines += ["", "it stood on:", table(("figure", "value"), [(name, f"{value:.4g}") for name, value in document["evidence"].items()])]
+        lines += [
+            "",
+            "figures that it is based on:",
+            table(("figure", "value"), [(name, f"{value:.4g}") for name, value in document["evidence"].items()]),
+        ]
     if document["candidates"]:
         rows = [
             (one["name"], _share(one["good"]), f"{100 * one['gain']:+.1f} ± {100 * one['error']:.1f}") for one in document["candidates"]
         ]
-        lines += ["", "expected of each, by replay of what came of late:", table(("candidate", "good", "points over what ran"), rows)]
+        lines += ["", "expected of each, by replay of recent traffic:", table(("candidate", "good", "points over the active policy"), rows)]
     return "\n".join([*lines, "", _outcome(document)])
 
 
@@ -93,8 +84,8 @@ def _outcome(document: dict[str, Any]) -> str:
         return "no outcome yet: its window is still open, or another decision replaced it"
     expected = f", expected {_share(outcome['expected'])}" if outcome["expected"] >= 0 else ""
     if not outcome["requests"]:
-        return f"what came of it: nothing ended in its span{expected}"
-    text = f"what came of it: {_share(outcome['good'])} of {outcome['requests']} requests good{expected}"
+        return f"outcome: no request ended in its window{expected}"
+    text = f"outcome: {_share(outcome['good'])} of {outcome['requests']} requests good{expected}"
     if outcome["regret"] is None:
         return text
     best = f"{outcome['best']} would have had {_share(outcome['best_good'])}, what was chosen {_share(outcome['chosen_good'])}"

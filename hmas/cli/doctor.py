@@ -8,15 +8,13 @@ from typing import Any
 import click
 
 from hmas.cli import checks
-from hmas.cli.admin import admin_url_option, connect
-from hmas.cli.model_checks import check_models
-from hmas.cli.output import EXIT_FAILED, json_option, say, say_json, table
-from hmas.cli.settings import config_option, read_config
+from hmas.cli.admin import admin_url_option, config_option, connect, read_config
+from hmas.cli.output import EXIT_FAILED, example, json_option, say, say_json, table
 from hmas.controller.config.plugins import load_policies
 from hmas.controller.core.errors import AdminError, ConfigError
 
 
-@click.command()
+@click.command(epilog=example("hmas doctor --config hmas.yaml"))
 @json_option
 @admin_url_option
 @config_option
@@ -25,11 +23,7 @@ def doctor(ctx: click.Context, *, as_json: bool, admin_url: str | None, config_f
     """Check Python, policies of your own, configuration, bus, engines, gateway, agents, models, overrides, clock, ports and limits.
 
     Each check prints OK, WARN or FAIL, and what to do. Exit code 1 if a check fails.
-
-    \b
-    Example:
-      hmas doctor --config hmas.yaml
-    """  # noqa: D301 - click reads \b as "do not rewrap"
+    """
     found = list(examine(admin_url, config_file))
     failed = any(check.state == "FAIL" for check in found)
     if as_json:
@@ -60,7 +54,7 @@ def examine(admin_url: str | None, config_file: str | None) -> Iterator[checks.C
     status, trouble = _status(admin_url, config_file)
     yield from checks.check_gateway(config, status, trouble)
     if status is not None:
-        yield from check_models(status.get("models", []))
+        yield from checks.check_models(status.get("models", []))
 
 
 def _status(admin_url: str | None, config_file: str | None) -> tuple[dict[str, Any] | None, str]:

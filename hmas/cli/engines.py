@@ -4,10 +4,9 @@ from typing import Any
 
 import click
 
-from hmas.cli.admin import FOREVER, author_name, author_option, reason_option, takes_client
-from hmas.cli.output import duration_words, json_option, say, say_json, table
+from hmas.cli.admin import held_words, holds, takes_client
+from hmas.cli.output import duration_words, example, json_option, say, say_json, show, table
 from hmas.cli.plugins import plugin
-from hmas.cli.values import Duration
 from hmas.controller.admin.client import AdminClient
 
 
@@ -19,58 +18,37 @@ def engines() -> None:
 engines.add_command(plugin)
 
 
-@engines.command("list")
+@engines.command("list", epilog=example("hmas engines list"))
 @json_option
 @takes_client
 def list_engines(client: AdminClient, *, as_json: bool) -> None:
-    """List every engine with its kind, its state and its load.
-
-    \b
-    Example:
-      hmas engines list
-    """  # noqa: D301 - click reads \b as "do not rewrap"
-    document = client.engines()
-    if as_json:
-        say_json(document)
-    else:
-        say(engine_table(document))
+    """List every engine with its kind, its state and its load."""
+    show(client.engines(), engine_table, as_json=as_json)
 
 
-@engines.command("drain")
+@engines.command("drain", epilog=example('hmas engines drain gpu-1 --reason "driver update"'))
 @click.argument("name")
-@click.option("--for", "for_s", type=Duration(), help=f"How long, such as 90s, 10m, 2h; {FOREVER} by default.")
-@reason_option
-@author_option
+@holds
 @json_option
 @takes_client
-def drain(client: AdminClient, *, name: str, for_s: float | None, reason: str, author: str | None, as_json: bool) -> None:
-    """Stop sending new requests to engine NAME; its running requests continue.
-
-    \b
-    Example:
-      hmas engines drain gpu-1 --reason "driver update"
-    """  # noqa: D301 - click reads \b as "do not rewrap"
-    document = client.drain_engine(name, for_s=for_s, author=author_name(author), reason=reason)
+def drain(client: AdminClient, *, name: str, hold: dict[str, Any], as_json: bool) -> None:
+    """Stop sending new requests to engine NAME; its running requests continue."""
+    document = client.drain_engine(name, **hold)
     if as_json:
         say_json(document)
         return
     left = next((item["in_flight"] for item in document if item["name"] == name), 0)
-    held = f"for {duration_words(for_s)}" if for_s else FOREVER
-    say(f"{engine_table(document)}\n{name} drains {held}, {left} requests still run there; `hmas engines undrain {name}` ends it")
+    say(engine_table(document))
+    say(f"{name} drains {held_words(hold)}, {left} requests still run there; `hmas engines undrain {name}` ends it")
 
 
-@engines.command("undrain")
+@engines.command("undrain", epilog=example("hmas engines undrain gpu-1"))
 @click.argument("name")
 @json_option
 @click.pass_context
 @takes_client
 def undrain(client: AdminClient, ctx: click.Context, *, name: str, as_json: bool) -> None:
-    """Let engine NAME receive requests again. Exit code 1 if it was not drained by `engines drain`.
-
-    \b
-    Example:
-      hmas engines undrain gpu-1
-    """  # noqa: D301 - click reads \b as "do not rewrap"
+    """Let engine NAME receive requests again. Exit code 1 if it was not drained by `engines drain`."""
     document = client.undrain_engine(name)
     if as_json:
         say_json(document)

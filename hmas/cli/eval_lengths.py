@@ -20,9 +20,9 @@ from hmas.agents.perception.training.lengths.corpus import Corpus, answers_of, g
 from hmas.agents.perception.training.lengths.data import LENGTH_COLUMNS, LengthRow, read_multi_model, read_typed
 from hmas.agents.perception.training.lengths.evaluation import OURS, REGIMES, evaluate, perceived
 from hmas.agents.perception.training.lengths.fitting import Plan, train
+from hmas.cli.admin import config_option, read_config
 from hmas.cli.output import hint, json_option, say, say_json, table
-from hmas.cli.settings import config_option, read_config
-from hmas.controller.config.paths import models_dir
+from hmas.controller.config.derived import models_dir
 from hmas.controller.config.schema import Config
 from hmas.controller.core.errors import TraceError
 from hmas.controller.core.lengths import LEVELS

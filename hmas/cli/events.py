@@ -10,12 +10,11 @@ from typing import Any
 import click
 import msgspec
 
-from hmas.cli.admin import admin_url_option, connect
-from hmas.cli.output import clock_words, hint, json_option, say, say_json
-from hmas.cli.settings import config_option, read_config
+from hmas.cli.admin import admin_url_option, config_option, connect, read_config
+from hmas.cli.output import clock_words, example, hint, json_option, say, say_json
 from hmas.controller.admin.client import AdminClient
 from hmas.controller.bus.redis_bus import RedisBus
-from hmas.controller.config.paths import bus_dir
+from hmas.controller.config.derived import bus_dir
 from hmas.controller.config.schema import Config
 from hmas.controller.core.errors import AdminUnreachable, BusError
 from hmas.controller.core.messages import EVENTS, Event
@@ -25,7 +24,7 @@ CONNECT_S = 5.0
 REMEMBERED = 4096
 
 
-@click.command()
+@click.command(epilog=example("hmas events --follow"))
 @click.option("--limit", type=click.IntRange(1, 1000), default=30, show_default=True, help="How many of the newest to show.")
 @click.option("--follow", "-f", is_flag=True, help="Go on printing what happens, until interrupted.")
 @click.option("--all", "everything", is_flag=True, help="Read the bus, which has the agents' and the supervisor's events too.")
@@ -33,12 +32,7 @@ REMEMBERED = 4096
 @admin_url_option
 @config_option
 def events(*, limit: int, follow: bool, everything: bool, as_json: bool, admin_url: str | None, config_file: str | None) -> None:
-    """Print the newest events, oldest first. With --follow --json: one JSON object per line.
-
-    \b
-    Example:
-      hmas events --follow
-    """  # noqa: D301 - click reads \b as "do not rewrap"
+    """Print the newest events, oldest first. With --follow --json: one JSON object per line."""
     if everything:
         asyncio.run(_from_bus(read_config(config_file), limit, follow=follow, as_json=as_json))
         return

@@ -6,32 +6,23 @@ from typing import Any
 import click
 
 from hmas.cli.admin import takes_client
-from hmas.cli.output import clock_words, json_option, say, say_json, table
+from hmas.cli.output import clock_words, example, json_option, show, table
 from hmas.controller.admin.client import AdminClient
 
 
-@click.command()
+@click.command(epilog=example("hmas explain 4f3c9a"))
 @click.argument("request_id")
 @json_option
 @takes_client
 def explain(client: AdminClient, *, request_id: str, as_json: bool) -> None:
-    """Print the trace of request REQUEST_ID: its outcome and the reasons. The id is the answer's x-request-id, or the client's own.
-
-    \b
-    Example:
-      hmas explain 4f3c9a
-    """  # noqa: D301 - click reads \b as "do not rewrap"
-    document = client.request(request_id)
-    if as_json:
-        say_json(document)
-    else:
-        say(page(document))
+    """Print the trace of request REQUEST_ID: its outcome and the reasons. The id is the answer's x-request-id, or the client's own."""
+    show(client.request(request_id), page, as_json=as_json)
 
 
 def page(document: dict[str, Any]) -> str:
     """The trace as text."""
     lines = [
-        f"request   {document['id']}" + (f", the client's {document['client_id']}" if document["client_id"] else ""),
+        f"request   {document['id']}" + (f", client id {document['client_id']}" if document["client_id"] else ""),
         f"from      {_origin(document)}",
         f"state     {_state(document)}",
         f"targets   {_targets(document['slo'])}",
@@ -39,8 +30,8 @@ def page(document: dict[str, Any]) -> str:
     ]
     lines += [f"sent      {_sent(one)}" for one in document["tries"]]
     if document["earlier_with_this_client_id"]:
-        lines.append(f"note      an earlier request had the same id of the client's: {document['earlier_with_this_client_id']}")
-    lines += ["", "predicted and measured:", _beliefs(document), "", "in the queue:", _places(document["queue"]["history"])]
+        lines.append(f"note      an earlier request had the same client id: {document['earlier_with_this_client_id']}")
+    lines += ["", "predicted and measured:", _estimates(document), "", "in the queue:", _places(document["queue"]["history"])]
     if len(document["policies"]) > 1:
         lines += ["", "policies meanwhile:", _policies(document["policies"])]
     return "\n".join(lines)
@@ -48,7 +39,7 @@ def page(document: dict[str, Any]) -> str:
 
 def _origin(document: dict[str, Any]) -> str:
     who = f"tenant {document['tenant']}, model {document['model']}, priority {document['priority']}"
-    return f"{who}, came {clock_words(document['arrival_s'])}, {_tokens(document)}"
+    return f"{who}, arrived {clock_words(document['arrival_s'])}, {_tokens(document)}"
 
 
 def _tokens(document: dict[str, Any]) -> str:
@@ -60,8 +51,8 @@ def _state(document: dict[str, Any]) -> str:
     outcome = document["outcome"]
     if outcome is None:
         position = document["queue"]["position"]
-        before = f", {position} before it as things stand" if position is not None and document["state"] == "waiting" else ""
-        return f"{document['state']} for {_ms(document['age_ms'])} since it came{before}"
+        before = f", {position} ahead of it now" if position is not None and document["state"] == "waiting" else ""
+        return f"{document['state']} for {_ms(document['age_ms'])} since its arrival{before}"
     met = "met its targets" if outcome["slo_met"] else "did not meet its targets"
     reason = f": {outcome['reason']}" if outcome["reason"] else ""
     return f"{outcome['kind']} with status {outcome['status']} after {_ms(document['age_ms'])}, {met}{reason}"
@@ -69,7 +60,7 @@ def _state(document: dict[str, Any]) -> str:
 
 def _targets(slo: dict[str, Any]) -> str:
     def one(name: str, label: str) -> str:
-        told = "declared" if slo["declared"][name] is not None else f"from its task, {slo['task_type']}"
+        told = "declared" if slo["declared"][name] is not None else f"by task type {slo['task_type']}"
         return f"{label} {slo['in_force'][name]:.0f} ms ({told})"
 
     return f"{one('ttft_ms', 'TTFT')}, {one('tpot_ms', 'TPOT')}"
@@ -89,12 +80,12 @@ def _sent(one: dict[str, Any]) -> str:
         f"to {one['instance']} after {_ms(one['after_ms'])}: {one['reason']}",
         f"policy {policy['name']}{f' ({parameters})' if parameters else ''} by {_word(policy)}",
         *(f"{name} {knob['value']} by {_word(knob)}" for name, knob in one["knobs"].items()),
-        f"{one['in_flight']} in flight there, it among them",
+        f"{one['in_flight']} in flight there, this one included",
     ]
     if one["in_spite_of"]:
-        parts.append(f"IN SPITE OF A HOLD by {one['in_spite_of']}: the engine showed that it had room")
+        parts.append(f"DISPATCHED DESPITE A HOLD by {one['in_spite_of']}: the engine reported room")
     if policy["next"]:
-        parts.append(f"{policy['next']} was on its way in")
+        parts.append(f"the queue was changing to {policy['next']}")
     if one["failed"]:
         parts.append(f"FAILED: {one['failed']}")
     return "\n          ".join(parts)
@@ -104,7 +95,7 @@ def _word(setting: dict[str, Any]) -> str:
     return f"{setting['source']}: {setting['reason']}" if setting["reason"] else str(setting["source"])
 
 
-def _beliefs(document: dict[str, Any]) -> str:
+def _estimates(document: dict[str, Any]) -> str:
     rows: list[tuple[object, ...]] = [
         (
             _ms(one["after_ms"]),
@@ -123,24 +114,24 @@ def _beliefs(document: dict[str, Any]) -> str:
         rows.append(
             (
                 _ms(document["age_ms"]),
-                "true",
+                "measured",
                 "",
                 str(actual["output_tokens"]),
                 "" if service_ms is None else f"{service_ms:.0f}",
                 "" if tpot_ms is None else f"{tpot_ms:.1f}",
             )
         )
-    return table(["after", "by", "task", "output tokens", "TTFT once sent, ms", "TPOT, ms"], rows)
+    return table(["after", "set by", "task", "output tokens", "TTFT once sent, ms", "TPOT, ms"], rows)
 
 
 def _places(history: Iterable[dict[str, Any]]) -> str:
     rows = [(_ms(place["after_ms"]), place["policy"], place["waiting"], place["gone"]) for place in history]
-    return table(["after", "policy", "waiting in all", "gone since it came"], rows)
+    return table(["after", "policy", "waiting in all", "dispatched since its arrival"], rows)
 
 
 def _policies(policies: Iterable[dict[str, Any]]) -> str:
     return table(
-        ["after", "policy", "by", "why"], [(_ms(one["after_ms"]), one["policy"], one["source"], one["reason"]) for one in policies]
+        ["after", "policy", "set by", "reason"], [(_ms(one["after_ms"]), one["policy"], one["source"], one["reason"]) for one in policies]
     )
 
 

@@ -5,7 +5,7 @@ import secrets
 
 import click
 
-from hmas.cli.output import json_option, say, say_json
+from hmas.cli.output import example, json_option, say, say_json
 
 KEY_BYTES = 32
 
@@ -15,7 +15,7 @@ def key() -> None:
     """Make API keys and tokens."""
 
 
-@key.command("new")
+@key.command("new", epilog=example("hmas key new --tenant team-a"))
 @click.option("--tenant", metavar="NAME", default="team-a", show_default=True, help="Tenant that the snippet is written for.")
 @click.option("--admin", is_flag=True, help="Make the operators' token instead.")
 @json_option
@@ -23,11 +23,7 @@ def new(tenant: str, admin: bool, as_json: bool) -> None:
     """Print a new random key, once, and the hash that goes into the configuration.
 
     The key itself is not stored anywhere: copy it now.
-
-    \b
-    Example:
-      hmas key new --tenant team-a
-    """  # noqa: D301 - click reads \b as "do not rewrap"
+    """
     secret = f"hmas-{secrets.token_urlsafe(KEY_BYTES)}"
     digest = hashlib.sha256(secret.encode()).hexdigest()
     if as_json:

@@ -9,11 +9,11 @@ import msgspec
 
 from hmas.agents.model_store.card import read_card, verified
 from hmas.agents.model_store.store import FOLLOWED, KINDS, SHIPPED, ModelStore
-from hmas.cli.admin import admin_url_option, connect
-from hmas.cli.output import clock_words, hint, json_option, say, say_json, table
-from hmas.cli.settings import config_option, read_config
+from hmas.cli.admin import admin_url_option, config_option, connect, read_config
+from hmas.cli.output import clock_words, example, hint, json_option, say, say_json, table
+from hmas.cli.output import show as show_result
 from hmas.cli.status import model_line
-from hmas.controller.config.paths import models_dir
+from hmas.controller.config.derived import models_dir
 from hmas.controller.core.errors import AdminError, ModelError
 
 SHOWN_METRICS = 3
@@ -29,18 +29,13 @@ def models() -> None:
     """
 
 
-@models.command("list")
+@models.command("list", epilog=example("hmas models list perception"))
 @click.argument("kind", type=click.Choice(KINDS), required=False)
 @json_option
 @admin_url_option
 @config_option
 def list_models(*, kind: str | None, as_json: bool, admin_url: str | None, config_file: str | None) -> None:
-    """List every stored version, the active one, and the figures of running models on live traffic.
-
-    \b
-    Example:
-      hmas models list perception
-    """  # noqa: D301 - click reads \b as "do not rewrap"
+    """List every stored version, the active one, and the figures of running models on live traffic."""
     store = _store(config_file)
     kinds = [kind] if kind else list(KINDS)
     live = _live(admin_url, config_file)
@@ -57,18 +52,13 @@ def list_models(*, kind: str | None, as_json: bool, admin_url: str | None, confi
         hint("no gateway answers, so how they do on live traffic is not shown")
 
 
-@models.command("show")
+@models.command("show", epilog=example("hmas models show perception v3"))
 @kind_argument
 @click.argument("version")
 @json_option
 @config_option
 def show(*, kind: str, version: str, as_json: bool, config_file: str | None) -> None:
-    """Show one version's card: its origin, its figures, and whether its files are unchanged.
-
-    \b
-    Example:
-      hmas models show perception v3
-    """  # noqa: D301 - click reads \b as "do not rewrap"
+    """Show one version's card: its origin, its figures, and whether its files are unchanged."""
     folder = _store(config_file).folder(kind, version)
     broken = ""
     try:
@@ -89,34 +79,24 @@ def show(*, kind: str, version: str, as_json: bool, config_file: str | None) -> 
         say(f"figure    {name} {number:.4g}" if isinstance(number, int | float) else f"figure    {name} {number}")
 
 
-@models.command("add")
+@models.command("add", epilog=example("hmas models add perception ./trained"))
 @kind_argument
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @json_option
 @config_option
 def add(*, kind: str, folder: Path, as_json: bool, config_file: str | None) -> None:
-    """Copy a model that was trained elsewhere into the store. This does not activate it.
-
-    \b
-    Example:
-      hmas models add perception ./trained
-    """  # noqa: D301 - click reads \b as "do not rewrap"
+    """Copy a model that was trained elsewhere into the store. This does not activate it."""
     version = _store(config_file).add(kind, folder, read_card(folder))
     _say_done({"kind": kind, "version": version}, f"{kind} {version} added; `hmas models use {kind} {version}` takes it", as_json=as_json)
 
 
-@models.command("use")
+@models.command("use", epilog=example("hmas models use perception v3"))
 @kind_argument
 @click.argument("version")
 @json_option
 @config_option
 def use(*, kind: str, version: str, as_json: bool, config_file: str | None) -> None:
-    """Activate VERSION, or `shipped` for the model that comes with H-MAS.
-
-    \b
-    Example:
-      hmas models use perception v3
-    """  # noqa: D301 - click reads \b as "do not rewrap"
+    """Activate VERSION, or `shipped` for the model that comes with H-MAS."""
     store = _store(config_file)
     before = store.choice(kind).current or SHIPPED
     store.use(kind, version)
@@ -125,37 +105,26 @@ def use(*, kind: str, version: str, as_json: bool, config_file: str | None) -> N
     _say_done({"kind": kind, "before": before, "version": version}, text, as_json=as_json)
 
 
-@models.command("rollback")
+@models.command("rollback", epilog=example("hmas models rollback perception"))
 @kind_argument
 @json_option
 @config_option
 def rollback(*, kind: str, as_json: bool, config_file: str | None) -> None:
-    """Activate the previous version again.
-
-    \b
-    Example:
-      hmas models rollback perception
-    """  # noqa: D301 - click reads \b as "do not rewrap"
+    """Activate the previous version again."""
     store = _store(config_file)
     before = store.choice(kind).current or SHIPPED
     version = store.rollback(kind)
     _say_done({"kind": kind, "before": before, "version": version}, f"{kind}: {before} -> {version}", as_json=as_json)
 
 
-@models.command("shadow")
+@models.command("shadow", epilog=example("hmas models shadow perception v4", "hmas models shadow perception --off"))
 @click.argument("kind", type=click.Choice(FOLLOWED))
 @click.argument("version", required=False)
 @click.option("--off", is_flag=True, help="Try none any more.")
 @json_option
 @config_option
 def shadow(*, kind: str, version: str | None, off: bool, as_json: bool, config_file: str | None) -> None:
-    """Let VERSION read the same live traffic without effect; `hmas models list` shows how it compares.
-
-    \b
-    Example:
-      hmas models shadow perception v4
-      hmas models shadow perception --off
-    """  # noqa: D301 - click reads \b as "do not rewrap"
+    """Let VERSION read the same live traffic without effect; `hmas models list` shows how it compares."""
     if bool(version) is off:
         raise click.UsageError("name a version, or give --off")
     _store(config_file).set_shadow(kind, version or "")
@@ -223,7 +192,4 @@ def _stands_above(setting: str, value: str, remedy: str) -> str:
 
 
 def _say_done(document: dict[str, Any], text: str, *, as_json: bool) -> None:
-    if as_json:
-        say_json(document)
-    else:
-        say(text)
+    show_result(document, lambda _: text, as_json=as_json)

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,6 +23,19 @@ def say(text: str) -> None:
 def say_json(document: Any) -> None:
     """Writes a result as one JSON document."""
     click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def show(document: Any, text: Callable[[Any], str], *, as_json: bool) -> None:
+    """Writes a result: as JSON, or as the text that `text` makes of it."""
+    if as_json:
+        say_json(document)
+    else:
+        say(text(document))
+
+
+def example(*lines: str) -> str:
+    """The epilog of a command's help with one example or more."""
+    return "\b\n" + "\n  ".join(["Example:" if len(lines) == 1 else "Examples:", *lines])
 
 
 def complain(text: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from hmas.cli.admin import takes_client
-from hmas.cli.output import EXIT_FAILED, clock_words, complain, json_option, say, say_json, table
+from hmas.cli.output import EXIT_FAILED, clock_words, complain, example, json_option, say, say_json, show, table
 from hmas.controller.admin.client import AdminClient
 from hmas.controller.config.override_format import MAX_BYTES, document_of, override_schema, parse_override
 from hmas.controller.control.overrides import Override
@@ -24,7 +24,7 @@ def override() -> None:
     """Validate, apply, list and clear override files."""
 
 
-@override.command("validate")
+@override.command("validate", epilog=example("hmas override validate night.json"))
 @file_argument
 @id_option
 @click.option("--here", is_flag=True, help="Check the file alone, without asking the gateway whether it knows the names in it.")
@@ -32,12 +32,7 @@ def override() -> None:
 @click.pass_context
 @takes_client
 def validate(client: AdminClient, ctx: click.Context, *, file: str, override_id: str | None, here: bool, as_json: bool) -> None:
-    """Check FILE ('-' for standard input) and change nothing. Exit code 1 if it would be refused.
-
-    \b
-    Example:
-      hmas override validate night.json
-    """  # noqa: D301 - click reads \b as "do not rewrap"
+    """Check FILE ('-' for standard input) and change nothing. Exit code 1 if it would be refused."""
     try:
         checked = _read(file, override_id)
         if not here:
@@ -53,72 +48,41 @@ def validate(client: AdminClient, ctx: click.Context, *, file: str, override_id:
         say(f"{checked.id}: ok, holds " + ", ".join(checked.settings()))
 
 
-@override.command("apply")
+@override.command("apply", epilog=example("hmas override apply night.json"))
 @file_argument
 @id_option
 @json_option
 @takes_client
 def apply(client: AdminClient, *, file: str, override_id: str | None, as_json: bool) -> None:
-    """Activate FILE ('-' for standard input), as a whole or not at all. An override of the same id is replaced.
-
-    \b
-    Example:
-      hmas override apply night.json
-    """  # noqa: D301 - click reads \b as "do not rewrap"
+    """Activate FILE ('-' for standard input), as a whole or not at all. An override of the same id is replaced."""
     checked = _read(file, override_id)
-    document = client.put_override(checked.id, document_of(checked))
-    if as_json:
-        say_json(document)
-    else:
-        say(override_list(document))
+    show(client.put_override(checked.id, document_of(checked)), override_list, as_json=as_json)
 
 
-@override.command("list")
+@override.command("list", epilog=example("hmas override list"))
 @json_option
 @takes_client
 def list_overrides(client: AdminClient, *, as_json: bool) -> None:
-    """List active overrides, refused files with the reasons, and settings on which overrides disagree.
-
-    \b
-    Example:
-      hmas override list
-    """  # noqa: D301 - click reads \b as "do not rewrap"
-    document = client.overrides()
-    if as_json:
-        say_json(document)
-    else:
-        say(override_list(document))
+    """List active overrides, refused files with the reasons, and settings on which overrides disagree."""
+    show(client.overrides(), override_list, as_json=as_json)
 
 
-@override.command("clear")
+@override.command("clear", epilog=example("hmas override clear night"))
 @click.argument("override_id", metavar="[ID]", required=False)
 @click.option("--all", "everything", is_flag=True, help="Release every override.")
 @json_option
 @takes_client
 def clear(client: AdminClient, *, override_id: str | None, everything: bool, as_json: bool) -> None:
-    """Release the override ID, or all with --all.
-
-    \b
-    Example:
-      hmas override clear night
-    """  # noqa: D301 - click reads \b as "do not rewrap"
+    """Release the override ID, or all with --all."""
     if bool(override_id) == everything:
         raise click.UsageError("name one override, or give --all")
     document = client.remove_override(override_id) if override_id else client.clear_overrides()
-    if as_json:
-        say_json(document)
-    else:
-        say("released: " + (", ".join(document["removed"]) or "nothing was held"))
+    show(document, lambda found: "released: " + (", ".join(found["removed"]) or "nothing was held"), as_json=as_json)
 
 
-@override.command("schema")
+@override.command("schema", epilog=example("hmas override schema > override.schema.json"))
 def schema() -> None:
-    """Print the JSON Schema of an override file.
-
-    \b
-    Example:
-      hmas override schema > override.schema.json
-    """  # noqa: D301 - click reads \b as "do not rewrap"
+    """Print the JSON Schema of an override file."""
     say(json.dumps(override_schema(), indent=2))
 
 

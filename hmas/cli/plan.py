@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from hmas.cli.output import hint, json_option, say, say_json
+from hmas.cli.output import example, hint, json_option, say, say_json
 from hmas.cli.studies import ADMISSION, FLEET, WORKLOAD, common_settings, study_options
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.routing import ROUTERS
@@ -23,7 +23,13 @@ from hmas.workloads.catalogue import SESSIONS, WORKLOADS
 _TRACES = {".csv": "azure", ".jsonl": "mooncake"}
 
 
-@click.command()
+@click.command(
+    epilog=example(
+        "hmas plan --trace AzureLLMInferenceTrace_conv.csv --slo ttft=2000,tpot=60 --fleet 4xa100-qwen3-8b",
+        "hmas plan --trace conv.csv.gz --limit 5000 --slo ttft=2000,tpot=60,share=0.99 --rate 40 \\\\",
+        "          --fleet 4xa100-qwen3-8b:price=1.9 --kinds a100-qwen3-8b:price=1.9,h100-qwen3-8b:price=3.2",
+    )
+)
 @click.option("--trace", "workload", required=True, help=f"A trace file (Azure CSV, Mooncake JSONL), or a workload: {WORKLOAD}")
 @click.option("--slo", required=True, help="ttft=MS,tpot=MS[,share=0.95]; a target left out is each request's own.")
 @click.option("--fleet", required=True, help=FLEET + " Prices an hour: 4xa100-qwen3-8b:price=1.9.")
@@ -43,13 +49,7 @@ def plan(**options: Any) -> None:
     """Plan capacity: what load is held, what is needed, what the next instance buys.
 
     A load is held if at least the wanted share of requests meets both targets. All runs have the same requests at a different rate.
-
-    \b
-    Examples:
-      hmas plan --trace AzureLLMInferenceTrace_conv.csv --slo ttft=2000,tpot=60 --fleet 4xa100-qwen3-8b
-      hmas plan --trace conv.csv.gz --limit 5000 --slo ttft=2000,tpot=60,share=0.99 --rate 40 \\
-                --fleet 4xa100-qwen3-8b:price=1.9 --kinds a100-qwen3-8b:price=1.9,h100-qwen3-8b:price=3.2
-    """  # noqa: D301 - click reads \b as "do not rewrap"
+    """
     slo, share = read_slo(options["slo"])
     policy, parameters = read_policy(options["policy"])
     case = Case(

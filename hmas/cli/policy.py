@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from hmas.cli.admin import FOREVER, author_name, author_option, reason_option, takes_client
-from hmas.cli.output import EXIT_FAILED, complain, duration_words, json_option, say, say_json, table
-from hmas.cli.values import Duration, Pair
+from hmas.cli.admin import held_words, holds, takes_client
+from hmas.cli.output import EXIT_FAILED, complain, duration_words, example, json_option, say, say_json, table
+from hmas.cli.values import Pair
 from hmas.controller.admin.client import AdminClient
 
 
@@ -18,18 +18,14 @@ def policy() -> None:
     """List, show, force and release the queueing policy; check one of your own."""
 
 
-@policy.command("list")
+@policy.command("list", epilog=example("hmas policy list"))
 @json_option
 @takes_client
 def list_policies(client: AdminClient, *, as_json: bool) -> None:
     """List all policies: what each is for, what bounds waiting under it, and which signals it uses.
 
     The active policy has a star. `hmas policy show NAME` shows all of one policy, with parameters, costs and source.
-
-    \b
-    Example:
-      hmas policy list
-    """  # noqa: D301 - click reads \b as "do not rewrap"
+    """
     document = client.policy()
     if as_json:
         say_json(document["available"])
@@ -40,24 +36,18 @@ def list_policies(client: AdminClient, *, as_json: bool) -> None:
     ]
     say(table(["", "policy", "for", "parameters (default)"], rows))
     say("\n" + table(["policy", "bound on waiting"], [(item["name"], item["starvation"]) for item in document["available"]]))
-    say("\n" + table(["looks at", "as of", "without it", "policies"], _signals(document["available"])))
+    say("\n" + table(["signal", "as of", "without it", "policies"], _signals(document["available"])))
     for plugin in document["refused"]:
         complain(refused_line(plugin))
 
 
-@policy.command("show")
+@policy.command("show", epilog=example("hmas policy show", "hmas policy show mlfq"))
 @click.argument("name", required=False)
 @json_option
 @click.pass_context
 @takes_client
 def show(client: AdminClient, ctx: click.Context, *, name: str | None, as_json: bool) -> None:
-    """Show the active policy, set by which source, why and since when; or all about policy NAME.
-
-    \b
-    Example:
-      hmas policy show
-      hmas policy show mlfq
-    """  # noqa: D301 - click reads \b as "do not rewrap"
+    """Show the active policy, set by which source, why and since when; or all about policy NAME."""
     document = client.policy()
     if name is None:
         say_json(document) if as_json else say(policy_line(document))
@@ -69,7 +59,7 @@ def show(client: AdminClient, ctx: click.Context, *, name: str | None, as_json: 
     say_json(available[name]) if as_json else say(policy_page(available[name]))
 
 
-@policy.command("check")
+@policy.command("check", epilog=example("hmas policy check my_policies.shortest_prompt:ShortestPrompt"))
 @click.argument("policy_class", metavar="MODULE:CLASS")
 @click.option("--parameter", "parameters", multiple=True, type=Pair(), help="A parameter of the policy; may be given several times.")
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the scripts that it is put through.")
@@ -78,11 +68,7 @@ def check(ctx: click.Context, *, policy_class: str, parameters: tuple[tuple[str,
     """Run the checks that every built-in policy passes on a policy class of your own. Needs no gateway.
 
     Exit code 1 if a check fails.
-
-    \b
-    Example:
-      hmas policy check my_policies.shortest_prompt:ShortestPrompt
-    """  # noqa: D301 - click reads \b as "do not rewrap"
+    """
     module, _, name = policy_class.partition(":")
     from hmas.testing.conformance import try_out  # noqa: PLC0415  it brings numpy, which no other command here needs
 
@@ -97,48 +83,27 @@ def check(ctx: click.Context, *, policy_class: str, parameters: tuple[tuple[str,
     ctx.exit(EXIT_FAILED if any(one.trouble for one in results) else 0)
 
 
-@policy.command("force")
+@policy.command("force", epilog=example('hmas policy force edf --for 10m --reason "deadline traffic tonight"'))
 @click.argument("name")
-@click.option("--for", "for_s", type=Duration(), help=f"How long, such as 90s, 10m, 2h; {FOREVER} by default.")
 @click.option("--parameter", "parameters", multiple=True, type=Pair(), help="A parameter of the policy; may be given several times.")
-@reason_option
-@author_option
+@holds
 @json_option
 @takes_client
-def force(
-    client: AdminClient,
-    *,
-    name: str,
-    for_s: float | None,
-    parameters: tuple[tuple[str, float], ...],
-    reason: str,
-    author: str | None,
-    as_json: bool,
-) -> None:
-    """Force policy NAME, which the agents then cannot change.
-
-    \b
-    Example:
-      hmas policy force edf --for 10m --reason "deadline traffic tonight"
-    """  # noqa: D301 - click reads \b as "do not rewrap"
-    document = client.force_policy(name, parameters=dict(parameters), for_s=for_s, author=author_name(author), reason=reason)
+def force(client: AdminClient, *, name: str, parameters: tuple[tuple[str, float], ...], hold: dict[str, Any], as_json: bool) -> None:
+    """Force policy NAME, which the agents then cannot change."""
+    document = client.force_policy(name, parameters=dict(parameters), **hold)
     if as_json:
         say_json(document)
         return
-    say(f"{policy_line(document)}\nheld {f'for {duration_words(for_s)}' if for_s else FOREVER}; `hmas policy release` ends it")
+    say(f"{policy_line(document)}\nheld {held_words(hold)}; `hmas policy release` ends it")
 
 
-@policy.command("release")
+@policy.command("release", epilog=example("hmas policy release"))
 @json_option
 @click.pass_context
 @takes_client
 def release(client: AdminClient, ctx: click.Context, *, as_json: bool) -> None:
-    """Return the policy to the agents. Exit code 1 if it was not forced by `policy force`.
-
-    \b
-    Example:
-      hmas policy release
-    """  # noqa: D301 - click reads \b as "do not rewrap"
+    """Return the policy to the agents. Exit code 1 if it was not forced by `policy force`."""
     document = client.release_policy()
     if as_json:
         say_json(document)
@@ -150,7 +115,7 @@ def release(client: AdminClient, ctx: click.Context, *, as_json: bool) -> None:
 def policy_line(document: dict[str, Any]) -> str:
     """The active policy in one line."""
     parameters = " ".join(f"{name}={value:g}" for name, value in sorted(document["parameters"].items()))
-    coming = f", {document['next']} on its way in" if document.get("next") else ""
+    coming = f", changing to {document['next']}" if document.get("next") else ""
     more = f" ({parameters})" if parameters else ""
     text = f"{document['name']}{more}{coming}, by {document['source']}, for {duration_words(document['for_s'])}"
     return text + (f": {document['reason']}" if document["reason"] else "")
@@ -162,12 +127,12 @@ def policy_page(item: dict[str, Any]) -> str:
     if item["from"]:
         facts.append(("plugin", item["from"]))
     signals = [(one["name"], one["freshness"], one["fallback"]) for one in item["signals"]]
-    parts = [table([item["name"], ""], facts), table(["looks at", "as of", "without it"], signals)]
+    parts = [table([item["name"], ""], facts), table(["signal", "as of", "without it"], signals)]
     ranges, common = item["parameter_ranges"], item.get("common_parameters", {})
-    rows = [(hint, f"{value:g}", f"{ranges[hint][0]:g} to {ranges[hint][1]:g}") for hint, value in item["parameters"].items()]
-    rows += [(hint, "as configured", f"{low:g} to {high:g}") for hint, (low, high) in common.items()]
+    rows = [(name, f"{value:g}", f"{ranges[name][0]:g} to {ranges[name][1]:g}") for name, value in item["parameters"].items()]
+    rows += [(name, "as configured", f"{low:g} to {high:g}") for name, (low, high) in common.items()]
     if rows:
-        parts.append(table(["hint", "default", "range"], rows))
+        parts.append(table(["parameter", "default", "range"], rows))
     return "\n\n".join(parts)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import uvloop
 
-from hmas.cli.output import hint, json_option, say, say_json, table
+from hmas.cli.output import example, hint, json_option, say, say_json, table
 from hmas.engines.sim.profile import Profile
 from hmas.profiling.coefficients import Fit, fit_coefficients
 from hmas.profiling.design import Bounds, plan
@@ -34,7 +34,13 @@ class Concurrencies(click.ParamType[tuple[int, ...]]):
         return numbers
 
 
-@click.command()
+@click.command(
+    epilog=example(
+        "hmas profile http://127.0.0.1:8000 --gpu h100_sxm --out h100-llama.json",
+        "hmas profile http://127.0.0.1:8000 --max-seconds 30 --concurrency 1,4,16",
+        "hmas up --engine sim:./h100-llama.json",
+    )
+)
 @click.argument("url")
 @click.option("--model", default="", help="Model to measure; default: the first that the address lists.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Where the profile goes; default: GPU-MODEL.json here.")
@@ -72,13 +78,7 @@ def profile(
     Sends single prompts of several lengths and batches at several concurrencies, one after the other, to any OpenAI-compatible engine
     that streams. Then fits the step time of the engine model to the measurements and states the error of the fit. The engine should serve
     no other requests meanwhile.
-
-    \b
-    Examples:
-      hmas profile http://127.0.0.1:8000 --gpu h100_sxm --out h100-llama.json
-      hmas profile http://127.0.0.1:8000 --max-seconds 30 --concurrency 1,4,16
-      hmas up --engine sim:./h100-llama.json
-    """  # noqa: D301 - click reads \b as "do not rewrap"
+    """
     stated = Stated(**stated_fields)  # type: ignore[arg-type]  # click has checked and converted each
     key = os.environ.get(api_key_env, "")
     address = url.rstrip("/").removesuffix("/v1")

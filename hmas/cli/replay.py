@@ -9,7 +9,8 @@ import click
 import msgspec
 import uvloop
 
-from hmas.cli.output import EXIT_FAILED, complain, hint, json_option, say, say_json
+from hmas.cli.output import EXIT_FAILED, complain, example, hint, json_option, say, say_json
+from hmas.controller.core.errors import TraceError
 from hmas.controller.runtime.clock import SystemClock
 from hmas.loadgen.dataset import load_mixture
 from hmas.loadgen.process import LengthChannel, LoadSpec, Progress, run_process, write_plan
@@ -27,7 +28,13 @@ PROGRESS_EVERY_S = 5.0
 LENGTHS_HELP = "How the engine is told the recorded output length; auto: sim for embedded engines, else none."
 
 
-@click.command()
+@click.command(
+    epilog=example(
+        "hmas replay --trace AzureLLMInferenceTrace_conv.csv --limit 500 --rate 4",
+        "hmas replay --trace conversation_trace.jsonl --speed 2 --duration 120 --url http://127.0.0.1:8000 --out results.jsonl",
+        "hmas replay --trace prompts.jsonl --rate 2 --json",
+    )
+)
 @click.option("--trace", "path", required=True, type=click.Path(path_type=Path), help="Azure CSV, Mooncake JSONL, or a prompt file.")
 @click.option("--url", default="http://127.0.0.1:8080", show_default=True, help="Base address, without /v1: a gateway or an engine.")
 @click.option("--model", default="", help="Model to ask for; default: the first that the address lists.")
@@ -55,13 +62,7 @@ def replay(ctx: click.Context, /, **options: Any) -> None:
     Each request declares its SLO by H-MAS Table 6 and Eq. 14.
 
     Exit code 1 if a request was lost: it got no answer, or one that broke off.
-
-    \b
-    Examples:
-      hmas replay --trace AzureLLMInferenceTrace_conv.csv --limit 500 --rate 4
-      hmas replay --trace conversation_trace.jsonl --speed 2 --duration 120 --url http://127.0.0.1:8000 --out results.jsonl
-      hmas replay --trace prompts.jsonl --rate 2 --json
-    """  # noqa: D301 - click reads \b as "do not rewrap"
+    """
     trace = read_trace(options["path"], format_name=options["format_name"], limit=options["limit"], skip_bad=options["skip_bad"])
     _tell_trace(trace)
     key = os.environ.get(options["api_key_env"], "")

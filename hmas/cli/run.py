@@ -10,7 +10,8 @@ import click
 import uvloop
 
 from hmas.agents.runtime.shell import AGENTS, instance_name, run_agent
-from hmas.cli.settings import config_option, read_config
+from hmas.cli.admin import config_option, read_config
+from hmas.cli.output import example
 from hmas.controller.bus.base import Bus
 from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.bus.redis_bus import RedisBus
@@ -18,9 +19,8 @@ from hmas.controller.config.schema import Config
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.runtime import logs
 from hmas.controller.runtime.clock import SystemClock
-from hmas.controller.runtime.collector import Collector
 from hmas.controller.runtime.notify import Notifier
-from hmas.controller.runtime.priority import set_niceness
+from hmas.controller.runtime.process import Collector, set_niceness
 from hmas.controller.runtime.signals import stop_flags
 
 NOTIFY_EVERY_S = 1.0
@@ -35,31 +35,21 @@ def run() -> None:
     """
 
 
-@run.command("gateway")
+@run.command("gateway", epilog=example("HMAS_BUS__URL=redis://127.0.0.1:6379 hmas run gateway --config hmas.yaml"))
 @config_option
 def run_gateway(config_file: str | None) -> None:
-    """Run the gateway.
-
-    \b
-    Example:
-      HMAS_BUS__URL=redis://127.0.0.1:6379 hmas run gateway --config hmas.yaml
-    """  # noqa: D301 - click reads \b as "do not rewrap"
+    """Run the gateway."""
     config = read_config(config_file)
     bus = _make_bus(config)
     logs.configure(config.logging.level, config.logging.format, "gateway")
     _run(_gateway(config, bus, lambda: read_config(config_file)))
 
 
-@run.command("agent")
+@run.command("agent", epilog=example("HMAS_BUS__URL=redis://127.0.0.1:6379 hmas run agent qos --config hmas.yaml"))
 @click.argument("name", type=click.Choice(list(AGENTS)))
 @config_option
 def run_one_agent(name: str, config_file: str | None) -> None:
-    """Run the agent NAME.
-
-    \b
-    Example:
-      HMAS_BUS__URL=redis://127.0.0.1:6379 hmas run agent qos --config hmas.yaml
-    """  # noqa: D301 - click reads \b as "do not rewrap"
+    """Run the agent NAME."""
     config = read_config(config_file)
     if not config.bus.url:
         raise ConfigError(_NO_BUS.format(who=f"agent {name}"))
@@ -67,7 +57,7 @@ def run_one_agent(name: str, config_file: str | None) -> None:
     _run(_agent(name, config))
 
 
-@run.command("engine")
+@run.command("engine", epilog=example("hmas run engine --profile demo-small --port 8101"))
 @click.option("--profile", default="demo-small", show_default=True, help="Name of a shipped profile, or a .json file.")
 @click.option("--speed", type=click.FloatRange(0.01, 1000), default=1.0, show_default=True, help="Times faster than the profile.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
@@ -76,12 +66,7 @@ def run_one_agent(name: str, config_file: str | None) -> None:
 @click.option("--model", default="sim", show_default=True, help="What the engine calls its model.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True)
 def run_engine(*, profile: str, speed: float, host: str, port: int, name: str, model: str, log_level: Any) -> None:
-    """Run an embedded engine: an OpenAI-compatible server that needs no GPU and has the step times of a profile.
-
-    \b
-    Example:
-      hmas run engine --profile demo-small --port 8101
-    """  # noqa: D301 - click reads \b as "do not rewrap"
+    """Run an embedded engine: an OpenAI-compatible server that needs no GPU and has the step times of a profile."""
     logs.configure(log_level, "text", name)
     _run(_engine(profile=profile, speed=speed, host=host, port=port, name=name, model=model))
 
@@ -168,9 +153,8 @@ async def _agent(name: str, config: Config) -> None:
 
 
 async def _engine(*, profile: str, speed: float, host: str, port: int, name: str, model: str) -> None:
-    from hmas.cli.pace import faster  # noqa: PLC0415
     from hmas.engines.sim.model import EngineModel  # noqa: PLC0415 - only this process serves an engine
-    from hmas.engines.sim.profile import load_profile  # noqa: PLC0415
+    from hmas.engines.sim.profile import faster, load_profile  # noqa: PLC0415
     from hmas.engines.sim.server import create_app, start  # noqa: PLC0415
 
     notifier, clock = Notifier(), SystemClock()

@@ -10,7 +10,7 @@ from typing import Any
 import click
 import msgspec
 
-from hmas.cli.output import EXIT_FAILED, complain, duration_words, hint, json_option, say, say_json
+from hmas.cli.output import EXIT_FAILED, complain, duration_words, example, hint, json_option, say, say_json
 from hmas.cli.studies import ADMISSION, EXIT_INTERRUPTED, FLEET, META, WARMUP, WORKLOAD, common_settings, read_meta, study_options
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.routing import ROUTERS
@@ -26,7 +26,13 @@ from hmas.planning.tables import run_tables
 TELL_EVERY_S = 2.0
 
 
-@click.command()
+@click.command(
+    epilog=example(
+        "hmas simulate --workload poisson:rate=8,duration=300 --fleet 2xdemo-small",
+        "hmas simulate --workload azure:AzureLLMInferenceTrace_conv.csv --fleet 4xa100-qwen3-8b --rate 20 --policy sjf",
+        "hmas simulate --workload gamma:rate=8,cv=3,duration=600 --fleet 2xdemo-small --agents statera+meta --out build/gamma",
+    )
+)
 @click.option("--workload", required=True, help=WORKLOAD)
 @click.option("--fleet", required=True, help=FLEET)
 @click.option("--policy", default=DEFAULT_POLICY, show_default=True, help="Order of the queue, with parameters: two-lane:threshold_ms=500.")
@@ -53,13 +59,7 @@ def simulate(ctx: click.Context, /, **options: Any) -> None:
 
     After Ctrl-C no new request is sent, running ones are served, and the report covers the part up to there and says so. Exit code 1 if
     the independent check finds an error in the result, 130 after Ctrl-C.
-
-    \b
-    Examples:
-      hmas simulate --workload poisson:rate=8,duration=300 --fleet 2xdemo-small
-      hmas simulate --workload azure:AzureLLMInferenceTrace_conv.csv --fleet 4xa100-qwen3-8b --rate 20 --policy sjf
-      hmas simulate --workload gamma:rate=8,cv=3,duration=600 --fleet 2xdemo-small --agents statera+meta --out build/gamma
-    """  # noqa: D301 - click reads \b as "do not rewrap"
+    """
     policy, parameters = read_policy(options["policy"])
     case = Case(
         workload=options["workload"],

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from hmas.cli.settings import read_config
+from hmas.cli.admin import read_config
 from hmas.cli.targets import Target
-from hmas.controller.config.derived import running_agents
-from hmas.controller.config.paths import url_of
+from hmas.controller.config.derived import running_agents, url_of
 from hmas.controller.config.schema import Config
 from hmas.controller.runtime.child import ChildSpec
 from hmas.controller.runtime.ports import free_ports

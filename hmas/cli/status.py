@@ -6,28 +6,20 @@ import click
 
 from hmas.cli.admin import takes_client
 from hmas.cli.engines import engine_table
-from hmas.cli.output import EXIT_FAILED, duration_words, json_option, say, say_json, table
+from hmas.cli.output import EXIT_FAILED, duration_words, example, json_option, show, table
 from hmas.cli.override import override_list
 from hmas.cli.policy import policy_line
 from hmas.controller.admin.client import AdminClient
 
 
-@click.command()
+@click.command(epilog=example("hmas status --json | jq .goodput"))
 @json_option
 @click.pass_context
 @takes_client
 def status(client: AdminClient, ctx: click.Context, *, as_json: bool) -> None:
-    """Show active settings, load, and the health of engines and agents. Exit code 1 if the gateway is not ready.
-
-    \b
-    Example:
-      hmas status --json | jq .goodput
-    """  # noqa: D301 - click reads \b as "do not rewrap"
+    """Show active settings, load, and the health of engines and agents. Exit code 1 if the gateway is not ready."""
     document = client.status()
-    if as_json:
-        say_json(document)
-    else:
-        say(page(document))
+    show(document, page, as_json=as_json)
     ctx.exit(0 if document["ready"] else EXIT_FAILED)
 
 
@@ -49,7 +41,7 @@ def page(document: dict[str, Any]) -> str:
     ]
     tenants = [item for item in document["tenants"] if _limited(item) or item["held"]]
     if tenants:
-        heads = ["tenant", "weight", "tokens a minute", "requests a minute", "share", "cap", "held by operators"]
+        heads = ["tenant", "weight", "tokens a minute", "requests a minute", "share", "cap", "set by operators"]
         lines += ["", table(heads, map(_tenant, tenants))]
     models = document["queue"]["models"]
     if len(models) > 1:
@@ -57,7 +49,7 @@ def page(document: dict[str, Any]) -> str:
         lines += ["", table(["model", "waiting", "Retry-After"], rows)]
     overrides = document["overrides"]
     if overrides["overrides"] or overrides["refused"]:
-        lines += ["", "held by operators:", override_list(overrides)]
+        lines += ["", "set by operators:", override_list(overrides)]
     return "\n".join(lines)
 
 
@@ -147,8 +139,8 @@ def _agents(agents: dict[str, Any]) -> str:
             parts.append(f"{name} left out")
             continue
         if agent["age_s"] is not None:
-            parts.append(f"{name} heard {duration_words(agent['age_s'])} ago")
+            parts.append(f"{name} sent {duration_words(agent['age_s'])} ago")
         elif agent.get("speaks_here", True):
-            parts.append(f"{name} not heard yet")
+            parts.append(f"{name} sent nothing yet")
         parts += [f"{name}'s {one['answers']} SET ASIDE ({one['words']})" for one in agent.get("answers", ()) if one["set_aside"]]
     return ", ".join(parts)

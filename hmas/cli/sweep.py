@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hmas.cli.output import EXIT_FAILED, complain, duration_words, hint, json_option, say, say_json
+from hmas.cli.output import EXIT_FAILED, complain, duration_words, example, hint, json_option, say, say_json
 from hmas.cli.studies import ADMISSION, EXIT_INTERRUPTED, FLEET, WARMUP, WORKLOAD, common_settings, study_options
 from hmas.controller.core.errors import ConfigError
 from hmas.controller.runtime.clock import SystemClock
@@ -16,7 +16,11 @@ from hmas.planning.sweep import AXES, Grid, Kept, Row, make_grid, points_of, run
 from hmas.planning.tables import sweep_table
 
 
-@click.command()
+@click.command(
+    epilog=example(
+        "hmas sweep --workload poisson:rate=8,duration=300 --fleet 2xdemo-small --policy fcfs,edf,sjf --n-run 16,32,64 --seed 1..3",
+    )
+)
 @click.option("--workload", required=True, help=WORKLOAD)
 @click.option("--fleet", multiple=True, required=True, help=FLEET + " Repeat it for more.")
 @click.option("--policy", help="Orders, with commas between.")
@@ -40,11 +44,7 @@ def sweep(ctx: click.Context, /, **options: Any) -> None:
     Each result is appended to results.jsonl as it finishes; then sweep.csv, sweep.json and plots are made from them. The same command
     continues where the last one stopped. Ctrl-C keeps finished results (exit code 130). A case that failed gives exit code 1 and is tried
     again next time.
-
-    \b
-    Example:
-      hmas sweep --workload poisson:rate=8,duration=300 --fleet 2xdemo-small --policy fcfs,edf,sjf --n-run 16,32,64 --seed 1..3
-    """  # noqa: D301 - click reads \b as "do not rewrap"
+    """
     grid = make_grid(_grid_settings(options))
     points = points_of(grid)
     # An invalid workload is reported here, before a thousand workers fail on it.

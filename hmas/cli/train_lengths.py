@@ -13,9 +13,9 @@ from hmas.agents.perception.lengths.base import FILE, load
 from hmas.agents.perception.readers import KIND, LENGTHS_ONLY
 from hmas.agents.perception.training.lengths.corpus import NOT_PERMISSIVE, gather
 from hmas.agents.perception.training.lengths.fitting import Plan, train, write
+from hmas.cli.admin import config_option, read_config
 from hmas.cli.output import hint, json_option, say, say_json, table
-from hmas.cli.settings import config_option, read_config
-from hmas.controller.config.paths import models_dir
+from hmas.controller.config.derived import models_dir
 from hmas.controller.runtime.clock import SystemClock
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)

@@ -18,10 +18,10 @@ from hmas.agents.prediction.offline.profile_model import fit
 from hmas.agents.prediction.regressor import KIND, SHIPPED, CatBoostRegressor, load_regressor
 from hmas.agents.prediction.telemetry import labelled_of, read_messages, write_messages
 from hmas.agents.prediction.training import REFIT_LEAST, SEED, refit
+from hmas.cli.admin import config_option, read_config
 from hmas.cli.output import hint, json_option, say, say_json, table
-from hmas.cli.settings import config_option, read_config
 from hmas.controller.bus.redis_bus import RedisBus
-from hmas.controller.config.paths import models_dir
+from hmas.controller.config.derived import models_dir
 from hmas.controller.config.schema import Config
 from hmas.controller.core.errors import ConfigError, TraceError
 from hmas.controller.core.messages import FEATURES, TELEMETRY, Message

@@ -8,7 +8,7 @@ import msgspec
 import uvloop
 
 from hmas.agents.statera.tuning import EVERY, Tuning, read_tuning, write_tuning
-from hmas.cli.output import hint, json_option, say, say_json, table
+from hmas.cli.output import example, hint, json_option, say, say_json, table
 from hmas.cli.profile import Concurrencies
 from hmas.controller.config.schema import AgentsConfig, SchedulerConfig
 from hmas.engines.sim.profile import load_profile
@@ -16,7 +16,13 @@ from hmas.profiling.ladder import Identified, Load, Rung, identify, live, simula
 from hmas.profiling.target import look_at
 
 
-@click.command("statera")
+@click.command(
+    "statera",
+    epilog=example(
+        "hmas tune statera http://127.0.0.1:8000 --tpot-ms 60 --out statera.json",
+        "hmas tune statera a100-qwen3-8b --ladder 1,8,32,96 --tpot-ms 40",
+    ),
+)
 @click.argument("engine")
 @click.option("--name", default=EVERY, show_default=True, help="Instance that the gains are for, as the configuration names it; * for all.")
 @click.option(
@@ -58,12 +64,7 @@ def tune_statera(
 
     ENGINE is the address of an OpenAI-compatible engine that streams and serves no other requests meanwhile; or the name or file of a
     profile, which is simulated. Name the written file in the configuration as `agents.statera_tuning`.
-
-    \b
-    Examples:
-      hmas tune statera http://127.0.0.1:8000 --tpot-ms 60 --out statera.json
-      hmas tune statera a100-qwen3-8b --ladder 1,8,32,96 --tpot-ms 40
-    """  # noqa: D301 - click reads \b as "do not rewrap"
+    """
     before = read_tuning(out) if out.is_file() else Tuning()
     load = Load(prompt_tokens=prompt_tokens, output_tokens=output_tokens, rounds=rounds, seed=seed)
     if engine.startswith(("http://", "https://")):

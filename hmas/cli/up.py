@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from hmas.cli.output import hint, json_option, say, say_json
-from hmas.cli.settings import config_option
+from hmas.cli.admin import config_option
+from hmas.cli.output import example, hint, json_option, say, say_json
 from hmas.cli.stack import Choices, Stack, plan
 from hmas.cli.targets import ALLOWED, parse_targets
 from hmas.cli.upkeep import BusInUse, Upkeep
@@ -24,7 +24,15 @@ ENGINE_HELP = f"An engine, in place of the configured ones: {ALLOWED}. May be re
 log = logging.getLogger(__name__)
 
 
-@click.command()
+@click.command(
+    epilog=example(
+        "hmas up --engine sim --no-auth",
+        "hmas up --engine sim:demo-small@2 --engine sim --no-auth --port 9000",
+        "hmas up --engine vllm=http://127.0.0.1:8000 --no-auth",
+        "hmas up --engine sim --no-auth --agents perception,prediction",
+        "hmas up --config hmas.yaml",
+    )
+)
 @click.option("--engine", "engine", multiple=True, metavar="WHAT", help=ENGINE_HELP)
 @click.option("--port", type=click.IntRange(0, 65535), help="Port of the gateway; 0 for a free one.")
 @click.option("--admin-port", type=click.IntRange(0, 65535), help="Port of the operators' API; 0 for a free one.")
@@ -50,15 +58,7 @@ def up(
 
     Crashed processes are started again; SIGTERM or Ctrl-C drains and stops everything, a second one stops at once.
     Exit code 0 after a clean stop, 1 if the gateway could not be kept running.
-
-    \b
-    Examples:
-      hmas up --engine sim --no-auth
-      hmas up --engine sim:demo-small@2 --engine sim --no-auth --port 9000
-      hmas up --engine vllm=http://127.0.0.1:8000 --no-auth
-      hmas up --engine sim --no-auth --agents perception,prediction
-      hmas up --config hmas.yaml
-    """  # noqa: D301 - click reads \b as "do not rewrap"
+    """
     if agents and no_agents:
         raise click.UsageError("--agents and --no-agents contradict each other; give one of them")
     targets = parse_targets(engine)

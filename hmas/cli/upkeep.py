@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hmas.cli.stack import Stack
 from hmas.controller.bus.embedded import EmbeddedServer
 from hmas.controller.bus.redis_bus import RedisBus
-from hmas.controller.config.paths import bus_dir
+from hmas.controller.config.derived import bus_dir
 from hmas.controller.config.schema import Config
 from hmas.controller.core.errors import BusError
 from hmas.controller.core.messages import Event, Severity

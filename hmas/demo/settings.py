@@ -5,9 +5,8 @@ from types import MappingProxyType
 
 import msgspec
 
-from hmas.cli.pace import faster
 from hmas.controller.core.types import Slo
-from hmas.engines.sim.profile import Profile, load_profile
+from hmas.engines.sim.profile import Profile, faster, load_profile
 from hmas.loadgen.arrivals import ArrivalSpec
 from hmas.loadgen.client_load import Clients, Terms
 from hmas.loadgen.dataset import Mixture, PromptData

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from hmas.controller.core.errors import TraceError
 from hmas.controller.core.types import TaskType
-from hmas.engines.data_files import DATASETS_ENV, datasets_dir
+from hmas.engines.model_shape import DATASETS_ENV, datasets_dir
 
 T = TypeVar("T")
 

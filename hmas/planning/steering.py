@@ -16,7 +16,7 @@ from hmas.agents.qos import agent as qos_agent
 from hmas.agents.statera import agent as statera_agent
 from hmas.agents.statera.agent import StateraAgent
 from hmas.controller.config.schema import AgentsConfig, Config, SchedulerConfig
-from hmas.controller.config.slo import SloConfig
+from hmas.controller.config.section import SloConfig
 from hmas.controller.control.resolve import Ceiling, Configured, Directives, Received, resolve
 from hmas.controller.core.messages import (
     Completion,

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hmas.agents.qos.columns import TASKS as KINDS
+from hmas.agents.qos.counters import TASKS as KINDS
 from hmas.agents.qos.workload_watch import ARRIVALS, OUTPUTS, PROMPTS, TASKS, Lengths, WorkloadWatch
 
 BLOCK_S = 5.0

@@ -26,7 +26,7 @@ from bench_scheduler import believed, make_scheduler, request
 from hmas.controller.core.types import OutcomeKind
 from hmas.controller.gateway.requests.sliced_work import SlicedWork
 from hmas.controller.runtime.clock import SystemClock
-from hmas.controller.runtime.collector import Collector
+from hmas.controller.runtime.process import Collector
 from hmas.controller.scheduling.policies.registry import POLICIES
 from hmas.controller.scheduling.scheduler import Scheduler
 

@@ -8,10 +8,9 @@ from hmas_lab.demo_vllm.runs import FieldRuns
 from hmas_lab.onvllm.comparison import Comparison
 from hmas_lab.onvllm.tenants import SharedLoad
 
-from hmas.cli.pace import faster
 from hmas.demo.calibration import run_virtual
 from hmas.demo.live import LiveRun
-from hmas.engines.sim.profile import load_profile
+from hmas.engines.sim.profile import faster, load_profile
 from hmas.loadgen.dataset import load_mixture
 from hmas.loadgen.results import RunSummary, count_outcomes
 from hmas.loadgen.score import score

@@ -15,9 +15,8 @@ from hmas_lab.profiles.models import load_model
 from hmas_lab.profiles.reduce import least_squares
 from hmas_lab.profiles.summary import reduction, table
 
-from hmas.cli.pace import faster
 from hmas.engines.errors import ProfileError
-from hmas.engines.sim.profile import load_profile, parse_profile, profile_names
+from hmas.engines.sim.profile import faster, load_profile, parse_profile, profile_names
 
 LLAMA = load_model("llama-3-8b")
 QWEN_MOE = load_model("qwen3-30b-a3b")

@@ -17,7 +17,7 @@ from hmas.agents.runtime.shell import AgentShell
 from hmas.agents.runtime.work import Deferred
 from hmas.controller.bus.memory_bus import MemoryBus
 from hmas.controller.config.schema import AgentsConfig, Config
-from hmas.controller.config.slo import SloConfig
+from hmas.controller.config.section import SloConfig
 from hmas.controller.core.errors import ModelError
 from hmas.controller.core.messages import EVENTS, FEATURES, MODELS, Event, ModelReport, RequestFeatures, RequestNotice
 from hmas.controller.core.slo import slo_for

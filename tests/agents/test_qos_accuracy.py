@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hmas.agents.qos.agent import QosAgent
-from hmas.agents.qos.heavy import KEPT
 from hmas.agents.qos.long_view import LABELS_MAX
 from hmas.agents.qos.model import BACKLOG_MAX, IDS_MAX, QosModel
-from hmas.agents.qos.sketch import ALPHA
+from hmas.agents.qos.sketch import ALPHA, KEPT
 from hmas.agents.qos.tallies import ARRIVALS_MAX, LONG_PANES, SHORT_PANES, Tallies
 from hmas.controller.bus.codec import decode, encode
 from hmas.controller.core.messages import Completion, LongView, ShortView

@@ -5,10 +5,9 @@ import pytest
 from control_kit import completion, snapshot
 from scipy.special import ndtri, stdtr
 
-from hmas.agents.qos.changes import Block, MixScorer, Watch
-from hmas.agents.qos.columns import TASKS as KINDS
+from hmas.agents.qos.changes import CLIP, LIMIT, SLACK, Block, Cusum, MixScorer, Reference, Watch, standard_normal
+from hmas.agents.qos.counters import TASKS as KINDS
 from hmas.agents.qos.model import QosModel
-from hmas.agents.qos.self_starting import CLIP, LIMIT, SLACK, Cusum, Reference, _normal
 from hmas.agents.qos.workload_watch import ARRIVALS, CHANGES_MAX, OUTPUTS, PROMPTS, TASKS, Lengths, WorkloadWatch
 from hmas.controller.core.messages import LongView
 from hmas.controller.core.types import TaskType
@@ -206,4 +205,4 @@ def test_a_silence_of_telemetry_is_no_change_of_the_workload():
 def test_a_t_becomes_the_normal_figure_of_the_same_probability():
     for freedom in (7.0, 20.0, 239.0):
         for t in np.linspace(-4.0, 4.0, 33).tolist():
-            assert _normal(t, freedom) == pytest.approx(float(ndtri(stdtr(freedom, t))), abs=0.01)
+            assert standard_normal(t, freedom) == pytest.approx(float(ndtri(stdtr(freedom, t))), abs=0.01)

@@ -6,11 +6,11 @@ import pytest
 from bus_kit import event, last_is
 from msgspec import structs
 
-from hmas.controller.bus import bounds
+from hmas.controller.bus import wire
 
 
 async def test_a_stream_of_large_entries_is_kept_shorter(bus, raw, monkeypatch):
-    monkeypatch.setattr(bounds, "BYTES_MOST", 4 << 20)
+    monkeypatch.setattr(wire, "BYTES_MOST", 4 << 20)
     for number in range(3_000):
         bus.post(structs.replace(event(number), reason="x" * 8_000))
         if number % 200 == 0:
@@ -26,8 +26,8 @@ async def test_a_stream_of_large_entries_is_kept_shorter(bus, raw, monkeypatch):
 
 
 def test_the_bound_follows_the_size_and_stays_between_its_ends():
-    bounded = bounds.Bounded("k", 20_000)
-    for size, bound in ((500, 20_000), (65_000, bounds.BYTES_MOST // 65_000), (10**7, bounds.ENTRIES_LEAST), (500, 20_000)):
+    bounded = wire.Bounded("k", 20_000)
+    for size, bound in ((500, 20_000), (65_000, wire.BYTES_MOST // 65_000), (10**7, wire.ENTRIES_LEAST), (500, 20_000)):
         for _ in range(20_000):
             head = bounded.head(size)
         assert bounded.bound == pytest.approx(bound, rel=0.11)

@@ -10,7 +10,7 @@ import pytest
 from gateway_kit import Rig, chat, eventually, running
 from message_kit import request_features
 
-from hmas.cli.checks import _check_agents
+from hmas.cli.checks import check_agents
 from hmas.cli.explain import page as story_page
 from hmas.cli.status import page
 from hmas.controller.core.messages import REQUESTS, ControlAction, LengthBound, Message, MetaDecision, RequestCost
@@ -65,7 +65,7 @@ def default_costs(live: ActiveRequest) -> Message:
 async def doctor_and_status(rig: Rig) -> str:
     status = (await rig.admin("GET", "/admin/status")).json
     found = [
-        f"{check.name} {check.found} {check.do}" for check in _check_agents(rig.gateway.config, status["agents"]) if check.state == "WARN"
+        f"{check.name} {check.found} {check.do}" for check in check_agents(rig.gateway.config, status["agents"]) if check.state == "WARN"
     ]
     return "\n".join([page(status), *found])
 
@@ -140,7 +140,7 @@ async def test_a_window_that_holds_requests_back_beside_room(tmp_path: Path, age
         relieved = rig.events("dispatch.relieved")[0]["after"]
         told = (await rig.admin("GET", f"/admin/requests/{relieved}")).json
         assert told["tries"][0]["in_spite_of"] == "window"
-        assert "IN SPITE OF A HOLD by window" in story_page(told)
+        assert "DISPATCHED DESPITE A HOLD by window" in story_page(told)
         await asyncio.gather(*held)
         rig.bus.post(window(rig, agent, 16))
         await send(rig, 60, tokens=3)

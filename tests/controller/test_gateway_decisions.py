@@ -110,7 +110,7 @@ def test_a_span_in_which_nothing_ended_is_not_told_as_a_failure():
     log.hear(decision(1))
     log.hear(outcome(1, requests=0, good=0.0))
     (told,) = log.newest(1)
-    assert "nothing ended in its span" in page(told)
+    assert "no request ended in its window" in page(told)
     assert "0.0 %" not in page(told)
 
 

@@ -67,7 +67,7 @@ async def test_a_request_that_waits_and_what_for(tmp_path: Path):
         told = await story(rig, "second")
         assert (told["state"], told["outcome"], told["actual"], told["tries"]) == ("waiting", None, None, [])
         assert told["queue"]["position"] == 1
-        assert "1 before it as things stand" in page(told)
+        assert "1 ahead of it now" in page(told)
         said = {"request_id": told["id"], "sent_s": 1.0, "tenant": "default", "model": MODEL, "prompt_tokens": 5, "task_type": "QA"}
         believed = {"confidence": 0.8, "importance": 0.9, "ttft_slo_ms": 3300.0, "tpot_slo_ms": 60.0}
         features = msgspec.convert(said | believed | {"output_tokens": 33.0, "output_tokens_p90": 70.0}, RequestFeatures)
@@ -197,7 +197,7 @@ def test_the_command_prints_the_page_or_the_document(tmp_path: Path, monkeypatch
     document = asyncio.run(told())
     monkeypatch.setattr(AdminClient, "request", lambda _self, _id: document)
     assert main(["explain", "one", "--admin", "http://127.0.0.1:1"]) == 0
-    assert "the client's one" in capsys.readouterr().out
+    assert "client id one" in capsys.readouterr().out
     assert main(["explain", "one", "--json", "--admin", "http://127.0.0.1:1"]) == 0
     assert orjson.loads(capsys.readouterr().out)["id"] == document["id"]
 

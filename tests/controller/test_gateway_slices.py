@@ -25,7 +25,7 @@ async def test_a_policy_comes_in_slices_and_everybody_is_served(tmp_path: Path):
             with mock.patch.object(rig.gateway.manager.sliced_work, "ask"):
                 begun = (await rig.admin("POST", "/admin/policy", {"policy": "wfq", "author": "kim", "reason": "test"})).json
                 assert (begun["name"], begun["next"]) == ("fcfs", "wfq")
-                assert policy_line(begun).startswith("fcfs, wfq on its way in, by operator")
+                assert policy_line(begun).startswith("fcfs, changing to wfq, by operator")
             rig.gateway.manager.sliced_work.ask()
             await eventually(lambda: scheduler.policy == "wfq" and scheduler.settled)
             assert scheduler.next_policy == ""

@@ -9,9 +9,8 @@ import pytest
 from gateway_kit import MODEL, running
 
 from hmas.agents.perception.bodies import view_of, view_of_body
-from hmas.controller.core import client_policies, client_systems
 from hmas.controller.core.client_bodies import EXCHANGES, Shape, client_body
-from hmas.controller.core.client_systems import long_system, short_system
+from hmas.controller.core.client_systems import JUDGING, TRAINING, long_system, short_system
 from hmas.controller.core.errors import BodyError
 from hmas.controller.core.messages import REQUESTS, RequestNotice
 from hmas.controller.core.prompt_texts import EXCERPT_HEAD, EXCERPT_TAIL, HISTORY_CHARS, HISTORY_MESSAGE_CHARS, SYSTEM_CHARS
@@ -97,10 +96,9 @@ def test_bad_bodies_name_the_field():
 
 
 def test_system_prompts_for_judging_share_no_sentence_with_those_for_training():
-    for bank, held in zip(client_systems.TRAINING, client_systems.JUDGING, strict=True):
-        assert not set(bank) & set(held)
-    for bank, held in zip(client_policies.TRAINING, client_policies.JUDGING, strict=True):
-        assert not set(bank) & set(held)
+    for trained, judged in zip(TRAINING, JUDGING, strict=True):
+        for bank, held in zip(trained, judged, strict=True):
+            assert not set(bank) & set(held)
     rng = random.Random(3)
     assert len({short_system(rng) for _ in range(200)}) > 120
     assert len({long_system(rng, 9000, holdout=True) for _ in range(20)}) == 20

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hmas.controller.runtime.collector import LATEST_S, QUIET_S, WHOLE_S, Collector
+from hmas.controller.runtime.process import LATEST_S, QUIET_S, WHOLE_S, Collector
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ import resource
 
 import pytest
 
-from hmas.controller.runtime.open_files import lift_limit
+from hmas.controller.runtime.process import lift_limit
 
 
 @pytest.fixture

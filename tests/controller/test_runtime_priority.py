@@ -7,7 +7,7 @@ import pytest
 
 PROGRAM = """
 import os
-from hmas.controller.runtime.priority import set_niceness
+from hmas.controller.runtime.process import set_niceness
 set_niceness(7, spare_cpu_only={spare})
 set_niceness(3, spare_cpu_only={spare})
 print(os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0) == os.SCHED_IDLE)

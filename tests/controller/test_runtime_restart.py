@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmas.controller.runtime.restart import RestartHistory, RestartRule
+from hmas.controller.runtime.supervisor import RestartHistory, RestartRule
 
 RULE = RestartRule(first_s=1.0, longest_s=5.0, steady_s=30.0, burst=4, window_s=100.0)
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from hmas.controller.runtime.child import ChildSpec
-from hmas.controller.runtime.restart import RestartRule
-from hmas.controller.runtime.supervisor import Supervisor, exit_words
+from hmas.controller.runtime.supervisor import RestartRule, Supervisor, exit_words
 
 FAST = RestartRule(first_s=0.01, longest_s=0.05, burst=3, window_s=60.0)
 NOTIFY = (

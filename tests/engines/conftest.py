@@ -10,10 +10,10 @@ import pytest
 from aiohttp import web
 from vllm_server import served
 
-from hmas.engines.sim.faults import parse_fault
 from hmas.engines.sim.model import EngineModel
 from hmas.engines.sim.profile import Profile
 from hmas.engines.sim.server import create_app, start
+from hmas.engines.sim.streams import parse_fault
 
 FAST = Profile(
     name="fast",

@@ -361,5 +361,5 @@ async def test_a_wrong_key_is_named(fake_vllm):
 
 
 def test_metrics_of_garbage_are_empty():
-    series = parse_metrics("\x00\xff<html>\nvllm:num_requests_running{ 3\nvllm:num_requests_running 2\n")
+    series = parse_metrics(b"\x00\xff<html>\nvllm:num_requests_running{ 3\nvllm:num_requests_running 2\n")
     assert series["vllm:num_requests_running"] == [({}, 2.0)]

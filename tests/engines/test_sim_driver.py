@@ -5,9 +5,9 @@ import selectors
 
 import pytest
 
-from hmas.engines.sim.driver import MAX_CATCH_UP_S, Driver
 from hmas.engines.sim.model import EngineModel, SimRequest
 from hmas.engines.sim.profile import load_profile
+from hmas.engines.sim.streams import MAX_CATCH_UP_S, Driver
 
 IDLE_S, UNDER_WAY_S = 5.0, 0.2
 """In virtual time: nobody waits for them."""

@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from hmas.engines.errors import EngineError
-from hmas.engines.sim.faults import Fault, parse_fault
+from hmas.engines.sim.streams import Fault, parse_fault
 
 CHAT = "/v1/chat/completions"
 

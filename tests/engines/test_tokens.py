@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmas.engines.tokens import _words, estimate_tokens
+from hmas.engines.tokens import count_words, estimate_tokens
 
 ENGLISH = "The quick brown fox jumps over the lazy dog, and the dog does not mind at all because it is asleep. " * 20
 CODE = "def add(a: int, b: int) -> int:\n    return a + b  # sum\n\nfor i in range(10):\n    print(add(i, 2 * i))\n" * 20
@@ -46,4 +46,4 @@ def test_a_sample_speaks_for_a_huge_text():
 
 @given(st.one_of(st.text(), st.text(st.sampled_from("ab \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f\x00\x85\xa0\u2003é"))))
 def test_words_are_those_that_splitting_gives(text):
-    assert _words(text, text.encode("utf-8", "replace")) == len(text.split())
+    assert count_words(text, text.encode("utf-8", "replace")) == len(text.split())

@@ -138,7 +138,7 @@ def test_policy_show_of_one_tells_all_of_it(hmas):
     code, out, _ = hmas("policy", "show", "mlfq")
     assert code == 0
     lines = [" ".join(line.split()) for line in out.splitlines()]
-    assert "hint default range" in lines
+    assert "parameter default range" in lines
     assert "boost_s 30 0.1 to 3600" in lines
     assert any(line.startswith("starvation none: a flow waits for the next boost") for line in lines)
     assert any(line.startswith("session fixed at intake") for line in lines)

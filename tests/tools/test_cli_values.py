@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hmas.cli.output import clock_words, duration_words, exit_where_broken, table
-from hmas.cli.pace import faster
 from hmas.cli.targets import parse_targets
 from hmas.cli.values import Duration, Pair
-from hmas.engines.sim.profile import load_profile
+from hmas.engines.sim.profile import faster, load_profile
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,9 @@
 import msgspec
 import pytest
 
-from hmas.cli.pace import faster
 from hmas.demo.calibration import KNEE_SHARE, Variant, calibrate, middle_rps, run_virtual, sweep
 from hmas.demo.settings import DemoSettings, demo_arrivals
-from hmas.engines.sim.profile import load_profile
+from hmas.engines.sim.profile import faster, load_profile
 from hmas.loadgen.dataset import load_mixture
 from hmas.loadgen.score import score
 from hmas.planning.backends import on_cores

@@ -1,8 +1,11 @@
 """`hmas profile` against engines that run: the embedded one, and ones that do not do as they should."""
 
+import contextlib
 import json
 import subprocess
 import sys
+import time
+import urllib.request
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -11,10 +14,10 @@ from aiohttp import web
 
 from hmas.cli.main import main
 from hmas.controller.runtime.ports import free_port
-from hmas.engines.sim.faults import parse_fault
 from hmas.engines.sim.model import EngineModel
 from hmas.engines.sim.profile import Profile, load_profile
 from hmas.engines.sim.server import create_app, start
+from hmas.engines.sim.streams import parse_fault
 from hmas.profiling.coefficients import fit_coefficients
 from hmas.profiling.design import Batch, Bounds, plan
 from hmas.profiling.probe import probe
@@ -175,9 +178,16 @@ async def test_an_engine_that_breaks_off():
 def sim_process(tmp_path):
     path = tmp_path / "known.json"
     path.write_bytes(msgspec.json.encode(KNOWN))
-    arguments = ["--port", "0", "--model", "tiny", "--profile", str(path)]
-    process = subprocess.Popen([sys.executable, "-m", "hmas.engines.sim.server", *arguments], stderr=subprocess.PIPE, text=True)
-    yield process.stderr.readline().split()[-1]
+    port = free_port()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hmas", "run", "engine", "--port", str(port), "--model", "tiny", "--profile", str(path)]
+    )
+    url = f"http://127.0.0.1:{port}"
+    for _ in range(300):
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health"):
+            break
+        time.sleep(0.1)
+    yield url
     process.terminate()
     process.communicate(timeout=20)
 

@@ -10,10 +10,10 @@ from aiohttp import web
 
 from hmas.controller.core.types import Slo, TaskType
 from hmas.controller.runtime.clock import SystemClock
-from hmas.engines.sim.faults import parse_fault
 from hmas.engines.sim.model import EngineModel
 from hmas.engines.sim.profile import load_profile
 from hmas.engines.sim.server import create_app, start
+from hmas.engines.sim.streams import parse_fault
 from hmas.loadgen.process import (
     LoadGenerator,
     LoadSpec,

@@ -8,10 +8,10 @@ from click.testing import CliRunner
 
 from hmas.cli.main import main
 from hmas.cli.replay import replay
-from hmas.engines.sim.faults import parse_fault
 from hmas.engines.sim.model import EngineModel
 from hmas.engines.sim.profile import load_profile
 from hmas.engines.sim.server import create_app, start
+from hmas.engines.sim.streams import parse_fault
 from hmas.loadgen.results import read_results
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(

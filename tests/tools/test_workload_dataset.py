@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from hmas.controller.core.errors import TraceError
-from hmas.engines.data_files import DATASETS_ENV, datasets_dir
+from hmas.engines.model_shape import DATASETS_ENV, datasets_dir
 from hmas.loadgen.dataset import load_mixture
 
 

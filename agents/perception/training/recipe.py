@@ -24,7 +24,7 @@ MODULES = (
     "training/split.py",
 )
 CORE = "hmas.controller.core"
-CORE_MODULES = ("client_bodies.py", "client_policies.py", "client_systems.py", "prompt_texts.py", "request_body.py")
+CORE_MODULES = ("client_bodies.py", "client_systems.py", "client_texts.json", "prompt_texts.py", "request_body.py")
 MODELS = "hmas.agents.model_store"
 MODELS_MODULES = ("ranges.py",)
 """Modules that decide what is learnt from which rows; a change to any of them may change the model."""

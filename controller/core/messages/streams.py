@@ -70,4 +70,4 @@ MAXLEN: Mapping[str, int] = MappingProxyType(
         EVENTS: 10_000,
     }
 )
-"""Bound of each stream in entries (trimmed by whole nodes, so it may hold a little more); on a server also in bytes (`bus.bounds`)."""
+"""Bound of each stream in entries (trimmed by whole nodes, so it may hold a little more); on a server also in bytes (`bus.wire`)."""

@@ -9,9 +9,8 @@ from hmas.controller.control.agent_scores import shape_of
 from hmas.controller.control.estimates import Declared, fault_of_cost, fault_of_features
 from hmas.controller.core.fairness import Fairness
 from hmas.controller.core.messages import RequestCost, RequestFeatures, RequestNotice
-from hmas.controller.core.notices import notice_of
+from hmas.controller.core.notices import notice_of, session_digest
 from hmas.controller.core.request_body import Call
-from hmas.controller.core.session import session_digest
 from hmas.controller.core.types import Estimates, OutcomeKind, Request
 from hmas.controller.gateway.control_loop.agent_watch import AgentWatch, Answers
 from hmas.controller.gateway.errors import ApiError

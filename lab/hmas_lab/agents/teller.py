@@ -19,7 +19,7 @@ from hmas.controller.core.messages import REQUESTS, TELEMETRY, Completion, Messa
 from hmas.controller.runtime import logs
 from hmas.controller.runtime.clock import SystemClock
 from hmas.controller.runtime.notify import Notifier
-from hmas.controller.runtime.priority import set_niceness
+from hmas.controller.runtime.process import set_niceness
 from hmas.controller.runtime.signals import stop_flags
 from hmas_lab.agents.beliefs import Believer
 from hmas_lab.agents.makers import make_believer

@@ -2,10 +2,9 @@
 
 from collections import deque
 
-from hmas.engines.sim.decoding import DecodeGroup
+from hmas.engines.sim.decoding import DecodeGroup, Stretch
 from hmas.engines.sim.profile import Profile
 from hmas.engines.sim.request import SimRequest
-from hmas.engines.sim.stretch import Stretch
 from hmas_lab.fidelity.timed import TimedEngine
 
 OVERTAKE_S = 1.0

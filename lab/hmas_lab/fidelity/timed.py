@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from hmas.engines.sim.decoding import Stretch
 from hmas.engines.sim.model import EngineModel
 from hmas.engines.sim.profile import Profile
-from hmas.engines.sim.stretch import Stretch
 from hmas.profiling.coefficients import Floats
 
 

@@ -13,10 +13,10 @@ from hmas.agents.meta.selectors.features import FEATURES
 from hmas.agents.meta.selectors.table import write_table
 from hmas.agents.model_store.ranges import RANGES, ranges_of
 from hmas.agents.model_store.store import ModelStore
+from hmas.cli.admin import config_option, read_config
 from hmas.cli.models import warn_of_settings
 from hmas.cli.output import hint, json_option, say, say_json, table
-from hmas.cli.settings import config_option, read_config
-from hmas.controller.config.paths import models_dir
+from hmas.controller.config.derived import models_dir
 from hmas.controller.core.errors import TraceError
 from hmas.controller.runtime.clock import SystemClock
 from hmas_lab.meta.draws import SEED, draw

@@ -15,9 +15,9 @@ from hmas.controller.core.errors import SchedulingError
 from hmas.controller.gateway.app import Gateway, make_scheduler
 from hmas.controller.gateway.process import Started, serve
 from hmas.engines.base import Knobs
-from hmas.engines.sim.driver import until
 from hmas.engines.sim.model import EngineModel
 from hmas.engines.sim.server import create_app, start
+from hmas.engines.sim.streams import until
 from hmas_lab.parity.log import Decision, LoggedScheduler
 from hmas_lab.parity.scenario import ENGINES, MODEL, START_S, Call, Scenario, config_of, trace
 from hmas_lab.virtual_loop import VirtualLoop, run_virtual

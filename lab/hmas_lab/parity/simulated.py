@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from hmas.controller.config.slo import SloConfig
+from hmas.controller.config.section import SloConfig
 from hmas.controller.core.types import Controls, Request
 from hmas.controller.gateway.app import make_scheduler
 from hmas.controller.scheduling.default_estimates import History

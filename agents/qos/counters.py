@@ -1,12 +1,59 @@
-"""A sliding window as a ring of sub-windows: O(1) to count, one addition of arrays to read, memory independent of the rate. Pure."""
+"""The counters of both windows: the layout of a row, and a ring of sub-windows. Pure.
+
+Both windows begin with the same columns; the long one has more. All counters are whole numbers, so a window's sums do not depend on the
+order in which its parts arrived.
+"""
 
 import math
 from array import array
-from collections.abc import Callable
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
-from hmas.agents.qos.sketch import Counts
+from hmas.agents.qos.sketch import Counts, LogBuckets
+from hmas.controller.core.types import TaskType
+
+TIMES: Final = LogBuckets(0.01, 1e7)
+"""Buckets for milliseconds, from 10 microseconds to almost three hours."""
+TOKENS: Final = LogBuckets(1.0, 1e7)
+TASKS: Final = tuple(task.value for task in TaskType)
+
+# What requests count as when they end, and the growth of the overdue requests: together, a tally.
+TTFT: Final = 0
+TPOT: Final = TTFT + TIMES.size
+JUDGED: Final = TPOT + TIMES.size
+MET: Final = JUDGED + 1
+TTFT_MISSED: Final = JUDGED + 2
+TPOT_MISSED: Final = JUDGED + 3
+QUEUE_MISSED: Final = JUDGED + 4
+OVERDUE: Final = JUDGED + 5
+SERVED: Final = JUDGED + 6
+"""Tokens that engines processed."""
+PRODUCED: Final = JUDGED + 7
+"""Output tokens."""
+SHORT_WIDTH: Final = PRODUCED + 1
+
+ARRIVED: Final = SHORT_WIDTH
+PEAK: Final = SHORT_WIDTH + 1
+"""Largest number of arrivals per second, in thousandths; the only column that is a maximum."""
+LONG_WAITING: Final = SHORT_WIDTH + 2
+"""Long requests in the queue, summed over snapshots."""
+SNAPSHOTS: Final = SHORT_WIDTH + 3
+ENDED: Final = SHORT_WIDTH + 4
+ASKED: Final = SHORT_WIDTH + 5
+PROMPT_SUM: Final = SHORT_WIDTH + 6
+COMPLETED: Final = SHORT_WIDTH + 7
+OUTPUT_SUM: Final = SHORT_WIDTH + 8
+DISPATCHED: Final = SHORT_WIDTH + 9
+SERVED_LATE: Final = SHORT_WIDTH + 10
+TASK: Final = SHORT_WIDTH + 11
+SERVICE: Final = TASK + len(TASKS)
+PROMPT: Final = SERVICE + TIMES.size
+OUTPUT: Final = PROMPT + TOKENS.size
+LONG_WIDTH: Final = OUTPUT + TOKENS.size
+
+TASK_COLUMN: Final = {task: TASK + number for number, task in enumerate(TASKS)}
 
 
 class PaneRing:
@@ -19,7 +66,8 @@ class PaneRing:
         span_s: Smallest span of the window, more than 0.
         panes: Panes in it: the edge of the window is `span_s / panes` seconds wide.
         width: Counters in a row.
-        on_leave: Called with the number and the row of each pane that leaves the window, oldest first.
+        faded: First column, and the one after the last, of those that are also summed beyond the window, with weights that fall by
+            a factor of e per window of age; none by default.
 
     Attributes:
         cells: All counters; `row` returns where a row begins. Callers write to it directly, because a call per counter would cost more than
@@ -29,14 +77,18 @@ class PaneRing:
         rows: Rows held: `panes` + 1.
     """
 
-    def __init__(self, span_s: float, panes: int, width: int, on_leave: Callable[[int, Counts], None] | None = None) -> None:
+    def __init__(self, span_s: float, panes: int, width: int, faded: tuple[int, int] = (0, 0)) -> None:
         self.pane_s = span_s / panes
         self.rows = panes + 1
         self.head: int | None = None
         self.cells = array("q", bytes(8 * self.rows * width))
         self._matrix: Counts = np.frombuffer(self.cells, dtype=np.int64).reshape(self.rows, width)
         self._width = width
-        self._on_leave = on_leave
+        self._fade = math.exp(-1.0 / panes)
+        self._faded = slice(*faded)
+        # The faded columns of all sub-windows that have left the window, as of the one that left last.
+        self._gone: npt.NDArray[np.float64] = np.zeros(faded[1] - faded[0])
+        self._gone_last: int | None = None
 
     def number(self, at_s: float) -> int:
         """Returns the number of the pane that contains a time."""
@@ -64,6 +116,8 @@ class PaneRing:
     def clear(self) -> None:
         """Forgets everything."""
         self._matrix[:] = 0
+        self._gone[:] = 0.0
+        self._gone_last = None
         self.head = None
 
     def clear_columns(self, first: int, last: int) -> None:
@@ -100,12 +154,24 @@ class PaneRing:
         order = [number % self.rows for number in range(self.first, self.first + self.rows)]
         return self._matrix[order, first : last + 1]
 
+    def smoothed(self) -> npt.NDArray[np.float64]:
+        """Returns the weighted sums of the faded columns. The newest window has 63 % of the weight.
+
+        Sub-windows within the window are weighted on demand, because late messages may still change them.
+        """
+        ages = np.arange(self.rows - 1, -1, -1)
+        inside: npt.NDArray[np.float64] = self._fade**ages @ self.columns(self._faded.start, self._faded.stop - 1)
+        return inside + self._gone_at(self.first + self.rows - 1)
+
+    def _gone_at(self, number: int) -> npt.NDArray[np.float64]:
+        """Returns the remaining weight, at that sub-window, of all that left the window before."""
+        return self._gone if self._gone_last is None else self._gone * self._fade ** (number - self._gone_last)
+
     def _move(self, number: int) -> None:
         before = number - 1 if self.head is None else self.head
         steps = number - before
-        if self._on_leave is not None:
-            for gone in range(before - self.rows + 1, min(before, number - self.rows) + 1):
-                self._on_leave(gone, self._matrix[gone % self.rows])
+        for gone in range(before - self.rows + 1, min(before, number - self.rows) + 1):
+            self._gone, self._gone_last = self._gone_at(gone) + self._matrix[gone % self.rows, self._faded], gone
         if steps >= self.rows:
             self._matrix[:] = 0
         else:
