@@ -4,12 +4,12 @@ import math
 
 import numpy as np
 import pytest
+from hmas_lab.lengths import statistics as module
 from hmas_lab.lengths.statistics import LengthStatistics, bucket
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hmas.agents.perception.lengths.priors import PRIOR
-from hmas.agents.perception.training.lengths import statistics as module
 from hmas.controller.core.types import TaskType
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hmas.agents.prediction.offline import evaluation
 from hmas_lab.cli import main
+from hmas_lab.llm_pilot import evaluation
 from hmas_lab.llm_pilot.files import FORMULA, SHIPPED, load_profile_model, save_profile_model
 from hmas_lab.llm_pilot.model import COLUMNS, TARGETS, ProfileModel, bases, cells_of, fit, fit_formula, setups_of
 from hmas_lab.llm_pilot.rows import read_rows, with_state

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import norm
 
 from hmas.agents.perception.lengths.base import SHIPPED, load
-from hmas.agents.perception.rules_reader import RulesReader
+from hmas.agents.perception.tagging import RulesReader
 from hmas.agents.perception.training.answers import LengthRow, corpus_of, read_answers, view_of
 from hmas.agents.perception.training.evaluation import evaluate_lengths
 from hmas.agents.perception.training.metrics import score

@@ -10,11 +10,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from hmas.agents.perception.bodies import view_of_prompt
 from hmas.agents.perception.lengths.names import model_key
 from hmas.agents.perception.lengths.text import NUMBERS, features_of
 from hmas.agents.perception.reading import PromptView
-from hmas.agents.perception.training.data import documents
+from hmas.agents.perception.training.data import documents, view_of_prompt
 from hmas.controller.core.errors import ModelError
 from hmas.controller.core.types import TaskType
 

@@ -5,17 +5,21 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import msgspec
+import numpy as np
 
-from hmas.agents.perception.bodies import view_of_prompt
+from hmas.agents.perception.bodies import view_of_body
 from hmas.agents.perception.reading import TASKS, PromptView
-from hmas.controller.core.client_bodies import Shape
+from hmas.controller.core.client_bodies import Shape, client_body
 from hmas.controller.core.client_systems import Draws
 from hmas.controller.core.errors import ModelError
 from hmas.controller.core.types import TaskType
 from hmas.engines.tokens import estimate_tokens
 
+ANY_MODEL = "any"
+"""What the bodies of training prompts name; no reader looks at it."""
 GENERATED = "generated"
 """Source of prompts that a grammar made (`hmas-lab training-data`): they are mixed into the training and are in no other part."""
 PERMISSIVE = ("MIT", "Apache-2.0", "CC-BY-4.0", "CC-BY-3.0", "CC-BY-SA", "CC0", "free for any purpose")
@@ -89,6 +93,32 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
                 question_tokens=view.question_tokens + more,
             )
         return view if self.turns == 1 else msgspec.structs.replace(view, turns=self.turns)
+
+
+def view_of_prompt(
+    prompt: str,
+    shape: Shape = Shape.CHAT,
+    *,
+    rng: Draws | None = None,
+    exchanges: Sequence[tuple[str, str]] = (),
+    max_tokens: int | None = None,
+    holdout: bool = False,
+    share_prompts: bool = True,
+) -> PromptView:
+    """What a reader sees of a prompt that a client sends in this shape: a real body, read as the gateway reads it.
+
+    Args:
+        prompt: What is asked.
+        shape: What comes along with it.
+        exchanges: As in `hmas.controller.core.client_bodies.client_body`.
+        max_tokens: The client's cap.
+        holdout: Whether system prompts are those kept for judging.
+        rng: Where chance comes from; without one it is drawn from prompt and shape, so that the same prompt gives the same view.
+        share_prompts: False leaves every text empty.
+    """
+    chance = np.random.default_rng(crc32(f"{shape}:{prompt}".encode("utf-8", "replace"))) if rng is None else rng
+    path, document = client_body(shape, prompt, model=ANY_MODEL, rng=chance, exchanges=exchanges, max_tokens=max_tokens, holdout=holdout)
+    return view_of_body(path, document, share_prompts=share_prompts)
 
 
 def read_rows(paths: Sequence[Path]) -> list[Row]:

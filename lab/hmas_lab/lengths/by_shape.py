@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hmas.agents.perception.bodies import view_of_prompt
 from hmas.agents.perception.lengths.base import LengthBase
 from hmas.agents.perception.lengths.model import Forecast, LengthModel
 from hmas.agents.perception.reading import PromptView, Reading
 from hmas.agents.perception.training.answers import LengthRow
+from hmas.agents.perception.training.data import view_of_prompt
 from hmas.agents.perception.training.metrics import Score, score
 from hmas.controller.core.client_bodies import Shape
 from hmas.controller.core.types import TaskType
