@@ -157,7 +157,6 @@ def test_a_card_says_all_that_is_needed_to_make_and_to_serve_it(causal, rows):
     details = details_of(card)
     assert details.kind == "causal"
     assert details.task_temperature > 0
-    assert "--enable-lora" in (causal / "out" / "README.md").read_text()
 
 
 @pytest.mark.vllm

@@ -1,4 +1,4 @@
-"""Writes a trained language model as an artefact with its README, and opens one. Needs the extra `train`; import it where it is used."""
+"""Writes a trained language model as an artefact, and opens one. Needs the extra `train`; import it where it is used."""
 
 import shutil
 from pathlib import Path
@@ -10,14 +10,7 @@ from hmas.agents.model_store.card import ModelCard, read_card, write_card
 from hmas.agents.perception.lm.bases import fingerprint, open_base, read_adapter
 from hmas.agents.perception.lm.details import ADAPTER, MERGED, LmDetails, details_of
 from hmas.agents.perception.lm.scoring import Scorer
-from hmas.agents.perception.lm.train import VLLM_RANKS
 from hmas.controller.core.errors import ConfigError, ModelError
-
-README = "README.md"
-_LIMITS = (
-    "Rows were held out by prompt, a like share of every source and no twin of a training row: on prompts of sources that were never seen "
-    "expect less, and less again in languages and trades that the data do not have."
-)
 
 
 def precision() -> torch.dtype:
@@ -33,7 +26,7 @@ def device() -> torch.device:
 
 
 def write_artefact(folder: Path, model: Any, tokenizer: Any, card: ModelCard) -> ModelCard:
-    """Writes weights, tokenizer, README and card into a new folder. Returns the card as written.
+    """Writes weights, tokenizer and card into a new folder. Returns the card as written.
 
     Args:
         folder: Target folder; an existing one is replaced.
@@ -54,9 +47,8 @@ def write_artefact(folder: Path, model: Any, tokenizer: Any, card: ModelCard) ->
         else:
             model.save_pretrained(weights)
             # peft's own README is an empty template.
-            (weights / README).unlink(missing_ok=True)
+            (weights / "README.md").unlink(missing_ok=True)
         tokenizer.save_pretrained(weights)
-        (folder / README).write_text(model_card(card, details), encoding="utf-8")
         return write_card(folder, card)
     except OSError as error:
         raise ConfigError(f"out is {folder}: {error}; allowed: a folder that can be written, on a disk with room") from error
@@ -91,52 +83,3 @@ def open_artefact(folder: Path, *, base: Path | None = None, batch: int = 16) ->
     except ConfigError as error:
         raise ModelError(f"{folder}: {error}") from error
     return card, details, Scorer(model.to(device()), opened.tokenizer, details, batch=batch)
-
-
-def model_card(card: ModelCard, details: LmDetails) -> str:
-    """Returns the model card in Markdown."""
-    parts = [
-        "# Perception model",
-        f"Tells which of the {len(details.tasks)} task types of H-MAS (Table 6) a prompt is"
-        + (", and how long the answer will be" if "length" in card.metrics else "")
-        + f". A {details.kind} model: {_weights(details)}.",
-        "## Data",
-        "\n".join(f"- `{name}`, sha256 `{digest}`" for name, digest in card.data_sha256.items()),
-        "## Figures on held-out rows",
-        _figures(card),
-        _LIMITS,
-        "## Made by",
-        f"    {card.command or 'hmas train perception'}",
-    ]
-    if details.kind == "causal":
-        parts += ["## Served by vLLM", _serving(details)]
-    return "\n\n".join(parts) + "\n"
-
-
-def _weights(details: LmDetails) -> str:
-    if details.weights == MERGED:
-        return f"whole weights in `{MERGED}/`, merged from `{details.base}`"
-    return f"a LoRA adapter of rank {details.rank} in `{ADAPTER}/` for the base `{details.base}`"
-
-
-def _figures(card: ModelCard) -> str:
-    rows = []
-    task, length = card.metrics.get("task"), card.metrics.get("length")
-    if task:
-        rows.append(
-            f"- task type: accuracy {task['accuracy']:.3f} (the most frequent type: {task['majority_accuracy']:.3f}), "
-            f"macro-F1 {task['macro_f1']:.3f}, expected calibration error {task['ece']:.3f}, on {task['n']} rows"
-        )
-    if length:
-        rows.append(
-            f"- output length: pinball loss of the log {length['pinball']:.3f} "
-            f"(quantiles of the training rows: {length['pinball_of_training_quantiles']:.3f}), on {length['rows']} rows"
-        )
-    return "\n".join(rows) or "- none: no rows were held out"
-
-
-def _serving(details: LmDetails) -> str:
-    if details.weights == MERGED:
-        return f"    vllm serve THIS_FOLDER/{MERGED} --served-model-name perception"
-    rank = next(rank for rank in VLLM_RANKS if rank >= details.rank)
-    return f"    vllm serve {details.base} --enable-lora --max-lora-rank {rank} --lora-modules perception=THIS_FOLDER/{ADAPTER}"

@@ -15,8 +15,6 @@ from hmas.controller.core.errors import ConfigError
 from hmas.controller.runtime.clock import Clock
 
 KINDS = ("auto", "causal", "encoder")
-VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""Values of vLLM's --max-lora-rank: an adapter of rank 20 is served with 32."""
 RUN = "run.json"
 LOG = "log.txt"
 _CHECKPOINT = "checkpoint-"
