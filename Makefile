@@ -99,14 +99,16 @@ docs: $(VENV)/.core  ## write again the pages that are made from the code
 
 # One thread each: the shipped models are the same on every machine, and nobody's cores are taken.
 TRAINED := OMP_NUM_THREADS=1 $(TRAIN_VENV)/bin/hmas train
-PROMPTS := $(HMAS_DATA_DIR)/prompts
+LAB_TRAINED := OMP_NUM_THREADS=1 $(TRAIN_VENV)/bin/hmas-lab
+LEARNT := build/training
 
 train: $(TRAIN_VENV)/.ready  ## train every shipped model again, from the public data in HMAS_DATA_DIR (about half an hour)
-	@test -f "$(PROMPTS)/typed_prompts.jsonl.gz" || { echo "set HMAS_DATA_DIR to the folder of the public data (prompts/, profiles/)" >&2; exit 2; }
-	$(TRAINED) perception --data $(PROMPTS)/typed_prompts.jsonl.gz --out agents/perception/models/tagger
-	$(TRAINED) lengths --lengths $(PROMPTS)/multi_model_output_lengths.csv.gz --prompts $(PROMPTS)/multi_model_prompts.jsonl.gz --typed $(PROMPTS)/typed_prompts.jsonl.gz --out agents/perception/models/lengths
-	$(TRAINED) prediction --out agents/prediction/models/cost
-	$(TRAINED) prediction --data $(HMAS_DATA_DIR)/profiles/llm_pilot_requests.csv.gz --out agents/prediction/models/llm_pilot
+	$(DATA_NEEDED)
+	$(LAB_TRAINED) training-data --out $(LEARNT)
+	$(TRAINED) perception --data $(LEARNT)/typed.jsonl.gz $(LEARNT)/generated.jsonl.gz --out agents/perception/models/tagger
+	$(TRAINED) lengths --data $(LEARNT)/answers.jsonl.gz --out agents/perception/models/lengths
+	$(LAB_TRAINED) cost-model --out agents/prediction/models/cost
+	$(LAB_TRAINED) llm-pilot --data $(HMAS_DATA_DIR)/profiles/llm_pilot_requests.csv.gz --out lab/hmas_lab/llm_pilot/models --formula agents/prediction/models/llm_pilot
 
 lock: $(VENV)/.dev  ## pin every version and hash again
 	$(PIP) install -q uv
@@ -189,6 +191,7 @@ $(TRAIN_VENV)/.ready: pyproject.toml requirements/core.lock
 	@$(PYTHON) -m venv $(TRAIN_VENV)
 	@$(TRAIN_VENV)/bin/pip --disable-pip-version-check install -q --require-hashes -r requirements/core.lock
 	@$(TRAIN_VENV)/bin/pip --disable-pip-version-check install -q -e '.[train]' pytest pytest-asyncio pytest-timeout hypothesis
+	@$(TRAIN_VENV)/bin/pip --disable-pip-version-check install -q --no-deps -e lab
 	@touch $@
 
 setup-train: $(TRAIN_VENV)/.ready  ## install what training needs (torch, transformers, peft) into build/train
@@ -228,7 +231,8 @@ bench-agents: $(VENV)/.core  ## what perception and prediction cost a request, o
 ablate-agents: $(VENV)/.core  ## what they are worth to the scheduler, in simulation, on prompts that nothing was trained on (HMAS_DATA_DIR)
 	$(DATA_NEEDED)
 	$(BIN)/hmas-lab agents --training-data build/agents/data
-	OMP_NUM_THREADS=1 $(BIN)/hmas train lengths --lengths build/agents/data/prompts/multi_model_output_lengths.csv.gz --prompts build/agents/data/prompts/multi_model_prompts.jsonl.gz --typed build/agents/data/prompts/typed_prompts.jsonl.gz --out build/agents/lengths
+	$(BIN)/hmas-lab training-data --part answers --data build/agents/data --out build/agents/data
+	OMP_NUM_THREADS=1 $(BIN)/hmas train lengths --data build/agents/data/answers.jsonl.gz --out build/agents/lengths
 	OMP_NUM_THREADS=1 $(BIN)/hmas-lab agents --simulate --net build/agents/lengths
 	$(BIN)/hmas-lab agents --page docs/agents-ablation.md
 

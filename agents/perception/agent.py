@@ -17,8 +17,8 @@ from hmas.agents.perception.loading import Loaded, Loader
 from hmas.agents.perception.model import PerceptionModel
 from hmas.agents.perception.readers import KIND, STORE, Opened
 from hmas.agents.perception.reading import PromptView, Reader, Reading
-from hmas.agents.perception.rules_reader import RulesReader
 from hmas.agents.perception.shadow import Shadow
+from hmas.agents.perception.tagging import RulesReader
 from hmas.agents.perception.tally import Tally
 from hmas.agents.runtime.work import Deferred, Pace
 from hmas.controller.bus.base import Bus

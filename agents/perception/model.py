@@ -9,7 +9,7 @@ from hmas.agents.perception.bodies import view_of
 from hmas.agents.perception.importance import importance_of
 from hmas.agents.perception.lengths.model import Forecast, LengthModel
 from hmas.agents.perception.reading import TASKS, PromptView, Reader, Reading
-from hmas.agents.perception.rules_reader import RulesReader
+from hmas.agents.perception.tagging import RulesReader
 from hmas.agents.perception.tally import Score, Tally, score
 from hmas.controller.core.errors import ModelError
 from hmas.controller.core.lengths import LEVELS, MEDIAN, P90

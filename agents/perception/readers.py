@@ -14,7 +14,7 @@ from hmas.agents.model_store.store import SHIPPED, ModelStore
 from hmas.agents.perception.lengths import base as length_base
 from hmas.agents.perception.lengths.base import LengthBase
 from hmas.agents.perception.reading import Reader
-from hmas.agents.perception.rules_reader import RulesReader
+from hmas.agents.perception.tagging import RulesReader
 from hmas.controller.config.schema import AgentsConfig
 from hmas.controller.core.errors import ModelError
 

@@ -1,9 +1,14 @@
-"""Derives the task type of a prompt from its text: a weighted vote of the rules in `cues`. Pure, deterministic, no model."""
+"""Derives the task type of a prompt from its text: a weighted vote of the rules in `cues`. Pure, deterministic, no model.
+
+`RulesReader` is perception's fallback and the baseline for models.
+"""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hmas.agents.perception.cues import CUES, NUMBER_WORDS, Where
+from hmas.agents.perception.reading import TASKS, PromptView, Reading
 from hmas.controller.core.types import TaskType
 
 EDGE_CHARS = 280
@@ -11,6 +16,7 @@ EDGE_CHARS = 280
 DOUBT = 1.5
 """Weight of not knowing: with a single weak sign the tag stays doubtful, with a single command it does not."""
 MANY_TURNS = 3
+_PLACE = {task: place for place, task in enumerate(TASKS)}
 
 _WORD = re.compile(r"[^\W_][\w+#&'-]*")
 
@@ -101,3 +107,22 @@ def score(text: str) -> dict[TaskType, float]:
             best[rule.task] = max(best.get(rule.task, 0.0), rule.weight)
             total[rule.task] = total.get(rule.task, 0.0) + rule.weight
     return {task: (best[task] + total[task]) / 2.0 for task in best}
+
+
+class RulesReader:
+    """Implements `hmas.agents.perception.reading.Reader`. It predicts no lengths, and assigns its doubt to no type."""
+
+    name = "rules"
+
+    def read(self, prompts: Sequence[PromptView]) -> list[Reading]:
+        """Reads a batch; see `Reader.read`."""
+        return [_reading(prompt) for prompt in prompts]
+
+
+def _reading(prompt: PromptView) -> Reading:
+    found = tag(prompt.excerpt, has_tools=prompt.has_tools, turns=prompt.turns)
+    if found.task is TaskType.UNKNOWN:
+        return Reading()
+    probabilities = [0.0] * len(TASKS)
+    probabilities[_PLACE[found.task]] = found.confidence
+    return Reading(probabilities=tuple(probabilities))

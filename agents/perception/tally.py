@@ -6,7 +6,7 @@ from statistics import median
 
 import msgspec
 
-from hmas.agents.perception.lengths.censoring import share_below
+from hmas.agents.perception.lengths.calibration import share_below
 from hmas.agents.perception.lengths.model import Forecast
 from hmas.controller.core.lengths import LEVELS, MEDIAN
 

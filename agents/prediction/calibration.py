@@ -1,14 +1,25 @@
-"""Calibrates quantiles with outcomes, and detects when a model's error has grown. Pure.
+"""Corrects and calibrates predictions with outcomes, scores them, and detects when a model's error has grown. Pure and bounded.
 
-`Band` shifts the outer quantiles of one instance and target until the stated shares lie beyond them (adaptive conformal inference: Gibbs
-and Candès, "Adaptive Conformal Inference Under Distribution Shift", NeurIPS 2021). `DriftWatch` compares the live error with the error that
-the model had when it was accepted.
+`Residual` moves the median of one instance and target. `Band` shifts its outer quantiles until the stated shares lie beyond them (adaptive
+conformal inference: Gibbs and Candès, "Adaptive Conformal Inference Under Distribution Shift", NeurIPS 2021). `DriftWatch` compares the
+live error with the error that the model had when it was accepted. `Scoreboard` holds the figures over all instances.
 """
 
 import math
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Literal
 
+RATE = 0.01
+"""Weight of a new error once there are many: a factor follows a lasting change within a few hundred completions."""
+PRIOR = 30.0
+"""Completions that "no correction" counts for at the start."""
+STEP_LIMIT = math.log(1.35)
+"""Largest distance from the present mean at which an error counts, so that storms and stragglers move it little (a Huber location)."""
+FACTOR_LIMIT = math.log(4.0)
+"""Largest correction: a factor of four either way; a larger error needs another model, not another factor."""
 LOW, HIGH = 0.1, 0.9
 """Levels of the outer quantiles; the middle one is the median."""
 BAND_RATE = 0.02
@@ -29,8 +40,33 @@ HOLD = 50
 """Consecutive completions with a low error before the model is used again."""
 ERROR_LIMIT = 2.0
 """Largest error of one request that counts."""
+WINDOW = 2_000
+"""Newest completions that a scoreboard's figures cover."""
+LEVELS = (LOW, 0.5, HIGH)
 
 Path = Literal["model", "formula"]
+
+
+@dataclass(slots=True)
+class Residual:
+    """Running location of log(actual / predicted)."""
+
+    mean: float = 0.0
+    count: int = 0
+
+    def learn(self, actual: float, predicted: float) -> None:
+        """Takes an error; meaningless figures (0 or less, not finite) are ignored."""
+        if not (actual > 0 and predicted > 0 and math.isfinite(actual) and math.isfinite(predicted)):
+            return
+        self.count += 1
+        surprise = math.log(actual) - math.log(predicted) - self.mean
+        self.mean += max(RATE, 1.0 / (self.count + PRIOR)) * min(STEP_LIMIT, max(-STEP_LIMIT, surprise))
+        self.mean = min(FACTOR_LIMIT, max(-FACTOR_LIMIT, self.mean))
+
+    @property
+    def factor(self) -> float:
+        """Factor to multiply a prediction with, 1/4 to 4."""
+        return math.exp(self.mean)
 
 
 @dataclass(slots=True)
@@ -103,6 +139,28 @@ class DriftWatch:
             self.path = "model"
             return self.path
         return None
+
+
+class Scoreboard:
+    """Errors and hits of the actual answers, over all instances."""
+
+    def __init__(self) -> None:
+        self._errors: dict[str, deque[float]] = {"ttft": deque(maxlen=WINDOW), "tpot": deque(maxlen=WINDOW)}
+        self._hits: deque[tuple[bool, bool, bool]] = deque(maxlen=WINDOW)
+
+    def add(self, target: str, ape: float, hits: tuple[bool, bool, bool]) -> None:
+        """Takes the absolute relative error, and whether the outcome was at or below each quantile of `LEVELS`."""
+        self._errors[target].append(ape)
+        self._hits.append(hits)
+
+    def figures(self) -> Mapping[str, float]:
+        """Returns the median absolute relative error by target: `ttft_ape`, `tpot_ape`; targets without a completion are left out."""
+        return {f"{target}_ape": median(errors) for target, errors in self._errors.items() if errors}
+
+    def coverage(self) -> Mapping[str, float]:
+        """Returns the share of TTFTs and TPOTs at or below each stated quantile, by level; empty before the first."""
+        count = len(self._hits)
+        return {f"{level:g}": sum(hits[at] for hits in self._hits) / count for at, level in enumerate(LEVELS)} if count else {}
 
 
 def _clamped(offset: float) -> float:

@@ -13,14 +13,11 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hmas.agents.prediction.asking import TARGETS, Asked, Numbers, Regressor
-from hmas.agents.prediction.calibration import Band, DriftWatch, Path
+from hmas.agents.prediction.asking import TARGETS, Asked, Numbers, Regressor, total_quantiles
+from hmas.agents.prediction.calibration import Band, DriftWatch, Path, Residual, Scoreboard
 from hmas.agents.prediction.experience import Experience, Labelled
 from hmas.agents.prediction.features import UNKNOWN, Fleet, InstanceState, categories
-from hmas.agents.prediction.residuals import Residual
-from hmas.agents.prediction.scoreboard import Scoreboard
 from hmas.agents.prediction.speed import LoadHistory, Speed, SpeedFit
-from hmas.agents.prediction.totals import total_quantiles
 from hmas.controller.core.messages import Completion, InstanceView, RequestCost, RequestFeatures, SystemSnapshot
 from hmas.controller.core.types import OutcomeKind
 

@@ -1,15 +1,17 @@
 """Derives an engine's speed from its configuration, before any measurement: from a performance profile or from data sheets.
 
-Pure but for reading the profile.
+Pure but for reading the profile. `Formula` is fitted to measured engines by `hmas-lab llm-pilot`.
 """
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
-from hmas.agents.prediction.hardware import setup_of
-from hmas.agents.prediction.profile_formula import Formula, step_line
+from hmas.agents.prediction.hardware import Setup, setup_of
 from hmas.agents.prediction.speed import Speed
 from hmas.controller.core.errors import ModelError
 from hmas.engines.errors import ProfileError
@@ -20,7 +22,20 @@ _CONTEXT_TOKENS = 500.0
 _LOAD = 32
 _PROMPT = 1024
 _PREFILL_EFFICIENCY = 0.55
+_BUSY = 16.0
 _SETUP = re.compile(r"(?:(?P<count>[1-9][0-9]?)x)?(?P<gpu>[A-Za-z0-9_-]+)/(?P<model>[A-Za-z0-9._-]+)")
+
+
+class Formula(msgspec.Struct, frozen=True):
+    """Formula and curves.
+
+    Attributes:
+        coefficients: Of `terms`, for `ttft` and `itl`.
+        curves: By target and configuration: logarithms of users, and of measured over formula there.
+    """
+
+    coefficients: dict[str, list[float]]
+    curves: dict[str, dict[str, list[tuple[float, float]]]]
 
 
 def speed_of(profile: Profile) -> Speed:
@@ -59,6 +74,23 @@ def prior_of(stated: str) -> tuple[Speed, str]:
     setup = setup_of(gpu, count, model)
     base_ms, per_seq_ms = step_line(_formula(), setup)
     return Speed(base_ms, per_seq_ms, setup.token_ms / _PREFILL_EFFICIENCY), f"{count}x{gpu.lower()}"
+
+
+def terms(setups: Sequence[Setup], users: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Returns the terms of times: a step's minimum, and what each user adds by computing, reading and exchanging. One row per entry."""
+    own = np.array([(one.read_ms, float(one.split > 1), one.token_ms, one.kv_read_ms, one.exchange_ms, float(one.split)) for one in setups])
+    read, several, token, kv_read, exchange, split = own.T
+    one = np.ones(len(users))
+    return np.column_stack(
+        [one, read, several, users, users * token, users * read, users * several, users * kv_read, users * exchange, users * split]
+    )
+
+
+def step_line(formula: Formula, setup: Setup) -> tuple[float, float]:
+    """Returns a decode step as a line over the decoding sequences: milliseconds of an empty step, and per sequence."""
+    few, many = terms([setup, setup], np.array([1.0, _BUSY])) @ np.array(formula.coefficients["itl"])
+    per_seq = max(1e-4, float(many - few) / (_BUSY - 1.0))
+    return max(float(few) - per_seq, 0.05 * float(few)), per_seq
 
 
 def _formula() -> Formula:

@@ -27,24 +27,26 @@ import msgspec
 import numpy as np
 from eval_plots import draw_all
 from eval_tables import body
+from hmas_lab.lengths.judge import judge
+from hmas_lab.llm_pilot.evaluation import actual, cross_validate, evaluate_files, quantities
+from hmas_lab.llm_pilot.files import load_profile_model
+from hmas_lab.llm_pilot.rows import read_rows as read_requests
 from hmas_lab.page import between
 from hmas_lab.result_files import write_result
+from hmas_lab.training.answers import answers_of, gather, read_multi_model
+from hmas_lab.training.recipe import recipe_sha256
+from hmas_lab.training.shapes import evaluate_shapes
+from hmas_lab.training.typed import PROMPTS_FILE, load, own_rows, typed_rows
 
 from hmas.agents.model_store.card import file_sha256
 from hmas.agents.model_store.store import ModelStore
 from hmas.agents.perception.readers import ReaderSource
 from hmas.agents.perception.reading import TASKS, Reader
-from hmas.agents.perception.training.data import PROMPTS_FILE, Row, read_rows
+from hmas.agents.perception.training.data import Row
 from hmas.agents.perception.training.evaluation import evaluate_reader
 from hmas.agents.perception.training.metrics import report
-from hmas.agents.perception.training.parts import load, parts_of
-from hmas.agents.perception.training.recipe import recipe_sha256
-from hmas.agents.prediction.offline.evaluation import actual, cross_validate, evaluate_files, quantities
-from hmas.agents.prediction.offline.llm_pilot import read_rows as read_requests
-from hmas.agents.prediction.offline.profile_files import load_profile_model
-from hmas.cli.eval_lengths import judge, read_trained
-from hmas.cli.eval_lengths import read_rows as read_lengths
-from hmas.controller.config.schema import AgentsConfig, Config
+from hmas.agents.perception.training.split import parts_of
+from hmas.controller.config.schema import AgentsConfig
 
 LENGTHS = ("prompts/multi_model_output_lengths.csv.gz", "prompts/multi_model_prompts.jsonl.gz")
 PILOT = "profiles/llm_pilot_requests.csv.gz"
@@ -65,7 +67,7 @@ def reader_of(name: str) -> Reader:
 
 def test_rows(data: Path) -> tuple[list[Row], list[Row]]:
     """Rows for training and rows for testing, as the shipped tagger was trained."""
-    parts = parts_of(read_rows([data / PROMPTS_FILE]))
+    parts = parts_of(typed_rows(data / PROMPTS_FILE))
     return parts.train, parts.test
 
 
@@ -85,6 +87,7 @@ def task(data: Path, _options: argparse.Namespace) -> dict[str, Any]:
             "rules, no text": evaluate_reader(reader_of("rules"), test, features_only=True),
         },
         "trained_sources_only": evaluate_reader(shipped, licensed),
+        "shapes": evaluate_shapes(shipped, test),
     }
     baseline = tfidf(train, test)
     if baseline is not None:
@@ -135,11 +138,11 @@ def sources(data: Path, options: argparse.Namespace) -> dict[str, Any]:
         stamp = hashlib.sha256(json.dumps([source, recipe], sort_keys=True).encode()).hexdigest()[:12]
         kept = folder / f"{stamp}.json"
         if not kept.exists():
-            rows = rows or load([data / PROMPTS_FILE])
+            rows = rows or load(data)
             judged = [row for row in rows if any(name in row.source for name in left_out)]
             say(f"sources: training without {source} ({len(judged)} prompts)")
             began = time.monotonic()
-            fitted = fit_parts(parts_of(rows, without=left_out), settings, say)
+            fitted = fit_parts(parts_of(rows, without=left_out), own_rows(rows, without=left_out), settings, say)
             one = {
                 "source": source,
                 "shipped": evaluate_fitted(fitted, judged),
@@ -159,15 +162,18 @@ def sources(data: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 def lengths(data: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Output lengths as quantiles on real outputs of many models, beside plain baselines."""
-    rows = read_lengths([data / name for name in LENGTHS])
-    trained = read_trained([data / name for name in (*LENGTHS, PROMPTS_FILE)])
-    return judge(rows, Config(), reader="shipped", most=options.rows or None, trained=trained)
+    found, prompts, typed = (data / name for name in (*LENGTHS, PROMPTS_FILE))
+    rows = read_multi_model(found, prompts)
+    trained, _ = answers_of(found, prompts, typed)
+    document = judge(rows, most=options.rows or None, trained=trained, shapes=False, say=say)
+    unseen = judge(rows, most=options.rows or None, regimes=(), held_out=gather(found, prompts, typed), say=say)
+    return document | {name: unseen[name] for name in ("by_shape", "beside_bare")}
 
 
 def prediction(data: Path, _options: argparse.Namespace) -> dict[str, Any]:
     """R² on LLM-Pilot by rows, by unseen load, by unseen GPU, beside plain baselines, and what the shipped model says of the whole file.
 
-    The whole file is what the shipped model was fitted to: that figure is for comparing with `hmas eval prediction` on unseen files.
+    The whole file is what that model was fitted to: the figure is for comparing with `hmas-lab llm-pilot --data` on unseen files.
     """
     path = data / PILOT
     rows = read_requests([path])

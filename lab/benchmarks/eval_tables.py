@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hmas_lab.tables import grid
-
-from hmas.agents.perception.training.lengths.corpus import NOT_PERMISSIVE
+from hmas_lab.training.answers import NOT_PERMISSIVE
 
 PAPER_ACCURACY = 0.942
 GOAL_UNSEEN = 0.85

@@ -21,6 +21,9 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "statera": ("hmas_lab.statera.cli:statera", "Statera alone: coverage of its bounds, responses of its window, oscillation."),
         "frontdoor": ("hmas_lab.frontdoor.cli:frontdoor", "What clients really send, cell by cell: the product beside pass-through."),
         "demo-vllm": ("hmas_lab.demo_vllm.cli:demo_vllm", "The demo's comparison on a real vLLM on this CPU."),
+        "training-data": ("hmas_lab.training.cli:training_data", "What the shipped perception models learn from, from public data."),
+        "cost-model": ("hmas_lab.training.cli:cost_model", "The cost model of prediction, trained on episodes of random engines."),
+        "llm-pilot": ("hmas_lab.training.cli:llm_pilot", "A model of the times in request logs of known hardware."),
         "train-meta": ("hmas_lab.meta.cli:train_meta", "Meta's classifier and table: which policy serves which workload best."),
         "hetero": ("hmas_lab.hetero.cli:hetero", "HeteroServe's cluster: uniform dispatch against queue feedback."),
     }

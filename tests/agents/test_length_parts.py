@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hmas.agents.model_store.card import verified
-from hmas.agents.perception.lengths import demands as length_demands
 from hmas.agents.perception.lengths.base import FILE, INPUTS, SHIPPED, LengthBase, Stored, load
 from hmas.agents.perception.lengths.bounds import LongestAnswers
 from hmas.agents.perception.lengths.calibration import SCATTER_BOUND, Calibration
+from hmas.agents.perception.lengths.demands import COUNTS, DEMAND, TOKENS_PER, UPPER, demanded_tokens
 from hmas.agents.perception.lengths.effects import Effects, Level, Membership
 from hmas.agents.perception.lengths.names import known_offset, model_key
 from hmas.agents.perception.lengths.text import NUMBERS, WORDS, QuestionFeatures, features_of, terms
 from hmas.agents.perception.reading import PromptView
-from hmas.agents.perception.training.lengths.fitting import _trees
+from hmas.agents.perception.training.lengths import trees_of
 from hmas.controller.core.errors import ModelError
 from hmas.controller.core.lengths import LEVELS
 
@@ -85,17 +85,17 @@ PIECES = ["at least", "no more than", "2", "1,500", "three", "ten", "-", " ", " 
 def test_demands_need_no_more_than_what_stands_before_a_unit(text):
     """The quick reading finds what the pattern finds in the whole text."""
     largest = 0.0
-    for quantifier, count, unit in length_demands._DEMAND.findall(text):
-        number = length_demands._COUNTS.get(count) or int(count.replace(",", ""))
-        share = 0.8 if quantifier in length_demands._UPPER else 1.0
-        largest = max(largest, number * length_demands._TOKENS_PER[unit] * share)
-    assert length_demands.demanded_tokens(text) == pytest.approx(min(largest, 32_768.0))
+    for quantifier, count, unit in DEMAND.findall(text):
+        number = COUNTS.get(count) or int(count.replace(",", ""))
+        share = 0.8 if quantifier in UPPER else 1.0
+        largest = max(largest, number * TOKENS_PER[unit] * share)
+    assert demanded_tokens(text) == pytest.approx(min(largest, 32_768.0))
 
 
 def test_the_shipped_base_is_what_its_card_says():
     card = verified(SHIPPED)
     assert card.format == "lengths"
-    assert "alpaca_eval" in card.details["left_out"]
+    assert not [name for name in card.details.get("trained_on", ()) if name.startswith("alpaca_eval")]
     assert not [name for name in load(SHIPPED).offsets if "alpaca" in name]
 
 
@@ -107,7 +107,7 @@ def test_the_trees_say_what_the_library_says_and_levels_never_cross():
     )
     booster.fit(rows, rows[:, 0] + rng.normal(0.0, 1.0, 400))
     document = json.loads((SHIPPED / FILE).read_text()) | {
-        "trees": _trees(booster, 5),
+        "trees": trees_of(booster, 5),
         "widening": 1.0,
         "ranges": [(-9.0, 9.0)] * len(INPUTS),
         "terms": [],
@@ -263,3 +263,19 @@ def test_no_answer_is_expected_beyond_twice_the_longest_and_a_longer_one_counts_
     assert longest.bound((("m", "sim"), ("n", "another"))) == pytest.approx(math.log(20_000.0))
     longest.learn(groups, math.log(50_000.0))
     assert longest.bound(groups) == pytest.approx(math.log(100_000.0))
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("no demand here in 1999", 0),
+        ("Write an article of 1,500 words", 2025),
+        ("no shorter than 2000 words", 2700),
+        ("in less than 100 words", 108),
+        ("Answer in two sentences.", 50),
+        ("a 5-page report, at least 3 paragraphs", 3250),
+        ("write 9999999 words", 32_768),
+    ],
+)
+def test_demands_are_read(text, tokens):
+    assert demanded_tokens(text) == pytest.approx(tokens)

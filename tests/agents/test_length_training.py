@@ -5,9 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from hmas.agents.perception.training.lengths.corpus import Corpus, corpus_of
-from hmas.agents.perception.training.lengths.data import LengthRow
-from hmas.agents.perception.training.lengths.fitting import Plan, fit, train
+from hmas.agents.perception.training.answers import Corpus, LengthRow, corpus_of
+from hmas.agents.perception.training.lengths import Plan, fit, fit_checked
 from hmas.controller.core.errors import ModelError
 
 
@@ -41,11 +40,11 @@ def test_a_model_that_alone_answered_its_prompts_is_not_known_to_be_terse_or_wor
 
 def test_the_same_seed_gives_the_same_trees():
     small = corpus({"one": 1.0, "two": 1.0}, shared=True)
-    one, other = (train(small, Plan(trees=20, widening=widening), lambda _: None) for widening in (0.0, 1.5))
+    one, other = (fit_checked(small, Plan(trees=20, widening=widening), lambda _: None) for widening in (0.0, 1.5))
     assert one["trees"] == other["trees"]
     assert other["widening"] == 1.5
 
 
 def test_too_little_is_refused():
     with pytest.raises(ModelError, match="2 answers to learn from; needed: 40"):
-        train(corpus_of([LengthRow("d", f"p{number}", "m", 3) for number in range(2)]), Plan(), lambda _: None)
+        fit_checked(corpus_of([LengthRow("d", f"p{number}", "m", 3) for number in range(2)]), Plan(), lambda _: None)

@@ -13,7 +13,7 @@ from hmas.agents.perception.lengths.model import LengthModel
 from hmas.agents.perception.lengths.priors import PRIOR
 from hmas.agents.perception.model import PerceptionModel
 from hmas.agents.perception.reading import TASKS, PromptView, Reading
-from hmas.agents.perception.training.shapes import view_of_prompt
+from hmas.agents.perception.training.data import view_of_prompt
 from hmas.controller.core.client_bodies import Shape
 from hmas.controller.core.lengths import LEVELS, MEDIAN, P90
 from hmas.controller.core.types import TaskType

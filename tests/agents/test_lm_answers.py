@@ -10,18 +10,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hmas.agents.perception.lm.answers import BIN_WORDS, CUT, LETTERS, MIDDLE, NAMES, OPENING, cut, parse, pattern, question, reading_of
-from hmas.agents.perception.lm.bins import BINS, LOG_EDGES, LONGEST_TOKENS, bin_of, log_quantiles
-from hmas.agents.perception.lm.calibration import fitted_temperature
-from hmas.agents.perception.lm.evaluation import calibration_error, length_figures, task_figures
-from hmas.agents.perception.lm.parts import dealt, evenly
-from hmas.agents.perception.lm.runs import Run, begin, newest_checkpoint
-from hmas.agents.perception.lm.settings import TrainSettings, check
-from hmas.agents.perception.lm.tokens import label_tokens
+from hmas.agents.perception.lm.answers import (
+    BIN_WORDS,
+    BINS,
+    CUT,
+    LETTERS,
+    LOG_EDGES,
+    LONGEST_TOKENS,
+    MIDDLE,
+    NAMES,
+    OPENING,
+    bin_of,
+    cut,
+    log_quantiles,
+    parse,
+    pattern,
+    question,
+    reading_of,
+)
+from hmas.agents.perception.lm.details import LmDetails, label_tokens
+from hmas.agents.perception.lm.judging import judged
+from hmas.agents.perception.lm.train import Run, TrainSettings, begin, check, newest_checkpoint
 from hmas.agents.perception.reading import TASKS, PromptView
 from hmas.agents.perception.training.data import Row
+from hmas.agents.perception.training.metrics import temperature_of
+from hmas.agents.perception.training.split import evenly, parts_of
 from hmas.controller.core.errors import ConfigError
-from hmas.controller.core.lengths import LEVELS, MEDIAN
+from hmas.controller.core.lengths import LEVELS
 
 
 @given(st.integers(1, 10**7))
@@ -169,31 +184,28 @@ def test_temperature_undoes_overconfidence():
     logits = rng.normal(0, 1.0, (4000, 13))
     shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     truth = np.array([rng.choice(13, p=row) for row in shares])
-    assert fitted_temperature(logits * 3.0, truth) == pytest.approx(3.0, rel=0.1)
-    assert fitted_temperature(logits[:5], truth[:5]) == 1.0
+    assert temperature_of(logits * 3.0, truth) == pytest.approx(3.0, rel=0.1)
+    assert temperature_of(logits[:5], truth[:5]) == 1.0
 
 
 def test_figures_tell_a_good_model_from_guessing():
-    truth = np.array([0, 0, 0, 1, 2] * 20)
-    good = np.full((100, 13), 0.01)
-    good[np.arange(100), truth] = 0.88
-    figures = task_figures(good, truth, [0, 0, 1])
-    assert figures["accuracy"] == 1.0
-    assert figures["majority_accuracy"] == 0.6
-    assert figures["ece"] == pytest.approx(0.12, abs=1e-6)
-    wrong = np.roll(good, 1, axis=1)
-    assert task_figures(wrong, truth, [0])["accuracy"] == 0.0
-    assert calibration_error(wrong, truth) == pytest.approx(0.88)
-
-
-def test_length_figures_reward_quantiles_that_know_the_length():
-    tokens = np.array([10.0, 100.0, 1000.0] * 30)
-    known = np.log(tokens)[:, None] + np.linspace(-0.1, 0.1, len(LEVELS))[None, :]
-    figures = length_figures(known, tokens, [10, 100, 1000] * 10)
-    assert figures["pinball_log"] < 0.1 * figures["pinball_log_of_training_quantiles"]
-    assert figures["mae_tokens"] < figures["mae_tokens_of_training_median"]
-    assert set(figures["coverage"]) == {f"{level:g}" for level in LEVELS}
-    assert MEDIAN == 2
+    tasks, lengths = [0, 0, 0, 1, 2] * 20, [10, 100, 1000, 100, 10] * 20
+    pairs = list(zip(tasks, lengths, strict=True))
+    rows = [Row(prompt=f"p{at}", task=TASKS[task], source="s", output_tokens=n) for at, (task, n) in enumerate(pairs)]
+    good, bins = np.full((100, 13), math.log(0.01)), np.full((100, BINS), -9.0)
+    good[np.arange(100), tasks] = math.log(0.88)
+    bins[np.arange(100), [bin_of(tokens) for tokens in lengths]] = 0.0
+    details = LmDetails(kind="encoder", weights="merged", base="b", excerpt_chars=100, max_tokens=128)
+    figures = judged(lambda _: (good, bins), rows, rows, details)
+    assert figures["task"]["accuracy"] == 1.0
+    assert figures["task"]["majority_accuracy"] == 0.6
+    assert figures["task"]["ece"] == pytest.approx(0.12, abs=1e-6)
+    assert figures["length"]["pinball"] < 0.2 * figures["length"]["pinball_of_training_quantiles"]
+    assert len(figures["length"]["coverage"]) == len(LEVELS)
+    wrong = judged(lambda _: (np.roll(good, 1, axis=1), bins), rows, rows[:1], details)
+    assert wrong["task"]["accuracy"] == 0.0
+    assert wrong["task"]["ece"] == pytest.approx(0.88)
+    assert judged(lambda _: (good, bins), [], rows, details) == {}
 
 
 def rows(count: int) -> list[Row]:
@@ -210,7 +222,7 @@ def rows(count: int) -> list[Row]:
 
 def test_parts_share_no_prompt_and_leave_none_out():
     given_rows = rows(300)
-    parts = dealt(given_rows, 1)
+    parts = parts_of(given_rows, seed=1, licensed=False)
     prompts = [[row.prompt for row in part] for part in (parts.train, parts.validation, parts.test)]
     assert sorted(prompts[0] + prompts[1] + prompts[2]) == sorted(row.prompt for row in given_rows)
     assert not set(prompts[0]) & set(prompts[2])

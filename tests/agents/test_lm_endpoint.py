@@ -12,9 +12,8 @@ from aiohttp import web
 
 from hmas.agents.model_store.card import ModelCard, write_card
 from hmas.agents.perception.lm.answers import BIN_WORDS, LETTERS, MIDDLE, NAMES
-from hmas.agents.perception.lm.details import LmDetails
+from hmas.agents.perception.lm.details import LabelTokens, LmDetails
 from hmas.agents.perception.lm.endpoint import FAILURES, PROMPTS, REST_S, EndpointReader, open_endpoint
-from hmas.agents.perception.lm.tokens import LabelTokens
 from hmas.agents.perception.reading import TASKS, PromptView, Reading
 from hmas.controller.core.errors import ModelError
 from hmas.controller.core.lengths import MEDIAN

@@ -61,10 +61,10 @@ def causal(rows, tmp_path_factory) -> Path:
 def judge(folder: Path) -> dict:
     card = verified(folder)
     task = card.metrics["task"]
-    assert task["rows"] >= 0.15 * ROWS
+    assert task["n"] >= 0.15 * ROWS
     assert task["majority_accuracy"] <= MAJORITY + 0.1
     assert task["accuracy"] > PASSED
-    assert task["accuracy"] > 2 * task["chance_accuracy"]
+    assert task["accuracy"] > 2 / len(ALL)
     return card.metrics
 
 
@@ -82,16 +82,15 @@ def agrees(folder: Path, rows: Path) -> float:
 def test_a_killed_run_resumes_and_its_model_beats_chance_and_majority(causal, rows):
     metrics = judge(causal / "out")
     # Some 60 known lengths teach a tiny base little: its quantiles must not be far worse than those of the training rows.
-    assert metrics["length"]["pinball_log"] < 1.5 * metrics["length"]["pinball_log_of_training_quantiles"]
-    assert metrics["length"]["coverage"]["0.1"] < 0.5 < metrics["length"]["coverage"]["0.9"]
+    assert metrics["length"]["pinball"] < 1.5 * metrics["length"]["pinball_of_training_quantiles"]
+    assert metrics["length"]["coverage"][0] < 0.5 < metrics["length"]["coverage"][LEVELS.index(0.9)]
     assert agrees(causal / "out", rows) > PASSED
 
 
 def test_the_answers_logits_are_all_that_the_loss_needs():
     from hmas.agents.perception.lm.bases import open_base
-    from hmas.agents.perception.lm.examples import CausalCollator, causal_row, render
-    from hmas.agents.perception.lm.scoring import accepted
-    from hmas.agents.perception.lm.tokens import label_tokens
+    from hmas.agents.perception.lm.details import label_tokens
+    from hmas.agents.perception.lm.scoring import CausalCollator, accepted, causal_row, render
 
     opened = open_base(base("causal"), "causal", dtype=torch.float32)
     tokens = label_tokens(opened.tokenizer)
@@ -154,11 +153,10 @@ def test_a_card_says_all_that_is_needed_to_make_and_to_serve_it(causal, rows):
     assert card.kind == "perception"
     assert card.format == "transformers"
     assert list(card.data_sha256) == [rows.name]
-    assert card.command.startswith("hmas train perception --base")
+    assert "--base" in card.command
     details = details_of(card)
     assert details.kind == "causal"
     assert details.task_temperature > 0
-    assert "--enable-lora" in (causal / "out" / "README.md").read_text()
 
 
 @pytest.mark.vllm

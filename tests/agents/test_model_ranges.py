@@ -10,7 +10,7 @@ from hmas.agents.model_store.ranges import RangeCounter, counter_of, figures_of,
 from hmas.agents.perception.model import PerceptionModel
 from hmas.agents.perception.onnx_reader import open_reader
 from hmas.agents.perception.readers import SHIPPED_TAGGER
-from hmas.agents.perception.training.shapes import view_of_prompt
+from hmas.agents.perception.training.data import view_of_prompt
 from hmas.controller.core.client_bodies import EXCHANGES, Shape
 from hmas.controller.core.messages import RequestNotice
 

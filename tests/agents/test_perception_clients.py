@@ -4,10 +4,18 @@ from collections import Counter
 
 import numpy as np
 
-from hmas.agents.perception.training.augment import vary
-from hmas.agents.perception.training.clients import Clients, commanded_by_system, conversation
+from hmas.agents.perception.training.clients import (
+    ANSWERED_CHARS,
+    ASKED_CHARS,
+    JUDGING_OPENERS,
+    TRAINING_OPENERS,
+    Clients,
+    Exchanges,
+    commanded_by_system,
+    conversation,
+    vary,
+)
 from hmas.agents.perception.training.data import Row
-from hmas.agents.perception.training.exchanges import ANSWERED_CHARS, ASKED_CHARS, JUDGING_OPENERS, TRAINING_OPENERS, Exchanges
 from hmas.controller.core.types import TaskType
 
 TALK = "You book tables.\nUser: hello\nAssistant: hi\nUser: a table for two\nAssistant:"

@@ -13,10 +13,9 @@ from hmas.agents.perception.onnx_reader import MODEL_FILE, WORDS_FILE, open_read
 from hmas.agents.perception.readers import SHIPPED_TAGGER
 from hmas.agents.perception.reading import TASKS, PromptView
 from hmas.agents.perception.text import excerpt_of
-from hmas.agents.perception.training.data import PROMPTS_FILE
+from hmas.agents.perception.training.data import read_rows, view_of_prompt
 from hmas.agents.perception.training.evaluation import evaluate_reader
-from hmas.agents.perception.training.parts import load, parts_of
-from hmas.agents.perception.training.shapes import view_of_prompt
+from hmas.agents.perception.training.split import parts_of
 from hmas.controller.core.client_bodies import Shape
 from hmas.controller.core.errors import ModelError
 from hmas.controller.core.lengths import LEVELS
@@ -181,7 +180,7 @@ def test_the_card_says_what_it_was_trained_on():
 @pytest.mark.slow
 @pytest.mark.skipif("HMAS_DATA_DIR" not in os.environ, reason="set HMAS_DATA_DIR to the folder of the public data")
 def test_the_shipped_model_is_as_good_as_its_card_says(reader):
-    test = parts_of(load([Path(os.environ["HMAS_DATA_DIR"]) / PROMPTS_FILE])).test
+    test = parts_of(read_rows([Path(os.environ["HMAS_DATA_DIR"]) / "prompts/typed_prompts.jsonl.gz"])).test
     found = evaluate_reader(reader, test)
     # Eight-bit tables and rounding may move a handful of rows.
     assert found["accuracy"] == pytest.approx(reader.card.metrics["test"]["accuracy"], abs=0.003)

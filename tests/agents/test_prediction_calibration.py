@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prediction_kit import Constant, completion, features, snapshot, view
 
-from hmas.agents.prediction.calibration import HOLD, LEAST_BAND, WARM_UP, WIDEST, Band, DriftWatch
+from hmas.agents.prediction.calibration import HOLD, LEAST_BAND, WARM_UP, WIDEST, WINDOW, Band, DriftWatch, Scoreboard
 from hmas.agents.prediction.experience import Experience, Labelled
 from hmas.agents.prediction.features import CATEGORIES, FEATURES
 from hmas.agents.prediction.model import PredictionModel
-from hmas.agents.prediction.scoreboard import WINDOW, Scoreboard
 
 
 @pytest.mark.parametrize("sigma", [0.05, 0.3, 0.8])

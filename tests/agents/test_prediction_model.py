@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from prediction_kit import Constant, completion, features, healthy, snapshot, view
 
 from hmas.agents.prediction import model as model_module
+from hmas.agents.prediction.asking import total_quantiles
+from hmas.agents.prediction.calibration import Residual
 from hmas.agents.prediction.features import FEATURES, Fleet, InstanceState, analytic, categories, expected_in_flight
 from hmas.agents.prediction.model import NAMED, REMEMBERED_PAIRS, STALE_S, PredictionModel
-from hmas.agents.prediction.residuals import Residual
 from hmas.agents.prediction.speed import HISTORY, LoadHistory, Speed, SpeedFit
-from hmas.agents.prediction.totals import total_quantiles
 from hmas.controller.core.types import OutcomeKind
 from hmas.engines.base import EngineSnapshot
 

@@ -13,8 +13,6 @@ from hmas.agents.prediction import training
 from hmas.agents.prediction.agent import make_agent
 from hmas.agents.prediction.experience import Table
 from hmas.agents.prediction.features import FEATURES
-from hmas.agents.prediction.offline.profile_files import load_profile_model
-from hmas.agents.prediction.offline.profile_model import COLUMNS
 from hmas.agents.prediction.regressor import FEW, SHIPPED, load_regressor
 from hmas.agents.runtime.work import Deferred
 from hmas.cli.checks import check_models
@@ -121,9 +119,3 @@ def test_a_model_without_ranges_reports_none(tmp_path):
     (report,) = agent.on_tick(101.0)
     assert (report.requests, report.fallback) == (1, "")
     assert not [name for name in report.figures if name.startswith("out_of_range/")]
-
-
-def test_the_profile_model_carries_ranges_too():
-    model, card = load_profile_model()
-    assert tuple(model.ranges.bounds) == COLUMNS
-    assert list(card.details["ranges"]) == list(COLUMNS)

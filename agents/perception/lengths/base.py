@@ -2,7 +2,7 @@
 
 Weights of words and of pairs of words add up to one score. Boosted trees (CatBoost's oblivious trees, multi-quantile loss) read the score
 and a dozen plain numbers of the question. Trees do not extrapolate, and every input is clipped to its range in training: for any input the
-answer is one that occurred in training. It needs only numpy; `hmas.agents.perception.training.lengths.fitting` trains it.
+answer is one that occurred in training. It needs only numpy; `hmas.agents.perception.training.lengths` trains it.
 """
 
 import base64

@@ -7,11 +7,15 @@ Both are learnt by group (everything, the model, the task), one completion at a 
 - Levels: quantile tracking (Gibbs and Candes, "Adaptive conformal inference under distribution shift", 2021; Angelopoulos et al.,
   "Conformal PID control", 2023): after every outcome a level moves up by `step * level` if the length exceeded it and down by
   `step * (1 - level)` if not. So the share of lengths below it converges to the level for any sequence of lengths, also under drift.
+
+An answer that was cut off at a cap would have been longer by an unknown amount: `share_below` and `beyond` say what it tells all the same.
 """
 
 import math
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
+
+import numpy as np
 
 from hmas.controller.core.lengths import LEVELS
 
@@ -84,3 +88,21 @@ class Calibration:
             group.count += 1
         while len(self._groups) > self._limit:
             self._groups.popitem(last=False)
+
+
+def share_below(stated: Sequence[float], length: float, *, censored: bool) -> list[float]:
+    """By level, whether the length was at most the predicted quantile; behind a cap, the probability of that under the prediction."""
+    if not censored:
+        return [1.0 if length <= value else 0.0 for value in stated]
+    passed = float(np.interp(length, stated, LEVELS, left=0.0))
+    return [max(0.0, (level - passed) / (1.0 - passed)) if length <= value else 0.0 for level, value in zip(LEVELS, stated, strict=True)]
+
+
+def beyond(standing: float) -> tuple[float, float]:
+    """Returns the mean of a standard normal beyond `standing`, and the share of its variance that this knowledge removes (Tobit)."""
+    if standing > 6.0:
+        return standing, 1.0
+    density = math.exp(-0.5 * standing * standing) / math.sqrt(2.0 * math.pi)
+    tail = 0.5 * math.erfc(standing / math.sqrt(2.0))
+    mean = density / max(tail, 1e-300)
+    return mean, min(1.0, max(0.0, mean * (mean - standing)))

@@ -4,11 +4,11 @@ import re
 
 TOKENS_PER_WORD = 1.35
 
-_TOKENS_PER = {"word": TOKENS_PER_WORD, "sentence": 25.0, "paragraph": 110.0, "page": 650.0}
-_COUNTS = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "ten": 10}
-_UPPER = frozenset(["less than", "fewer than", "under", "at most", "no more than", "within", "up to"])
+TOKENS_PER = {"word": TOKENS_PER_WORD, "sentence": 25.0, "paragraph": 110.0, "page": 650.0}
+COUNTS = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "ten": 10}
+UPPER = frozenset(["less than", "fewer than", "under", "at most", "no more than", "within", "up to"])
 _LIMIT = 32_768.0
-_DEMAND = re.compile(
+DEMAND = re.compile(
     r"(no (?:shorter|fewer|less) than|at least|more than|less than|fewer than|under|at most|no more than|within|up to)?"
     r" ?\b(\d[\d,]{0,6}|one|two|three|four|five|six|ten)[ -](word|sentence|paragraph|page)s?\b"
 )
@@ -29,16 +29,16 @@ def demanded_tokens(text: str) -> float:
 def demanded_in(low: str) -> float:
     """Like `demanded_tokens`, for lower-case text. It reads only what stands before a unit: a text without units costs almost nothing."""
     largest = 0.0
-    for unit, tokens in _TOKENS_PER.items():
+    for unit, tokens in TOKENS_PER.items():
         place = low.find(unit)
         for _ in range(_MENTIONS):
             if place < 0:
                 break
             # The number's last character stands just before a blank or a hyphen.
             if place > 1 and low[place - 1] in " -":
-                for quantifier, count, found in _DEMAND.findall(low, max(0, place - _BEFORE), place + len(unit) + 2):
+                for quantifier, count, found in DEMAND.findall(low, max(0, place - _BEFORE), place + len(unit) + 2):
                     if found == unit:
-                        number = _COUNTS.get(count) or int(count.replace(",", ""))
-                        largest = max(largest, number * tokens * (0.8 if quantifier in _UPPER else 1.0))
+                        number = COUNTS.get(count) or int(count.replace(",", ""))
+                        largest = max(largest, number * tokens * (0.8 if quantifier in UPPER else 1.0))
             place = low.find(unit, place + len(unit))
     return min(largest, _LIMIT)

@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 from hmas.agents.model_store.ranges import RangeCounter
 from hmas.agents.perception.lengths.base import INPUTS, LengthBase
 from hmas.agents.perception.lengths.bounds import LongestAnswers, cap_of
-from hmas.agents.perception.lengths.calibration import Calibration
-from hmas.agents.perception.lengths.censoring import beyond, share_below
+from hmas.agents.perception.lengths.calibration import Calibration, beyond, share_below
 from hmas.agents.perception.lengths.demands import demanded_tokens
 from hmas.agents.perception.lengths.effects import CLIP, GROUPS, Effects, Membership
 from hmas.agents.perception.lengths.groups import LEVELS_OF_EFFECTS, groups_of, noise_share

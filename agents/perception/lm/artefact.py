@@ -9,11 +9,8 @@ import torch
 from hmas.agents.model_store.card import ModelCard, read_card, write_card
 from hmas.agents.perception.lm.bases import fingerprint, open_base, read_adapter
 from hmas.agents.perception.lm.details import ADAPTER, MERGED, LmDetails, details_of
-from hmas.agents.perception.lm.modelcard import model_card
 from hmas.agents.perception.lm.scoring import Scorer
 from hmas.controller.core.errors import ConfigError, ModelError
-
-README = "README.md"
 
 
 def precision() -> torch.dtype:
@@ -29,7 +26,7 @@ def device() -> torch.device:
 
 
 def write_artefact(folder: Path, model: Any, tokenizer: Any, card: ModelCard) -> ModelCard:
-    """Writes weights, tokenizer, README and card into a new folder. Returns the card as written.
+    """Writes weights, tokenizer and card into a new folder. Returns the card as written.
 
     Args:
         folder: Target folder; an existing one is replaced.
@@ -50,9 +47,8 @@ def write_artefact(folder: Path, model: Any, tokenizer: Any, card: ModelCard) ->
         else:
             model.save_pretrained(weights)
             # peft's own README is an empty template.
-            (weights / README).unlink(missing_ok=True)
+            (weights / "README.md").unlink(missing_ok=True)
         tokenizer.save_pretrained(weights)
-        (folder / README).write_text(model_card(card, details), encoding="utf-8")
         return write_card(folder, card)
     except OSError as error:
         raise ConfigError(f"out is {folder}: {error}; allowed: a folder that can be written, on a disk with room") from error

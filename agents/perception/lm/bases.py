@@ -12,7 +12,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
 
-from hmas.agents.perception.lm.bins import BINS
+from hmas.agents.perception.lm.answers import BINS
 from hmas.agents.perception.reading import TASKS
 from hmas.controller.core.errors import ConfigError, ModelError
 

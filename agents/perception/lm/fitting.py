@@ -1,33 +1,45 @@
 """One training run from rows to artefact, on transformers' own Trainer. Needs the extra `train`; import it where it is used."""
 
+import contextlib
 import math
-from collections.abc import Callable, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import msgspec
 import numpy as np
 import torch
-from transformers import EarlyStoppingCallback, PrinterCallback, Trainer, TrainingArguments, set_seed
+from transformers import EarlyStoppingCallback, PrinterCallback, Trainer, TrainerCallback, TrainingArguments, set_seed
 from transformers.utils import logging as hf_logging
 
 from hmas.agents.model_store.card import ModelCard, file_sha256
 from hmas.agents.perception.lm.answers import softened
 from hmas.agents.perception.lm.artefact import open_artefact, precision, write_artefact
 from hmas.agents.perception.lm.bases import Base, fingerprint, kind_of, open_base, with_adapter
-from hmas.agents.perception.lm.details import ADAPTER, FORMAT, MERGED, LmDetails
-from hmas.agents.perception.lm.examples import CausalCollator, EncoderCollator, causal_row, encoder_loss, encoder_row, render
+from hmas.agents.perception.lm.details import ADAPTER, FORMAT, MERGED, LmDetails, label_tokens
 from hmas.agents.perception.lm.judging import calibrated, judged
-from hmas.agents.perception.lm.parts import dealt, evenly
-from hmas.agents.perception.lm.progress import Progress, Say, Stopper, stopping_on_signals
-from hmas.agents.perception.lm.runs import LOG, Run, begin, newest_checkpoint
-from hmas.agents.perception.lm.scoring import Scorer, accepted
-from hmas.agents.perception.lm.settings import TrainSettings
-from hmas.agents.perception.lm.tokens import label_tokens
-from hmas.agents.perception.lm.trained import Trained
+from hmas.agents.perception.lm.scoring import (
+    CausalCollator,
+    EncoderCollator,
+    Scorer,
+    accepted,
+    causal_row,
+    encoder_loss,
+    encoder_row,
+    render,
+)
+from hmas.agents.perception.lm.train import LOG, Run, Trained, TrainSettings, begin, newest_checkpoint
 from hmas.agents.perception.training.data import Row, read_rows
+from hmas.agents.perception.training.split import evenly, parts_of
 from hmas.controller.core.errors import ConfigError, ModelError
 from hmas.controller.runtime.clock import Clock
+
+Say = Callable[[str], None]
+"""Takes one line of text for people."""
+MINUTE_S = 60.0
 
 LOOKS_PER_EPOCH = 5
 LOGS_PER_RUN = 50
@@ -40,6 +52,77 @@ TOLERANCE = 0.05
 """Largest difference of a probability: merging in bfloat16 rounds, while a head that was not stored guesses."""
 
 
+class Progress(TrainerCallback):  # type: ignore[misc]  # transformers is not there for the type checker
+    """Reports loss, tokens per second and the remaining time, and every validation result."""
+
+    def __init__(self, say: Say, clock: Clock) -> None:
+        self._say = say
+        self._clock = clock
+        self._from: tuple[float, int, float] | None = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002 - the callback's signature
+        """Starts the timer; a resumed run already has steps and tokens."""
+        self._from = (self._clock.now_s(), state.global_step, float(state.num_input_tokens_seen))
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:  # noqa: ARG002
+        """Reports one line per log entry."""
+        if logs is None or self._from is None:
+            return
+        if "loss" in logs:
+            self._say(self._line(state, logs["loss"]))
+        elif "eval_loss" in logs:
+            best = state.best_metric
+            told = f"validation loss {logs['eval_loss']:.4f} at step {state.global_step}"
+            self._say(told if best is None or best >= logs["eval_loss"] else f"{told} (best {best:.4f})")
+
+    def _line(self, state: Any, loss: float) -> str:
+        assert self._from is not None
+        start_s, first_step, first_tokens = self._from
+        took_s = max(1e-9, self._clock.now_s() - start_s)
+        done = state.global_step - first_step
+        left_s = (state.max_steps - state.global_step) * took_s / max(1, done)
+        left = f"{left_s:.0f} s" if left_s < MINUTE_S else f"{left_s / MINUTE_S:.0f} min"
+        rate = (float(state.num_input_tokens_seen) - first_tokens) / took_s
+        return f"step {state.global_step} of {state.max_steps}, loss {loss:.4f}, {rate:.0f} tokens/s, about {left} left"
+
+
+class Stopper(TrainerCallback):  # type: ignore[misc]  # transformers is not there for the type checker
+    """Ends a run after its current step, with a checkpoint, once `asked` is set."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:  # noqa: ARG002 - the callback's signature
+        """Saves and stops if that was requested."""
+        if self.asked:
+            control.should_save = True
+            control.should_training_stop = True
+        return control
+
+
+@contextlib.contextmanager
+def stopping_on_signals(stopper: Stopper, say: Say) -> Iterator[None]:
+    """SIGINT and SIGTERM request a stop with a checkpoint; a second signal ends the process as usual."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def ask(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a handler's signature
+        stopper.asked = True
+        say("stopping after this step, with a checkpoint; once more stops at once")
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+    for number in before:
+        signal.signal(number, ask)
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
 def fit(settings: TrainSettings, *, clock: Clock, say: Say, command: str) -> Trained:
     """Trains a model; see `hmas.agents.perception.lm.train.run`."""
     hf_logging.set_verbosity_error()
@@ -49,7 +132,7 @@ def fit(settings: TrainSettings, *, clock: Clock, say: Say, command: str) -> Tra
     kind = kind_of(settings.base, settings.kind)
     run = Run(settings=settings, base_fingerprint=fingerprint(settings.base), data_sha256=_hashes(settings.data))
     rows = evenly(read_rows(settings.data), settings.limit, settings.seed)
-    parts = dealt(rows, settings.seed)
+    parts = parts_of(rows, seed=settings.seed, licensed=False)
     if len({row.task for row in rows}) < 2 or not (parts.train and parts.validation and parts.test):
         tasks = len({row.task for row in rows})
         raise ConfigError(f"data has {len(rows)} rows of {tasks} task types; allowed: two types or more, and enough rows to hold some out")

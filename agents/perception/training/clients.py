@@ -1,21 +1,43 @@
-"""How clients send the training rows: in every shape, with system prompts and histories that say nothing of the task, and some that do."""
+"""How clients send the training rows: varied texts, in every shape, with system prompts and histories that say nothing of the task. Pure.
+
+Some system prompts and histories do say something: a command may stand in the system prompt, a conversation in the messages.
+"""
 
 import re
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from hmas.agents.perception.bodies import view_of_body
 from hmas.agents.perception.reading import PromptView
-from hmas.agents.perception.training.data import Row
-from hmas.agents.perception.training.exchanges import Exchanges
-from hmas.agents.perception.training.shapes import MODEL
+from hmas.agents.perception.training.data import ANY_MODEL, Row
 from hmas.controller.core.client_bodies import EXCHANGES, Shape
-from hmas.controller.core.client_systems import short_system
+from hmas.controller.core.client_systems import Draws, short_system
 from hmas.controller.core.request_body import CHAT
 from hmas.controller.core.types import TaskType
 
+DROP_TEXT = 0.04
+"""Share of rows shown without their texts, so that the model can answer from sizes alone."""
+ASKED_CHARS = 600
+ANSWERED_CHARS = 700
+TRAINING_OPENERS = (
+    "Sure! Here it is.",
+    "Of course.",
+    "Hello! How can I help you today?",
+    "Certainly, let me explain.",
+    "Here is the result:",
+    "I am sorry, I do not know that.",
+    "Good question.",
+    "Yes.",
+    "Done. Is there anything else?",
+    "Let us go through it step by step.",
+    "Gern, hier ist die Antwort.",
+    "好的，以下是回答。",
+)
+JUDGING_OPENERS = ("Here is what I found.", "Happy to assist with that.", "Below you see my reply.", "No, that does not work.", "Voilà :")
+SMALL_TALK = ("Hi!", "thanks", "ok great", "hello, are you there?", "Can you help me?", "one more thing", "hm, and why?")
 SHARES = {
     Shape.CHAT: 0.28,
     Shape.COMPLETION: 0.14,
@@ -41,6 +63,49 @@ LEAST_TEXT = 20
 _SPEAKER = re.compile(r"(?:^|\n)(User|Assistant|Customer|Agent|Human|AI|Bot|Support)\s*: ?")
 _ASSISTANTS = ("Assistant", "Agent", "AI", "Bot", "Support")
 _SHAPES, _WEIGHTS = list(SHARES), np.cumsum(list(SHARES.values()))
+
+
+def vary(row: Row, rng: np.random.Generator) -> Row:
+    """The row as somebody else might have written it; its label stays true."""
+    prompt, draw = row.prompt, rng.random()
+    if draw < 0.05 and "\n" in prompt:
+        prompt = _swap(prompt)
+    elif draw > 0.97:
+        prompt = prompt.lower()
+    elif draw > 0.94:
+        prompt = re.sub(r"\s+", " ", prompt)
+    return msgspec.structs.replace(row, prompt=prompt, prompt_chars=max(row.prompt_chars + len(prompt) - len(row.prompt), len(prompt)))
+
+
+class Exchanges:
+    """Draws exchanges of (user, assistant).
+
+    Args:
+        prompts: What users asked at other times; pieces of them also stand in for answers, of which the public data keep no texts.
+        holdout: True takes openers of answers that no model was trained on.
+    """
+
+    def __init__(self, prompts: Sequence[str], *, holdout: bool = False) -> None:
+        self._prompts = prompts
+        self._openers = JUDGING_OPENERS if holdout else TRAINING_OPENERS
+
+    def draw(self, count: int, rng: Draws) -> list[tuple[str, str]]:
+        """As many exchanges, of questions drawn at random."""
+        return [(self._asked(rng), self._answered(rng)) for _ in range(count)]
+
+    def _asked(self, rng: Draws) -> str:
+        if rng.random() < 0.1 or not self._prompts:
+            return _pick(SMALL_TALK, rng)
+        return _pick(self._prompts, rng)[:ASKED_CHARS]
+
+    def _answered(self, rng: Draws) -> str:
+        opener, draw = _pick(self._openers, rng), rng.random()
+        if draw < 0.25 or not self._prompts:
+            return " ".join([opener] * (1 + int(rng.random() * 12)))
+        text = _pick(self._prompts, rng)
+        begin = int(rng.random() * max(1, len(text) - ANSWERED_CHARS))
+        piece = text[begin : begin + 1 + int(rng.random() * ANSWERED_CHARS)]
+        return piece if draw < 0.5 else f"{opener}\n{piece}"
 
 
 class Clients:
@@ -75,7 +140,7 @@ class Clients:
         elif draw < BY_SYSTEM:
             messages = commanded_by_system(row.prompt, rng)
         if messages is not None:
-            return view_of_body(CHAT, {"model": MODEL, "messages": messages}, share_prompts=not features_only), True
+            return view_of_body(CHAT, {"model": ANY_MODEL, "messages": messages}, share_prompts=not features_only), True
         shape = _SHAPES[int(np.searchsorted(_WEIGHTS, rng.random() * _WEIGHTS[-1], side="right"))]
         exchanges = self._exchanges.draw(EXCHANGES.get(shape, 1), rng)
         return row.view(shape, rng=rng, exchanges=exchanges, features_only=features_only), False
@@ -118,3 +183,18 @@ def _command_and_text(prompt: str) -> tuple[str, str] | None:
     if len(command) < COLON_CHARS and "\n" not in command and len(rest) >= LEAST_TEXT:
         return f"{command}:", rest.strip()
     return None
+
+
+def _swap(prompt: str) -> str:
+    """Command and text change places where one short line opens or ends the prompt."""
+    first, _, rest = prompt.partition("\n")
+    if len(first) < 160 and len(rest) > 2 * len(first):
+        return f"{rest.strip()}\n\n{first.rstrip(':')}"
+    before, _, last = prompt.rstrip().rpartition("\n")
+    if len(last) < 160 and len(before) > 2 * len(last):
+        return f"{last}\n\n{before.strip()}"
+    return prompt
+
+
+def _pick(items: Sequence[str], rng: Draws) -> str:
+    return items[int(rng.random() * len(items))]

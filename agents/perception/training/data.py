@@ -1,30 +1,29 @@
 """Typed prompts from files: rows with their label, source and licence, as the gateway would show them to perception."""
 
-import csv
 import gzip
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import msgspec
+import numpy as np
 
+from hmas.agents.perception.bodies import view_of_body
 from hmas.agents.perception.reading import TASKS, PromptView
-from hmas.agents.perception.training.licences import licence_for_training
-from hmas.agents.perception.training.shapes import view_of_prompt
-from hmas.controller.core.client_bodies import Shape
+from hmas.controller.core.client_bodies import Shape, client_body
 from hmas.controller.core.client_systems import Draws
 from hmas.controller.core.errors import ModelError
 from hmas.controller.core.types import TaskType
 from hmas.engines.tokens import estimate_tokens
 
-PROMPTS_FILE = "prompts/typed_prompts.jsonl.gz"
-"""Where typed prompts lie in the data folder."""
-
-LENGTH_FILES = ("prompts/multi_model_prompts.jsonl.gz", "prompts/multi_model_output_lengths.csv.gz")
-"""Where output lengths of many models lie: prompts and lengths."""
-SAME_CHARS = 1500
-"""Beginning by which two files' prompts are recognised as the same."""
+ANY_MODEL = "any"
+"""What the bodies of training prompts name; no reader looks at it."""
+GENERATED = "generated"
+"""Source of prompts that a grammar made (`hmas-lab training-data`): they are mixed into the training and are in no other part."""
+PERMISSIVE = ("MIT", "Apache-2.0", "CC-BY-4.0", "CC-BY-3.0", "CC-BY-SA", "CC0", "free for any purpose")
+"""How licences begin that let a model which learnt from a row be passed on; CC-BY-SA with attribution, which the model card carries."""
 
 _LABELS = {task.value: task for task in TASKS}
 
@@ -35,7 +34,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         prompt: The text, whole or cut at its source.
         task: Its label.
-        source: Where it comes from; `generated` for the project's own.
+        source: Where it comes from; `generated` where a grammar made it.
         rule: What labelled it: a template, a category, a dataset.
         licence: Licence under which it may be trained on, None where it may not.
         prompt_chars: Length of the whole prompt.
@@ -96,6 +95,32 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return view if self.turns == 1 else msgspec.structs.replace(view, turns=self.turns)
 
 
+def view_of_prompt(
+    prompt: str,
+    shape: Shape = Shape.CHAT,
+    *,
+    rng: Draws | None = None,
+    exchanges: Sequence[tuple[str, str]] = (),
+    max_tokens: int | None = None,
+    holdout: bool = False,
+    share_prompts: bool = True,
+) -> PromptView:
+    """What a reader sees of a prompt that a client sends in this shape: a real body, read as the gateway reads it.
+
+    Args:
+        prompt: What is asked.
+        shape: What comes along with it.
+        exchanges: As in `hmas.controller.core.client_bodies.client_body`.
+        max_tokens: The client's cap.
+        holdout: Whether system prompts are those kept for judging.
+        rng: Where chance comes from; without one it is drawn from prompt and shape, so that the same prompt gives the same view.
+        share_prompts: False leaves every text empty.
+    """
+    chance = np.random.default_rng(crc32(f"{shape}:{prompt}".encode("utf-8", "replace"))) if rng is None else rng
+    path, document = client_body(shape, prompt, model=ANY_MODEL, rng=chance, exchanges=exchanges, max_tokens=max_tokens, holdout=holdout)
+    return view_of_body(path, document, share_prompts=share_prompts)
+
+
 def read_rows(paths: Sequence[Path]) -> list[Row]:
     """Reads files of typed prompts: one JSON object a line with at least `prompt` and `task_type`, plain or gzipped.
 
@@ -106,26 +131,6 @@ def read_rows(paths: Sequence[Path]) -> list[Row]:
     if not rows:
         raise ModelError(f"no typed prompts in {', '.join(map(str, paths)) or 'no file'}")
     return rows
-
-
-def with_lengths(rows: Sequence[Row], prompts: Path, lengths: Path) -> list[Row]:
-    """The rows with the output lengths that many models had on their prompts, where two files of such lengths hold the same prompt.
-
-    Args:
-        rows: Typed prompts.
-        prompts: JSON lines with `dataset`, `prompt_id` and `prompt`.
-        lengths: CSV with `dataset`, `prompt_id` and `output_tokens`.
-    """
-    found: dict[tuple[str, str], list[int]] = {}
-    with gzip.open(lengths, "rt", encoding="utf-8", newline="") as file:
-        for line in csv.DictReader(file):
-            found.setdefault((line["dataset"], line["prompt_id"]), []).append(int(line["output_tokens"]))
-    by_prompt: dict[str, list[int]] = {}
-    for _, document in documents(prompts):
-        if not str(document["dataset"]).startswith("alpaca_eval"):  # CC-BY-NC
-            key = (document["dataset"], document["prompt_id"])
-            by_prompt.setdefault(document["prompt"][:SAME_CHARS], []).extend(found.get(key, []))
-    return [msgspec.structs.replace(row, lengths=tuple(n for n in by_prompt.get(row.prompt[:SAME_CHARS], ()) if n > 0)) for row in rows]
 
 
 def documents(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -149,10 +154,11 @@ def documents(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         raise ModelError(f"{path}: cannot be read: {error}") from None
 
 
-def is_typed(path: Path) -> bool:
-    """Whether the file's first object is a typed prompt."""
-    first = next(documents(path), None)
-    return first is not None and "task_type" in first[1]
+def licence_for_training(declared: str) -> str | None:
+    """Returns the declared licence if a row under it may be trained on, else None: non-commercial, research-only, or none declared."""
+    if "NC" in declared.replace("-", " ").split() or "research" in declared.lower():
+        return None
+    return declared if declared.startswith(PERMISSIVE) else None
 
 
 def _row(document: dict[str, Any], path: Path, number: int) -> Row:
@@ -168,12 +174,13 @@ def _row(document: dict[str, Any], path: Path, number: int) -> Row:
         task=_LABELS[label],
         source=source,
         rule=rule,
-        licence=licence_for_training(source, rule, str(document.get("license", ""))),
+        licence=licence_for_training(str(document.get("license") or "")),
         prompt_chars=_count(document, "prompt_chars", path, number) or len(prompt),
         output_tokens=_count(document, "output_tokens", path, number) if from_model else 0,
         has_tools=bool(document.get("has_tools", False)),
-        turns=_count(document, "turns", path, number) or 1,
+        turns=1 if document.get("turns") is None else _count(document, "turns", path, number),
         images=_count(document, "images", path, number),
+        lengths=_lengths(document, path, number),
     )
 
 
@@ -184,3 +191,10 @@ def _count(document: dict[str, Any], name: str, path: Path, number: int) -> int:
     if not isinstance(value, int | float) or isinstance(value, bool) or value < 0:
         raise ModelError(f"{path}:{number}: {name}: {value!r} must be a number of 0 or more")
     return int(value)
+
+
+def _lengths(document: dict[str, Any], path: Path, number: int) -> tuple[int, ...]:
+    found = document.get("lengths", [])
+    if not isinstance(found, list) or not all(type(tokens) is int and tokens > 0 for tokens in found):
+        raise ModelError(f"{path}:{number}: lengths: {found!r} must be a list of whole numbers of 1 or more")
+    return tuple(found)

@@ -9,10 +9,8 @@ import torch
 
 from hmas.agents.perception.encoder import DENSE, Encoder, Parts, pad
 from hmas.agents.perception.text import Vocabulary
-from hmas.agents.perception.training.augment import DROP_TEXT, vary
-from hmas.agents.perception.training.clients import Clients
-from hmas.agents.perception.training.data import Row
-from hmas.agents.perception.training.generator import GENERATED
+from hmas.agents.perception.training.clients import DROP_TEXT, Clients, vary
+from hmas.agents.perception.training.data import GENERATED, Row
 
 UNKNOWN_BUCKETS = 2_048
 
@@ -22,7 +20,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         seed: Of everything that is drawn.
-        generated: The project's own prompts that are made.
         epochs, epoch_rows, batch: Passes, rows drawn for each, rows a step.
         own_share: Share of a pass that are the project's own prompts.
         rate: Peak learning rate.
@@ -33,7 +30,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     seed: int = 1
-    generated: int = 90_000
     epochs: int = 10
     epoch_rows: int = 24_000
     batch: int = 128

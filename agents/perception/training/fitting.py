@@ -18,6 +18,7 @@ from hmas.agents.perception.text import Vocabulary, words_of
 from hmas.agents.perception.training.clients import Clients
 from hmas.agents.perception.training.data import Row
 from hmas.agents.perception.training.feeding import UNKNOWN_BUCKETS, Sampler, Settings, batches_of, examples_of
+from hmas.agents.perception.training.metrics import temperature_of
 from hmas.agents.perception.training.network import Network
 from hmas.controller.core.lengths import LEVELS
 
@@ -160,18 +161,6 @@ def known_words(rows: Sequence[Row]) -> list[str]:
 def vocabulary_of(words: Sequence[str]) -> Vocabulary:
     """The vocabulary of a list of known words."""
     return Vocabulary({word: index + 1 for index, word in enumerate(words)}, unknown=UNKNOWN_BUCKETS, pairs=PAIR_BUCKETS)
-
-
-def temperature_of(logits: npt.NDArray[np.float64], labels: npt.NDArray[np.int64]) -> float:
-    """Temperature with the least cross-entropy, searched on a grid from 0.4 to 4."""
-    grid = np.geomspace(0.4, 4.0, 93)
-    losses = []
-    for value in grid:
-        scaled = logits / value
-        top = scaled.max(axis=1, keepdims=True)
-        log_sum = top[:, 0] + np.log(np.exp(scaled - top).sum(axis=1))
-        losses.append(float((log_sum - scaled[np.arange(len(labels)), labels]).mean()))
-    return float(grid[int(np.argmin(losses))])
 
 
 def _pinball(quantiles: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:

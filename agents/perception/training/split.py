@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from zlib import crc32
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -101,3 +102,46 @@ def _runs(text: str, numbers: dict[str, int]) -> _Numbers:
     window = np.lib.stride_tricks.sliding_window_view(codes, length)
     powers = np.array([pow(0x9E3779B97F4A7C15, k, 1 << 64) for k in range(length)], dtype=np.uint64)
     return np.unique((window * powers).sum(axis=1, dtype=np.uint64))
+
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows by what they are for; no prompt has a twin in another part."""
+
+    train: list[Row]
+    validation: list[Row]
+    test: list[Row]
+
+
+def parts_of(rows: Sequence[Row], *, seed: int = 0, licensed: bool = True, without: Sequence[str] = ()) -> Parts:
+    """Splits rows by groups of twins; see `split`.
+
+    Args:
+        rows: Labelled rows.
+        seed: Of the order in which groups are dealt.
+        licensed: Whether training and validation hold only what may be trained on. The test holds everything, so that it is as hard as
+            the data.
+        without: Parts of source names. Rows of such sources are in no training and no validation part: the test then shows how the model
+            does on sources that it has never seen.
+    """
+    indices = split(rows, seed)
+
+    def usable(part: str) -> list[Row]:
+        chosen = [rows[index] for index in indices[part]]
+        return [row for row in chosen if (row.licence is not None or not licensed) and not any(name in row.source for name in without)]
+
+    return Parts(train=usable("train"), validation=usable("validation"), test=[rows[index] for index in indices["test"]])
+
+
+def evenly(rows: Sequence[Row], limit: int, seed: int) -> list[Row]:
+    """Returns at most `limit` rows, in turn from every source of every task, so that large sources do not dominate; 0 takes all."""
+    if limit <= 0 or len(rows) <= limit:
+        return list(rows)
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.task.value, row.source), []).append(row)
+    ordered = [sorted(groups[key], key=lambda row: crc32(f"{seed} {row.prompt}".encode("utf-8", "replace"))) for key in sorted(groups)]
+    taken: list[Row] = []
+    while len(taken) < limit:
+        ordered = [group for group in ordered if group]
+        taken.extend(group.pop() for group in ordered[: limit - len(taken)])
+    return taken

@@ -1,4 +1,4 @@
-"""From files of typed prompts to a model folder: the shipped perception model, trained again. Needs torch and onnx."""
+"""From files of typed prompts to a model folder: the shipped kind of perception model, trained anew. Needs torch and onnx."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -9,15 +9,12 @@ import msgspec
 import numpy as np
 
 from hmas.agents.model_store.card import ModelCard, file_sha256
-from hmas.agents.perception.training.data import Row
+from hmas.agents.perception.training.data import GENERATED, PERMISSIVE, Row, read_rows
 from hmas.agents.perception.training.export import write_model
 from hmas.agents.perception.training.feeding import Settings
 from hmas.agents.perception.training.fitting import Fitted, Say, by_task, fit
-from hmas.agents.perception.training.generator import Material, generate
-from hmas.agents.perception.training.licences import dataset_of
-from hmas.agents.perception.training.metrics import report
-from hmas.agents.perception.training.parts import Parts, load, parts_of
-from hmas.agents.perception.training.recipe import recipe_sha256
+from hmas.agents.perception.training.metrics import report, summary
+from hmas.agents.perception.training.split import Parts, parts_of
 from hmas.controller.core.errors import ModelError
 from hmas.controller.runtime.clock import Clock
 
@@ -26,18 +23,17 @@ LEAST_ROWS = 50
 """Fewer rows leave no validation part worth its name."""
 
 
-def fit_parts(parts: Parts, settings: Settings, say: Say) -> Fitted:
-    """Generates the project's own prompts and trains on both.
+def fit_parts(parts: Parts, own: Sequence[Row], settings: Settings, say: Say) -> Fitted:
+    """Trains on collected and on generated rows.
 
     Raises:
         ModelError: Hardly any row may be trained on.
     """
     if len(parts.train) < LEAST_ROWS:
         raise ModelError(
-            f"{len(parts.train)} prompts under a licence for training; at least {LEAST_ROWS} are needed. Rows need a `license` such as "
-            "MIT, Apache-2.0 or CC-BY-4.0; see agents/perception/training/licences.py"
+            f"{len(parts.train)} prompts under a licence for training; at least {LEAST_ROWS} are needed. Rows need a `license` that begins "
+            f"with {', '.join(PERMISSIVE)}"
         )
-    own = generate(settings.generated, settings.seed, Material(parts.train))
     say(f"training on {len(parts.train)} collected and {len(own)} generated prompts, validating on {len(parts.validation)}")
     return fit(parts.train, own, parts.validation, settings, say)
 
@@ -46,17 +42,18 @@ def train(paths: Sequence[Path], folder: Path, settings: Settings, clock: Clock,
     """Trains, evaluates on the test part, writes the model folder, and returns its card.
 
     Args:
-        paths: Files of typed prompts.
+        paths: Files of typed prompts. Rows whose source is `generated` are mixed into the training alone.
         folder: Where the model goes.
         settings: See there.
         clock: When it was trained, and how long it took.
-        say: Told of the progress.
+        say: Takes one line of text on the progress.
         command: What the card names as the way to get this model again.
     """
     started_s = clock.now_s()
-    parts = parts_of(load(paths))
-    fitted = fit_parts(parts, settings, say)
-    trained_on = Counter(f"{row.source}{dataset_of(row.rule)}: {row.licence}" for row in parts.train)
+    rows = read_rows(paths)
+    own = [row for row in rows if row.source == GENERATED]
+    parts = parts_of([row for row in rows if row.source != GENERATED])
+    fitted = fit_parts(parts, own, settings, say)
     card = ModelCard(
         kind="perception",
         created_s=started_s,
@@ -70,9 +67,8 @@ def train(paths: Sequence[Path], folder: Path, settings: Settings, clock: Clock,
         },
         details={
             "settings": msgspec.to_builtins(settings),
-            "recipe_sha256": recipe_sha256(),
-            "rows": {name: by_task(getattr(parts, name)) for name in ("train", "validation", "test")},
-            "trained_on": dict(sorted(trained_on.items())),
+            "rows": {name: by_task(getattr(parts, name)) for name in ("train", "validation", "test")} | {GENERATED: by_task(own)},
+            "trained_on": dict(sorted(Counter(f"{row.source}: {row.licence}" for row in parts.train).items())),
             "training_s": round(clock.now_s() - started_s),
         },
     )
@@ -85,12 +81,3 @@ def evaluate_fitted(fitted: Fitted, rows: Sequence[Row], *, features_only: bool 
     scaled = logits / fitted.temperature
     exponents = np.exp(scaled - scaled.max(axis=1, keepdims=True))
     return report(exponents / exponents.sum(axis=1, keepdims=True), np.array([row.label for row in rows]), [row.source for row in rows])
-
-
-def summary(found: dict[str, Any]) -> dict[str, Any]:
-    """The figures of a report that belong on a card."""
-    return {
-        **{name: round(found[name], 4) for name in ("accuracy", "macro_f1", "ece")},
-        "n": found["n"],
-        "f1": {name: round(entry["f1"], 3) for name, entry in found["classes"].items() if entry["n"]},
-    }

@@ -8,7 +8,7 @@ import click
 
 from hmas.cli.output import duration_words, exit_where_broken, hint, json_option, say, say_json, table
 from hmas.planning.backends import on_cores
-from hmas_lab.agents.asked import LENGTHS, PROMPTS, TYPED, read_pool, write_without
+from hmas_lab.agents.asked import read_pool, write_without
 from hmas_lab.agents.held_out import held_out
 from hmas_lab.agents.live_vllm import ablate_on_vllm, seconds_of
 from hmas_lab.agents.page import write_page
@@ -96,8 +96,10 @@ def _write_training_data(data: Path | None, folder: Path) -> None:
     _need_data(data)
     assert data is not None
     left_out = write_without(data, folder, held_out(data))
-    names = " ".join(f"--{name} {folder / path}" for name, path in (("lengths", LENGTHS), ("prompts", PROMPTS), ("typed", TYPED)))
-    hint(f"{left_out} prompts are left out; train with: hmas train lengths {names} --out NET, then run with --net NET")
+    hint(
+        f"{left_out} prompts are left out; train with: hmas-lab training-data --part answers --data {folder} --out {folder}, "
+        f"hmas train lengths --data {folder}/answers.jsonl.gz --out NET, then run with --net NET"
+    )
 
 
 def _simulated(out: Path, options: Mapping[str, Any]) -> dict[str, Any]:

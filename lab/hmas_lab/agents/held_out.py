@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from hmas.agents.perception.training.data import PROMPTS_FILE, read_rows
-from hmas.agents.perception.training.parts import parts_of
+from hmas.agents.perception.training.data import read_rows
+from hmas.agents.perception.training.split import parts_of
 from hmas_lab.agents.asked import Keep
+from hmas_lab.training.typed import PROMPTS_FILE
 
 
 def held_out(folder: Path) -> Keep:

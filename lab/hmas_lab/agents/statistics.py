@@ -5,10 +5,10 @@ from collections import OrderedDict
 from hmas.agents.perception.importance import importance_of
 from hmas.agents.perception.lengths.demands import demanded_tokens
 from hmas.agents.perception.tagging import tag
-from hmas.agents.perception.training.lengths.statistics import LengthStatistics
 from hmas.controller.core.messages import Completion, RequestFeatures, RequestNotice
 from hmas.controller.core.slo import slo_for
 from hmas.controller.core.types import OutcomeKind, TaskType
+from hmas_lab.lengths.statistics import LengthStatistics
 
 REMEMBERED = 20_000
 

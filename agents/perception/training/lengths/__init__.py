@@ -1,1 +1,0 @@
-"""Trains and judges the model of output lengths, beside plain baselines; nothing at run time needs this."""

@@ -1,0 +1,1 @@
+"""Evaluates forecasts of output lengths on answers of many models, beside plain baselines."""
