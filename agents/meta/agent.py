@@ -9,7 +9,6 @@ from typing import Any
 
 from hmas.agents.meta.make import Meta, make_meta
 from hmas.agents.meta.pending_work import PendingWork
-from hmas.agents.model_store.ranges import figures_of
 from hmas.agents.runtime.memory import resident_bytes
 from hmas.agents.runtime.work import Deferred
 from hmas.controller.bus.base import Bus
@@ -95,8 +94,8 @@ class MetaAgent:
         return list(asking.failed(found.fault, now_s) if found.fault else asking.finish(found.result, now_s))
 
     def _reports(self, now_s: float) -> list[Message]:
-        selector = self.meta.classifier
-        if selector is None or now_s - self._reported_s < REPORT_EVERY_S:
+        trained = self.meta.trained
+        if trained is None or now_s - self._reported_s < REPORT_EVERY_S:
             return []
         self._reported_s = now_s
         return [
@@ -104,9 +103,9 @@ class MetaAgent:
                 sent_s=now_s,
                 agent=self.name,
                 instance=os.environ.get("HMAS_INSTANCE", ""),
-                model=selector.version,
-                requests=selector.classifier.answered,
-                figures=figures_of(selector.name, selector.classifier.ranges),
+                model=trained.version,
+                requests=trained.answered,
+                figures=trained.figures(),
                 rss_bytes=resident_bytes(),
             )
         ]

@@ -4,10 +4,12 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from hmas.controller.config.section import Name, PolicyName, Port, Seconds, Section, Share
+from hmas.controller.config.section import ListedName, Name, Port, Seconds, Section, Share
 from hmas.controller.config.slo import SloConfig
+from hmas.controller.routing.registry import DEFAULT_ROUTER
 from hmas.controller.scheduling.policies.registry import DEFAULT_POLICY
 from hmas.controller.scheduling.settings import SHIPPED
+from hmas.engines.registry import AUTO
 
 
 class GatewayConfig(Section, frozen=True):
@@ -90,7 +92,7 @@ class EngineConfig(Section, frozen=True):
 
     name: Name
     url: Annotated[str, Meta(pattern=r"^https?://[^/\s]+$", description="base address, without /v1")]
-    kind: Annotated[Literal["auto", "openai", "vllm", "sglang", "sim"], Meta(description="auto asks the engine what it is")] = "auto"
+    kind: Annotated[ListedName, Meta(description="auto (detected), openai, vllm, sglang, sim, or a plugin's (docs/extending.md)")] = AUTO
     api_key_env: Annotated[str, Meta(description="environment variable that holds the key towards this engine")] = ""
     control_token_env: Annotated[
         str, Meta(description="environment variable that holds the token of this engine's control plugin (docs/engines.md)")
@@ -154,7 +156,7 @@ class SchedulerConfig(Section, frozen=True):
     """The queue, its policy and its admission."""
 
     policy: Annotated[
-        PolicyName,
+        ListedName,
         Meta(description="policy at start, and whenever no agent and no operator names another; `hmas policy list` has the names"),
     ] = DEFAULT_POLICY
     n_run: Annotated[int, Meta(ge=0, le=4096, description="requests in flight per instance at start; 0 for the instance's ceiling")] = 0
@@ -225,7 +227,7 @@ class SchedulerConfig(Section, frozen=True):
             )
         ),
     ] = SHIPPED.fence_prefix_credit
-    routing: Annotated[Literal["least-loaded", "round-robin"], Meta(description="how an instance is chosen")] = "least-loaded"
+    routing: Annotated[ListedName, Meta(description="chooses the instance: least-loaded, round-robin, or a plugin's")] = DEFAULT_ROUTER
     tick_s: Annotated[Seconds, Meta(description="how often deadlines are checked and telemetry is sent")] = 0.1
 
 
@@ -325,12 +327,9 @@ class AgentsConfig(Section, frozen=True):
         str, Meta(description="whitelist: policies that meta may choose, with commas between; empty: every one that there is")
     ] = ""
     meta_selector: Annotated[
-        Literal["twin", "rules", "llm", "classifier", "bandit", "change-point"],
+        ListedName,
         Meta(
-            description=(
-                "who proposes policies: the digital twin (replays what came of late under each), the rule map, a language model, a trained "
-                "classifier, a contextual bandit, or a table looked up at change points (docs/meta.md)"
-            )
+            description="proposes policies: `twin` (replays of recent traffic), `rules`, `llm` (language model) or a plugin's (docs/meta.md)"
         ),
     ] = "twin"
     meta_judge: Annotated[
@@ -353,9 +352,9 @@ class AgentsConfig(Section, frozen=True):
     ] = 20.0
     meta_llm_max_tokens: Annotated[int, Meta(ge=64, le=16_384, description="bound on the model's answer")] = 512
     meta_model: Annotated[
-        str, Meta(description="folder of a classifier; empty takes what `hmas models use meta` chose, else the shipped one")
+        str,
+        Meta(description="file or folder that a plugin's selector reads, such as a classifier's; empty: the selector's own choice"),
     ] = ""
-    meta_table: Annotated[str, Meta(description="JSON file of the change-point selector's table; empty takes the shipped one")] = ""
     meta_twin_window_s: Annotated[Seconds, Meta(description="span of the past that the twin replays")] = 60.0
     meta_twin_budget_s: Annotated[
         Seconds, Meta(description="time one replay of all candidates may take; less of the past is replayed where it would take longer")
@@ -366,8 +365,8 @@ class AgentsConfig(Section, frozen=True):
     statera_band_low: Annotated[float, Meta(gt=0, lt=2, description="u_low of Algorithm 2")] = 0.75
     statera_band_high: Annotated[float, Meta(gt=0, le=2, description="u_high of Algorithm 2")] = 0.92
     statera_budget_law: Annotated[
-        Literal["band", "memory"],
-        Meta(description="what sets the token budget: `band` (utilization against its band) or `memory` (the free part of the KV cache)"),
+        ListedName,
+        Meta(description="sets the token budget: `band` (utilization against its band), `memory` (free KV cache), a plugin's"),
     ] = "band"
     statera_tuning: Annotated[
         str, Meta(description="file with the gains of the outer loop, as `hmas tune statera` writes it; empty: gains that suit any engine")

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
+from hmas.controller.config.plugins import ExtensionPoint, declared, unknown
 from hmas.controller.core.errors import TraceError
 from hmas.workloads import drawn, hetero, phases, replay, servegen, session_loads
 from hmas.workloads.options import Options, Spec, parse, read_options
@@ -29,28 +30,25 @@ class Entry(NamedTuple):
     example: str
 
 
-WORKLOADS: Mapping[str, Entry] = MappingProxyType(
-    {
-        "poisson": Entry(drawn.DrawnOptions, drawn.poisson, "none", "Poisson arrivals", "poisson:rate=40,duration=600,seed=1"),
-        "gamma": Entry(drawn.GammaOptions, drawn.gamma, "none", "renewal arrivals with a given CV", "gamma:rate=40,cv=3,duration=600"),
-        "hetero": Entry(hetero.HeteroOptions, hetero.hetero, "none", "HeteroServe's load", "hetero:rate=49.8,count=10000,seed=0"),
-        "phases": Entry(phases.PhaseOptions, phases.phases, "none", "H-MAS Eq. 13: steady, surge, on-off", "phases:rate=40"),
-        "semantic": Entry(
-            phases.SemanticOptions, phases.semantic, "may", "H-MAS's shift of task types", "semantic:conv.csv?rate=4,phase=200"
-        ),
-        "burst": Entry(phases.BurstOptions, phases.burst, "none", "H-MAS's fast slice: short bursts", "burst:rate=40,height=4"),
-        "drift": Entry(phases.DriftOptions, phases.drift, "none", "H-MAS's medium slice: the mix drifts", "drift:rate=40,last=0.5"),
-        "shift": Entry(phases.ShiftOptions, phases.shift, "none", "H-MAS's slow slice: a lasting change", "shift:rate=40,before=0.5"),
-        "azure": Entry(replay.ReplayOptions, replay.azure, "must", "Azure's traces", "azure:conv.csv.gz?rate=40,duration=600,laps=2"),
-        "mooncake": Entry(
-            replay.ReplayOptions, replay.mooncake, "must", "Mooncake's traces with prompt blocks", "mooncake:trace.jsonl?speed=2"
-        ),
-        "servegen": Entry(
-            servegen.ServeGenOptions, servegen.servegen, "must", "client mixtures after ServeGen", "servegen:arrivals?model=m-large,rate=40"
-        ),
-        "file": Entry(replay.FileOptions, replay.from_file, "must", "a workload file (CSV or JSONL)", "file:mine.csv?rate=10"),
-    }
-)
+WORKLOADS: dict[str, Entry] = {
+    "poisson": Entry(drawn.DrawnOptions, drawn.poisson, "none", "Poisson arrivals", "poisson:rate=40,duration=600,seed=1"),
+    "gamma": Entry(drawn.GammaOptions, drawn.gamma, "none", "renewal arrivals with a given CV", "gamma:rate=40,cv=3,duration=600"),
+    "hetero": Entry(hetero.HeteroOptions, hetero.hetero, "none", "HeteroServe's load", "hetero:rate=49.8,count=10000,seed=0"),
+    "phases": Entry(phases.PhaseOptions, phases.phases, "none", "H-MAS Eq. 13: steady, surge, on-off", "phases:rate=40"),
+    "semantic": Entry(phases.SemanticOptions, phases.semantic, "may", "H-MAS's shift of task types", "semantic:conv.csv?rate=4,phase=200"),
+    "burst": Entry(phases.BurstOptions, phases.burst, "none", "H-MAS's fast slice: short bursts", "burst:rate=40,height=4"),
+    "drift": Entry(phases.DriftOptions, phases.drift, "none", "H-MAS's medium slice: the mix drifts", "drift:rate=40,last=0.5"),
+    "shift": Entry(phases.ShiftOptions, phases.shift, "none", "H-MAS's slow slice: a lasting change", "shift:rate=40,before=0.5"),
+    "azure": Entry(replay.ReplayOptions, replay.azure, "must", "Azure's traces", "azure:conv.csv.gz?rate=40,duration=600,laps=2"),
+    "mooncake": Entry(
+        replay.ReplayOptions, replay.mooncake, "must", "Mooncake's traces with prompt blocks", "mooncake:trace.jsonl?speed=2"
+    ),
+    "servegen": Entry(
+        servegen.ServeGenOptions, servegen.servegen, "must", "client mixtures after ServeGen", "servegen:arrivals?model=m-large,rate=40"
+    ),
+    "file": Entry(replay.FileOptions, replay.from_file, "must", "a workload file (CSV or JSONL)", "file:mine.csv?rate=10"),
+}
+"""Workloads by name: the built-in ones, then those of plugins."""
 
 
 class SessionEntry(NamedTuple):
@@ -72,6 +70,27 @@ SESSIONS: Mapping[str, SessionEntry] = MappingProxyType(
         ),
     }
 )
+
+
+def add_workload(name: str, entry: Any) -> None:
+    """Adds a plugin's workload.
+
+    Raises:
+        TraceError: It is no `Entry`, or a workload of sessions has its name.
+    """
+    if not isinstance(entry, Entry) or name in SESSIONS:
+        raise TraceError(
+            f"workload {name!r} is {entry!r}; allowed: a hmas.workloads.catalogue.Entry, and none of the names {', '.join(SESSIONS)}"
+        )
+    WORKLOADS[name] = entry
+
+
+WORKLOAD_PLUGINS = ExtensionPoint("hmas.workloads", "workload", WORKLOADS, add_workload)
+
+
+def names() -> tuple[str, ...]:
+    """The names of all workloads, those of plugins included; nothing of a plugin is imported."""
+    return tuple(dict.fromkeys((*WORKLOADS, *SESSIONS, *declared(WORKLOAD_PLUGINS.group))))
 
 
 def build_sessions(spec: str | Spec) -> SessionPlan:
@@ -100,11 +119,13 @@ def build(spec: str | Spec) -> Workload:
         TraceError: The workload or an option is unknown, a value is out of range, or a file cannot be used.
     """
     parsed = parse(spec) if isinstance(spec, str) else spec
+    if parsed.name not in {*WORKLOADS, *SESSIONS}:
+        WORKLOAD_PLUGINS.load()
     entry = WORKLOADS.get(parsed.name)
     if parsed.name in SESSIONS:
         raise TraceError(f"workload is {parsed.name!r}, whose calls follow from each other; allowed: {', '.join(WORKLOADS)}")
     if entry is None:
-        raise TraceError(f"workload is {parsed.name!r}; allowed: {', '.join(WORKLOADS)}")
+        raise TraceError(f"workload is {parsed.name!r}; {unknown(parsed.name, WORKLOAD_PLUGINS.group, WORKLOADS)}")
     if parsed.path is None and entry.path == "must":
         raise TraceError(f"{parsed.name} names no file or folder; allowed: as in {entry.example}")
     if parsed.path is not None and entry.path == "none":

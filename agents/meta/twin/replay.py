@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from hmas.agents.meta.candidate import Candidate
 from hmas.agents.meta.twin.past_requests import PastRequest
 from hmas.controller.core.types import Controls, Estimates, OutcomeKind, Request, Slo
-from hmas.controller.routing import make_router
+from hmas.controller.routing.registry import make_router
 from hmas.controller.scheduling.policies.robust_edf import RobustEdf
 from hmas.controller.scheduling.scheduler import Scheduler
 from hmas.controller.scheduling.settings import InstanceSpec, SchedulerSettings
