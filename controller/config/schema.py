@@ -329,7 +329,7 @@ class AgentsConfig(Section, frozen=True):
     meta_selector: Annotated[
         ListedName,
         Meta(
-            description="proposes policies: `twin` (replays of recent traffic), `rules`, `llm` (language model) or a plugin's (docs/meta.md)"
+            description="proposes policies: `twin` (replays of recent traffic), `rules`, `llm` (language model), a plugin's (docs/meta.md)"
         ),
     ] = "twin"
     meta_judge: Annotated[
