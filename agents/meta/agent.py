@@ -63,7 +63,7 @@ class MetaAgent:
             for message in heard:
                 # Telemetry reaches back less far than features: requests from before it would never be reported as ended.
                 if not isinstance(message, RequestFeatures) or message.sent_s >= since_s:
-                    self._hear(message)
+                    self._observe(message)
 
     def handle(self, messages: Sequence[Message], now_s: float) -> list[Message]:
         """Takes views and returns the decisions that are due, and every few seconds a report on its trained model, if it has one.
@@ -75,7 +75,7 @@ class MetaAgent:
             if isinstance(message, ShortView | LongView):
                 said += self.meta.on_view(message, now_s)
             else:
-                self._hear(message)
+                self._observe(message)
         return said + self._reports(now_s)
 
     def on_tick(self, now_s: float) -> list[Message]:  # noqa: ARG002 - part of the protocol
@@ -110,9 +110,9 @@ class MetaAgent:
             )
         ]
 
-    def _hear(self, message: Message) -> None:
+    def _observe(self, message: Message) -> None:
         if self.meta.twin is not None:
-            self.meta.twin.hear(message)
+            self.meta.twin.observe(message)
 
 
 class _Found:

@@ -121,7 +121,7 @@ class AgentSteering:
             self._qos.complete(heard, now_s)
         if self._twin is not None:
             for heard in self._faults.heard("meta", "completions", [completion], now_s) if self._faults else [completion]:
-                self._twin.hear(heard)
+                self._twin.observe(heard)
 
     def estimate(self, request: Request, _now_s: float) -> Estimates:
         """The estimates of a request at its arrival."""
@@ -136,7 +136,7 @@ class AgentSteering:
             said = self._troubled(snapshot, now_s)
         else:
             if self._twin is not None:
-                self._twin.hear(snapshot)
+                self._twin.observe(snapshot)
             views = self._qos.observe(snapshot, now_s)
             said = [*self._actions(views, now_s), *self._decisions(views, now_s)]
         for message in said:
@@ -158,7 +158,7 @@ class AgentSteering:
                 found += self._statera.model.observe(view, now_s)
         if self._twin is not None:
             for action in found:
-                self._twin.hear(action)
+                self._twin.observe(action)
         return found
 
     def _decisions(self, views: Sequence[ShortView | LongView], now_s: float) -> list[MetaDecision]:
@@ -178,7 +178,7 @@ class AgentSteering:
             starts[agent]()
         if self._twin is not None:
             for heard in faults.heard("meta", "snapshots", [snapshot], now_s):
-                self._twin.hear(heard)
+                self._twin.observe(heard)
         views: list[ShortView | LongView] = []
         for heard in faults.heard("qos", "snapshots", [snapshot], now_s):
             views += self._qos.observe(heard, now_s)
